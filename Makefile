@@ -1,0 +1,70 @@
+# `make help` lists what there is. Every target sets up what it needs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+READY := .venv/.ready
+CODE := src tests tools $(wildcard bench examples)
+
+.PHONY: help setup run test fmt lint types imports spelling sim crash mutants bench docs check lock clean
+
+help: ## show this list
+	@printf 'Millrace: a durable message queue.\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make \033[1m%-9s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything in it (the other targets do it when needed)
+
+$(READY): requirements.lock pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh
+	@touch $@
+
+run: $(READY) ## run the demonstration of the embedded queue
+	@$(BIN)/python examples/demo.py
+
+test: check ## what CI runs: format, lint, types, import contracts, spelling, tests
+	@$(BIN)/python -m pytest tests $(ARGS)
+
+fmt: $(READY) ## format the code and mend what the linter can
+	@$(BIN)/ruff check --quiet --fix-only $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+lint: $(READY) ## check format and lint
+	@$(BIN)/ruff format --check $(CODE)
+	@$(BIN)/ruff check $(CODE)
+
+types: $(READY) ## check types, strictly
+	@$(BIN)/mypy $(CODE)
+
+imports: $(READY) ## check that imports point down
+	@$(BIN)/lint-imports --no-cache
+
+spelling: $(READY) ## check spelling
+	@$(BIN)/codespell
+
+check: lint types imports spelling ## everything of `test` but the tests
+
+sim: $(READY) ## simulate crashes and faults: N=seeds, or SEED=one to replay
+	@$(BIN)/python -m millrace.testing.simulator --seeds $(or $(N),200) $(if $(SEED),--seed $(SEED))
+
+crash: $(READY) ## kill the real engine N times beside an outside ledger
+	@$(BIN)/python -m tests.crash.loop --cycles $(or $(N),300)
+
+mutants: $(READY) ## break the source on purpose; the tests must notice every time
+	@$(BIN)/python tests/mutants/run.py $(if $(ONLY),--only $(ONLY))
+
+bench: $(READY) ## measure; ONLY=group for one group
+	@$(BIN)/python bench/run.py $(if $(ONLY),--only $(ONLY))
+
+docs: $(READY) ## check the documents and show the next release's notes
+	@$(BIN)/python -m pytest -q tests/test_tidy.py
+	@$(BIN)/towncrier build --draft --version next
+
+lock: $(READY) ## resolve the dependencies anew and write both locks
+	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple
+	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --all-extras --group dev --no-emit-project --no-annotate --no-header --output-file requirements.lock >/dev/null
+
+clean: ## remove everything that was built, .venv included
+	@rm -rf .venv build dist .hypothesis .ruff_cache .mypy_cache .pytest_cache

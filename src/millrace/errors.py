@@ -1,0 +1,188 @@
+"""Every error, grouped by what the caller must do.
+
+- `Refused`: the request is wrong. It was not applied and never will be; every replica answers the
+  same.
+- `Retry`: not now. Nothing was accepted; the same request may succeed later, elsewhere or smaller.
+- `Fatal`: the engine has ended. What was not answered yet is UNKNOWN: open again and retry with the
+  same producer and number, or the same receipt; it is applied at most once.
+
+A message names the field and the limit, and ends with what to do next where that is not obvious.
+"""
+
+from __future__ import annotations
+
+
+class MillraceError(Exception):
+    """The root of every error that Millrace raises on purpose."""
+
+    code = "error"
+
+    def __init__(self, message: str, *, field: str | None = None, limit: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.limit = limit
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            type(self) is type(other)
+            and isinstance(other, MillraceError)
+            and (self.message, self.field, self.limit) == (other.message, other.field, other.limit)
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.message, self.field, self.limit))
+
+
+# --- Refused: change the request -------------------------------------------------------------
+
+
+class Refused(MillraceError):
+    """Not applied, and never will be."""
+
+    code = "refused"
+
+
+class Invalid(Refused):
+    """A field has a value that no queue would take."""
+
+    code = "invalid"
+
+
+class TooLarge(Refused):
+    """A field is above its limit; `limit` says which one."""
+
+    code = "too_large"
+
+
+class NotFound(Refused):
+    """No queue, message, cursor, pin or stage of this name."""
+
+    code = "not_found"
+
+
+class Exists(Refused):
+    """It is there already, with other settings."""
+
+    code = "exists"
+
+
+class Stale(Refused):
+    """The receipt was overtaken: someone else leased the message, or it was given back."""
+
+    code = "stale"
+
+
+class Superseded(Stale):
+    """A newer revision of the key has replaced the leased message."""
+
+    code = "superseded"
+
+
+class Gone(Refused):
+    """The lease is no longer remembered. This attempt changed nothing; an earlier one may have."""
+
+    code = "gone"
+
+
+class Forged(Refused):
+    """The receipt was not made by this cluster for this queue."""
+
+    code = "forged"
+
+
+class OutOfOrder(Refused):
+    """A producer's number is above the expected one; `expected` says where to go on."""
+
+    code = "out_of_order"
+
+    def __init__(self, message: str, *, expected: int) -> None:
+        super().__init__(message, field="number", limit=expected)
+        self.expected = expected
+
+
+class SnapshotExpired(Refused):
+    """The pin was dropped, so its rows can no longer be promised."""
+
+    code = "snapshot_expired"
+
+
+class CursorExpired(Refused):
+    """Rows that the cursor had not read are gone; it must be reset, it never skips."""
+
+    code = "cursor_expired"
+
+
+class AcrossGroups(Refused):
+    """A transaction names queues of different commit groups."""
+
+    code = "across_groups"
+
+
+# --- Retry: later, elsewhere, smaller --------------------------------------------------------
+
+
+class Retry(MillraceError):
+    """Nothing was accepted; try again after `after_ms`."""
+
+    code = "retry"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        limit: int | None = None,
+        after_ms: int = 100,
+    ) -> None:
+        super().__init__(message, field=field, limit=limit)
+        self.after_ms = after_ms
+
+
+class Full(Retry):
+    """The inbox, the log or the disk has no room for more; settling still works."""
+
+    code = "full"
+
+
+class InUse(Retry):
+    """Another process owns the folder; `pid` says which."""
+
+    code = "in_use"
+
+    def __init__(self, message: str, *, pid: int | None) -> None:
+        super().__init__(message, field="path")
+        self.pid = pid
+
+
+class Closed(Retry):
+    """The engine was closed or handed over before this was accepted; open it again."""
+
+    code = "closed"
+
+
+# --- Fatal: open again -----------------------------------------------------------------------
+
+
+class Fatal(MillraceError):
+    """The engine has ended; what was not answered is UNKNOWN."""
+
+    code = "fatal"
+
+
+class DiskFailed(Fatal):
+    """A write or a sync failed. It is never tried again: the pages may count as clean."""
+
+    code = "disk_failed"
+
+
+class Corrupt(Fatal):
+    """Bytes on disk are not those that were written. Nothing is skipped; the message says where."""
+
+    code = "corrupt"
+
+
+class Copied(Fatal):
+    """The folder is a copy of another one; open it with `fork=True` to give it a new history."""
+
+    code = "copied"

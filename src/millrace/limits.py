@@ -1,0 +1,167 @@
+"""Every bound, with its unit in the name and its reason beside it.
+
+A queue, loop, retry or cache without a name in this file is a defect.
+"""
+
+from __future__ import annotations
+
+# --- What a request may hold -----------------------------------------------------------------
+
+KEY_BYTES_MAX = 400
+"""LMDB takes keys of 511 bytes; the rest is the shard's and the table's prefix."""
+
+NAME_CHARS_MAX = 80
+"""Queue, space, cursor, producer and stage names; SQS has the same limit."""
+
+HEADERS_MAX = 64
+"""Headers of one message."""
+
+HEADER_BYTES_MAX = 64 * 1024
+"""Names and values of all headers of one message."""
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+"""A body lies in one record, and a record in one segment, beside others."""
+
+PUBLISH_MESSAGES_MAX = 65_536
+"""Messages of one publish; a larger one is cut by the client, or staged."""
+
+LEASE_MESSAGES_MAX = 10_000
+"""Messages of one lease call."""
+
+LEASE_MS_MAX = 12 * 3600 * 1000
+"""The longest lease; SQS has the same limit."""
+
+TRANSACTION_PARTS_MAX = 1_000
+"""Commands of one transaction."""
+
+PEEK_MESSAGES_MAX = 10_000
+"""Messages that one peek reads."""
+
+# --- What a shard remembers ------------------------------------------------------------------
+
+IN_FLIGHT_MAX = 1_000_000
+"""Leased and not yet settled messages of one shard: they are bitmaps in memory."""
+
+LEASES_REMEMBERED_MAX = 10_000
+"""Ended leases whose settles are answered again; the oldest go first."""
+
+LEASE_REMEMBERED_MS = 10 * 60 * 1000
+"""How long an ended lease answers a retried settle."""
+
+PRODUCERS_MAX = 100_000
+"""Producers of one shard; beyond it a new one is refused, none is forgotten."""
+
+PRODUCER_REMEMBERED_MS = 7 * 24 * 3600 * 1000
+"""Producers are forgotten by age only."""
+
+PRODUCER_ANSWERS_MAX = 32
+"""The newest numbers of a producer that are answered with their seqs; older ones with OK alone."""
+
+CURSORS_MAX = 100_000
+"""Cursors of one shard; an idle one is a cell."""
+
+PINS_MAX = 1_000
+"""Pins of one shard; each opens an interval of the dead."""
+
+PIN_MS_MAX = 24 * 3600 * 1000
+"""A pin that nobody renews is dropped after this time."""
+
+STAGES_MAX = 1_000
+"""Stages of one shard."""
+
+STAGE_MS_MAX = 24 * 3600 * 1000
+"""Staged rows that nobody publishes go after this time."""
+
+STAGE_ROWS_MAX = 1_000_000
+"""Rows of one stage: publishing a keyed one looks up every key in one decision."""
+
+HISTORIES_MAX = 1_000
+"""Entries of a takeover table; Couchbase's 25 are gone after 25 unclean starts."""
+
+CURSOR_RETAIN_MS_MAX = 7 * 24 * 3600 * 1000
+"""A retaining cursor that does not move is dropped after this time, and told so."""
+
+CURSOR_RETAIN_ROWS_MAX = 100_000_000
+"""Settled rows that are kept for the slowest retaining cursor of a shard."""
+
+DELETES_REMEMBERED_MS = 24 * 3600 * 1000
+"""Default of a queue's `keep_deletes`: how long a deleted key stays in the log as a delete."""
+
+# --- What waits ------------------------------------------------------------------------------
+
+INBOX_COMMANDS_MAX = 10_000
+"""Commands that wait for a shard's decider; beyond it `Full`."""
+
+INBOX_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes of the commands that wait, over all shards."""
+
+BATCHES_AHEAD_MAX = 8
+"""Batches that a group decides ahead of its commit; more adds delay and no speed."""
+
+WAITERS_MAX = 10_000
+"""Lease calls that wait for messages, per shard."""
+
+LEASE_WAIT_MS_MAX = 60_000
+"""The longest time that a lease call waits for messages."""
+
+UNCOMMITTED_BYTES_MAX = 32 * 1024 * 1024
+"""Uncommitted suffix of one commit group: it is appended again in one record before recycling."""
+
+# --- Log, store, files -----------------------------------------------------------------------
+
+SECTOR_BYTES = 4096
+"""Records begin at multiples of it, so that no acknowledged sector is written again."""
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+"""Default size of a log segment."""
+
+LOG_SEGMENTS_MAX = 24
+"""Default number of segments: 1.5 GiB of log."""
+
+LOG_SEGMENTS_FREE = 3
+"""Segments that are kept ready ahead of need."""
+
+LOG_SEGMENTS_RESERVE = 2
+"""Segments that only settles, deaths, sealing and checkpoints may use (a full disk)."""
+
+HELD_BYTES_MAX = 512 * 1024 * 1024
+"""Unlinked segments that readers still hold; beyond it readers get copies."""
+
+INLINE_RECORD_BYTES_MAX = 64 * 1024
+"""A lone record up to this size is written on the loop while syncs are short."""
+
+INLINE_SYNC_SECONDS_MAX = 0.001
+"""A sync is short below this time, as a running mean."""
+
+END_MARK_SECONDS = 0.05
+"""Quiet after which the log's end is marked."""
+
+CHECKPOINT_SECONDS = 1.0
+"""How far the index may lie behind the log in time."""
+
+CHECKPOINT_LOG_BYTES = 64 * 1024 * 1024
+"""How far the index may lie behind the log in bytes."""
+
+CELLS_MAP_BYTES = 1 << 40
+"""LMDB's map: address space, not memory; never grown while in use."""
+
+CELL_BYTES_MAX = 2_000
+"""LMDB keeps larger values in runs of pages, which it has to search for."""
+
+CHUNK_ROWS = 8_192
+"""Rows whose deaths share one bitmap (1 KiB when it is dense)."""
+
+SEALED_FILE_BYTES = 256 * 1024 * 1024
+"""A sealed file is closed at this size."""
+
+SEALED_BATCH_ROWS = 16_384
+"""Rows of one sealed record batch: small blocks are merged up to it."""
+
+SEALED_BATCH_BYTES = 1024 * 1024
+"""Bytes after which a sealed record batch is closed, whatever its rows."""
+
+SEAL_SYNC_BYTES = 4 * 1024 * 1024
+"""Sealing writes and syncs in steps of this size, so that the log's sync never waits long."""
+
+SPARSE_PER_CENT = 50
+"""A sealed file with fewer live rows than this share is written anew."""

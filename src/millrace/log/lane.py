@@ -1,0 +1,72 @@
+"""A lane: one worker that runs blocking calls in order, away from the event loop.
+
+Blocking code is written as plain functions and handed to a lane; the simulator has a lane of its
+own that runs them on the loop's thread at a later virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Lane(Protocol):
+    """Runs work in the order of submission, one at a time."""
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` after all that was submitted before; the future gives its result or error.
+
+        A cancelled future does not stop work that has begun.
+        """
+        ...
+
+    def close(self) -> None:
+        """Run what was submitted, then end. Nothing may be submitted afterwards."""
+        ...
+
+
+class ThreadLane:
+    """A lane with a thread of its own; made and used on one event loop."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._waiting: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except BaseException as error:
+                self._loop.call_soon_threadsafe(_fail, future, error)
+            else:
+                self._loop.call_soon_threadsafe(_finish, future, result)
+
+        self._waiting.put(run)
+        return future
+
+    def close(self) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (run := self._waiting.get()) is not None:
+            run()
+
+
+def _finish(future: asyncio.Future[T], result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[T], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Makes .venv ready for work. Needs Python 3.11 or later with pip, and a package index that pip can
+# reach; a mirror, proxy or certificate that pip is configured with is used.
+#
+# pip, not uv, installs the lock: it honours every pip.conf, and what it installs is checked against
+# the hashes of requirements.lock. uv is one of those packages, and is used to change the lock.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3.11 python3 python3.12 python3.13 python}; do
+        if command -v "$candidate" >/dev/null && "$candidate" -c "$new_enough" 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    say "no Python of version 3.11 or later was found; install one, or name it: make setup PYTHON=..."
+    return 1
+}
+
+make_environment() {
+    if [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1; then
+        return
+    fi
+    local python
+    python=$(find_python)
+    say "making .venv with $("$python" --version)"
+    rm -rf .venv
+    if ! "$python" -m venv .venv >/dev/null 2>&1; then
+        # Some distributions ship venv without ensurepip; pip itself can then furnish the folder.
+        rm -rf .venv
+        "$python" -m venv --without-pip .venv
+        "$python" -m pip --python .venv/bin/python install --quiet pip
+    fi
+}
+
+install_packages() {
+    local pip=(.venv/bin/python -m pip --disable-pip-version-check)
+    say "installing the locked packages"
+    "${pip[@]}" install --quiet --require-hashes --only-binary :all: -r requirements.lock
+    "${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
+}
+
+install_strace() {
+    if command -v strace >/dev/null; then
+        return
+    fi
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        say "installing strace"
+        if apt-get install -qq -y strace >/dev/null 2>&1 ||
+            { apt-get update -qq >/dev/null 2>&1 && apt-get install -qq -y strace >/dev/null 2>&1; }; then
+            return
+        fi
+    fi
+    say "strace is missing and was not installed; tests that rebuild crash states from recorded" \
+        "system calls are skipped. Install it with your system's package tool to run them."
+}
+
+make_environment
+install_packages
+install_strace
+say "ready"
