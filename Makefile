@@ -39,7 +39,7 @@ types: $(READY) ## check types, strictly
 	@$(BIN)/mypy $(CODE)
 
 imports: $(READY) ## check that imports point down
-	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 spelling: $(READY) ## check spelling
 	@$(BIN)/codespell

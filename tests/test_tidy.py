@@ -1,0 +1,278 @@
+"""The repository keeps its own rules: those of docs/STYLE.md that no linter knows.
+
+Every test gathers all offences before it fails, so that one run shows them all.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "millrace"
+
+MODULE_LINES_MAX = 500
+"""A longer module has more than one subject."""
+
+EMPTY_NAMES = {"manager", "handler", "helper", "util", "utility", "common", "impl", "misc"}
+"""Words that say nothing about what a class or a module is for."""
+
+NOT_OURS = {"build", "dist", "data", "node_modules", "__pycache__"}
+"""Folders that tools make; so are all that begin with a dot, but for `.ci`."""
+
+TEXT_SUFFIXES = {".cfg", ".ini", ".json", ".md", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
+
+MACHINE_PATH = re.compile(r"(?<![\w.~/*-])/(?:home|root|Users|work|opt|mnt)/[\w.]")
+
+NEWSFRAGMENT = re.compile(r"(?:[1-9]\d*|\+[a-z0-9]+(?:-[a-z0-9]+)*)\.(\w+)(?:\.[1-9]\d*)?\.md")
+"""`<issue>.<type>.md`, with a number before `.md` where an issue has two of a type."""
+
+ADR_NAME = re.compile(r"(\d{4})-[a-z0-9]+(?:-[a-z0-9]+)*\.md")
+
+ADR_SECTIONS = ("## Context", "## Decision", "## Alternatives")
+
+LINK = re.compile(r"\[[^\]\n]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+
+CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def tree(folder: Path = ROOT) -> Iterator[Path]:
+    """Yield the files that are ours, in a fixed order, without asking git."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            hidden = path.name.startswith(".") and path.name != ".ci"
+            if not hidden and path.name not in NOT_OURS and not path.name.endswith(".egg-info"):
+                yield from tree(path)
+        elif path.is_file():
+            yield path
+
+
+def is_text(path: Path) -> bool:
+    return path.suffix in TEXT_SUFFIXES or path.name in {"Makefile", "run"}
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def python_files() -> Iterator[Path]:
+    return (path for path in tree() if path.suffix == ".py")
+
+
+def words(name: str) -> set[str]:
+    """The lower-case words of a CamelCase or snake_case name, plurals made singular."""
+    parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)
+    return {word for part in parts for word in (part.lower(), part.lower().removesuffix("s"))}
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a Markdown text."""
+    found: set[str] = set()
+    without_fences = re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.MULTILINE | re.DOTALL)
+    for heading in re.findall(r"^#{1,6}\s+(.+?)\s*#*$", without_fences, re.MULTILINE):
+        base = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        slug, count = base, 0
+        while slug in found:
+            count += 1
+            slug = f"{base}-{count}"
+        found.add(slug)
+    return found
+
+
+def test_modules_are_short() -> None:
+    long = [
+        f"{shown(path)}: {count} lines"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > MODULE_LINES_MAX
+    ]
+    assert not long, f"above {MODULE_LINES_MAX} lines; split by subject: {long}"
+
+
+def test_names_say_something() -> None:
+    empty: list[str] = []
+    for path in python_files():
+        if words(path.stem) & EMPTY_NAMES:
+            empty.append(shown(path))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and words(node.name) & EMPTY_NAMES:
+                empty.append(f"{shown(path)}:{node.lineno}: class {node.name}")
+    assert not empty, f"name it for what it does: {empty}"
+
+
+def test_every_limit_has_its_reason() -> None:
+    path = SOURCE / "limits.py"
+    body = ast.parse(path.read_text(encoding="utf-8")).body
+    bare: list[str] = []
+    for node, after in zip(body, [*body[1:], None], strict=True):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            documented = (
+                isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+                and after.value.value.strip()
+            )
+            if not documented:
+                bare.append(f"{shown(path)}:{node.lineno}: {ast.unparse(node)}")
+    assert not bare, f"say beside it why it has this value: {bare}"
+
+
+def test_no_path_of_one_machine() -> None:
+    found = [
+        f"{shown(path)}:{number}: {line.strip()}"
+        for path in tree()
+        if is_text(path)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if MACHINE_PATH.search(line)
+    ]
+    assert not found, f"paths that exist on one machine only: {found}"
+
+
+def test_links_lead_somewhere() -> None:
+    dead: list[str] = []
+    for path in tree():
+        if path.suffix != ".md":
+            continue
+        for link in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
+            if re.match(r"[a-z][a-z0-9+.-]*:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            if not target.exists() or not target.is_relative_to(ROOT):
+                dead.append(f"{shown(path)}: {link}")
+            elif (
+                anchor
+                and target.suffix == ".md"
+                and anchor not in anchors(target.read_text(encoding="utf-8"))
+            ):
+                dead.append(f"{shown(path)}: {link} (no such heading)")
+    assert not dead, f"dead links: {dead}"
+
+
+def test_newsfragments_have_their_shape() -> None:
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    types = {entry["directory"] for entry in configuration["tool"]["towncrier"]["type"]}
+    wrong: list[str] = []
+    for path in tree(ROOT / "newsfragments"):
+        if path.name == "README.md":
+            continue
+        match = NEWSFRAGMENT.fullmatch(path.name)
+        if match is None or match[1] not in types:
+            wrong.append(f"{path.name}: not <issue or +words>.<type>.md; types: {sorted(types)}")
+        elif not path.read_text(encoding="utf-8").strip().endswith((".", "!", "`")):
+            wrong.append(f"{path.name}: not a full sentence")
+    assert not wrong, wrong
+
+
+def test_changelog_can_be_continued() -> None:
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    marker = configuration["tool"]["towncrier"]["start_string"].strip()
+    lines = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").splitlines()
+    assert lines.count(marker) == 1
+
+
+def test_decisions_are_numbered_without_gaps() -> None:
+    paths = sorted((ROOT / "docs" / "adr").iterdir())
+    misnamed = [path.name for path in paths if ADR_NAME.fullmatch(path.name) is None]
+    assert not misnamed, f"not NNNN-title.md: {misnamed}"
+    numbers = [int(path.name[:4]) for path in paths]
+    assert numbers == list(range(1, len(paths) + 1)), f"gap or double: {numbers}"
+
+
+def test_decisions_have_their_sections() -> None:
+    wrong: list[str] = []
+    for path in sorted((ROOT / "docs" / "adr").glob("*.md")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        if not lines or not lines[0].startswith(f"# {path.name[:4]}. "):
+            wrong.append(f"{path.name}: the first line is not '# {path.name[:4]}. Title'")
+        wrong += [f"{path.name}: no '{part}'" for part in ADR_SECTIONS if part not in lines]
+    assert not wrong, wrong
+
+
+def test_every_dependency_has_its_decision() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"]]
+    for extra in project["optional-dependencies"].values():
+        wanted += extra
+    titles = " ".join(
+        path.read_text(encoding="utf-8").partition("\n")[0].lower()
+        for path in sorted((ROOT / "docs" / "adr").glob("*.md"))
+    )
+    names = {re.split(r"[^\w-]", requirement, maxsplit=1)[0] for requirement in wanted}
+    missing = sorted(name for name in names if re.search(rf"\b{name}\b", titles) is None)
+    assert not missing, f"no page in docs/adr names these in its title: {missing}"
+
+
+def test_both_locks_agree() -> None:
+    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    expected: dict[str, set[str]] = {}
+    for package in lock["package"]:
+        if package["source"] == {"editable": "."}:
+            continue
+        assert package["source"] == {"registry": "https://pypi.org/simple"}, package["name"]
+        files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
+        expected[f"{package['name']}=={package['version']}"] = {file["hash"] for file in files}
+    exported: dict[str, set[str]] = {}
+    current = ""
+    for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
+        if line.startswith("    --hash="):
+            exported[current].add(line.strip(" \\").removeprefix("--hash="))
+        elif not line.startswith("#"):
+            current = line.split(" ")[0]
+            exported[current] = set()
+    assert exported == expected, "run `make lock`"
+
+
+def test_the_lock_covers_what_is_declared() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    own = next(package for package in lock["package"] if package["name"] == "millrace")
+    metadata = own["metadata"]
+
+    def names(requirements: list[str]) -> list[str]:
+        return sorted(
+            re.split(r"[^\w-]", requirement, maxsplit=1)[0] for requirement in requirements
+        )
+
+    project = declared["project"]
+    extras = [name for group in project["optional-dependencies"].values() for name in group]
+    locked = sorted(entry["name"] for entry in metadata["requires-dist"])
+    assert locked == names([*project["dependencies"], *extras]), "run `make lock`"
+    locked = sorted(entry["name"] for entry in metadata["requires-dev"]["dev"])
+    assert locked == names(declared["dependency-groups"]["dev"]), "run `make lock`"
+    assert own["version"] == project["version"], "run `make lock`"
+
+
+@pytest.mark.parametrize(
+    ("line", "is_found"),
+    [
+        ('open("/' + 'home/someone/data")', True),
+        ("see /" + "root/x", True),
+        ("https://example.org/home/x", False),
+        ("src/work/x", False),
+        ("./opt/x", False),
+    ],
+)
+def test_machine_paths_are_recognised(line: str, *, is_found: bool) -> None:
+    assert (MACHINE_PATH.search(line) is not None) is is_found
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("SegmentManager", {"segment", "manager"}),
+        ("LMDBStore", {"lmdb", "store"}),
+        ("test_helpers", {"test", "helpers", "helper"}),
+    ],
+)
+def test_names_are_cut_into_words(name: str, expected: set[str]) -> None:
+    assert words(name) == expected
+
+
+def test_headings_become_anchors() -> None:
+    text = "# One, two\n\n```\n# Not a heading\n```\n\n## The `log`\n## The `log`\n"
+    assert anchors(text) == {"one-two", "the-log", "the-log-1"}
