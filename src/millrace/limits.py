@@ -124,6 +124,16 @@ LOG_SEGMENTS_FREE = 3
 LOG_SEGMENTS_RESERVE = 2
 """Segments that only settles, deaths, sealing and checkpoints may use (a full disk)."""
 
+PREPARE_STEP_BYTES = 4 * 1024 * 1024
+"""A new segment is filled with zeros and synced in steps of this size, so that an append that runs
+beside it never waits for more."""
+
+REPLAY_READ_BYTES = 4 * 1024 * 1024
+"""Replay reads this much at a time; a payload that is kept keeps as much memory."""
+
+WRITE_BUFFERS_MAX = 1024
+"""Linux takes so many buffers in one vectored write (IOV_MAX); more are written in slices."""
+
 HELD_BYTES_MAX = 512 * 1024 * 1024
 """Unlinked segments that readers still hold; beyond it readers get copies."""
 
@@ -147,6 +157,31 @@ CELLS_MAP_BYTES = 1 << 40
 
 CELL_BYTES_MAX = 2_000
 """LMDB keeps larger values in runs of pages, which it has to search for."""
+
+CELL_KEY_BYTES_MAX = 511
+"""LMDB's own limit for a key."""
+
+CELLS_STEP = 512
+"""Cells that are handled in one call: about 0.2 ms without letting go of the GIL, and fewer tuples
+than those that start a garbage collection."""
+
+CELLS_READERS_MAX = 32
+"""Slots for read transactions at a time: a few threads, each with one."""
+
+CELLS_BALLAST_BYTES = 32 * 1024 * 1024
+"""Given back on a full disk: a checkpoint writes each changed page of the index once, and those of
+some hundred thousand cells fit."""
+
+CELLS_SPARE_BYTES = 64 * 1024 * 1024
+"""Free space beside the ballast below which the disk counts as full, so that publishing is refused
+before the ballast is needed; twice as much ends it, so that the two do not alternate."""
+
+CELLS_WRITE_BYTES_MAX = 64 * 4096
+"""LMDB writes up to 64 pages at once, and calls it an input/output error if only part of them fits:
+with less free space than this the disk is taken to be full."""
+
+CELLS_FINDINGS_MAX = 1_000
+"""Findings that a check of the cells lists; more say nothing new."""
 
 CHUNK_ROWS = 8_192
 """Rows whose deaths share one bitmap (1 KiB when it is dense)."""

@@ -1,0 +1,369 @@
+"""Blocks: rows side by side, in Arrow's layout.
+
+A block holds the keys, headers and bodies of consecutive rows as the buffers that Arrow would use,
+so that the bytes a producer hands over are the bytes that a reader maps. A block knows neither seq
+nor time: its batch does, and both are the same everywhere it is copied to.
+
+Rule 1: building a block from a list of bodies costs a constant number of calls, not one per body.
+Rule 2: every buffer begins at a multiple of 8 within the block, and a block is padded to 8.
+Rule 3: a body that is null is a delete; an empty body is not null.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.model import Headers, Message, Row
+from millrace.errors import Corrupt, Invalid
+
+Buffer = bytes | bytearray | memoryview
+Array: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
+
+HEADER = struct.Struct("<IHH10I")
+"""Rows, flags, reserved, then the ten buffer lengths in the order of `_BUFFERS`."""
+
+FLAG_KEYS = 1
+FLAG_HEADERS = 2
+FLAG_DELETES = 4
+
+VALUE = pa.binary()
+HEADER_TYPE = pa.struct(
+    [pa.field("name", pa.utf8(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+)
+_FIELDS: list[pa.Field[pa.DataType]] = [
+    pa.field("shard", pa.uint64(), nullable=False),
+    pa.field("seq", pa.uint64(), nullable=False),
+    pa.field("key", pa.binary()),
+    pa.field("headers", pa.list_(pa.field("item", HEADER_TYPE, nullable=False))),
+    pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),
+    pa.field("value", VALUE),
+]
+SCHEMA = pa.schema(_FIELDS)
+"""What a row looks like in Arrow, everywhere."""
+
+_ZEROS = bytes(8)
+
+
+class Column:
+    """Variable-size values: offsets (int32), their bytes, and a validity bitmap if any is null."""
+
+    __slots__ = ("data", "offsets", "validity")
+
+    def __init__(self, offsets: Buffer, data: Buffer, validity: Buffer = b"") -> None:
+        self.offsets = offsets
+        self.data = data
+        self.validity = validity
+
+    @classmethod
+    def of(cls, values: Sequence[bytes]) -> Column:
+        return cls(_offsets(map(len, values), len(values)), b"".join(values))
+
+    @classmethod
+    def of_optional(cls, values: Sequence[bytes | None]) -> Column:
+        if None not in values:
+            return cls.of(values)  # type: ignore[arg-type]
+        filled = [value or b"" for value in values]
+        present = np.fromiter((value is not None for value in values), np.bool_, len(values))
+        column = cls.of(filled)
+        column.validity = np.packbits(present, bitorder="little").tobytes()
+        return column
+
+    def array(self, kind: pa.DataType, count: int) -> Array:
+        validity = pa.py_buffer(self.validity) if len(self.validity) else None
+        return pa.Array.from_buffers(
+            kind, count, [validity, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        )
+
+    def bounds(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        return np.frombuffer(self.offsets, np.int32)
+
+    def absent(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
+        """Which values are null, or None when none is."""
+        if not len(self.validity):
+            return None
+        bits = np.unpackbits(np.frombuffer(self.validity, np.uint8), count=count, bitorder="little")
+        return np.equal(bits, 0)
+
+    def values(self, low: int, high: int) -> list[bytes]:
+        """The values [low, high) as bytes; a null is empty."""
+        bounds = self.bounds()[low : high + 1].tolist()
+        data = memoryview(self.data)
+        return [bytes(data[a:b]) for a, b in pairwise(bounds)]
+
+
+class Block:
+    """The keys, headers and bodies of consecutive rows. Treat as frozen."""
+
+    __slots__ = ("bodies", "count", "header_lists", "header_names", "header_values", "keys")
+
+    def __init__(
+        self,
+        count: int,
+        bodies: Column,
+        keys: Column | None = None,
+        header_lists: Buffer | None = None,
+        header_names: Column | None = None,
+        header_values: Column | None = None,
+    ) -> None:
+        self.count = count
+        self.bodies = bodies
+        self.keys = keys
+        self.header_lists = header_lists
+        self.header_names = header_names
+        self.header_values = header_values
+
+    # --- Building ---------------------------------------------------------------------------
+
+    @classmethod
+    def of_bodies(cls, bodies: Sequence[bytes]) -> Block:
+        """Rows without keys and headers."""
+        return cls(len(bodies), Column.of(bodies))
+
+    @classmethod
+    def of_messages(cls, messages: Sequence[Message]) -> Block:
+        count = len(messages)
+        bodies = Column.of_optional([message.body for message in messages])
+        keys = [message.key for message in messages]
+        key_column = Column.of_optional(keys) if any(key is not None for key in keys) else None
+        headers = [message.headers for message in messages]
+        if not any(headers):
+            return cls(count, bodies, key_column)
+        pairs = list(chain.from_iterable(headers))
+        return cls(
+            count,
+            bodies,
+            key_column,
+            _offsets(map(len, headers), count),
+            Column.of([name.encode() for name, _ in pairs]),
+            Column.of([value for _, value in pairs]),
+        )
+
+    @classmethod
+    def of_arrow(cls, batch: pa.RecordBatch) -> Block:
+        """Rows from the columns `value` and, where present, `key` and `headers`.
+
+        Buffers of the right type are taken as they are, without a copy.
+        """
+        names = set(batch.schema.names)
+        unknown = names - {"value", "key", "headers"}
+        if unknown or "value" not in names:
+            raise Invalid(
+                "an Arrow batch has the column 'value' and may have 'key' and 'headers'; "
+                f"this one has {', '.join(batch.schema.names)}",
+                field="batch",
+            )
+        bodies = _column(batch.column("value"), "value")
+        keys = _column(batch.column("key"), "key") if "key" in names else None
+        if "headers" not in names:
+            return cls(batch.num_rows, bodies, keys)
+        try:
+            lists = batch.column("headers").cast(SCHEMA.field("headers").type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise Invalid(f"the column 'headers' is no list of (name, value): {error}") from error
+        pairs = cast(pa.StructArray, lists.flatten())  # type: ignore[attr-defined]
+        return cls(
+            batch.num_rows,
+            bodies,
+            keys,
+            _offsets((len(item or ()) for item in lists.to_pylist()), batch.num_rows),
+            _column(pairs.field("name").cast(pa.binary()), "headers"),
+            _column(pairs.field("value"), "headers"),
+        )
+
+    # --- Bytes ------------------------------------------------------------------------------
+
+    def _buffers(self) -> tuple[Buffer, ...]:
+        keys, names, values = self.keys, self.header_names, self.header_values
+        return (
+            self.bodies.validity,
+            self.bodies.offsets,
+            self.bodies.data,
+            keys.validity if keys else b"",
+            keys.offsets if keys else b"",
+            keys.data if keys else b"",
+            self.header_lists or b"",
+            names.offsets if names else b"",
+            names.data if names else b"",
+            _header_values(values),
+        )
+
+    def size(self) -> int:
+        """Bytes that `encode` will give."""
+        buffers = self._buffers()
+        return _round(HEADER.size) + sum(_round(_length(buffer)) for buffer in buffers)
+
+    def encode(self) -> list[Buffer]:
+        """The block as buffers to be written one after the other."""
+        buffers = self._buffers()
+        flags = (FLAG_KEYS if self.keys else 0) | (FLAG_HEADERS if self.header_names else 0)
+        flags |= FLAG_DELETES if len(self.bodies.validity) else 0
+        lengths = [_length(buffer) for buffer in buffers]
+        header = HEADER.pack(self.count, flags, 0, *lengths)
+        out: list[Buffer] = [header + bytes(_round(HEADER.size) - HEADER.size)]
+        for buffer, length in zip(buffers, lengths, strict=True):
+            if length:
+                out.append(buffer)
+                if length & 7:
+                    out.append(_ZEROS[length & 7 :])
+        return out
+
+    @classmethod
+    def decode(cls, data: memoryview) -> tuple[Block, int]:
+        """The block at the start of `data`, over the same bytes, and its length."""
+        if len(data) < HEADER.size:
+            raise Corrupt("a block is shorter than its header")
+        count, flags, _, *lengths = HEADER.unpack_from(data)
+        at = _round(HEADER.size)
+        parts: list[memoryview] = []
+        for length in lengths:
+            if at + length > len(data):
+                raise Corrupt("a block is shorter than its header says")
+            parts.append(data[at : at + length])
+            at += _round(length)
+        if len(parts[1]) != 4 * (count + 1):
+            raise Corrupt("a block has another number of bodies than rows")
+        bodies = Column(parts[1], parts[2], parts[0])
+        keys = Column(parts[4], parts[5], parts[3]) if flags & FLAG_KEYS else None
+        if not flags & FLAG_HEADERS:
+            return cls(count, bodies, keys), at
+        names = Column(parts[7], parts[8])
+        values = _split_header_values(parts[9], len(parts[7]))
+        return cls(count, bodies, keys, parts[6], names, values), at
+
+    # --- Reading ----------------------------------------------------------------------------
+
+    def key_list(self) -> list[bytes | None]:
+        """Every row's key."""
+        if self.keys is None:
+            return [None] * self.count
+        values: list[bytes | None] = list(self.keys.values(0, self.count))
+        absent = self.keys.absent(self.count)
+        if absent is not None:
+            for at in np.flatnonzero(absent).tolist():
+                values[at] = None
+        return values
+
+    def deletes(self) -> list[int]:
+        """Which rows are deletes, counted from 0."""
+        absent = self.bodies.absent(self.count)
+        return [] if absent is None else np.flatnonzero(absent).tolist()
+
+    def headers_of(self, at: int) -> Headers:
+        if self.header_lists is None or self.header_names is None or self.header_values is None:
+            return ()
+        low, high = np.frombuffer(self.header_lists, np.int32)[at : at + 2].tolist()
+        names = self.header_names.values(low, high)
+        values = self.header_values.values(low, high)
+        return tuple((name.decode(), value) for name, value in zip(names, values, strict=True))
+
+    def rows(self, low: int, high: int, first_seq: int, time_ms: int) -> list[Row]:
+        """The rows [low, high), counted from 0, of a block whose first seq is `first_seq`."""
+        bodies: list[bytes | None] = list(self.bodies.values(low, high))
+        absent = self.bodies.absent(self.count)
+        if absent is not None:
+            for at in np.flatnonzero(absent[low:high]).tolist():
+                bodies[at] = None
+        keys: list[bytes | None] = [None] * (high - low)
+        if self.keys is not None:
+            keys = list(self.keys.values(low, high))
+            absent = self.keys.absent(self.count)
+            if absent is not None:
+                for at in np.flatnonzero(absent[low:high]).tolist():
+                    keys[at] = None
+        if self.header_lists is None:
+            return [
+                Row(seq, time_ms, body, key, ())
+                for seq, body, key in zip(
+                    range(first_seq + low, first_seq + high), bodies, keys, strict=True
+                )
+            ]
+        return [
+            Row(first_seq + low + at, time_ms, body, key, self.headers_of(low + at))
+            for at, (body, key) in enumerate(zip(bodies, keys, strict=True))
+        ]
+
+    def arrow(self, shard: int, first_seq: int, time_ms: int) -> pa.RecordBatch:
+        """The rows as Arrow arrays over the same bytes."""
+        count = self.count
+        shards = np.full(count, shard, np.uint64)
+        seqs = np.arange(first_seq, first_seq + count, dtype=np.uint64)
+        times = pa.array(np.full(count, time_ms, np.int64)).view(SCHEMA.field("time").type)
+        keys = pa.nulls(count, VALUE) if self.keys is None else self.keys.array(pa.binary(), count)
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(shards),
+                pa.array(seqs),
+                keys,
+                self._headers_array(),
+                times,
+                self.bodies.array(VALUE, count),
+            ],
+            schema=SCHEMA,
+        )
+
+    def _headers_array(self) -> Array:
+        kind = SCHEMA.field("headers").type
+        if self.header_lists is None or self.header_names is None or self.header_values is None:
+            return cast("Array", pa.nulls(self.count, kind))
+        pairs = len(self.header_names.offsets) // 4 - 1
+        items = pa.StructArray.from_arrays(
+            [
+                self.header_names.array(pa.utf8(), pairs),
+                self.header_values.array(pa.binary(), pairs),
+            ],
+            fields=[HEADER_TYPE.field(0), HEADER_TYPE.field(1)],
+        )
+        lists: Array = pa.Array.from_buffers(
+            kind, self.count, [None, pa.py_buffer(self.header_lists)], children=[items]
+        )
+        return lists
+
+
+def _length(buffer: Buffer) -> int:
+    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
+
+
+def _round(length: int) -> int:
+    return (length + 7) & ~7
+
+
+def _offsets(lengths: Iterable[int], count: int) -> bytes:
+    return np.fromiter(accumulate(lengths, initial=0), np.int32, count + 1).tobytes()
+
+
+def _header_values(values: Column | None) -> Buffer:
+    # Offsets and bytes of the header values share one buffer: names and values are equally many.
+    return b"" if values is None else b"".join((values.offsets, values.data))
+
+
+def _split_header_values(data: memoryview, offsets_bytes: int) -> Column:
+    return Column(data[:offsets_bytes], data[offsets_bytes:])
+
+
+def _column(array: Array, name: str) -> Column:
+    """The buffers of an Arrow array that begins at offset 0, cast to binary where needed."""
+    try:
+        binary = array if array.type == VALUE else array.cast(VALUE)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Invalid(
+            f"the column '{name}' cannot be read as bytes: {error}", field=name
+        ) from error
+    if binary.offset or len(binary.buffers()[1] or b"") < 4 * (len(binary) + 1):
+        # A slice has its bytes in the middle of its parent's: copy what belongs to it.
+        binary = pa.concat_arrays([binary, pa.array([], VALUE)])
+        if binary.offset:
+            binary = binary.take(pa.array(range(len(binary))))
+    validity, offsets, data = binary.buffers()
+    bounds = memoryview(offsets).cast("B")[: 4 * (len(binary) + 1)] if offsets else bytes(4)
+    size = struct.unpack_from("<i", bounds, 4 * len(binary))[0]
+    mask: Buffer = b""
+    if binary.null_count and validity is not None:
+        mask = memoryview(validity).cast("B")[: (len(binary) + 7) // 8]
+    body: Buffer = memoryview(data).cast("B")[:size] if data is not None else b""
+    return Column(bounds, body, mask)

@@ -1,0 +1,310 @@
+"""What may be asked of a shard, and what is answered.
+
+Names, sizes and types were checked where the command was made (`check.py`); what depends on the
+shard's state is checked in `decide`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace.core.block import Block
+from millrace.core.model import LeaseId, Message, Position, QueueSpec, Seq, ShardId, Start
+from millrace.errors import Refused
+
+ProducerMode = Literal["dense", "rising", "range"]
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    """The producer's name and number that make a publish idempotent.
+
+    `range`: `number` is the end of a range of the producer's own source and `after` its start.
+    """
+
+    producer: str
+    number: int
+    mode: ProducerMode = "dense"
+    after: int = 0
+
+
+# --- Commands of a queue's shard ---------------------------------------------------------------
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """Append rows, all or nothing. Answer: `Published`."""
+
+    rows: Block | tuple[Message, ...]
+    numbered: Numbered | None = None
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """Hand out up to `count` messages for `lease_ms`. Answer: `Leased`, perhaps empty."""
+
+    count: int
+    lease_ms: int
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """These messages of one lease call are done. Answer: `Outcome`."""
+
+    lease: LeaseId
+    seqs: BitMap64
+    history: bytes
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Give these messages of one lease call back. Answer: `Outcome`."""
+
+    lease: LeaseId
+    seqs: BitMap64
+    history: bytes
+    failed: bool = False
+    """Counts as a failure (a reject, a crash), not as a polite return."""
+
+
+class Extend(msgspec.Struct, frozen=True):
+    """Hold these messages of one lease call for `lease_ms` from now. Answer: `Outcome`."""
+
+    lease: LeaseId
+    seqs: BitMap64
+    history: bytes
+    lease_ms: int
+
+
+class Purge(msgspec.Struct, frozen=True):
+    """End every row that is there now. Answer: the last seq that went."""
+
+
+class Configure(msgspec.Struct, frozen=True):
+    """Replace the queue's settings. Answer: the spec."""
+
+    spec: QueueSpec
+
+
+class Explain(msgspec.Struct, frozen=True):
+    """Why is this message not to be had? Answer: `Explanation`."""
+
+    seq: Seq
+
+
+class OpenCursor(msgspec.Struct, frozen=True):
+    """Find or make a cursor. Answer: `CursorCell`."""
+
+    name: str
+    start: Start | int
+    """A `Start`, or the first seq to be read."""
+    retain: bool
+
+
+class NextSnapshot(msgspec.Struct, frozen=True):
+    """Pin what lies after the cursor. Answer: `SnapshotRef`, or None where nothing does."""
+
+    name: str
+    cursor: int
+    after: int
+    """How far the reader has read, perhaps without committing it."""
+    pin_ms: int
+
+
+class CommitCursor(msgspec.Struct, frozen=True):
+    """Move a cursor; at the end of its snapshot the pin goes. Answer: `CursorCell`."""
+
+    name: str
+    cursor: int
+    position: Position
+
+
+class ResetCursor(msgspec.Struct, frozen=True):
+    """Begin anew at another place. Answer: `CursorCell`."""
+
+    name: str
+    start: Start | int
+
+
+class DeleteCursor(msgspec.Struct, frozen=True):
+    """Forget a cursor. Answer: whether there was one."""
+
+    name: str
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """Keep the shard as of now readable. Answer: `SnapshotRef`."""
+
+    pin_ms: int
+
+
+class Unpin(msgspec.Struct, frozen=True):
+    """Let a pin go. Answer: whether it was there."""
+
+    pin: int
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """Write rows that nobody sees yet. Answer: rows of the stage so far."""
+
+    stage: str
+    rows: Block
+
+
+class PublishStaged(msgspec.Struct, frozen=True):
+    """Make stages visible at once, in this order. Answer: `Published`."""
+
+    stages: tuple[str, ...]
+    numbered: Numbered | None = None
+
+
+class DropStage(msgspec.Struct, frozen=True):
+    """Forget a stage and its rows. Answer: whether there was one."""
+
+    stage: str
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time passes: drop what is too old. Answer: None."""
+
+
+# --- Commands of the catalog -------------------------------------------------------------------
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Begin a catalog. Answer: `CatalogCell`."""
+
+    secret: bytes
+
+
+class CreateQueue(msgspec.Struct, frozen=True):
+    """Find or make a queue. Answer: `QueueRef`; with other settings than the stored: refused."""
+
+    space: str
+    name: str
+    spec: QueueSpec
+
+
+class DeleteQueue(msgspec.Struct, frozen=True):
+    """End a queue with all that it holds. Answer: whether there was one."""
+
+    space: str
+    name: str
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """Several commands at once, all or nothing, within one commit group. Answer: their answers."""
+
+    parts: tuple[tuple[ShardId, Part], ...]
+
+
+Part = Publish | Settle | Release | Extend | CommitCursor | Unpin | PublishStaged
+"""What a transaction may hold."""
+
+ShardCommand = (
+    Part
+    | Lease
+    | Purge
+    | Configure
+    | Explain
+    | OpenCursor
+    | NextSnapshot
+    | ResetCursor
+    | DeleteCursor
+    | Pin
+    | Stage
+    | DropStage
+    | Tick
+)
+CatalogCommand = Found | CreateQueue | DeleteQueue
+Command = ShardCommand | CatalogCommand | Transaction
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What `decide` must know from the store before it can go on; nothing was changed."""
+
+    shard: ShardId
+    keys: tuple[bytes, ...] = ()
+    """Their newest live seqs."""
+    hidden: tuple[int, int] | None = None
+    """The rows within [low, high] that no worker gets."""
+    stages: tuple[str, ...] = ()
+    """Keys and deletes of these stages."""
+    row: int = 0
+    """How this row stands."""
+
+
+class StageFacts(msgspec.Struct, frozen=True):
+    """What the store knows of a stage."""
+
+    keys: list[bytes | None]
+    deletes: list[int]
+
+
+class RowFacts(msgspec.Struct, frozen=True):
+    """What the store knows of a row."""
+
+    live: bool
+    delete: bool = False
+    kept: bool = False
+    superseded_by: int = 0
+
+
+# --- Answers -----------------------------------------------------------------------------------
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Where the rows are. A repeat that is no longer remembered has no seqs."""
+
+    first: Seq | None
+    count: int
+    repeated: bool = False
+
+
+class Leased(msgspec.Struct, frozen=True):
+    """What a lease call handed out."""
+
+    lease: LeaseId
+    seqs: BitMap64
+    deadline_ms: int
+    counts: dict[int, tuple[int, int]]
+    """(deliveries, failures) of the seqs for which they are not (1, 0)."""
+
+
+class SnapshotRef(msgspec.Struct):
+    """A pinned snapshot, and the range of it that its reader has not read.
+
+    Index and boundary are those of the pin's own batch, and are set when it ends.
+    """
+
+    pin: int
+    history: bytes
+    after: int
+    retain: bool
+    index: int = 0
+    boundary: int = 0
+
+
+class QueueRef(msgspec.Struct, frozen=True):
+    """Where a queue is."""
+
+    shards: tuple[ShardId, ...]
+    made: bool
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of the messages that a settle, release or extend named, each judged alone."""
+
+    done: BitMap64
+    refused: dict[int, Refused]
+    deadline_ms: int = 0
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Where a message stands."""
+
+    seq: Seq
+    state: Literal["ready", "leased", "returned", "settled", "delete", "dead", "unknown"]
+    lease: LeaseId | None = None
+    until_ms: int | None = None
+    deliveries: int = 0
+    failures: int = 0
+    superseded_by: Seq | None = None

@@ -1,0 +1,323 @@
+"""The rules of the queue.
+
+Rule 1: what is decided depends on the views, the command and the time given, on nothing else.
+Rule 2: check first, change after. Once a change is emitted, nothing may raise.
+Rule 3: this is the only file that switches on the type of a command.
+Rule 4: an unknown command fails; it is never answered as if it had been done.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core import follow, work
+from millrace.core.commands import (
+    Command,
+    CommitCursor,
+    Configure,
+    CreateQueue,
+    DeleteCursor,
+    DeleteQueue,
+    DropStage,
+    Explain,
+    Explanation,
+    Extend,
+    Found,
+    Lease,
+    Leased,
+    Need,
+    NextSnapshot,
+    OpenCursor,
+    Outcome,
+    Part,
+    Pin,
+    Publish,
+    Published,
+    PublishStaged,
+    Purge,
+    QueueRef,
+    Release,
+    ResetCursor,
+    Settle,
+    SnapshotRef,
+    Stage,
+    Tick,
+    Transaction,
+    Unpin,
+)
+from millrace.core.draft import Desk, Draft
+from millrace.core.model import (
+    CATALOG,
+    CatalogCell,
+    CursorCell,
+    QueueCell,
+    QueueSpec,
+    Seq,
+    ShardId,
+)
+from millrace.core.view import View
+from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, TooLarge
+
+PartAnswer = Published | Outcome | CursorCell | bool
+Answer = (
+    PartAnswer
+    | Leased
+    | SnapshotRef
+    | QueueRef
+    | QueueSpec
+    | CatalogCell
+    | Explanation
+    | tuple[PartAnswer, ...]
+    | int
+    | None
+)
+
+
+def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | Retry | Need:
+    """Judge a command and, if it may be done, write its changes into the desk's drafts.
+
+    `Need`: nothing was changed; fetch what it names into the view's facts and ask again.
+    """
+    if isinstance(command, Transaction):
+        return _transaction(desk, command)
+    draft = desk.draft(shard)
+    if draft is None:
+        return NotFound("the queue was deleted", field="queue")
+    match command:
+        case Publish() | PublishStaged() | Settle() | Release() | Extend():
+            return _part(draft, command)
+        case CommitCursor() | Unpin():
+            return _part(draft, command)
+        case Lease():
+            return work.check_lease(draft, command) or work.do_lease(draft, command)
+        case Purge():
+            return work.do_purge(draft)
+        case Configure():
+            return _configure(draft, command)
+        case Explain():
+            return _explain(draft, command)
+        case OpenCursor():
+            found = follow.check_open_cursor(draft, command)
+            return found if found is not None else follow.do_open_cursor(draft, command)
+        case NextSnapshot():
+            return follow.next_snapshot(draft, command)
+        case ResetCursor():
+            return follow.do_reset(draft, command)
+        case DeleteCursor():
+            return follow.do_delete_cursor(draft, command.name)
+        case Pin():
+            return follow.do_pin(draft, command)
+        case Stage():
+            return follow.check_stage(draft, command) or follow.do_stage(draft, command)
+        case DropStage():
+            return follow.do_drop_stage(draft, command.stage)
+        case Tick():
+            follow.do_tick(draft)
+            return None
+        case Found():
+            return _found(draft, command)
+        case CreateQueue():
+            return _create(desk, draft, command)
+        case DeleteQueue():
+            return _delete(desk, draft, command)
+        case _:
+            assert_never(command)
+
+
+# --- Parts: what may stand alone or in a transaction ---------------------------------------------
+
+Checked = PartAnswer | Refused | Need | None
+
+
+def _check_part(draft: Draft, part: Part) -> Checked:
+    """None: it may be done. An answer: it was done before, or there is nothing to do."""
+    match part:
+        case Publish():
+            return work.check_publish(draft, part)
+        case PublishStaged():
+            return work.check_publish_staged(draft, part)
+        case CommitCursor():
+            return follow.check_commit(draft, part)
+        case Settle() | Release() | Extend() | Unpin():
+            return None
+        case _:
+            assert_never(part)
+
+
+def _do_part(draft: Draft, part: Part) -> PartAnswer:
+    match part:
+        case Publish():
+            return work.do_publish(draft, part)
+        case PublishStaged():
+            return work.do_publish_staged(draft, part)
+        case CommitCursor():
+            return follow.do_commit(draft, part)
+        case Settle():
+            return work.do_settle(draft, part, work.judge(draft, part))
+        case Release():
+            return work.do_release(draft, part, work.judge(draft, part))
+        case Extend():
+            return work.do_extend(draft, part, work.judge(draft, part))
+        case Unpin():
+            return follow.do_unpin(draft, part.pin)
+        case _:
+            assert_never(part)
+
+
+def _part(draft: Draft, part: Part) -> PartAnswer | Refused | Need:
+    checked = _check_part(draft, part)
+    return checked if checked is not None else _do_part(draft, part)
+
+
+def _transaction(desk: Desk, command: Transaction) -> tuple[PartAnswer, ...] | Refused | Need:
+    """All parts or none: every part is judged before the first one is done."""
+    refused = _check_once(command)
+    if refused is not None:
+        return refused
+    checks: list[tuple[Draft, Part, PartAnswer | None]] = []
+    for shard, part in command.parts:
+        draft = desk.draft(shard)
+        if draft is None:
+            return NotFound("a queue of the transaction was deleted", field="queue")
+        checked = _check_part(draft, part)
+        if isinstance(checked, Refused | Need):
+            return checked
+        if isinstance(part, Settle | Release | Extend):
+            outcome = work.judge(draft, part)
+            for seq in sorted(outcome.refused):
+                return outcome.refused[seq]
+        checks.append((draft, part, checked))
+    return tuple(
+        checked if checked is not None else _do_part(draft, part) for draft, part, checked in checks
+    )
+
+
+def _check_once(command: Transaction) -> Refused | None:
+    """Parts are judged side by side, so that none may depend on what another one does."""
+    if len(command.parts) > limits.TRANSACTION_PARTS_MAX:
+        return TooLarge(
+            f"a transaction holds up to {limits.TRANSACTION_PARTS_MAX} parts",
+            field="parts",
+            limit=limits.TRANSACTION_PARTS_MAX,
+        )
+    seen: set[tuple[ShardId, str, str]] = set()
+    leased: dict[tuple[ShardId, int], BitMap64] = {}
+    for shard, part in command.parts:
+        names: list[tuple[ShardId, str, str]] = []
+        if isinstance(part, Publish | PublishStaged) and part.numbered is not None:
+            names.append((shard, "producer", part.numbered.producer))
+        if isinstance(part, PublishStaged):
+            names.extend((shard, "stage", stage) for stage in part.stages)
+        if isinstance(part, CommitCursor):
+            names.append((shard, "cursor", part.name))
+        for name in names:
+            if name in seen:
+                return Invalid(f"a transaction names {name[1]} {name[2]!r} twice", field="parts")
+            seen.add(name)
+        if isinstance(part, Settle | Release | Extend):
+            known = leased.get((shard, part.lease), BitMap64())
+            if known.intersect(part.seqs):
+                return Invalid("a transaction names a leased message twice", field="parts")
+            leased[shard, part.lease] = known | part.seqs
+    return None
+
+
+# --- Settings and questions ----------------------------------------------------------------------
+
+
+def _configure(draft: Draft, command: Configure) -> QueueSpec | Refused:
+    spec = draft.view.spec
+    if command.spec.keyed != spec.keyed:
+        return Invalid("whether a queue is keyed is fixed when it is made", field="keyed")
+    if command.spec != spec:
+        draft.put_spec(command.spec)
+    return command.spec
+
+
+def _explain(draft: Draft, command: Explain) -> Explanation | Need:
+    view, seq = draft.view, command.seq
+    if seq < 1 or seq > view.last_seq:
+        return Explanation(seq, "unknown")
+    holder = view.holder.get(seq)
+    if holder is not None:
+        lease = view.leases[holder]
+        deliveries, failures = lease.counts_of(seq)
+        held = seq in lease.open and lease.deadline_of(seq) > draft.now
+        return Explanation(
+            seq,
+            "leased" if held else "returned",
+            lease.id,
+            lease.deadline_of(seq) if held else None,
+            deliveries,
+            failures,
+        )
+    facts = view.facts.rows.pop(seq, None)
+    if facts is None:
+        return Need(view.shard, row=seq)
+    if facts.kept:
+        return Explanation(seq, "settled")
+    if not facts.live or not draft.still_live(BitMap64([seq])):
+        by = Seq(facts.superseded_by) if facts.superseded_by else None
+        return Explanation(seq, "dead", superseded_by=by)
+    if facts.delete:
+        return Explanation(seq, "delete")
+    return Explanation(seq, "ready" if seq >= view.pointers.next else "settled")
+
+
+# --- The catalog ---------------------------------------------------------------------------------
+
+
+def _found(draft: Draft, command: Found) -> CatalogCell:
+    if draft.view.catalog is None:
+        draft.put_catalog(CatalogCell(int(CATALOG), command.secret))
+    catalog = draft.view.catalog
+    assert catalog is not None
+    return catalog
+
+
+def queue_key(space: str, name: str) -> bytes:
+    """The catalog's key of a queue; names have no zero byte."""
+    return f"{space}\0{name}".encode()
+
+
+def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refused:
+    key = queue_key(command.space, command.name)
+    found = catalog.view.queues.get(key)
+    if found is not None:
+        shards = tuple(ShardId(shard) for shard in found.shards)
+        draft = desk.draft(shards[0])
+        if draft is None or draft.view.spec != command.spec:
+            stored = draft.view.spec if draft else None
+            return Exists(
+                f"queue {command.name!r} is there with other settings: {stored}; "
+                "configure it to change them",
+                field="spec",
+            )
+        return QueueRef(shards, made=False)
+    counts = catalog.view.catalog
+    if counts is None:
+        return NotFound("the catalog was never begun")
+    shard = ShardId(counts.shard + 1)
+    catalog.put_catalog(CatalogCell(shard, counts.secret))
+    catalog.put_queue(key, QueueCell((shard,)))
+    made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
+    made.changes.made = 3 if command.spec.keyed else 1
+    made.put_spec(command.spec)
+    return QueueRef((shard,), made=True)
+
+
+def _delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
+    key = queue_key(command.space, command.name)
+    found = catalog.view.queues.get(key)
+    if found is None:
+        return False
+    catalog.put_queue(key, None)
+    for shard in found.shards:
+        draft = desk.draft(ShardId(shard))
+        if draft is not None:
+            draft.changes.dropped = True
+            draft.view.dropped = True
+    return True

@@ -1,0 +1,155 @@
+"""What a batch leaves behind: counters, deaths and pins of a shard.
+
+Every store folds with this one function, so that a replica that folds the same batches holds the
+same logical state. The sets of seqs are the store's affair (`Ledger`), because they may be large.
+
+**Intervals.** Each pin opens an interval that lasts to the next pin. A row that dies is marked in
+the newest interval: pins up to that one still show it, later ones do not. When a pin goes, its
+interval becomes part of the one before; in the first interval (0) nobody wants the row any more.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Protocol
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace.core.changes import Batch
+from millrace.core.model import Death, TakeoverCell, unpack_seqs
+
+
+class Mark(IntEnum):
+    """What is noted of a row. Numbers are part of the format."""
+
+    DEAD = 0
+    KEPT = 1
+    """Settled, and wanted by retaining cursors alone."""
+
+
+class Interval(msgspec.Struct, frozen=True, array_like=True):
+    """From a pin (0: from the beginning) to the next one."""
+
+    pin: int
+    floor: int = 0
+    """Rows up to it were purged within the interval."""
+
+
+class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
+    """What a store counts of a shard, as of its last folded batch."""
+
+    index: int = 0
+    last_seq: int = 0
+    time_ms: int = 0
+    history: bytes = b""
+    keyed: bool = False
+    published: int = 0
+    died: tuple[int, ...] = (0,) * (len(Death) + 1)
+    """How many rows died, by `Death`; the place 0 is unused."""
+    intervals: tuple[Interval, ...] = (Interval(0),)
+
+    @property
+    def live(self) -> int:
+        """Rows that are live or kept."""
+        return self.published - sum(self.died)
+
+    @property
+    def floor(self) -> int:
+        """Rows up to it are dead."""
+        return max(interval.floor for interval in self.intervals)
+
+
+class Ledger(Protocol):
+    """The marked seqs of one shard, by interval."""
+
+    def mark(self, pin: int, mark: Mark, seqs: BitMap64) -> None:
+        """Note `seqs` in the interval that begins at `pin`."""
+        ...
+
+    def kept(self, upto: int) -> BitMap64:
+        """Rows up to `upto` that are kept and not dead."""
+        ...
+
+    def merge(self, pin: int, into: int) -> None:
+        """The interval of `pin` becomes part of the one that begins at `into`."""
+        ...
+
+
+def fold(
+    meta: ShardMeta, batch: Batch, history: bytes, ledger: Ledger
+) -> tuple[ShardMeta, TakeoverCell | None]:
+    """The shard after `batch`, and the takeover that its history began with, if any.
+
+    The batch must be the next one: index + 1. The caller takes care of rows and cells.
+    """
+    changes = batch.changes
+    visible = batch.blocks[: len(changes.firsts)]
+    rows = sum(block.count for block in visible) + sum(n for _, _, n in changes.published)
+    died = list(meta.died)
+    newest = meta.intervals[-1].pin
+    dead = BitMap64()
+    for why, packed in changes.died.items():
+        seqs = unpack_seqs(packed)
+        died[why] += len(seqs)
+        ledger.mark(newest, Mark.DEAD, seqs)
+        dead |= seqs
+    if changes.settled:
+        ledger.mark(newest, Mark.KEPT, unpack_seqs(changes.settled))
+    if changes.passed:
+        passed = ledger.kept(changes.passed)
+        if passed:
+            died[Death.SETTLED] += len(passed)
+            ledger.mark(newest, Mark.DEAD, passed)
+    last_seq = meta.last_seq + rows
+    intervals = meta.intervals
+    if changes.purged:
+        above = last_seq - changes.purged
+        dead.remove_range(0, changes.purged + 1)
+        died[Death.PURGED] += meta.published + rows - sum(died) - (above - len(dead))
+        intervals = (*intervals[:-1], Interval(newest, changes.purged))
+    for pin in changes.unpinned:
+        intervals = _merge(intervals, pin, ledger)
+    for pin in changes.pinned:
+        intervals = (*intervals, Interval(pin))
+    takeover = None
+    if meta.history and meta.history != history:
+        takeover = TakeoverCell(meta.history, meta.index, meta.last_seq)
+    return (
+        ShardMeta(
+            batch.index,
+            last_seq,
+            batch.time_ms,
+            history,
+            meta.keyed or changes.made == 3,
+            meta.published + rows,
+            tuple(died),
+            intervals,
+        ),
+        takeover,
+    )
+
+
+def _merge(intervals: tuple[Interval, ...], pin: int, ledger: Ledger) -> tuple[Interval, ...]:
+    for at, interval in enumerate(intervals):
+        if interval.pin == pin and at:
+            before = intervals[at - 1]
+            ledger.merge(pin, before.pin)
+            joined = Interval(before.pin, max(before.floor, interval.floor))
+            return (*intervals[: at - 1], joined, *intervals[at + 1 :])
+    return intervals
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """Who reads: through which pin, and whether kept rows are shown."""
+
+    pin: int | None = None
+    """None: as of now."""
+    retain: bool = False
+
+
+def intervals_before(meta: ShardMeta, reader: Reader) -> tuple[Interval, ...]:
+    """The intervals whose deaths the reader must not see; all of them without a pin."""
+    if reader.pin is None:
+        return meta.intervals
+    return tuple(interval for interval in meta.intervals if interval.pin < reader.pin)

@@ -1,0 +1,277 @@
+"""The nouns of a queue, as frozen values.
+
+Cells are what a shard remembers besides its rows. They are kept as bytes by the store, which does
+not look into them, and as these values by the decider. Their fields are positional on disk
+(`docs/formats/cells.md`): append, never reorder.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Literal, NewType
+
+import msgspec
+from pyroaring import BitMap64
+
+Seq = NewType("Seq", int)
+"""Number of a message within its shard, from 1; 0 means "before the first"."""
+
+Index = NewType("Index", int)
+"""Number of a batch within its shard, from 1."""
+
+ShardId = NewType("ShardId", int)
+"""Number of a shard; never used twice, so that it is the shard's incarnation too."""
+
+LeaseId = NewType("LeaseId", int)
+"""Number of a lease call within its shard, from 1; the version that a receipt names."""
+
+PinId = NewType("PinId", int)
+"""Number of a pin within its shard, from 1."""
+
+GroupId = NewType("GroupId", int)
+"""Number of a commit group on its node."""
+
+Epoch = NewType("Epoch", int)
+"""Number of a group's decider; only ever rises."""
+
+Millis = NewType("Millis", int)
+"""Milliseconds since 1970, as the decider stamps them: never falling within a shard."""
+
+History = NewType("History", bytes)
+"""UUID (16 bytes) of an unbroken sequence of batches."""
+
+CATALOG = ShardId(0)
+"""The shard that holds the names of a group's queues."""
+
+Headers = tuple[tuple[str, bytes], ...]
+"""Names and values, in order; duplicates are allowed."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What a producer writes. Without a body it deletes its key."""
+
+    body: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A message at its place."""
+
+    seq: int
+    time_ms: int
+    body: bytes | None
+    key: bytes | None
+    headers: Headers
+
+
+class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
+    """The settings of a queue: data, changed by a logged command."""
+
+    keyed: bool = False
+    """Publishing under a key replaces the key's older revision."""
+    retention: Literal["work", "log"] = "work"
+    """What settling does: `work` ends the row, `log` keeps it."""
+    keep_deletes_ms: int = 24 * 3600 * 1000
+    """How long a delete stays readable, so that followers learn of it."""
+
+
+class Death(IntEnum):
+    """Why a row is no longer live. Numbers are part of the format."""
+
+    SETTLED = 1
+    SUPERSEDED = 2
+    EXPIRED = 3
+    DEAD_LETTERED = 4
+    DROPPED = 5
+    PURGED = 6
+
+
+class Kind(IntEnum):
+    """The kinds of cells. Numbers are part of the format."""
+
+    SPEC = 1
+    POINTERS = 2
+    LEASE = 3
+    PRODUCER = 4
+    CURSOR = 5
+    PIN = 6
+    STAGE = 7
+    DELETES = 8
+    TAKEOVER = 9
+    QUEUE = 10
+    CATALOG = 11
+
+
+class Pointers(msgspec.Struct, frozen=True, array_like=True):
+    """Where a shard's decider goes on."""
+
+    next: int = 1
+    """The first seq that no worker was ever given."""
+    lease: int = 0
+    """The newest lease id."""
+    pin: int = 0
+    """The newest pin id."""
+    cursor: int = 0
+    """The newest cursor id."""
+    floor: int = 0
+    """The purge floor: a cursor behind it may have missed a delete and must start over."""
+
+
+class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
+    """All that one lease call handed out and that is still of interest.
+
+    Each message that was delivered and not ended is in `open` or `freed` of exactly one lease:
+    that of its latest delivery. The other sets answer late receipts exactly.
+    """
+
+    deadline_ms: int
+    open: bytes
+    """Seqs held by the worker; past the deadline they are ready again, but the receipt holds."""
+    freed: bytes = b""
+    """Seqs that the worker gave back: ready again, the receipt is stale."""
+    settled: bytes = b""
+    overtaken: bytes = b""
+    """Seqs that a later lease call got."""
+    superseded: bytes = b""
+    ended_ms: int = 0
+    """When nothing was left in `open` and `freed`; from then on it is only remembered."""
+    counts: dict[int, tuple[int, int]] = {}
+    """(deliveries, failures) of the seqs for which they are not (1, 0)."""
+    deadlines: dict[int, int] = {}
+    """Deadlines of the seqs that were extended apart from the rest."""
+
+
+class ProducerCell(msgspec.Struct, frozen=True, array_like=True):
+    """What makes a producer's repeats harmless."""
+
+    mode: Literal["dense", "rising", "range"]
+    last: int
+    time_ms: int
+    recent: tuple[tuple[int, int, int], ...] = ()
+    """(number, first seq, count) of the newest publishes, oldest first."""
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """A follower's place: exact across takeovers, because it names its history and snapshot."""
+
+    history: bytes
+    seq: int
+    snapshot_start: int
+    snapshot_end: int
+
+
+class CursorCell(msgspec.Struct, frozen=True, array_like=True):
+    """A follower's durable position."""
+
+    id: int
+    retain: bool
+    position: Position
+    moved_ms: int
+    pin: int = 0
+    """The pin that it reads, or 0."""
+    dropped: bool = False
+    """It retained for too long and was let go: its next read is refused."""
+
+
+class PinCell(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot that must stay readable."""
+
+    index: int
+    """Its own batch: what that batch left is what the pin shows."""
+    boundary: int
+    floor: int
+    """The purge floor as of the pin, by which its reader is judged."""
+    deadline_ms: int
+    cursor: str = ""
+    retain: bool = False
+    """It also shows the settled rows that are kept for retaining cursors."""
+
+
+class StageCell(msgspec.Struct, frozen=True, array_like=True):
+    """Rows that were written and are not visible yet."""
+
+    rows: int
+    bytes: int
+    time_ms: int
+
+
+class DeletesCell(msgspec.Struct, frozen=True, array_like=True):
+    """The deletes that were published within one second; they die together."""
+
+    seqs: bytes
+
+
+class TakeoverCell(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the takeover table: where a history ended, as far as it is shared."""
+
+    history: bytes
+    index: int
+    seq: int
+
+
+class QueueCell(msgspec.Struct, frozen=True, array_like=True):
+    """A name in the catalog."""
+
+    shards: tuple[int, ...]
+
+
+class CatalogCell(msgspec.Struct, frozen=True, array_like=True):
+    """What the catalog counts."""
+
+    shard: int
+    """The newest shard id."""
+    secret: bytes
+    """The key of all receipts: a fact of the cluster, so that any node can judge them."""
+
+
+Cell = (
+    QueueSpec
+    | Pointers
+    | LeaseCell
+    | ProducerCell
+    | CursorCell
+    | PinCell
+    | StageCell
+    | DeletesCell
+    | TakeoverCell
+    | QueueCell
+    | CatalogCell
+)
+
+CELL_TYPES: dict[Kind, type[Cell]] = {
+    Kind.SPEC: QueueSpec,
+    Kind.POINTERS: Pointers,
+    Kind.LEASE: LeaseCell,
+    Kind.PRODUCER: ProducerCell,
+    Kind.CURSOR: CursorCell,
+    Kind.PIN: PinCell,
+    Kind.STAGE: StageCell,
+    Kind.DELETES: DeletesCell,
+    Kind.TAKEOVER: TakeoverCell,
+    Kind.QUEUE: QueueCell,
+    Kind.CATALOG: CatalogCell,
+}
+
+
+class Start(Enum):
+    """Where a new cursor begins, besides a seq or a time."""
+
+    BEGINNING = "beginning"
+    END = "end"
+
+
+NO_SEQS = BitMap64()
+
+
+def pack_seqs(seqs: BitMap64) -> bytes:
+    """The portable roaring form, the same bytes for the same set; empty for the empty set."""
+    if not seqs:
+        return b""
+    seqs.run_optimize()
+    return bytes(seqs.serialize())
+
+
+def unpack_seqs(data: bytes) -> BitMap64:
+    """The set that `pack_seqs` packed."""
+    return BitMap64.deserialize(data) if data else BitMap64()

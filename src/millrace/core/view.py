@@ -1,0 +1,272 @@
+"""What the decider keeps in memory of a shard: its cells as values, and what follows from them.
+
+A view is loaded from the store and then changed only through a `Draft`, ahead of the commit. It
+holds nothing that could not be loaded again: when an append fails, the view is dropped.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace.core.codec import decode_cell
+from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.fold import ShardMeta
+from millrace.core.model import (
+    CatalogCell,
+    CursorCell,
+    DeletesCell,
+    Epoch,
+    History,
+    Index,
+    Kind,
+    LeaseCell,
+    LeaseId,
+    Millis,
+    PinCell,
+    Pointers,
+    ProducerCell,
+    QueueCell,
+    QueueSpec,
+    Seq,
+    ShardId,
+    StageCell,
+    TakeoverCell,
+    pack_seqs,
+    unpack_seqs,
+)
+
+
+class LeaseState:
+    """A `LeaseCell` at work: the same facts, with sets that can be changed."""
+
+    __slots__ = (
+        "counts",
+        "deadline_ms",
+        "deadlines",
+        "ended_ms",
+        "freed",
+        "id",
+        "open",
+        "overtaken",
+        "settled",
+        "superseded",
+    )
+
+    def __init__(self, lease: LeaseId, seqs: BitMap64, deadline_ms: int) -> None:
+        self.id = lease
+        self.open = seqs
+        self.deadline_ms = deadline_ms
+        self.freed = BitMap64()
+        self.settled = BitMap64()
+        self.overtaken = BitMap64()
+        self.superseded = BitMap64()
+        self.ended_ms = 0
+        self.counts: dict[int, tuple[int, int]] = {}
+        self.deadlines: dict[int, int] = {}
+
+    @classmethod
+    def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
+        state = cls(lease, unpack_seqs(cell.open), cell.deadline_ms)
+        state.freed = unpack_seqs(cell.freed)
+        state.settled = unpack_seqs(cell.settled)
+        state.overtaken = unpack_seqs(cell.overtaken)
+        state.superseded = unpack_seqs(cell.superseded)
+        state.ended_ms = cell.ended_ms
+        state.counts = dict(cell.counts)
+        state.deadlines = dict(cell.deadlines)
+        return state
+
+    def cell(self) -> LeaseCell:
+        return LeaseCell(
+            self.deadline_ms,
+            pack_seqs(self.open),
+            pack_seqs(self.freed),
+            pack_seqs(self.settled),
+            pack_seqs(self.overtaken),
+            pack_seqs(self.superseded),
+            self.ended_ms,
+            dict(sorted(self.counts.items())),
+            dict(sorted(self.deadlines.items())),
+        )
+
+    def deadline_of(self, seq: int) -> int:
+        return self.deadlines.get(seq, self.deadline_ms)
+
+    def counts_of(self, seq: int) -> tuple[int, int]:
+        return self.counts.get(seq, (1, 0))
+
+    def due(self, now: int) -> BitMap64:
+        """The seqs whose worker had its time."""
+        if not self.deadlines:
+            return self.open if self.deadline_ms <= now else BitMap64()
+        return BitMap64([seq for seq in self.open if self.deadline_of(seq) <= now])
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """What a batch that is not yet folded did to keys and rows."""
+
+    index: Index
+    last_seq: int
+    keys: dict[bytes, int]
+    died: BitMap64
+    deletes: BitMap64
+    purged: int
+
+
+class Facts:
+    """What was fetched from the store for the commands at hand; as of the last folded batch."""
+
+    __slots__ = ("keys", "rows", "stages")
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, int] = {}
+        """Key → newest live seq, 0 if there is none."""
+        self.stages: dict[str, StageFacts] = {}
+        self.rows: dict[int, RowFacts] = {}
+
+
+class View:
+    """One shard, as its decider sees it: all that was decided, committed or not."""
+
+    def __init__(self, shard: ShardId, epoch: Epoch, history: History) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self.history = history
+        self.index = Index(0)
+        self.last_seq = Seq(0)
+        self.time_ms = Millis(0)
+        self.dropped = False
+
+        self.spec = QueueSpec()
+        self.pointers = Pointers()
+        self.leases: dict[int, LeaseState] = {}
+        self.producers: dict[str, ProducerCell] = {}
+        self.cursors: dict[str, CursorCell] = {}
+        self.pins: dict[int, PinCell] = {}
+        self.stages: dict[str, StageCell] = {}
+        self.deletes: dict[int, BitMap64] = {}
+        self.takeovers: list[TakeoverCell] = []
+        self.queues: dict[bytes, QueueCell] = {}
+        self.catalog: CatalogCell | None = None
+
+        # Derived: never stored, rebuilt by `load`.
+        self.holder: dict[int, int] = {}
+        """Delivered and not ended: seq → the lease of its latest delivery."""
+        self.returned = BitMap64()
+        """Delivered before, and ready again."""
+        self.deadlines: list[tuple[int, int]] = []
+        """A heap of (deadline, lease); may hold deadlines that were moved since."""
+        self.ended: deque[int] = deque()
+        """Leases that are only remembered, oldest end first."""
+        self.retained = 0
+        """Retaining cursors that were not dropped."""
+        self.hidden = BitMap64()
+        """Within (.., scanned]: rows from `next` on that no worker gets."""
+        self.scanned = 0
+        self.stored_seq = 0
+        """The last seq that the store can be asked about."""
+        self.facts = Facts()
+        self.layers: list[Layer] = []
+        """Batches that were decided and are not folded yet, oldest first."""
+
+    @classmethod
+    def load(
+        cls,
+        shard: ShardId,
+        epoch: Epoch,
+        history: History,
+        meta: ShardMeta,
+        cells: Iterable[tuple[Kind, bytes, bytes]],
+    ) -> View:
+        """The view of a shard whose folded state is `meta` and `cells`."""
+        view = cls(shard, epoch, history)
+        view.index = Index(meta.index)
+        view.last_seq = Seq(meta.last_seq)
+        view.stored_seq = meta.last_seq
+        view.time_ms = Millis(meta.time_ms)
+        for kind, key, value in cells:
+            view._load_cell(kind, key, value)
+        if meta.history and meta.history != history:
+            # The new history is written down with its first batch; until then it is known here.
+            view.takeovers.append(TakeoverCell(meta.history, meta.index, meta.last_seq))
+        view._derive()
+        return view
+
+    def _load_cell(self, kind: Kind, key: bytes, value: bytes) -> None:
+        match decode_cell(kind, value):
+            case QueueSpec() as cell:
+                self.spec = cell
+            case Pointers() as cell:
+                self.pointers = cell
+            case LeaseCell() as cell:
+                lease = LeaseId(number(key))
+                self.leases[lease] = LeaseState.load(lease, cell)
+            case ProducerCell() as cell:
+                self.producers[key.decode()] = cell
+            case CursorCell() as cell:
+                self.cursors[key.decode()] = cell
+            case PinCell() as cell:
+                self.pins[number(key)] = cell
+            case StageCell() as cell:
+                self.stages[key.decode()] = cell
+            case DeletesCell() as cell:
+                self.deletes[number(key)] = unpack_seqs(cell.seqs)
+            case TakeoverCell() as cell:
+                self.takeovers.append(cell)
+            case QueueCell() as cell:
+                self.queues[key] = cell
+            case CatalogCell() as cell:
+                self.catalog = cell
+
+    def _derive(self) -> None:
+        self.scanned = self.pointers.next - 1
+        self.retained = sum(c.retain and not c.dropped for c in self.cursors.values())
+        ended = []
+        for lease in self.leases.values():
+            if lease.ended_ms:
+                ended.append((lease.ended_ms, lease.id))
+                continue
+            self.holder.update(dict.fromkeys(lease.open, lease.id))
+            self.holder.update(dict.fromkeys(lease.freed, lease.id))
+            self.returned |= lease.freed
+            for deadline in sorted({lease.deadline_ms, *lease.deadlines.values()}):
+                heapq.heappush(self.deadlines, (deadline, lease.id))
+        self.ended.extend(lease for _, lease in sorted(ended))
+
+    # --- What is asked of it ----------------------------------------------------------------
+
+    def clock(self, now: Millis) -> Millis:
+        """Time as the shard tells it: never falling, whatever the machine's clock does."""
+        return max(now, self.time_ms)
+
+    def folded(self, index: Index) -> None:
+        """The store now holds every batch up to `index`: it answers for them from here on."""
+        while self.layers and self.layers[0].index <= index:
+            self.stored_seq = self.layers.pop(0).last_seq
+
+    def retain_floor(self) -> Seq:
+        """The seq up to which every retaining cursor has read; the last seq if there is none."""
+        if not self.retained:
+            return self.last_seq
+        return Seq(
+            min(
+                cell.position.seq
+                for cell in self.cursors.values()
+                if cell.retain and not cell.dropped
+            )
+        )
+
+
+def number(key: bytes) -> int:
+    """The number that a cell's key stands for."""
+    return int.from_bytes(key, "big")
+
+
+def number_key(value: int) -> bytes:
+    """A number as a cell's key: big-endian, so that keys sort as numbers do."""
+    return value.to_bytes(8, "big")

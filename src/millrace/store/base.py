@@ -1,0 +1,89 @@
+"""The promise of a store: committed batches in, rows and cells out.
+
+A store holds committed batches only, so that nothing in it ever has to be taken back. It folds
+batches in order, group by group, and answers every question as of the last batch that it folded.
+All calls come from one thread, the engine's; they do not block on a disk except where said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from millrace.core.changes import Entry
+from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.fold import Reader, ShardMeta
+from millrace.core.model import GroupId, Index, Kind, Row, ShardId
+from millrace.log.record import Position
+
+
+class Store(Protocol):
+    """Where committed batches live."""
+
+    def fold(self, entry: Entry, position: Position | None) -> None:
+        """Take in a committed entry, the group's next one; `position` is its record in the log.
+
+        An entry whose index is not above the group's applied one is skipped (C1).
+        """
+        ...
+
+    def applied(self, group: GroupId) -> Index:
+        """The index of the last entry of `group` that was folded."""
+        ...
+
+    def shards(self) -> list[ShardId]:
+        """Every shard there is, in order."""
+        ...
+
+    def meta(self, shard: ShardId) -> ShardMeta | None:
+        """The shard's counters, or None if there is no such shard."""
+        ...
+
+    def cells(self, shard: ShardId) -> Iterable[tuple[Kind, bytes, bytes]]:
+        """Every cell of the shard, in the order of kind and key."""
+        ...
+
+    def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
+        """The newest live (or kept) seq of each key; 0 where there is none."""
+        ...
+
+    def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        """The seqs within [low, high] that no worker gets: dead, kept, or deletes."""
+        ...
+
+    def row(self, shard: ShardId, seq: int) -> RowFacts:
+        """How the row stands."""
+        ...
+
+    def stage(self, shard: ShardId, name: str) -> StageFacts:
+        """The keys and deletes of a stage."""
+        ...
+
+    def seq_at(self, shard: ShardId, time_ms: int) -> int:
+        """The first seq whose time is not before `time_ms`; last seq + 1 if there is none."""
+        ...
+
+    def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
+        """These rows, in order; those that are not readable any more are left out.
+
+        The caller asks for rows that it knows to be live or leased: whether they are visible is
+        not judged here. May block on a disk: `hot` tells.
+        """
+        ...
+
+    def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
+        """Whether `rows` would answer from memory."""
+        ...
+
+    def scan(
+        self, shard: ShardId, after: int, upto: int, reader: Reader
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows within (after, upto] that the reader sees, in seq order, as Arrow batches.
+
+        Batches lie over the log's or the files' own bytes where all their rows are visible, and
+        stay valid as long as they are kept. May block on a disk.
+        """
+        ...
