@@ -7,7 +7,7 @@ All calls come from one thread, the engine's; they do not block on a disk except
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -75,7 +75,14 @@ class Store(Protocol):
         ...
 
     def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
-        """Whether `rows` would answer from memory."""
+        """Whether `rows` would answer from memory, or at least from what was written lately."""
+        ...
+
+    def warm(self, shard: ShardId, seqs: BitMap64) -> Callable[[], None]:
+        """Find where cold rows lie, now; the call that comes back reads them, on any thread.
+
+        When it has returned, `rows` answers from memory, for as long as the cache has room.
+        """
         ...
 
     def scan(
