@@ -95,14 +95,20 @@ INBOX_COMMANDS_MAX = 10_000
 INBOX_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of the commands that wait, over all shards."""
 
-BATCHES_AHEAD_MAX = 8
-"""Batches that a group decides ahead of its commit; more adds delay and no speed."""
+ENTRIES_AHEAD_MAX = 2
+"""Entries that a group decides ahead: one is being synced, one waits; more adds delay alone."""
 
 WAITERS_MAX = 10_000
 """Lease calls that wait for messages, per shard."""
 
 LEASE_WAIT_MS_MAX = 60_000
 """The longest time that a lease call waits for messages."""
+
+RECORD_BYTES_TARGET = 8 * 1024 * 1024
+"""A record takes no further entry beyond this size: larger ones only add delay."""
+
+RECORD_SLACK_BYTES = 128 * 1024
+"""What headers, cells and padding may add to the commands of a record."""
 
 UNCOMMITTED_BYTES_MAX = 32 * 1024 * 1024
 """Uncommitted suffix of one commit group: it is appended again in one record before recycling."""

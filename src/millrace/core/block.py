@@ -90,6 +90,11 @@ class Column:
         bits = np.unpackbits(np.frombuffer(self.validity, np.uint8), count=count, bitorder="little")
         return np.equal(bits, 0)
 
+    def largest(self) -> int:
+        """Bytes of the largest value."""
+        bounds = self.bounds()
+        return int(np.diff(bounds).max()) if len(bounds) > 1 else 0
+
     def values(self, low: int, high: int) -> list[bytes]:
         """The values [low, high) as bytes; a null is empty."""
         bounds = self.bounds()[low : high + 1].tolist()

@@ -129,6 +129,15 @@ class Facts:
         self.stages: dict[str, StageFacts] = {}
         self.rows: dict[int, RowFacts] = {}
 
+    def clear(self) -> None:
+        """They were as of now; what comes later must ask again."""
+        if self.keys:
+            self.keys = {}
+        if self.stages:
+            self.stages = {}
+        if self.rows:
+            self.rows = {}
+
 
 class View:
     """One shard, as its decider sees it: all that was decided, committed or not."""

@@ -64,6 +64,8 @@ def check_publish(draft: Draft, command: Publish) -> Published | Refused | Need 
     return _need_keys(draft, key_list(rows))
 
 
+DELETED = NotFound("the queue was deleted", field="queue")
+
 _NO_DELETES = Invalid("a message without a body deletes its key: the queue is not keyed")
 
 
@@ -272,6 +274,11 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     upto = max(view.pointers.next, fresh[-1] + 1 if fresh else 0)
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto, lease=lease.id))
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
+
+
+def is_empty(answer: object) -> bool:
+    """Whether a lease call handed out nothing."""
+    return isinstance(answer, Leased) and not answer.seqs
 
 
 def _return_due(draft: Draft) -> None:

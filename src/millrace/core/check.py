@@ -1,0 +1,221 @@
+"""What is judged of a request before any queue is asked: names, types and sizes.
+
+Every error names the field and the limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import pyarrow as pa
+
+from millrace import limits
+from millrace.core.block import Block
+from millrace.core.commands import Numbered, ProducerMode
+from millrace.core.model import Headers, Message
+from millrace.errors import Invalid, TooLarge
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
+
+
+def name(value: object, field: str) -> str:
+    """A name of a queue, space, cursor, producer or stage."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise Invalid(
+            f"{field} {value!r} is no name: letters, digits, '_', '.' and '-' are", field=field
+        )
+    if len(value) > limits.NAME_CHARS_MAX:
+        raise TooLarge(
+            f"{field} has {len(value)} characters, up to {limits.NAME_CHARS_MAX} are allowed",
+            field=field,
+            limit=limits.NAME_CHARS_MAX,
+        )
+    return value
+
+
+def count(value: object, field: str, most: int) -> int:
+    """A number of things, from 1 on."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise Invalid(f"{field} is {value!r}, not a whole number from 1 on", field=field)
+    if value > most:
+        raise TooLarge(f"{field} is {value}, up to {most} is allowed", field=field, limit=most)
+    return value
+
+
+def millis(seconds: object, field: str, most_ms: int, *, least_ms: int = 1) -> int:
+    """Seconds as milliseconds."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds != seconds:
+        raise Invalid(f"{field} is {seconds!r}, not a number of seconds", field=field)
+    if seconds < 0:
+        raise Invalid(f"{field} is {seconds!r}, and time does not run backwards", field=field)
+    if seconds * 1000 > most_ms:
+        raise TooLarge(
+            f"{field} is {seconds} s, up to {most_ms / 1000:g} s are allowed",
+            field=field,
+            limit=most_ms,
+        )
+    return max(round(seconds * 1000), least_ms)
+
+
+def key(value: object) -> bytes | None:
+    """A key: bytes, or text as UTF-8."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = value.encode()
+    if not isinstance(value, bytes):
+        raise Invalid(f"key is {type(value).__name__}, not bytes or str", field="key")
+    if not value:
+        raise Invalid("key is empty; leave it out instead", field="key")
+    if len(value) > limits.KEY_BYTES_MAX:
+        raise TooLarge(
+            f"key has {len(value)} bytes, up to {limits.KEY_BYTES_MAX} are allowed",
+            field="key",
+            limit=limits.KEY_BYTES_MAX,
+        )
+    return value
+
+
+def headers(value: HeadersLike | None) -> Headers:
+    """Headers: names are text, values bytes or text."""
+    if not value:
+        return ()
+    pairs = value.items() if isinstance(value, Mapping) else value
+    out: list[tuple[str, bytes]] = []
+    size = 0
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise Invalid(f"a header is (name, value), not {pair!r}", field="headers")
+        item = pair[1].encode() if isinstance(pair[1], str) else pair[1]
+        if not isinstance(item, bytes):
+            raise Invalid(f"header {pair[0]!r} is neither bytes nor str", field="headers")
+        out.append((pair[0], item))
+        size += len(pair[0]) + len(item)
+    if len(out) > limits.HEADERS_MAX:
+        raise TooLarge(
+            f"{len(out)} headers, up to {limits.HEADERS_MAX} are allowed",
+            field="headers",
+            limit=limits.HEADERS_MAX,
+        )
+    if size > limits.HEADER_BYTES_MAX:
+        raise TooLarge(
+            f"headers have {size} bytes, up to {limits.HEADER_BYTES_MAX} are allowed",
+            field="headers",
+            limit=limits.HEADER_BYTES_MAX,
+        )
+    return tuple(out)
+
+
+def message(body: object, key_: object, headers_: HeadersLike | None) -> Message:
+    """A message; without a body it needs the key that it deletes."""
+    checked = key(key_)
+    if body is None:
+        if checked is None:
+            raise Invalid("a message without a body deletes its key: it needs one", field="key")
+    else:
+        if not isinstance(body, bytes):
+            body = _bytes(body)
+        if len(body) > limits.BODY_BYTES_MAX:
+            raise _body_too_large(len(body))
+    return Message(body, checked, headers(headers_))
+
+
+def _bytes(body: object) -> bytes:
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    raise Invalid(f"body is {type(body).__name__}, not bytes; encode text yourself", field="body")
+
+
+def _body_too_large(size: int) -> TooLarge:
+    return TooLarge(
+        f"body has {size} bytes, up to {limits.BODY_BYTES_MAX} are allowed",
+        field="body",
+        limit=limits.BODY_BYTES_MAX,
+    )
+
+
+def numbered(
+    producer: str | None, number: int | None, mode: ProducerMode, after: int | None
+) -> Numbered | None:
+    """The producer and number of a publish, or None where it has none."""
+    if producer is None:
+        if number is not None:
+            raise Invalid("number goes with producer", field="producer")
+        return None
+    name(producer, "producer")
+    if number is None:
+        raise Invalid("producer goes with number", field="number")
+    if mode not in ("dense", "rising", "range"):
+        raise Invalid(f"mode is {mode!r}, not dense, rising or range", field="mode")
+    count(number, "number", 2**63 - 1)
+    if (after is not None) != (mode == "range"):
+        raise Invalid("after goes with mode='range', and only with it", field="after")
+    if after is not None and not 0 <= after < number:
+        raise Invalid(f"after is {after}, not within 0 and {number - 1}", field="after")
+    return Numbered(producer, number, mode, after or 0)
+
+
+def rows(value: object) -> Block:
+    """Rows for one publish: messages, bodies, or an Arrow batch with value, key and headers."""
+    if isinstance(value, pa.RecordBatch):
+        block = Block.of_arrow(value)
+        _check_block(block)
+        return block
+    if not isinstance(value, list | tuple):
+        raise Invalid(
+            f"rows are {type(value).__name__}, not a list of bytes or messages or an Arrow batch",
+            field="rows",
+        )
+    if not value:
+        raise Invalid("rows are empty; there is nothing to publish", field="rows")
+    _check_rows(len(value))
+    if all(type(item) is bytes for item in value):
+        block = Block.of_bodies(value)
+        _check_block(block)
+        return block
+    checked = []
+    for item in value:
+        if isinstance(item, Message):
+            checked.append(message(item.body, item.key, item.headers))
+        else:
+            checked.append(message(item, None, None))
+    return Block.of_messages(checked)
+
+
+def _check_rows(number: int) -> None:
+    if number > limits.PUBLISH_MESSAGES_MAX:
+        raise TooLarge(
+            f"{number} messages at once, up to {limits.PUBLISH_MESSAGES_MAX} are allowed; "
+            "publish in parts, or stage them",
+            field="rows",
+            limit=limits.PUBLISH_MESSAGES_MAX,
+        )
+
+
+def _check_block(block: Block) -> None:
+    """The limits of every row, found without looking at each one in Python."""
+    if not block.count:
+        raise Invalid("rows are empty; there is nothing to publish", field="rows")
+    _check_rows(block.count)
+    largest = block.bodies.largest()
+    if largest > limits.BODY_BYTES_MAX:
+        raise _body_too_large(largest)
+    if block.keys is not None and block.keys.largest() > limits.KEY_BYTES_MAX:
+        raise TooLarge(
+            f"a key has {block.keys.largest()} bytes, up to {limits.KEY_BYTES_MAX} are allowed",
+            field="key",
+            limit=limits.KEY_BYTES_MAX,
+        )
+    if block.header_lists is not None:
+        for at in range(block.count):
+            headers(block.headers_of(at))
+    if block.deletes():
+        absent = block.keys.absent(block.count) if block.keys is not None else None
+        for at in block.deletes():
+            if block.keys is None or (absent is not None and absent[at]):
+                raise Invalid(
+                    f"row {at} has neither a value nor the key that it deletes", field="key"
+                )

@@ -1,0 +1,387 @@
+"""The host of a commit group: inbox → decide → append → fold → answer.
+
+Rule 1: all commands that wait are decided together: one batch per shard, one entry, one record.
+Rule 2: nothing is answered, refused or delivered before the entry that it depends on is committed.
+Rule 3: the decider works ahead of the commit in its views alone; the store holds what is committed.
+Rule 4: when an append fails, the views are dropped. After `Fatal` the host is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from millrace import limits
+from millrace.core import follow, work
+from millrace.core.changes import Entry
+from millrace.core.commands import (
+    Command,
+    Lease,
+    Need,
+    NextSnapshot,
+    Publish,
+    Tick,
+    Transaction,
+)
+from millrace.core.decide import Answer, decide
+from millrace.core.draft import Desk, Draft
+from millrace.core.model import Millis, ShardId
+from millrace.core.view import View
+from millrace.errors import Closed, Fatal, Full, MillraceError, Refused, Retry, TooLarge
+from millrace.journal.base import Journal
+from millrace.log.record import Position
+from millrace.shard.request import Request, grows
+from millrace.shard.waiters import Waiters
+from millrace.store.base import Store
+
+Result = Answer | Refused | Retry
+
+
+class Host:
+    """Decides for one commit group, until it is stopped."""
+
+    def __init__(self, journal: Journal, store: Store, now_ms: Callable[[], int]) -> None:
+        self._journal = journal
+        self._store = store
+        self._now_ms = now_ms
+        self._loop = asyncio.get_running_loop()
+        self._views: dict[ShardId, View] = {}
+        self._inbox: deque[Request] = deque()
+        self._inbox_bytes = 0
+        self._stalled: deque[Request] = deque()
+        self._flight: deque[tuple[int, list[tuple[Request, Result]]]] = deque()
+        self._ahead_bytes = 0
+        self._waiters = Waiters()
+        self._pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped: MillraceError | None = None
+        self._idle: asyncio.Future[None] | None = None
+        self._after_commit: Callable[[], None] | None = None
+        journal.listen(self._committed, self._failed)
+
+    # --- In -----------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Take a request; its future is set when it is answered.
+
+        Raises:
+            TooLarge: it does not fit into a record.
+            Full: the inbox has no room; nothing was accepted.
+            Closed, Fatal: the host has ended.
+        """
+        if self._stopped is not None:
+            raise self._stopped
+        if request.size > self._journal.record_bytes_max:
+            raise TooLarge(
+                f"{request.size} bytes at once are more than a record of the log holds; "
+                "publish in parts, or stage them",
+                field="rows",
+                limit=self._journal.record_bytes_max,
+            )
+        if (
+            len(self._inbox) + len(self._stalled) >= limits.INBOX_COMMANDS_MAX
+            or self._inbox_bytes + request.size > limits.INBOX_BYTES_MAX
+        ):
+            raise Full(
+                "the queue's inbox is full; send again later",
+                field="inbox",
+                limit=limits.INBOX_COMMANDS_MAX,
+            )
+        self._inbox_bytes += request.size
+        self._inbox.append(request)
+        self._wake()
+
+    def on_commit(self, call: Callable[[], None]) -> None:
+        """Have `call` made after each commit: the keeper of log and store looks around then."""
+        self._after_commit = call
+
+    def view(self, shard: ShardId) -> View | None:
+        """The decider's view, loaded from the store when it is first needed."""
+        view = self._views.get(shard)
+        if view is None:
+            meta = self._store.meta(shard)
+            if meta is None:
+                return None
+            view = self._views[shard] = View.load(
+                shard,
+                self._journal.epoch,
+                self._journal.history,
+                meta,
+                self._store.cells(shard),
+            )
+        return view
+
+    def adopt(self, view: View) -> None:
+        """Begin with a view that is not stored yet: the catalog of a new group."""
+        self._views[view.shard] = view
+
+    def tick(self) -> None:
+        """Time has passed: let the shards drop what is too old, and wake who waited too long."""
+        if self._stopped is not None:
+            return
+        now = self._now_ms()
+        for shard, view in list(self._views.items()):
+            if not view.dropped and follow.tick_due(view, now):
+                self._inbox.append(Request(shard, Tick(), self._loop.create_future()))
+        for request in self._waiters.expire(now):
+            self._inbox.append(request.without_wait())
+        if self._stalled and self._stalled[0].size <= self._room():
+            self._inbox.extendleft(reversed(self._stalled))
+            self._stalled.clear()
+        if self._inbox:
+            self._wake()
+
+    async def stop(self) -> None:
+        """Take nothing more, finish what is in flight, and let another host go on."""
+        if self._stopped is None:
+            self._stopped = Closed("this engine was closed before the request was accepted")
+        self._refuse_waiting(self._stopped)
+        if self._flight:
+            self._idle = self._loop.create_future()
+            await self._idle
+        self._views.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- Decide -------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._pumping and self._journal.waiting() < limits.ENTRIES_AHEAD_MAX:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        if self._stopped is not None or self._journal.waiting() >= limits.ENTRIES_AHEAD_MAX:
+            return
+        requests = self._take()
+        if not requests:
+            return
+        desk = Desk(self.view, Millis(self._now_ms()))
+        answers: list[tuple[Request, Result]] = []
+        self._fetch_keys(requests)
+        while requests:
+            request = requests.popleft()
+            result = self._decide(desk, request)
+            if isinstance(result, Need):
+                # It needs what is in flight to be folded first: it goes first next time.
+                self._inbox.extendleft(reversed(requests))
+                self._inbox.appendleft(request)
+                break
+            if _is_empty(request.command, result) and self._wait(request):
+                continue
+            answers.append((request, result))
+        self._serve_waiters(desk, answers)
+        self._finish(desk, answers)
+
+    def _take(self) -> deque[Request]:
+        """What is decided next: all that waits, up to the size of a record."""
+        taken: deque[Request] = deque()
+        size = 0
+        room = self._room()
+        while self._inbox:
+            request = self._inbox[0]
+            if taken and size + request.size > limits.RECORD_BYTES_TARGET:
+                break
+            self._inbox.popleft()
+            if grows(request.command) and (self._stalled or size + request.size > room):
+                # It waits while the log is being emptied; what grows keeps its order.
+                self._stalled.append(request)
+                continue
+            self._inbox_bytes -= request.size
+            size += request.size
+            taken.append(request)
+        return taken
+
+    def _room(self) -> int:
+        """Bytes that may still be decided: what is decided ahead takes room as well."""
+        return self._journal.room(reserve=False) - self._ahead_bytes - limits.RECORD_SLACK_BYTES
+
+    def refuse_stalled(self, error: Retry) -> None:
+        """The disk is full: those who wait for room are told so."""
+        for request in self._stalled:
+            self._inbox_bytes -= request.size
+            request.answer(error)
+        self._stalled.clear()
+
+    def _fetch_keys(self, requests: deque[Request]) -> None:
+        """Look up the keys of all publishes at once: one call to the store per shard."""
+        wanted: dict[ShardId, dict[bytes, None]] = {}
+        for request in requests:
+            command = request.command
+            parts = (
+                command.parts if isinstance(command, Transaction) else ((request.shard, command),)
+            )
+            for shard, part in parts:
+                if not isinstance(part, Publish):
+                    continue
+                view = self.view(shard)
+                if view is not None and view.spec.keyed:
+                    keys = wanted.setdefault(shard, {})
+                    keys.update((key, None) for key in work.key_list(part.rows) if key is not None)
+        for shard, found in wanted.items():
+            self._find(shard, list(found))
+
+    def _find(self, shard: ShardId, keys: list[bytes]) -> None:
+        facts = self._views[shard].facts
+        facts.keys.update(zip(keys, self._store.find(shard, keys), strict=True))
+
+    def _decide(self, desk: Desk, request: Request) -> Result | Need:
+        """Decide, fetching what is needed; `Need` comes back if it must be folded first."""
+        while True:
+            result = decide(desk, request.shard, request.command)
+            if not isinstance(result, Need):
+                return result
+            draft = desk.draft(result.shard)
+            assert draft is not None
+            if result.stages and self._flight:
+                return result
+            self._fetch(draft, result)
+
+    def _fetch(self, draft: Draft, need: Need) -> None:
+        view, shard = draft.view, need.shard
+        if need.keys:
+            self._find(shard, list(need.keys))
+        if need.hidden is not None:
+            low, high = need.hidden
+            work.learn_hidden(draft, low, high, self._store.hidden(shard, low, high))
+        for name in need.stages:
+            view.facts.stages[name] = self._store.stage(shard, name)
+        if need.row:
+            view.facts.rows[need.row] = self._store.row(shard, need.row)
+
+    def _finish(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
+        drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
+        for view in self._views.values():
+            view.facts.clear()
+        if not drafts:
+            self._answer_after(answers)
+            return
+        for draft in drafts:
+            self._views.setdefault(draft.view.shard, draft.view)
+        journal = self._journal
+        entry = Entry(
+            journal.group,
+            journal.epoch,
+            journal.next_index(),
+            journal.history,
+            [draft.finish() for draft in drafts],
+        )
+        reserve = not any(grows(request.command) for request, _ in answers)
+        size = sum(request.size for request, _ in answers)
+        self._ahead_bytes += size
+        self._flight.append((size, answers))
+        alone = len(answers) <= 1 and not self._inbox
+        try:
+            journal.append(entry, alone=alone, reserve=reserve)
+        except MillraceError as error:
+            self._failed(error)
+            return
+        if self._inbox:
+            self._wake()
+
+    def _answer_after(self, answers: list[tuple[Request, Result]]) -> None:
+        """Nothing was changed: the answers wait for what they were judged by."""
+        if self._flight:
+            self._flight[-1][1].extend(answers)
+            return
+        for request, result in answers:
+            request.answer(result)
+
+    # --- Waiting for messages -------------------------------------------------------------------
+
+    def _wait(self, request: Request) -> bool:
+        if request.wait_until_ms <= self._now_ms() or not self._waiters.add(request):
+            return False
+        self._arm()
+        return True
+
+    def _serve_waiters(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
+        """Who waits for messages of the shards that were touched is decided with this batch."""
+        for shard in list(desk.drafts):
+            draft = desk.draft(shard)
+            while draft is not None and (request := self._waiters.next(shard, draft)) is not None:
+                result = self._decide(desk, request)
+                if isinstance(result, Need) or _is_empty(request.command, result):
+                    self._waiters.add_first(request)
+                    break
+                answers.append((request, result))
+            if draft is None:
+                answers.extend((request, work.DELETED) for request in self._waiters.drop(shard))
+
+    def _arm(self) -> None:
+        """Wake when the next lease ends that a waiter could be given."""
+        now = self._now_ms()
+        soonest = min(
+            (
+                self._views[shard].deadlines[0][0]
+                for shard in self._waiters.shards()
+                if shard in self._views and self._views[shard].deadlines
+            ),
+            default=None,
+        )
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if soonest is not None:
+            self._timer = self._loop.call_later(max(soonest - now, 1) / 1000, self._lease_ended)
+
+    def _lease_ended(self) -> None:
+        self._timer = None
+        for shard in self._waiters.shards():
+            request = self._waiters.take_first(shard)
+            if request is not None:
+                self._inbox.append(request)
+        if self._inbox:
+            self._wake()
+
+    # --- Committed ------------------------------------------------------------------------------
+
+    def _committed(self, entry: Entry, position: Position) -> None:
+        self._store.fold(entry, position)
+        for batch in entry.batches:
+            view = self._views.get(batch.shard)
+            if view is not None:
+                view.folded(batch.index)
+                if view.dropped:
+                    del self._views[batch.shard]
+        size, answers = self._flight.popleft()
+        self._ahead_bytes -= size
+        for request, result in answers:
+            request.answer(result)
+        if self._after_commit is not None:
+            self._after_commit()
+        if self._inbox:
+            self._wake()
+        if not self._flight and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _failed(self, error: MillraceError) -> None:
+        """Nothing that is in flight is committed, as far as anyone knows."""
+        self._views.clear()
+        if isinstance(error, Fatal):
+            self._stopped = error
+        flight, self._flight = self._flight, deque()
+        self._ahead_bytes = 0
+        for _, answers in flight:
+            for request, _ in answers:
+                request.fail(error)
+        if self._stopped is not None:
+            self._refuse_waiting(self._stopped)
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _refuse_waiting(self, error: MillraceError) -> None:
+        for request in (*self._inbox, *self._stalled, *self._waiters.drop_all()):
+            request.fail(error)
+        self._inbox.clear()
+        self._stalled.clear()
+        self._inbox_bytes = 0
+
+
+def _is_empty(command: Command, result: Result | Need) -> bool:
+    """Whether there was nothing to be had, so that the request may wait."""
+    if isinstance(command, NextSnapshot):
+        return result is None
+    return isinstance(command, Lease) and work.is_empty(result)

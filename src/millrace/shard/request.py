@@ -1,0 +1,80 @@
+"""A request on its way through a host: a command, how long it may wait, and who is answered."""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace.core.block import Block
+from millrace.core.commands import (
+    Command,
+    Configure,
+    CreateQueue,
+    OpenCursor,
+    Publish,
+    PublishStaged,
+    Stage,
+    Transaction,
+)
+from millrace.core.decide import Answer
+from millrace.core.model import ShardId
+from millrace.errors import MillraceError
+
+
+class Request:
+    """One command and the future of its answer."""
+
+    __slots__ = ("command", "future", "shard", "size", "wait_until_ms")
+
+    def __init__(
+        self,
+        shard: ShardId,
+        command: Command,
+        future: asyncio.Future[Answer],
+        *,
+        wait_until_ms: int = 0,
+    ) -> None:
+        self.shard = shard
+        self.command = command
+        self.future = future
+        self.wait_until_ms = wait_until_ms
+        self.size = size_of(command)
+
+    def answer(self, result: Answer | MillraceError) -> None:
+        """Tell the caller; one that no longer listens is left alone."""
+        if self.future.done():
+            return
+        if isinstance(result, MillraceError):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+    def fail(self, error: MillraceError) -> None:
+        self.answer(error)
+
+    def without_wait(self) -> Request:
+        """The same request, to be answered as things are."""
+        self.wait_until_ms = 0
+        return self
+
+
+def size_of(command: Command) -> int:
+    """About how many bytes the command adds to a record."""
+    if isinstance(command, Publish):
+        rows = command.rows
+        if isinstance(rows, Block):
+            return rows.size()
+        return sum(len(message.body or b"") + len(message.key or b"") + 16 for message in rows)
+    if isinstance(command, Stage):
+        return command.rows.size()
+    if isinstance(command, Transaction):
+        return sum(size_of(part) for _, part in command.parts)
+    return 256
+
+
+def grows(command: Command) -> bool:
+    """Whether the command asks for room that it does not give back: refused on a full disk."""
+    if isinstance(command, Transaction):
+        return any(isinstance(part, Publish | PublishStaged) for _, part in command.parts)
+    return isinstance(
+        command, Publish | PublishStaged | Stage | CreateQueue | OpenCursor | Configure
+    )
