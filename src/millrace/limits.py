@@ -158,6 +158,12 @@ CHECKPOINT_SECONDS = 1.0
 CHECKPOINT_LOG_BYTES = 64 * 1024 * 1024
 """How far the index may lie behind the log in bytes."""
 
+KEEPER_SECONDS = 0.25
+"""How often the keeper of log and store looks around when nothing wakes it."""
+
+TICK_SECONDS = 1.0
+"""How often shards are asked to drop what is too old."""
+
 CELLS_MAP_BYTES = 1 << 40
 """LMDB's map: address space, not memory; never grown while in use."""
 

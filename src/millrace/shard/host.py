@@ -58,6 +58,8 @@ class Host:
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
+        self.short_of_space = False
+        """The disk is full: what grows is refused at once instead of waiting for room."""
         journal.listen(self._committed, self._failed)
 
     # --- In -----------------------------------------------------------------------------------
@@ -126,6 +128,8 @@ class Host:
                 self._inbox.append(Request(shard, Tick(), self._loop.create_future()))
         for request in self._waiters.expire(now):
             self._inbox.append(request.without_wait())
+        if self._stalled and self.short_of_space:
+            self._refuse_stalled()
         if self._stalled and self._stalled[0].size <= self._room():
             self._inbox.extendleft(reversed(self._stalled))
             self._stalled.clear()
@@ -198,8 +202,12 @@ class Host:
         """Bytes that may still be decided: what is decided ahead takes room as well."""
         return self._journal.room(reserve=False) - self._ahead_bytes - limits.RECORD_SLACK_BYTES
 
-    def refuse_stalled(self, error: Retry) -> None:
-        """The disk is full: those who wait for room are told so."""
+    def fail(self, error: Fatal) -> None:
+        """The store has failed: nothing more is decided or answered."""
+        self._failed(error)
+
+    def _refuse_stalled(self) -> None:
+        error = Full("the disk is full: settle or purge, or give it more space", field="disk")
         for request in self._stalled:
             self._inbox_bytes -= request.size
             request.answer(error)

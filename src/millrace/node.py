@@ -1,0 +1,278 @@
+"""The composition root: settings → a running node. Alone in naming concrete classes.
+
+Opening a folder: take its lock, load the index, read the log from the mark that the index names,
+fold what is committed, begin a new epoch, and only then serve anyone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace.core.changes import Entry, EntryKind
+from millrace.core.codec import decode_entries
+from millrace.core.commands import Found
+from millrace.core.decide import queue_key
+from millrace.core.model import (
+    CATALOG,
+    CatalogCell,
+    Epoch,
+    GroupId,
+    History,
+    Index,
+    ShardId,
+)
+from millrace.core.receipt import Receipt, seal, unseal
+from millrace.core.view import View
+from millrace.errors import Copied, Fatal, Forged, MillraceError
+from millrace.journal.local import LocalJournal
+from millrace.journal.recovery import Recovery
+from millrace.journal.writer import LogWriter
+from millrace.log.files import Disk, Lock, RealDisk
+from millrace.log.lane import Lane, ThreadLane
+from millrace.log.record import Position
+from millrace.log.replay import Replay
+from millrace.log.segment import LogShape
+from millrace.log.segments import Log
+from millrace.settings import Settings
+from millrace.shard.host import Host
+from millrace.shard.keeper import Keeper
+from millrace.shard.request import Request
+from millrace.store.cells import Cells
+from millrace.store.disk import DiskStore
+from millrace.store.lmdb_cells import LmdbCells
+
+LOCAL = GroupId(0)
+"""The commit group of the local journal."""
+
+NODE = GroupId(0xFFFF_FFFF)
+"""Facts under this group are the node's own: the identity of its folder."""
+
+_FACT = struct.Struct("<Q16s")
+"""Epoch and history of a group."""
+
+_IDENTITY = struct.Struct("<QQ")
+"""Inode and birth time of the identity file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a node reaches the world through; the simulator brings its own."""
+
+    disk: Disk
+    cells: Callable[[], Cells]
+    lane: Callable[[str], Lane]
+    now_ms: Callable[[], int]
+    chance: Callable[[int], bytes]
+
+
+def real_ports(folder: Path) -> Ports:
+    """The machine's own disk, threads, clock and chance."""
+    return Ports(
+        disk=RealDisk(folder),
+        cells=lambda: LmdbCells(folder / "index"),
+        lane=ThreadLane,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        chance=os.urandom,
+    )
+
+
+class Node:
+    """One process's engine over one folder."""
+
+    def __init__(self, ports: Ports, settings: Settings, lock: Lock) -> None:
+        self._ports = ports
+        self._settings = settings
+        self._lock = lock
+        self._switch_interval: float | None = None
+        self._closed = False
+        self._secret = b""
+        self.now_ms = ports.now_ms
+
+    @classmethod
+    async def open(cls, ports: Ports, settings: Settings) -> Node:
+        """Open the folder, making it if it is missing.
+
+        When this returns, everything that was ever acknowledged is there, and it is served.
+
+        Raises:
+            InUse: another process owns it; the error names its pid.
+            Copied: it is a copy of another folder.
+            Corrupt: it is damaged; nothing was changed.
+        """
+        lock = ports.disk.lock("lock")
+        node = cls(ports, settings, lock)
+        try:
+            await node._start()
+        except BaseException:
+            lock.release()
+            raise
+        return node
+
+    async def _start(self) -> None:
+        ports, settings = self._ports, self._settings
+        cells = ports.cells()
+        store = DiskStore.open(ports.disk, cells)
+        replay = Replay(ports.disk, start=store.replay_mark(), needed_from=store.needed_from())
+        entries = [
+            (entry, position) for position, payload in replay for entry in decode_entries(payload)
+        ]
+        shape = LogShape(
+            segment_bytes=settings.segment_bytes, segments_max=settings.log_segments_max
+        )
+        log = Log.open(replay, shape, chance=ports.chance)
+        store.attach(log)
+        recovery = Recovery(
+            store.applied, store.facts(), store.fold, commits_when_synced=lambda _: True
+        )
+        for entry, position in entries:
+            recovery.read(entry, position)
+
+        self.log, self.store = log, store
+        self.reading = ports.lane("millrace-reading")
+        self._writing = ports.lane("millrace-log")
+        self._caring = ports.lane("millrace-care")
+        self.writer = LogWriter(log, self._writing)
+        epoch, history = await self._begin_epoch(recovery)
+        journal = LocalJournal(LOCAL, epoch, history, Index(store.applied(LOCAL)), self.writer)
+        self._host = Host(journal, store, ports.now_ms)
+        self._keeper = Keeper(
+            log, store, cells, self.writer, self._caring, self._host, recovery.facts, settings
+        )
+        self._lower_switch_interval()
+        await self._found_catalog(epoch, history)
+        self._keeper.start()
+
+    # --- Beginnings -----------------------------------------------------------------------------
+
+    async def _begin_epoch(self, recovery: Recovery) -> tuple[Epoch, History]:
+        """A new epoch for the local group, and a new history for a new or forked folder."""
+        chance = self._ports.chance
+        identity = self._identity()
+        known = recovery.facts.get(NODE)
+        forked = known is not None and known != identity
+        if forked and not self._settings.fork:
+            raise Copied(
+                "this folder is a copy: two of them must not go on as one. Open it with fork=True "
+                "to give it a history of its own, or open the original"
+            )
+        fact = recovery.facts.get(LOCAL)
+        epoch, history = _FACT.unpack(fact) if fact else (0, chance(16))
+        if forked:
+            history = chance(16)
+        epoch += 1
+        recovery.facts[NODE] = identity
+        recovery.facts[LOCAL] = _FACT.pack(epoch, history)
+        await self._write_facts(recovery.facts, Epoch(epoch), History(history))
+        return Epoch(epoch), History(history)
+
+    def _identity(self) -> bytes:
+        disk = self._ports.disk
+        if not disk.exists("identity"):
+            file = disk.create("identity")
+            file.write([self._ports.chance(16).hex().encode()], 0)
+            file.sync_all()
+            file.close()
+            disk.sync_folder("")
+        inode, birth = disk.identity("identity")
+        return _IDENTITY.pack(inode & (2**64 - 1), birth & (2**64 - 1))
+
+    async def _write_facts(
+        self, facts: dict[GroupId, bytes], epoch: Epoch, history: History
+    ) -> None:
+        """What the node must not forget is synced before anyone is served (L6)."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def synced(entry: Entry, position: Position) -> None:
+            if entry.group == LOCAL:
+                done.set_result(None)
+
+        def failed(error: MillraceError) -> None:
+            if not done.done():
+                done.set_exception(error)
+
+        for group in (NODE, LOCAL):
+            entry = Entry(
+                group, epoch, Index(0), history, [], kind=EntryKind.FACT, fact=facts[group]
+            )
+            self.writer.submit(entry, synced, failed, alone=False, reserve=True)
+        await done
+
+    async def _found_catalog(self, epoch: Epoch, history: History) -> None:
+        if self.store.meta(CATALOG) is None:
+            self._host.adopt(View(CATALOG, epoch, history))
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._host.submit(Request(CATALOG, Found(self._ports.chance(32)), future))
+        catalog: object = await future
+        if not isinstance(catalog, CatalogCell):
+            raise Fatal(f"the catalog answered {catalog!r}")
+        self._secret = catalog.secret
+
+    def _lower_switch_interval(self) -> None:
+        wanted = self._settings.switch_interval_seconds
+        if wanted is not None and wanted < sys.getswitchinterval():
+            self._switch_interval = sys.getswitchinterval()
+            sys.setswitchinterval(wanted)
+
+    # --- What the engine asks -------------------------------------------------------------------
+
+    def host_of(self, shard: ShardId) -> Host:
+        """The host that decides for a shard."""
+        return self._host
+
+    def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
+        """The shards of a queue, as far as it is committed."""
+        catalog = self._host.view(CATALOG)
+        found = catalog.queues.get(queue_key(space, name)) if catalog else None
+        if found is None:
+            return None
+        shards = tuple(ShardId(shard) for shard in found.shards)
+        return shards if self.store.meta(shards[0]) is not None else None
+
+    def queue_names(self, space: str) -> list[str]:
+        """The names of a space's queues."""
+        catalog = self._host.view(CATALOG)
+        prefix = queue_key(space, "")
+        keys = catalog.queues if catalog else {}
+        return sorted(key[len(prefix) :].decode() for key in keys if key.startswith(prefix))
+
+    def seal(self, receipt: Receipt) -> str:
+        """The receipt as text."""
+        return seal(receipt, self._secret)
+
+    def unseal(self, text: str) -> Receipt:
+        """The receipt behind the text."""
+        if not isinstance(text, str):
+            raise Forged("a receipt is text", field="receipt")
+        return unseal(text, self._secret)
+
+    @property
+    def keeper(self) -> Keeper:
+        """Who looks after log and store."""
+        return self._keeper
+
+    # --- The end --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Finish what was accepted, checkpoint, mark the log's end, let the folder go."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._host.stop()
+            await self._keeper.stop()
+            self.writer.close()
+            await self._writing.submit(self.log.close)
+        finally:
+            for lane in (self.reading, self._writing, self._caring):
+                lane.close()
+            self.store.close()
+            self._lock.release()
+            if self._switch_interval is not None:
+                sys.setswitchinterval(self._switch_interval)

@@ -1,0 +1,165 @@
+"""The keeper of log and store: checkpoints, sealing, recycling, and the passing of time.
+
+It runs beside the host, in steps, and never holds it up: what takes long is done on a lane. The
+order of F1 is kept here: files synced, index committed, and only then segments recycled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from millrace import limits
+from millrace.core.model import GroupId
+from millrace.errors import Fatal, Full, MillraceError
+from millrace.journal.writer import LogWriter
+from millrace.log.lane import Lane
+from millrace.log.segments import Log
+from millrace.settings import Settings
+from millrace.shard.host import Host
+from millrace.store.cells import Cells
+from millrace.store.disk import DiskStore
+
+
+class Keeper:
+    """Looks after one node's log and store."""
+
+    def __init__(
+        self,
+        log: Log,
+        store: DiskStore,
+        cells: Cells,
+        writer: LogWriter,
+        lane: Lane,
+        host: Host,
+        facts: dict[GroupId, bytes],
+        settings: Settings,
+    ) -> None:
+        self._log = log
+        self._store = store
+        self._cells = cells
+        self._writer = writer
+        self._lane = lane
+        self._host = host
+        self._facts = facts
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._generation = writer.mark.generation
+        self._checkpoint_mark = writer.mark
+        self._checkpoint_at = self._loop.time()
+        self._tick_at = self._loop.time()
+        self._working = asyncio.Lock()
+        self.error: MillraceError | None = None
+
+    def start(self) -> None:
+        """Begin to look around."""
+        self._host.on_commit(self._look)
+        self._task = self._loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Do what is begun, write a last checkpoint, and end."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+        if self.error is None and self._writer.error is None:
+            await self.checkpoint()
+
+    def _look(self) -> None:
+        """After each commit, and cheap: is there something to do before the next round?"""
+        mark = self._writer.mark
+        if mark.generation != self._generation or self._log.needs_prepare():
+            self._generation = mark.generation
+            self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            while not self._stopping:
+                timer = self._loop.call_later(limits.KEEPER_SECONDS, self._wake.set)
+                await self._wake.wait()
+                timer.cancel()
+                self._wake.clear()
+                if self._writer.error is not None:
+                    return
+                async with self._working:
+                    await self._round()
+        except MillraceError as error:
+            self.error = error
+            self._host.fail(error if isinstance(error, Fatal) else Fatal(str(error)))
+
+    async def _round(self) -> None:
+        now = self._loop.time()
+        await self._prepare()
+        if self._checkpoint_due(now):
+            await self._checkpoint()
+        if self._seal_due():
+            await self._seal()
+        if now - self._tick_at >= limits.TICK_SECONDS:
+            self._tick_at = now
+            self._cells.care()
+        self._host.tick()
+
+    async def _prepare(self) -> None:
+        """Have segments ready ahead of need; on a full disk, those who wait for room are told."""
+        if not self._log.needs_prepare():
+            self._host.short_of_space = self._cells.short_of_space
+            return
+        made = await self._lane.submit(self._log.prepare)
+        self._host.short_of_space = self._cells.short_of_space or not made
+
+    # --- Checkpoints ----------------------------------------------------------------------------
+
+    def _checkpoint_due(self, now: float) -> bool:
+        mark = self._writer.mark
+        if mark == self._checkpoint_mark:
+            return False
+        return (
+            now - self._checkpoint_at >= self._settings.checkpoint_seconds
+            or mark.generation != self._checkpoint_mark.generation
+            or mark.offset - self._checkpoint_mark.offset >= self._settings.checkpoint_log_bytes
+        )
+
+    async def checkpoint(self) -> None:
+        """Bring the index up to the log; when this returns, a restart reads nothing before it."""
+        async with self._working:
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        mark = self._writer.mark
+        frozen = self._store.freeze(mark, self._facts)
+        try:
+            await self._lane.submit(lambda: self._store.write(frozen))
+        except Full:
+            # Nothing was written: the overlay stays as it is and the next round tries again.
+            self._store.refreeze(frozen)
+            self._host.short_of_space = True
+            return
+        self._store.thaw(frozen)
+        self._checkpoint_mark = mark
+        self._checkpoint_at = self._loop.time()
+        needed = self._store.needed_from()
+        await self._lane.submit(lambda: self._log.release_before(needed))
+
+    # --- Sealing --------------------------------------------------------------------------------
+
+    def _seal_due(self) -> bool:
+        full = len(self._log.segments()) - 1
+        return full > self._settings.log_segments_unsealed
+
+    async def _seal(self) -> None:
+        plan = self._store.plan_seal()
+        if plan is not None:
+            result = await self._lane.submit(lambda: self._store.run_seal(plan))
+            self._store.finish_seal(result)
+            await self._checkpoint()
+
+    async def seal_all(self) -> None:
+        """Seal every full segment: what is alive then lies in files."""
+        async with self._working:
+            while (plan := self._store.plan_seal(everything=True)) is not None:
+                step = plan
+                result = await self._lane.submit(lambda: self._store.run_seal(step))
+                self._store.finish_seal(result)
+                await self._checkpoint()
