@@ -207,9 +207,9 @@ class Node:
     async def _found_catalog(self, epoch: Epoch, history: History) -> None:
         if self.store.meta(CATALOG) is None:
             self._host.adopt(View(CATALOG, epoch, history))
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._host.submit(Request(CATALOG, Found(self._ports.chance(32)), future))
-        catalog: object = await future
+        catalog = await future
         if not isinstance(catalog, CatalogCell):
             raise Fatal(f"the catalog answered {catalog!r}")
         self._secret = catalog.secret

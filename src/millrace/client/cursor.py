@@ -146,11 +146,9 @@ class Cursor:
             CursorExpired: rows that it had not read are gone; `reset` it.
         """
         wait_ms = round(min(wait * 1000, limits.LEASE_WAIT_MS_MAX))
-        ref = await self._engine.ask(
-            self._shard,
-            NextSnapshot(self.name, self._cell.id, self._read, _PIN_MS),
-            SnapshotRef,
-            wait_ms=wait_ms,
+        command = NextSnapshot(self.name, self._cell.id, self._read, _PIN_MS)
+        ref: SnapshotRef | None = await self._engine.ask(
+            self._shard, command, SnapshotRef, wait_ms=wait_ms
         )
         if ref is None:
             return None

@@ -102,7 +102,7 @@ class EmbeddedEngine:
         until = self._node.now_ms() + wait_ms if wait_ms else 0
         host = self._node.host_of(shard)
         host.submit(
-            Request(shard, command, cast("asyncio.Future[None]", future), wait_until_ms=until)
+            Request(shard, command, future, wait_until_ms=until)
         )
         return cast("T", await future)
 

@@ -148,18 +148,18 @@ class Keeper:
         full = len(self._log.segments()) - 1
         return full > self._settings.log_segments_unsealed
 
-    async def _seal(self) -> None:
-        plan = self._store.plan_seal()
-        if plan is not None:
-            result = await self._lane.submit(lambda: self._store.run_seal(plan))
-            self._store.finish_seal(result)
-            await self._checkpoint()
+    async def _seal(self, *, everything: bool = False) -> bool:
+        """One step; returns whether there was something to do."""
+        plan = self._store.plan_seal(everything=everything)
+        if plan is None:
+            return False
+        result = await self._lane.submit(lambda: self._store.run_seal(plan))
+        self._store.finish_seal(result)
+        await self._checkpoint()
+        return True
 
     async def seal_all(self) -> None:
         """Seal every full segment: what is alive then lies in files."""
         async with self._working:
-            while (plan := self._store.plan_seal(everything=True)) is not None:
-                step = plan
-                result = await self._lane.submit(lambda: self._store.run_seal(step))
-                self._store.finish_seal(result)
-                await self._checkpoint()
+            while await self._seal(everything=True):
+                pass

@@ -29,7 +29,7 @@ class Request:
         self,
         shard: ShardId,
         command: Command,
-        future: asyncio.Future[Answer],
+        future: asyncio.Future[object],
         *,
         wait_until_ms: int = 0,
     ) -> None:
