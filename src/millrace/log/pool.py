@@ -1,0 +1,209 @@
+"""The segments of a log: in use, ready for use, and held by readers.
+
+Rule 1: a segment is filled with zeros and synced, and its name too, before it counts as ready.
+Until then it has another name, and is removed at the next open.
+Rule 2: a segment that a reader holds is never overwritten. When the log no longer needs it, it is
+unlinked instead, and a new one is made in its place; the reader's map stays valid.
+Rule 3: the lock guards the lists and is never held during I/O.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+from millrace import errors, limits
+from millrace.log.files import Disk
+from millrace.log.record import Position
+from millrace.log.segment import Hold, LiveSegment, Loan, LogShape, Segment
+
+SEGMENT_SUFFIX = ".seg"
+UNFINISHED_SUFFIX = ".new"
+"""A segment that is being made; the only thing that open removes."""
+
+
+class Pool:
+    """All segments of one log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        shape: LogShape,
+        *,
+        live: Iterable[Segment],
+        free: Iterable[Segment],
+        number: int,
+    ) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._shape = shape
+        self._number = number
+        self._moving = 0
+        """Segments that are in no list at the moment: being made, or beginning a life."""
+        self._lock = threading.Lock()
+        self._live = {segment.generation: segment for segment in live}
+        self._unlinked: list[Segment] = []
+        self._returned: deque[Segment] = deque()
+        self.ready: deque[Segment] = deque()
+        """Changed under the lock; its length may be read without."""
+        self.zeroed_bytes = 0
+        unfit = self._recycle(free)
+        self._drop(unfit, unlink=True)
+
+    def take(self, *, spare: int) -> Segment | None:
+        """Return a ready segment for its next life, unless no more than `spare` are left."""
+        with self._lock:
+            if len(self.ready) <= spare:
+                return None
+            self._moving += 1
+            return self.ready.popleft()
+
+    def enter(self, segment: Segment) -> None:
+        """Count the segment, whose header is durable, as the newest in use."""
+        with self._lock:
+            self._moving -= 1
+            self._live[segment.generation] = segment
+
+    def live(self) -> list[LiveSegment]:
+        """Return the generations in use, oldest first."""
+        with self._lock:
+            self._count_returned()
+            return [
+                LiveSegment(generation, segment.end, segment.holds > 0)
+                for generation, segment in self._live.items()
+            ]
+
+    def find(self, generation: int) -> Segment | None:
+        """Return the segment that holds the generation now."""
+        with self._lock:
+            return self._live.get(generation)
+
+    def hold(self, generation: int) -> Hold | None:
+        """Claim the generation, or return None if the log no longer has it."""
+        with self._lock:
+            segment = self._live.get(generation)
+            if segment is None:
+                return None
+            segment.holds += 1
+        return Hold(segment, self._returned)
+
+    def lend(self, position: Position) -> Loan | None:
+        """Return the bytes with a hold, or as a copy if too much is held already."""
+        with self._lock:
+            self._count_returned()
+            segment = self._live.get(position.generation)
+            if segment is None:
+                return None
+            held = sum(other.size for other in self._live.values() if other.holds)
+            held += sum(other.size for other in self._unlinked)
+            is_kept = segment.holds > 0 or held + segment.size <= self._shape.held_bytes_max
+            segment.holds += 1
+        hold = Hold(segment, self._returned)
+        view = hold.buffer(position)
+        if is_kept:
+            return Loan(view, hold)
+        with hold:
+            return Loan(memoryview(bytes(view)), None)
+
+    def unlinked_bytes(self) -> int:
+        """Return the size of the segments that are no longer in the log but still held."""
+        with self._lock:
+            self._count_returned()
+            return sum(segment.size for segment in self._unlinked if segment.holds)
+
+    def release_before(self, generation: int) -> int:
+        """Free the segments of older generations, but never the newest; return how many."""
+        with self._lock:
+            self._count_returned()
+            newest = max(self._live, default=0)
+            old = [number for number in self._live if number < min(generation, newest)]
+            unfit = self._recycle(self._live.pop(number) for number in old)
+            held = [segment for segment in unfit if segment.holds]
+            self._unlinked += held
+        self._drop([segment for segment in unfit if not segment.holds], unlink=True)
+        for segment in held:
+            self._disk.remove(segment.name)
+        self.sweep()
+        return len(old)
+
+    def sweep(self) -> None:
+        """Close what readers have given back. The space of a large file is freed here."""
+        with self._lock:
+            self._count_returned()
+            done = [segment for segment in self._unlinked if not segment.holds]
+            self._unlinked = [segment for segment in self._unlinked if segment.holds]
+        self._drop(done, unlink=False)
+
+    def make(self, *, ready: int) -> bool:
+        """Make one more segment if fewer than `ready` are, and the log may have more.
+
+        When this returns True, it is durable and ready. Raises `Full`, and leaves nothing behind,
+        if the disk has no room for it.
+        """
+        with self._lock:
+            count = len(self._live) + len(self.ready) + self._moving
+            if len(self.ready) >= ready or count >= self._shape.segments_max:
+                return False
+            self._moving += 1
+            self._number += 1
+            number = self._number
+        try:
+            segment = self._fill(f"{self._folder}/{number:08d}")
+            with self._lock:
+                self.ready.append(segment)
+                self.zeroed_bytes += segment.size
+        finally:
+            with self._lock:
+                self._moving -= 1
+        return True
+
+    def close(self) -> None:
+        """Close every file. Maps that readers have stay valid."""
+        with self._lock:
+            segments = [*self._live.values(), *self.ready, *self._unlinked]
+            self._live.clear()
+            self.ready.clear()
+            self._unlinked.clear()
+        self._drop(segments, unlink=False)
+
+    def _fill(self, stem: str) -> Segment:
+        name, size = stem + UNFINISHED_SUFFIX, self._shape.segment_bytes
+        file = self._disk.open(name, create_bytes=size)
+        zeros = memoryview(bytes(min(size, limits.PREPARE_STEP_BYTES)))
+        try:
+            for offset in range(0, size, len(zeros)):
+                file.write([zeros[: size - offset]], offset)
+                file.sync()
+            file.sync_all()
+            self._disk.rename(name, stem + SEGMENT_SUFFIX)
+            name = stem + SEGMENT_SUFFIX
+            self._disk.sync_folder(self._folder)
+        except errors.Full:
+            self._disk.remove(name)
+            raise
+        finally:
+            file.close()
+        return Segment(self._disk.open(name), None, size=size, end=limits.SECTOR_BYTES)
+
+    def _recycle(self, segments: Iterable[Segment]) -> list[Segment]:
+        """Make the segments ready; return those that must not or cannot serve again."""
+        unfit = []
+        for segment in segments:
+            if segment.holds or segment.size != self._shape.segment_bytes:
+                unfit.append(segment)
+            else:
+                self.ready.append(segment)
+        return unfit
+
+    def _drop(self, segments: Iterable[Segment], *, unlink: bool) -> None:
+        for segment in segments:
+            segment.file.close()
+            if unlink:
+                self._disk.remove(segment.name)
+
+    def _count_returned(self) -> None:
+        """Settle the holds that were given back; the caller has the lock."""
+        while self._returned:
+            self._returned.popleft().holds -= 1

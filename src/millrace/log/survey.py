@@ -1,0 +1,112 @@
+"""What segments a folder holds, and which of them are needed.
+
+Rule 1: a segment without a whole header was never used, or its first life ended before it began: a
+header is durable before the first record. If a whole record follows all the same, the header was
+damaged, and the folder is refused.
+Rule 2: a header that is older than the segment's first record, a file that was cut short and a
+segment of another log are damage, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from millrace import errors, limits
+from millrace.log.files import Disk, File
+from millrace.log.pool import SEGMENT_SUFFIX
+from millrace.log.record import (
+    RECORD_HEADER_BYTES,
+    SEGMENT_FAMILY,
+    SEGMENT_MAGIC,
+    SegmentHeader,
+    decode_record,
+    decode_segment,
+    is_whole,
+)
+from millrace.log.segment import Segment
+
+SECTOR = limits.SECTOR_BYTES
+
+
+class Survey:
+    """The segments of `folder`; those of generations below `needed_from` are free.
+
+    Raises:
+        Corrupt: the folder must not be used; the message says where and what to do.
+    """
+
+    def __init__(self, disk: Disk, folder: str, *, needed_from: int) -> None:
+        self.used: list[Segment] = []
+        """Segments that are needed, oldest generation first; `end` is not known yet."""
+        self.free: list[Segment] = []
+        """Segments that hold nothing that is needed."""
+        self.log_id: bytes | None = None
+        self.number = 0
+        """The highest number in a file's name."""
+        self.generation = 0
+        """The highest generation that was ever begun."""
+        self._needed_from = needed_from
+        with ExitStack() as stack:
+            for name in disk.names(folder):
+                stem = name.removesuffix(SEGMENT_SUFFIX)
+                if stem != name and stem.isdigit():
+                    self.number = max(self.number, int(stem))
+                    file = disk.open(f"{folder}/{name}")
+                    stack.callback(file.close)
+                    self._add(file)
+            self.used.sort(key=lambda segment: segment.generation)
+            for one, other in zip(self.used, self.used[1:], strict=False):
+                if one.generation == other.generation:
+                    raise corrupt(other.name, 0, f"it has the same generation as {one.name}")
+            stack.pop_all()
+
+    def close(self) -> None:
+        """Close the files."""
+        for segment in (*self.used, *self.free):
+            segment.file.close()
+
+    def _add(self, file: File) -> None:
+        head, size = file.read(SECTOR, 0), file.size
+        header = decode_segment(head)
+        if header is not None:
+            self._check(file, header, size)
+        elif head.startswith(SEGMENT_FAMILY) and not head.startswith(SEGMENT_MAGIC):
+            raise corrupt(file.name, 0, "its format is that of a later version, or damaged")
+        oldest = self._needed_from if header is None else header.generation + 1
+        if _begins_with_record(file, size, oldest):
+            raise corrupt(file.name, 0, "its header is damaged, but records follow it")
+        segment = Segment(file, header, size=size, end=size)
+        self.generation = max(self.generation, segment.generation)
+        if header is not None and header.generation >= self._needed_from:
+            self.used.append(segment)
+        else:
+            self.free.append(segment)
+
+    def _check(self, file: File, header: SegmentHeader, size: int) -> None:
+        if size != header.size:
+            raise corrupt(file.name, size, f"it had {header.size} bytes and has {size}")
+        if self.log_id not in (None, header.log_id):
+            raise corrupt(file.name, 0, "it belongs to another log")
+        self.log_id = header.log_id
+
+
+def _begins_with_record(file: File, size: int, oldest: int) -> bool:
+    """Tell whether a whole record of generation `oldest` or later stands in the first place.
+
+    Every generation with records has one there, so that no other place has to be looked at.
+    """
+    data = file.read(RECORD_HEADER_BYTES, SECTOR)
+    record = decode_record(data)
+    if record is None or record.generation < oldest or record.length > size:
+        return False
+    payload = file.read(record.length, SECTOR + RECORD_HEADER_BYTES)
+    return is_whole(record, memoryview(data), payload)
+
+
+def corrupt(name: str, offset: int, what: str) -> errors.Corrupt:
+    """Say where the damage is and how to go on."""
+    return errors.Corrupt(
+        f"{name}, offset {offset}: {what}. Nothing was changed. Restore the folder from a backup "
+        "or from a replica; `millrace dump` shows what can still be read",
+        field=name,
+    )

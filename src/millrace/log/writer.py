@@ -1,0 +1,216 @@
+"""The writing end of the log: one record at a time, each durable before the next begins.
+
+Rule 1: one write and one sync per record, into space that was filled with zeros long before.
+Rule 2: one record is in flight. After a failed or interrupted write or sync, the writer has ended:
+what became of that record, only the next open can tell.
+Rule 3: records begin at sectors and fill them, so that no acknowledged sector is written again.
+Rule 4: a generation's header is durable before its first record, and names the last record before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from millrace import errors, limits
+from millrace.log.files import byte_count
+from millrace.log.pool import Pool
+from millrace.log.record import (
+    DATA,
+    END,
+    RECORD_HEADER_BYTES,
+    ZEROS,
+    Mark,
+    Position,
+    SegmentHeader,
+    encode_record,
+    encode_segment,
+    span_of,
+)
+from millrace.log.segment import LogShape, Segment
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+SECTOR = limits.SECTOR_BYTES
+
+_SYNC_WEIGHT = 1 / 16
+"""What the newest sync counts for in the running mean: a slow disk shows within some ten."""
+
+
+class Writer:
+    """Appends to the newest generation, and begins the next one when it is full."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        shape: LogShape,
+        *,
+        log_id: bytes,
+        mark: Mark,
+        generation: int,
+        chance: Callable[[int], bytes],
+        clock: Callable[[], float],
+    ) -> None:
+        self.log_id = log_id
+        self.record_bytes_max = shape.segment_bytes - SECTOR - RECORD_HEADER_BYTES
+        self.mark = mark
+        """The place behind the last durable record; replaced whole, so that any thread reads it."""
+        self.stopped: errors.MillraceError | None = None
+        """Why nothing is written any more."""
+        self.records = 0
+        self.written_bytes = 0
+        self.syncs = 0
+        self.sync_seconds = 0.0
+        self._pool = pool
+        self._ready = pool.ready
+        self._segment_bytes = shape.segment_bytes
+        self._reserve = shape.segments_reserve
+        self._generation = generation
+        self._chance = chance
+        self._clock = clock
+        self._segment: Segment | None = None
+        self._is_proven = True
+        self._in_flight = False
+
+    def append(self, buffers: Sequence[Buffer], *, reserve: bool) -> Position:
+        """See `Log.append`."""
+        length = byte_count(buffers)
+        segment = self._segment
+        if (
+            segment is None
+            or self._in_flight
+            or self.stopped is not None
+            or segment.size - segment.end < span_of(length)
+            or (len(self._ready) < self._reserve and not reserve)
+        ):
+            segment = self._segment_for(length, reserve=reserve)
+        return self._write(segment, DATA, buffers, length)
+
+    def mark_end(self) -> None:
+        """See `Log.mark_end`."""
+        self._check()
+        segment = self._segment
+        if self._is_proven or segment is None:
+            return
+        if segment.size - segment.end >= SECTOR:
+            self._write(segment, END, (), 0)
+        else:
+            # The header of a new generation names the last record as well as an end mark would.
+            self.begin(spare=self._reserve)
+
+    def begin(self, *, spare: int) -> Segment | None:
+        """Begin the next generation in a ready segment, or return None if only `spare` are left."""
+        old = self._pool.take(spare=spare)
+        if old is None:
+            return None
+        self._generation += 1
+        header = SegmentHeader(
+            log_id=self.log_id,
+            generation=self._generation,
+            nonce=int.from_bytes(self._chance(8), "little"),
+            prev_crc=self.mark.prev_crc,
+            first_serial=self.mark.serial,
+            size=old.size,
+        )
+        segment = old.renewed(header)
+        self._put(segment, [encode_segment(header)], 0)
+        self._pool.enter(segment)
+        self._segment = segment
+        self.mark = self.mark._replace(generation=self._generation, offset=SECTOR)
+        self.written_bytes += SECTOR
+        self._is_proven = True
+        self._in_flight = False
+        return segment
+
+    def room(self, *, reserve: bool) -> int:
+        """See `Log.room`."""
+        ready = len(self._ready) - (0 if reserve else self._reserve)
+        if ready < 0:
+            return 0
+        segment = self._segment
+        rest = segment.size - segment.end if segment is not None else 0
+        return rest + ready * (self._segment_bytes - SECTOR)
+
+    def stop(self, error: errors.MillraceError) -> errors.Fatal:
+        """End the log for ever because of `error`; return what to raise."""
+        self.stopped = errors.DiskFailed(
+            f"the log has ended: {error.message}. Open the folder again", field=error.field
+        )
+        return self.stopped
+
+    def close(self) -> None:
+        """Prove the end, if that can still be done; nothing is written any more."""
+        if self.stopped is None:
+            if not self._in_flight:
+                self.mark_end()
+            self.stopped = errors.Closed("the log was closed; open it again")
+        self._in_flight = True
+
+    def check_alive(self) -> None:
+        """Raise `Fatal` if the log has ended, `Closed` if it was closed."""
+        stopped = self.stopped
+        if isinstance(stopped, errors.Closed):
+            raise errors.Closed(stopped.message)
+        if stopped is not None:
+            raise errors.DiskFailed(stopped.message, field=stopped.field)
+
+    def _segment_for(self, length: int, *, reserve: bool) -> Segment:
+        """Return a segment with room for the payload, at the beginning of a life if need be."""
+        self._check()
+        if length > self.record_bytes_max:
+            raise errors.TooLarge(
+                f"a record has {length} bytes; the limit is {self.record_bytes_max}",
+                field="record",
+                limit=self.record_bytes_max,
+            )
+        begun = self.begin(spare=0 if reserve else self._reserve)
+        if begun is None:
+            raise errors.Full("the log has no free segment", field="log")
+        return begun
+
+    def _write(
+        self, segment: Segment, kind: int, buffers: Sequence[Buffer], length: int
+    ) -> Position:
+        offset = segment.end
+        _, _, prev_crc, serial = self.mark
+        header = segment.header
+        assert header is not None, "the segment has begun its life"
+        head, crc = encode_record(
+            kind, header, serial=serial, prev_crc=prev_crc, buffers=buffers, length=length
+        )
+        span = span_of(length)
+        # Whole sectors are written, or the kernel would have to read the last one first.
+        padding = ZEROS[: span - RECORD_HEADER_BYTES - length]
+        self._put(segment, [head, *buffers, padding], offset)
+        segment.end = offset + span
+        self.mark = Mark(header.generation, offset + span, crc, serial + 1)
+        self.records += 1
+        self.written_bytes += span
+        self._is_proven = kind == END
+        self._in_flight = False
+        return Position(header.generation, offset + RECORD_HEADER_BYTES, length)
+
+    def _put(self, segment: Segment, buffers: Sequence[Buffer], offset: int) -> None:
+        """Write and sync.
+
+        The caller ends the flight when its own state tells of what was written. Whatever comes in
+        between, even a signal, leaves it open for ever: the place must not be written again.
+        """
+        self._in_flight = True
+        try:
+            segment.file.write(buffers, offset)
+            began = self._clock()
+            segment.file.sync()
+        except errors.MillraceError as error:
+            raise self.stop(error) from error
+        self.sync_seconds += (self._clock() - began - self.sync_seconds) * _SYNC_WEIGHT
+        self.syncs += 1
+
+    def _check(self) -> None:
+        self.check_alive()
+        if self._in_flight:
+            raise errors.DiskFailed(
+                "the log has ended: a write was interrupted, or two were begun at once. "
+                "Open the folder again"
+            )
