@@ -26,7 +26,7 @@ Buffer = bytes | bytearray | memoryview
 Array: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
 HEADER = struct.Struct("<IHH10I")
-"""Rows, flags, reserved, then the ten buffer lengths in the order of `_BUFFERS`."""
+"""Rows, flags, reserved, then the ten buffer lengths in the order of `Block._buffers`."""
 
 FLAG_KEYS = 1
 FLAG_HEADERS = 2
@@ -201,44 +201,56 @@ class Block:
     def size(self) -> int:
         """Bytes that `encode` will give."""
         buffers = self._buffers()
-        return _round(HEADER.size) + sum(_round(_length(buffer)) for buffer in buffers)
+        return HEADER.size + sum(_round(_length(buffer)) for buffer in buffers)
 
     def encode(self) -> list[Buffer]:
         """The block as buffers to be written one after the other."""
+        out: list[Buffer] = []
+        self.encode_into(out)
+        return out
+
+    def encode_into(self, out: list[Buffer]) -> int:
+        """Append the block's buffers to `out`; returns how many bytes they are."""
         buffers = self._buffers()
         flags = (FLAG_KEYS if self.keys else 0) | (FLAG_HEADERS if self.header_names else 0)
         flags |= FLAG_DELETES if len(self.bodies.validity) else 0
         lengths = [_length(buffer) for buffer in buffers]
-        header = HEADER.pack(self.count, flags, 0, *lengths)
-        out: list[Buffer] = [header + bytes(_round(HEADER.size) - HEADER.size)]
+        out.append(HEADER.pack(self.count, flags, 0, *lengths))
+        size = HEADER.size
         for buffer, length in zip(buffers, lengths, strict=True):
             if length:
                 out.append(buffer)
                 if length & 7:
                     out.append(_ZEROS[length & 7 :])
-        return out
+                size += _round(length)
+        return size
 
     @classmethod
     def decode(cls, data: memoryview) -> tuple[Block, int]:
-        """The block at the start of `data`, over the same bytes, and its length."""
+        """The block at the start of `data`, over the same bytes, and its length.
+
+        Raises:
+            Corrupt: it contradicts itself; a reader could be led outside its bytes.
+        """
         if len(data) < HEADER.size:
             raise Corrupt("a block is shorter than its header")
         count, flags, _, *lengths = HEADER.unpack_from(data)
-        at = _round(HEADER.size)
+        at = HEADER.size
         parts: list[memoryview] = []
         for length in lengths:
             if at + length > len(data):
                 raise Corrupt("a block is shorter than its header says")
             parts.append(data[at : at + length])
             at += _round(length)
-        if len(parts[1]) != 4 * (count + 1):
-            raise Corrupt("a block has another number of bodies than rows")
-        bodies = Column(parts[1], parts[2], parts[0])
-        keys = Column(parts[4], parts[5], parts[3]) if flags & FLAG_KEYS else None
+        if at > len(data):
+            raise Corrupt("a block ends without its padding")
+        bodies = _checked(Column(parts[1], parts[2], parts[0]), count)
+        keys = _checked(Column(parts[4], parts[5], parts[3]), count) if flags & FLAG_KEYS else None
         if not flags & FLAG_HEADERS:
             return cls(count, bodies, keys), at
-        names = Column(parts[7], parts[8])
-        values = _split_header_values(parts[9], len(parts[7]))
+        pairs = _check_offsets(parts[6], count)
+        names = _checked(Column(parts[7], parts[8]), pairs)
+        values = _checked(_split_header_values(parts[9], len(parts[7])), pairs)
         return cls(count, bodies, keys, parts[6], names, values), at
 
     # --- Reading ----------------------------------------------------------------------------
@@ -330,6 +342,13 @@ class Block:
         return lists
 
 
+def key_list(rows: Block | Sequence[Message]) -> list[bytes | None]:
+    """Every row's key."""
+    if isinstance(rows, Block):
+        return rows.key_list()
+    return [message.key for message in rows]
+
+
 def _length(buffer: Buffer) -> int:
     return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
@@ -345,6 +364,25 @@ def _offsets(lengths: Iterable[int], count: int) -> bytes:
 def _header_values(values: Column | None) -> Buffer:
     # Offsets and bytes of the header values share one buffer: names and values are equally many.
     return b"" if values is None else b"".join((values.offsets, values.data))
+
+
+def _check_offsets(offsets: memoryview, count: int) -> int:
+    """Where `count` values end, if their offsets only ever rise."""
+    if len(offsets) != 4 * (count + 1):
+        raise Corrupt(f"a block has {len(offsets)} bytes of offsets for {count} values")
+    bounds = np.frombuffer(offsets, np.int32)
+    if bounds[0] < 0 or (bounds[1:] < bounds[:-1]).any():
+        raise Corrupt("the offsets of a block fall")
+    return int(bounds[-1])
+
+
+def _checked(column: Column, count: int) -> Column:
+    end = _check_offsets(memoryview(column.offsets), count)
+    if end > len(column.data):
+        raise Corrupt(f"the values of a block end at byte {end} of {len(column.data)}")
+    if len(column.validity) not in (0, (count + 7) // 8):
+        raise Corrupt(f"a block has {len(column.validity)} bytes of validity for {count} values")
+    return column
 
 
 def _split_header_values(data: memoryview, offsets_bytes: int) -> Column:

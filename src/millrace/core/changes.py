@@ -3,8 +3,10 @@
 A batch says which rows were put, which seqs died and why, and which cells were put or deleted;
 never where anything lies. Fields are positional on disk (`docs/formats/log.md`): append only.
 
-Within a batch the order is fixed: rows, stages, deaths, settled, passed, purged, unpinned, pinned,
-cells. So a pin shows its own batch whole, and deaths of the batch are not hidden by it.
+Within a batch the order is fixed: rows, stages (staged, then published, then dropped), deaths,
+passed, settled, purged, unpinned, pinned, cells. So a pin shows its own batch whole, a cursor that
+has passed a seq never ends what the same batch keeps for another one, and no stage is begun in the
+batch that ended one of its name.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from millrace.core.block import Block
 from millrace.core.model import Epoch, GroupId, History, Index, Millis, ShardId
 
 
-class Changes(msgspec.Struct, array_like=True, omit_defaults=True):
+class Changes(msgspec.Struct, array_like=True):
     """Everything of a batch but its rows."""
 
     firsts: list[int] = []
@@ -29,11 +31,11 @@ class Changes(msgspec.Struct, array_like=True, omit_defaults=True):
     unstaged: list[str] = []
     """Stages that are dropped with their rows."""
     died: dict[int, bytes] = {}
-    """`Death` → seqs; none of them was dead before."""
+    """`Death` → seqs, in the order of `Death`; none of them was dead before."""
     settled: bytes = b""
     """Seqs that are settled, and kept because a retaining cursor has not passed them."""
     passed: int = 0
-    """All kept rows up to this seq die as settled."""
+    """All rows up to this seq that were kept before this batch die as settled."""
     purged: int = 0
     """All rows up to this seq die as purged."""
     unpinned: list[int] = []

@@ -31,7 +31,8 @@ ENTRY = struct.Struct("<IIQQ16sQB7x")
 BATCH = struct.Struct("<QQqIIQ")
 """Shard, index, time, blocks, length of the changes, length of the whole batch."""
 
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+# Dictionaries have numbers as keys, which no order of msgspec takes: whoever fills them sorts them.
+_encode = msgspec.msgpack.Encoder().encode
 _decode_changes = msgspec.msgpack.Decoder(Changes).decode
 _cell_decoders = {kind: msgspec.msgpack.Decoder(cell) for kind, cell in CELL_TYPES.items()}
 _PADS = [bytes(n) for n in range(8)]
@@ -44,7 +45,7 @@ def encode_cell(cell: Cell) -> bytes:
 def decode_cell(kind: Kind, data: bytes) -> Cell:
     try:
         return _cell_decoders[kind].decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Corrupt(f"a cell of kind {kind.name} does not decode: {error}") from error
 
 
@@ -81,10 +82,8 @@ def _encode_batch(batch: Batch, out: list[Buffer], at: int, base: int) -> int:
     at += pad
     batch.places = []
     for block in batch.blocks:
-        buffers = block.encode()
-        size = block.size()
+        size = block.encode_into(out)
         batch.places.append((base + at, size))
-        out.extend(buffers)
         at += size
     out[head] = (
         BATCH.pack(
@@ -104,7 +103,7 @@ def decode_entries(payload: memoryview) -> list[Entry]:
         while at < len(payload):
             entry, at = _decode_entry(payload, at)
             entries.append(entry)
-    except (struct.error, msgspec.MsgspecError, ValueError) as error:
+    except (struct.error, msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise Corrupt(f"a record's payload does not decode at byte {at}: {error}") from error
     return entries
 
@@ -124,10 +123,12 @@ def _decode_entry(payload: memoryview, at: int) -> tuple[Entry, int]:
     )
     at += ENTRY.size
     if entry.kind is EntryKind.FACT:
+        if at + count > end:
+            raise Corrupt(f"a fact at byte {at} is longer than its entry")
         entry.fact = bytes(payload[at : at + count])
         return entry, end
     for _ in range(count):
-        batch, at = _decode_batch(payload, at)
+        batch, at = _decode_batch(payload[:end], at)
         entry.batches.append(batch)
     if at != end:
         raise Corrupt(f"an entry ends at byte {at}, not at {end} as it says")
@@ -137,6 +138,8 @@ def _decode_entry(payload: memoryview, at: int) -> tuple[Entry, int]:
 def _decode_batch(payload: memoryview, at: int) -> tuple[Batch, int]:
     shard, index, time_ms, blocks, size, length = BATCH.unpack_from(payload, at)
     end = at + length
+    if end > len(payload) or at + BATCH.size + size > end:
+        raise Corrupt(f"a batch at byte {at} is longer than its entry")
     at += BATCH.size
     changes = _decode_changes(payload[at : at + size])
     at += (size + 7) & ~7

@@ -107,6 +107,8 @@ class NextSnapshot(msgspec.Struct, frozen=True):
     after: int
     """How far the reader has read, perhaps without committing it."""
     pin_ms: int
+    history: bytes = b""
+    """The history of `after`, if it may have changed since: of another one it says nothing."""
 
 
 class CommitCursor(msgspec.Struct, frozen=True):
@@ -219,7 +221,7 @@ Command = ShardCommand | CatalogCommand | Transaction
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What `decide` must know from the store before it can go on; nothing was changed."""
+    """What `decide` must know from the store before it can go on; nothing was decided yet."""
 
     shard: ShardId
     keys: tuple[bytes, ...] = ()
@@ -228,8 +230,13 @@ class Need(msgspec.Struct, frozen=True):
     """The rows within [low, high] that no worker gets."""
     stages: tuple[str, ...] = ()
     """Keys and deletes of these stages."""
-    row: int = 0
-    """How this row stands."""
+    rows: tuple[int, ...] = ()
+    """How these rows stand."""
+
+    @property
+    def row(self) -> int:
+        """The first of `rows`, 0 if there is none; for whoever fetches them one by one."""
+        return self.rows[0] if self.rows else 0
 
 
 class StageFacts(msgspec.Struct, frozen=True):
@@ -281,6 +288,9 @@ class SnapshotRef(msgspec.Struct):
     retain: bool
     index: int = 0
     boundary: int = 0
+    start: int = 0
+    """The last boundary that the reader is known to have read up to: where a position within this
+    snapshot begins. It is below `after` where an earlier snapshot was left in the middle."""
 
 
 class QueueRef(msgspec.Struct, frozen=True):

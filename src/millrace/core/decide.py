@@ -8,12 +8,13 @@ Rule 4: an unknown command fails; it is never answered as if it had been done.
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Sequence
+from typing import Protocol, assert_never
 
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import follow, work
+from millrace.core import follow, publish, work
 from millrace.core.commands import (
     Command,
     CommitCursor,
@@ -41,9 +42,11 @@ from millrace.core.commands import (
     QueueRef,
     Release,
     ResetCursor,
+    RowFacts,
     Settle,
     SnapshotRef,
     Stage,
+    StageFacts,
     Tick,
     Transaction,
     Unpin,
@@ -58,7 +61,8 @@ from millrace.core.model import (
     Seq,
     ShardId,
 )
-from millrace.core.view import View
+from millrace.core.receipt import SECRET_BYTES_MAX, SECRET_BYTES_MIN
+from millrace.core.view import LeaseState, View
 from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, TooLarge
 
 PartAnswer = Published | Outcome | CursorCell | bool
@@ -79,13 +83,13 @@ Answer = (
 def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | Retry | Need:
     """Judge a command and, if it may be done, write its changes into the desk's drafts.
 
-    `Need`: nothing was changed; fetch what it names into the view's facts and ask again.
+    `Need`: nothing was decided; fetch what it names into the view's facts and ask again.
     """
     if isinstance(command, Transaction):
         return _transaction(desk, command)
     draft = desk.draft(shard)
     if draft is None:
-        return NotFound("the queue was deleted", field="queue")
+        return work.DELETED
     match command:
         case Publish() | PublishStaged() | Settle() | Release() | Extend():
             return _part(draft, command)
@@ -127,6 +131,29 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             assert_never(command)
 
 
+class Source(Protocol):
+    """Who answers needs: a store, as of the last batch that it folded."""
+
+    def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]: ...
+    def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
+    def row(self, shard: ShardId, seq: int) -> RowFacts: ...
+    def stage(self, shard: ShardId, name: str) -> StageFacts: ...
+
+
+def learn(draft: Draft, need: Need, source: Source) -> None:
+    """Fetch what `decide` needs; what was folded since the view was told so must be told first."""
+    facts = draft.view.facts
+    if need.keys:
+        facts.keys.update(zip(need.keys, source.find(need.shard, need.keys), strict=True))
+    if need.hidden is not None:
+        low, high = need.hidden
+        work.learn_hidden(draft, low, high, source.hidden(need.shard, low, high))
+    for name in need.stages:
+        facts.stages[name] = source.stage(need.shard, name)
+    for seq in need.rows:
+        facts.rows[seq] = source.row(need.shard, seq)
+
+
 # --- Parts: what may stand alone or in a transaction ---------------------------------------------
 
 Checked = PartAnswer | Refused | Need | None
@@ -136,9 +163,9 @@ def _check_part(draft: Draft, part: Part) -> Checked:
     """None: it may be done. An answer: it was done before, or there is nothing to do."""
     match part:
         case Publish():
-            return work.check_publish(draft, part)
+            return publish.check_publish(draft, part)
         case PublishStaged():
-            return work.check_publish_staged(draft, part)
+            return publish.check_publish_staged(draft, part)
         case CommitCursor():
             return follow.check_commit(draft, part)
         case Settle() | Release() | Extend() | Unpin():
@@ -150,9 +177,9 @@ def _check_part(draft: Draft, part: Part) -> Checked:
 def _do_part(draft: Draft, part: Part) -> PartAnswer:
     match part:
         case Publish():
-            return work.do_publish(draft, part)
+            return publish.do_publish(draft, part)
         case PublishStaged():
-            return work.do_publish_staged(draft, part)
+            return publish.do_publish_staged(draft, part)
         case CommitCursor():
             return follow.do_commit(draft, part)
         case Settle():
@@ -190,9 +217,16 @@ def _transaction(desk: Desk, command: Transaction) -> tuple[PartAnswer, ...] | R
             for seq in sorted(outcome.refused):
                 return outcome.refused[seq]
         checks.append((draft, part, checked))
-    return tuple(
-        checked if checked is not None else _do_part(draft, part) for draft, part, checked in checks
-    )
+    # A message that the transaction settles and replaces under the same key is settled: what was
+    # leased comes before what is published, in whichever order they were named.
+    answers: dict[int, PartAnswer] = {}
+    for at, (draft, part, checked) in sorted(enumerate(checks), key=_publishes):
+        answers[at] = checked if checked is not None else _do_part(draft, part)
+    return tuple(answers[at] for at in range(len(checks)))
+
+
+def _publishes(item: tuple[int, tuple[Draft, Part, PartAnswer | None]]) -> bool:
+    return isinstance(item[1][1], Publish | PublishStaged)
 
 
 def _check_once(command: Transaction) -> Refused | None:
@@ -243,22 +277,13 @@ def _explain(draft: Draft, command: Explain) -> Explanation | Need:
         return Explanation(seq, "unknown")
     holder = view.holder.get(seq)
     if holder is not None:
-        lease = view.leases[holder]
-        deliveries, failures = lease.counts_of(seq)
-        held = seq in lease.open and lease.deadline_of(seq) > draft.now
-        return Explanation(
-            seq,
-            "leased" if held else "returned",
-            lease.id,
-            lease.deadline_of(seq) if held else None,
-            deliveries,
-            failures,
-        )
-    facts = view.facts.rows.pop(seq, None)
-    if facts is None:
-        return Need(view.shard, row=seq)
-    if facts.kept:
-        return Explanation(seq, "settled")
+        return _explain_leased(draft, seq, view.leases[holder])
+    if seq > view.stored_seq:
+        facts = RowFacts(live=True, delete=seq in view.deletes.seqs)
+    elif seq in view.facts.rows:
+        facts = view.facts.rows.pop(seq)
+    else:
+        return Need(view.shard, rows=(seq,))
     if not facts.live or not draft.still_live(BitMap64([seq])):
         by = Seq(facts.superseded_by) if facts.superseded_by else None
         return Explanation(seq, "dead", superseded_by=by)
@@ -267,10 +292,29 @@ def _explain(draft: Draft, command: Explain) -> Explanation | Need:
     return Explanation(seq, "ready" if seq >= view.pointers.next else "settled")
 
 
+def _explain_leased(draft: Draft, seq: Seq, lease: LeaseState) -> Explanation:
+    deliveries, failures = lease.counts_of(seq)
+    held = seq in lease.open and lease.deadline_of(seq) > draft.now
+    return Explanation(
+        seq,
+        "leased" if held else "returned",
+        lease.id,
+        lease.deadline_of(seq) if held else None,
+        deliveries,
+        failures,
+    )
+
+
 # --- The catalog ---------------------------------------------------------------------------------
 
 
-def _found(draft: Draft, command: Found) -> CatalogCell:
+def _found(draft: Draft, command: Found) -> CatalogCell | Refused:
+    if not SECRET_BYTES_MIN <= len(command.secret) <= SECRET_BYTES_MAX:
+        return Invalid(
+            f"a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes",
+            field="secret",
+            limit=SECRET_BYTES_MAX,
+        )
     if draft.view.catalog is None:
         draft.put_catalog(CatalogCell(int(CATALOG), command.secret))
     catalog = draft.view.catalog

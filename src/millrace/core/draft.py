@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
@@ -42,6 +43,9 @@ from millrace.core.view import Layer, LeaseState, View, number_key
 K = TypeVar("K")
 T = TypeVar("T")
 
+_REFRESH_MS = limits.CURSOR_RETAIN_MS_MAX // 100
+"""How exactly it is known when a waiting cursor began to be behind: a cell each is written."""
+
 
 class Draft:
     """The changes of one shard that are decided together."""
@@ -53,74 +57,94 @@ class Draft:
         self.changes = Changes()
         self.blocks: list[Block] = []
         self.keys: dict[bytes, int] = {}
+        """The newest seq of each key that was published here."""
         self.deletes = BitMap64()
+        """The deletes that were published here, dead ones too."""
+        self.staged: list[tuple[str, Block]] = []
+        self.ended_stages: set[str] = set()
         self._messages: list[Message] = []
-        self._staged: list[tuple[str, Block]] = []
         self._died: dict[Death, BitMap64] = {}
-        self._settled = BitMap64()
+        self._kept = BitMap64()
         self._leases: dict[int, LeaseState | None] = {}
         self._cells: dict[tuple[Kind, bytes], Cell | None] = {}
         self._pinned: list[int] = []
         self._promised: list[SnapshotRef] = []
-        self._deletes: set[int] = set()
+        self._seconds: dict[int, None] = {}
+
+    @property
+    def index(self) -> Index:
+        """The index that the batch will have."""
+        return Index(self.view.index + 1)
 
     # --- Rows -------------------------------------------------------------------------------
 
     def put_rows(self, rows: Block | Sequence[Message]) -> Seq:
         """Append rows; returns the first one's seq."""
-        first = Seq(self.view.last_seq + 1)
+        view = self.view
+        first = Seq(view.last_seq + 1)
+        count = rows.count if isinstance(rows, Block) else len(rows)
+        if not count:
+            return first
+        if view.retaining:
+            self._refresh_retaining()
         if isinstance(rows, Block):
             self._flush()
-            self._first(first)
+            self.changes.firsts.append(first)
             self.blocks.append(rows)
-            count = rows.count
         else:
             if not self._messages:
-                self._first(first)
+                self.changes.firsts.append(first)
             self._messages.extend(rows)
-            count = len(rows)
-        self.view.last_seq = Seq(self.view.last_seq + count)
+        view.last_seq = Seq(view.last_seq + count)
         return first
-
-    def _first(self, first: Seq) -> None:
-        self.changes.firsts = [*self.changes.firsts, first]
 
     def _flush(self) -> None:
         if self._messages:
             self.blocks.append(Block.of_messages(self._messages))
             self._messages = []
 
+    def _refresh_retaining(self) -> None:
+        """Retaining cursors that wait at the end begin to be behind only now.
+
+        Their age is counted from here, and not from when they last moved: a queue that was quiet
+        for longer than a cursor may retain would lose it with its next message.
+        """
+        view = self.view
+        if self.now - view.refreshed_ms < _REFRESH_MS:
+            return
+        view.refreshed_ms = self.now
+        for name, cell in list(view.retaining.items()):
+            if cell.moved_ms + _REFRESH_MS <= self.now and view.place_of(cell) >= view.last_seq:
+                self.put_cursor(name, msgspec.structs.replace(cell, moved_ms=self.now))
+
     def put_deletes(self, seqs: BitMap64) -> None:
         """Rows of this batch without a body: workers never get them, and they die by age."""
-        second = self.now // 1000
         self.deletes |= seqs
-        self.view.deletes[second] = self.view.deletes.get(second, BitMap64()) | seqs
-        self._deletes.add(second)
-
-    def drop_delete(self, seqs: BitMap64) -> None:
-        """These deletes are no longer waiting for their age."""
-        for second, waiting in list(self.view.deletes.items()):
-            if waiting.intersect(seqs):
-                rest = waiting - seqs
-                if rest:
-                    self.view.deletes[second] = rest
-                else:
-                    del self.view.deletes[second]
-                self._deletes.add(second)
+        live = self.still_live(seqs)
+        if live:
+            second = self.now // 1000
+            self.view.deletes.add(second, live)
+            self._seconds[second] = None
 
     def stage(self, name: str, block: Block) -> None:
-        self._staged.append((name, block))
+        """Rows of a stage that was not ended in this batch."""
+        if block.count:
+            self.staged.append((name, block))
 
     def publish_stage(self, name: str, rows: int) -> Seq:
         """A stage takes the next seqs; returns the first one."""
         first = Seq(self.view.last_seq + 1)
         self._flush()
-        self.changes.published = [*self.changes.published, (name, first, rows)]
+        if rows and self.view.retaining:
+            self._refresh_retaining()
+        self.changes.published.append((name, first, rows))
+        self.ended_stages.add(name)
         self.view.last_seq = Seq(self.view.last_seq + rows)
         return first
 
     def drop_stage(self, name: str) -> None:
-        self.changes.unstaged = [*self.changes.unstaged, name]
+        self.changes.unstaged.append(name)
+        self.ended_stages.add(name)
 
     # --- Ends of rows -----------------------------------------------------------------------
 
@@ -128,25 +152,52 @@ class Draft:
         """End rows that are live or kept."""
         view = self.view
         known = self._died.get(why)
-        self._died[why] = seqs if known is None else known | seqs
-        if view.scanned >= view.pointers.next:
-            view.hidden |= seqs
+        if known is None:
+            self._died[why] = seqs.copy()
+        else:
+            known |= seqs
+        if self._kept:
+            self._kept -= seqs
+        if view.scanned >= view.pointers.next and seqs.min() <= view.scanned:
+            # What lies above the window is asked for when the window gets there.
+            within = seqs.copy()
+            within.remove_range(0, view.pointers.next)
+            within.remove_range(view.scanned + 1, seqs.max() + 1)
+            view.hidden |= within
         if view.deletes:
-            self.drop_delete(seqs)
+            self._seconds.update(dict.fromkeys(view.deletes.discard(seqs)))
 
     def keep(self, seqs: BitMap64) -> None:
         """These rows are settled, and wait for retaining cursors."""
-        self._settled |= seqs
+        self._kept |= seqs
 
     def pass_to(self, seq: Seq) -> None:
         """Kept rows up to `seq` are wanted by nobody any more."""
         self.changes.passed = max(self.changes.passed, seq)
+        if self._kept and self._kept.min() <= seq:
+            # Those that this batch keeps are not passed with the older ones: it may keep others
+            # below `seq` for a cursor that comes after.
+            passed = self._kept.copy()
+            passed.remove_range(seq + 1, passed.max() + 1)
+            self.die(Death.SETTLED, passed)
 
-    def purge_to(self, seq: Seq) -> None:
-        self.changes.purged = max(self.changes.purged, seq)
+    def purge(self) -> Seq:
+        """End every row that is there now; returns the last one's seq."""
+        view = self.view
+        upto = view.last_seq
+        self.changes.purged = upto
+        self._kept.clear()
+        view.hidden.clear()
+        view.scanned = max(view.scanned, upto)
+        if view.deletes:
+            self._seconds.update(dict.fromkeys(view.deletes.discard(view.deletes.seqs.copy())))
+        return upto
 
     def still_live(self, seqs: BitMap64) -> BitMap64:
-        """Those of `seqs` whose death was not decided in a batch that is not folded yet."""
+        """Those of `seqs` whose death was not decided in a batch that is not folded yet.
+
+        What died because retaining cursors passed it is not known here: `work.passed_by` tells.
+        """
         live = seqs.copy()
         for died in self._died.values():
             live -= died
@@ -161,24 +212,33 @@ class Draft:
     # --- Cells ------------------------------------------------------------------------------
 
     def put_lease(self, lease: LeaseState) -> None:
-        """The lease is new or was changed; it is written once, as it is when the batch ends."""
-        self.view.leases[lease.id] = lease
+        """The lease is new or was changed; it is written once, as it is when the batch ends.
+
+        With nothing left to do it has ended: it answers late retries for a while, among a bounded
+        number of others.
+        """
+        view = self.view
+        view.leases[lease.id] = lease
         self._leases[lease.id] = lease
+        if lease.open or lease.freed or lease.ended_ms:
+            return
+        lease.ended_ms = max(self.now, 1)
+        heapq.heappush(view.ended, (lease.ended_ms, lease.id))
+        while len(view.ended) > limits.LEASES_REMEMBERED_MAX:
+            self.forget_lease()
 
     def push_deadline(self, deadline_ms: int, lease: int) -> None:
-        heapq.heappush(self.view.deadlines, (deadline_ms, lease))
+        view = self.view
+        heapq.heappush(view.deadlines, (deadline_ms, lease))
+        if len(view.deadlines) > view.deadlines_max:
+            view.gather_deadlines()
 
     def pop_deadline(self) -> None:
         heapq.heappop(self.view.deadlines)
 
-    def remember_lease(self, lease: int) -> None:
-        """The lease has ended; it is remembered among a bounded number of others."""
-        ended = self.view.ended
-        ended.append(lease)
-        while len(ended) > limits.LEASES_REMEMBERED_MAX:
-            self.drop_lease(ended.popleft())
-
-    def drop_lease(self, lease: int) -> None:
+    def forget_lease(self) -> None:
+        """The lease that ended longest ago is no longer remembered."""
+        _, lease = heapq.heappop(self.view.ended)
         del self.view.leases[lease]
         self._leases[lease] = None
 
@@ -191,36 +251,45 @@ class Draft:
         self._cells[Kind.POINTERS, b""] = pointers
 
     def put_producer(self, name: str, cell: ProducerCell | None) -> None:
+        # Taken out first, so that the one that was used longest ago stays in front.
+        self.view.producers.pop(name, None)
         _put(self.view.producers, name, cell)
         self._cells[Kind.PRODUCER, name.encode()] = cell
 
     def put_cursor(self, name: str, cell: CursorCell | None) -> None:
         view = self.view
-        before = view.cursors.get(name)
-        view.retained += _retains(cell) - _retains(before)
         _put(view.cursors, name, cell)
+        retains = cell is not None and cell.retain and not cell.dropped
+        if retains or name in view.retaining:
+            _put(view.retaining, name, cell if retains else None)
+            view.retain_floor_known = None
         self._cells[Kind.CURSOR, name.encode()] = cell
 
     def put_pin(self, pin: int, cell: PinCell) -> None:
         self.view.pins[pin] = cell
         self._pinned.append(pin)
 
+    def is_new_pin(self, pin: int) -> bool:
+        """Whether the pin is of this batch, so that its index and boundary are not known yet."""
+        return pin in self._pinned
+
     def promise(self, ref: SnapshotRef) -> SnapshotRef:
         """An answer that names a pin; if the pin is of this batch, it is completed at its end."""
-        if ref.pin in self._pinned:
+        if self.is_new_pin(ref.pin):
             self._promised.append(ref)
         return ref
 
     def renew_pin(self, pin: int, cell: PinCell) -> None:
         self.view.pins[pin] = cell
-        self._cells[Kind.PIN, number_key(pin)] = cell
+        if not self.is_new_pin(pin):
+            self._cells[Kind.PIN, number_key(pin)] = cell
 
     def drop_pin(self, pin: int) -> None:
         del self.view.pins[pin]
-        if pin in self._pinned:
+        if self.is_new_pin(pin):
             self._pinned.remove(pin)
             return
-        self.changes.unpinned = [*self.changes.unpinned, pin]
+        self.changes.unpinned.append(pin)
         self._cells[Kind.PIN, number_key(pin)] = None
 
     def put_stage(self, name: str, cell: StageCell | None) -> None:
@@ -242,13 +311,13 @@ class Draft:
         return not (
             self._messages
             or self.blocks
-            or self._staged
+            or self.staged
             or self._died
-            or self._settled
+            or self._kept
             or self._leases
             or self._cells
             or self._pinned
-            or self._deletes
+            or self._seconds
             or not self.changes.empty()
         )
 
@@ -263,15 +332,16 @@ class Draft:
         """The batch, under the shard's next index; the draft must not be used afterwards."""
         view, changes = self.view, self.changes
         self._flush()
-        view.index = Index(view.index + 1)
+        view.index = self.index
         died = BitMap64()
         for why, seqs in sorted(self._died.items()):
-            changes.died = {**changes.died, int(why): pack_seqs(seqs)}
+            changes.died[int(why)] = pack_seqs(seqs)
             died |= seqs
-        changes.settled = pack_seqs(self._settled)
-        if self._staged:
-            changes.staged = [(name, 1) for name, _ in self._staged]
-            self.blocks.extend(block for _, block in self._staged)
+        if self._kept:
+            changes.settled = pack_seqs(self._kept)
+        if self.staged:
+            changes.staged = [(name, 1) for name, _ in self.staged]
+            self.blocks.extend(block for _, block in self.staged)
         for pin in self._pinned:
             # A pin shows its own batch, whose index is known only now.
             cell = view.pins[pin]
@@ -282,22 +352,34 @@ class Draft:
         changes.pinned = self._pinned
         changes.cells = self._encode_cells()
         view.layers.append(
-            Layer(view.index, view.last_seq, self.keys, died, self.deletes, changes.purged)
+            Layer(
+                view.index,
+                view.last_seq,
+                self.keys,
+                died,
+                self._kept,
+                self.deletes,
+                changes.passed,
+                changes.purged,
+                self.staged,
+                frozenset(self.ended_stages),
+            )
         )
         return Batch(view.shard, view.index, self.now, changes, self.blocks)
 
     def _encode_cells(self) -> list[tuple[int, bytes, bytes | None]]:
-        for lease, state in self._leases.items():
-            self._cells[Kind.LEASE, number_key(lease)] = None if state is None else state.cell()
-        for second in sorted(self._deletes):
-            waiting = self.view.deletes.get(second)
-            self._cells[Kind.DELETES, number_key(second)] = (
-                None if waiting is None else DeletesCell(pack_seqs(waiting))
-            )
-        return [
+        cells = [
             (int(kind), key, None if cell is None else encode_cell(cell))
             for (kind, key), cell in self._cells.items()
         ]
+        for lease, state in self._leases.items():
+            value = None if state is None else encode_cell(state.cell())
+            cells.append((int(Kind.LEASE), number_key(lease), value))
+        for second in self._seconds:
+            waiting = self.view.deletes.get(second)
+            value = None if waiting is None else encode_cell(DeletesCell(pack_seqs(waiting)))
+            cells.append((int(Kind.DELETES), number_key(second), value))
+        return cells
 
 
 class Desk:
@@ -329,10 +411,6 @@ def _put(cells: dict[K, T], key: K, cell: T | None) -> None:
         cells.pop(key, None)
     else:
         cells[key] = cell
-
-
-def _retains(cell: CursorCell | None) -> int:
-    return int(cell is not None and cell.retain and not cell.dropped)
 
 
 def _pin_at(cell: PinCell, view: View) -> PinCell:

@@ -68,7 +68,7 @@ class Ledger(Protocol):
         ...
 
     def kept(self, upto: int) -> BitMap64:
-        """Rows up to `upto` that are kept and not dead."""
+        """Rows up to `upto` that are kept and not dead, as a set of the caller's own."""
         ...
 
     def merge(self, pin: int, into: int) -> None:
@@ -86,6 +86,7 @@ def fold(
     changes = batch.changes
     visible = batch.blocks[: len(changes.firsts)]
     rows = sum(block.count for block in visible) + sum(n for _, _, n in changes.published)
+    last_seq = meta.last_seq + rows
     died = list(meta.died)
     newest = meta.intervals[-1].pin
     dead = BitMap64()
@@ -94,19 +95,20 @@ def fold(
         died[why] += len(seqs)
         ledger.mark(newest, Mark.DEAD, seqs)
         dead |= seqs
-    if changes.settled:
-        ledger.mark(newest, Mark.KEPT, unpack_seqs(changes.settled))
     if changes.passed:
         passed = ledger.kept(changes.passed)
+        passed.remove_range(0, meta.floor + 1)
         if passed:
             died[Death.SETTLED] += len(passed)
             ledger.mark(newest, Mark.DEAD, passed)
-    last_seq = meta.last_seq + rows
+    if changes.settled:
+        ledger.mark(newest, Mark.KEPT, unpack_seqs(changes.settled))
     intervals = meta.intervals
     if changes.purged:
-        above = last_seq - changes.purged
+        # Rows above the purge are all of this batch, and those of them that died are in `dead`.
         dead.remove_range(0, changes.purged + 1)
-        died[Death.PURGED] += meta.published + rows - sum(died) - (above - len(dead))
+        above = last_seq - changes.purged - len(dead)
+        died[Death.PURGED] += meta.published + rows - sum(died) - above
         intervals = (*intervals[:-1], Interval(newest, changes.purged))
     for pin in changes.unpinned:
         intervals = _merge(intervals, pin, ledger)

@@ -2,7 +2,10 @@
 
 Rule 1: a pin shows the shard as of its own batch, and always the same rows while it stands.
 Rule 2: a cursor never skips. Where rows it has not read are gone, it is refused until it is reset.
-Rule 3: a cursor never falls back by itself, except to where a takeover or a lost pin sends it.
+Rule 3: a cursor never falls back by itself, except to where a takeover sends it.
+Rule 4: a position's snapshot start is the last boundary that was read up to. A cursor that lost its
+pin in the middle of a snapshot goes on where it was, but keeps that start until it reaches the
+end of another snapshot: only there does it hold a state that the shard ever had.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from millrace.core.model import (
     StageCell,
     Start,
 )
+from millrace.core.publish import check_deletes
 from millrace.core.takeover import resume
 from millrace.core.view import View
 from millrace.errors import (
@@ -37,6 +41,7 @@ from millrace.errors import (
     Invalid,
     NotFound,
     Refused,
+    Retry,
     SnapshotExpired,
     Stale,
     TooLarge,
@@ -125,38 +130,58 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
     if isinstance(cell, Refused):
         return cell
     pin = view.pins.get(cell.pin)
-    floor = pin.floor if pin is not None else view.pointers.floor
-    back = resume(view.takeovers, view.history, view.last_seq, floor, cell.position)
-    if back == 0:
-        return CursorExpired(
-            f"cursor {command.name!r} stands at {cell.position.seq}, behind rows that are gone "
-            f"(up to {floor}); reset it to start over"
-        )
-    after = max(command.after, cell.position.seq)
+    is_new = draft.is_new_pin(cell.pin)
+    floor = view.pointers.floor if pin is None or is_new else pin.floor
+    position = cell.position
+    back = resume(view.takeovers, view.history, view.last_seq, floor, position)
     if back is not None:
-        after = back
-    elif pin is None and cell.position.seq < cell.position.snapshot_end:
-        # It stopped in the middle of a snapshot whose pin has gone by age: rows before its place
-        # may have been replaced by rows that only a new snapshot shows.
-        after = max(command.after if command.after > cell.position.seq else 0, 0)
-        after = after or cell.position.snapshot_start
-    if pin is not None and pin.boundary > after and back is None:
-        renewed = msgspec.structs.replace(pin, deadline_ms=draft.now + command.pin_ms)
-        draft.renew_pin(cell.pin, renewed)
-        return draft.promise(_ref(view, cell.pin, pin, after))
+        if back == 0 or back < floor:
+            return _expired(command.name, position, floor)
+        position = Position(view.history, back, back, back)
+    after, start = position.seq, _boundary(position)
+    if back is None and after < command.after and _is_known(view, command):
+        after = command.after
+        if pin is not None and pin.boundary == after:
+            start = after
     if view.last_seq <= after:
         return None
-    if len(view.pins) >= limits.PINS_MAX and pin is None:
-        return _too_many_pins()
+    if pin is not None and back is None:
+        if is_new:
+            return draft.promise(_ref(view, cell.pin, pin, after, start))
+        if pin.boundary > after:
+            until = max(pin.deadline_ms, draft.now + command.pin_ms)
+            renewed = msgspec.structs.replace(pin, deadline_ms=until)
+            draft.renew_pin(cell.pin, renewed)
+            return _ref(view, cell.pin, renewed, after, start)
     if pin is not None:
         draft.drop_pin(cell.pin)
+    elif len(view.pins) >= limits.PINS_MAX:
+        return _too_many_pins()
     number = _pin(draft, command.pin_ms, command.name, retain=cell.retain)
-    draft.put_cursor(command.name, msgspec.structs.replace(cell, pin=number))
-    return draft.promise(_ref(view, number, view.pins[number], after))
+    draft.put_cursor(command.name, msgspec.structs.replace(cell, pin=number, position=position))
+    return draft.promise(_ref(view, number, view.pins[number], after, start))
 
 
-def _ref(view: View, number: int, pin: PinCell, after: int) -> SnapshotRef:
-    return SnapshotRef(number, view.history, after, pin.retain, pin.index, pin.boundary)
+def _expired(name: str, position: Position, floor: int) -> CursorExpired:
+    if position.seq < floor:
+        why = f"behind rows that are gone (up to {floor})"
+    else:
+        why = "in a history of which nothing is shared that it could go on from"
+    return CursorExpired(f"cursor {name!r} stands at {position.seq}, {why}; reset it to start over")
+
+
+def _is_known(view: View, command: NextSnapshot) -> bool:
+    """Whether `after` is a place in the present history."""
+    return command.history in (b"", view.history) and command.after <= view.last_seq
+
+
+def _boundary(position: Position) -> int:
+    """The last boundary that was read up to."""
+    return position.snapshot_start if position.seq < position.snapshot_end else position.seq
+
+
+def _ref(view: View, number: int, pin: PinCell, after: int, start: int) -> SnapshotRef:
+    return SnapshotRef(number, view.history, after, pin.retain, pin.index, pin.boundary, start)
 
 
 def check_commit(draft: Draft, command: CommitCursor) -> Refused | None:
@@ -166,31 +191,37 @@ def check_commit(draft: Draft, command: CommitCursor) -> Refused | None:
         return cell
     if new.history != view.history:
         return Stale("the snapshot is of a history that was replaced; read again", field="position")
-    if not new.snapshot_start <= new.seq <= new.snapshot_end <= view.last_seq:
+    if not 0 <= new.snapshot_start <= new.seq <= new.snapshot_end <= view.last_seq:
         return Invalid(
             f"{new.seq} is not within the snapshot {new.snapshot_start}–{new.snapshot_end}",
             field="position",
         )
-    if new.seq < cell.position.seq:
-        return Stale(
-            f"the cursor stands at {cell.position.seq} already; reset it to go back",
-            field="position",
-        )
-    if new.seq < new.snapshot_end and cell.pin not in view.pins:
-        return SnapshotExpired("the snapshot's pin was dropped; read it again from its start")
+    place = view.place_of(cell)
+    if new.seq < place:
+        return Stale(f"the cursor stands at {place} already; reset it to go back", field="position")
+    if new.seq < new.snapshot_end:
+        pin = view.pins.get(cell.pin)
+        if pin is None or pin.boundary != new.snapshot_end:
+            return SnapshotExpired(
+                "the snapshot's pin was dropped; read on in a new one, and commit that"
+            )
     return None
 
 
 def do_commit(draft: Draft, command: CommitCursor) -> CursorCell:
     view, new = draft.view, command.position
     cell = view.cursors[command.name]
-    pin = cell.pin
+    pin, old = cell.pin, cell.position
     if new.seq == new.snapshot_end:
         new = Position(new.history, new.seq, new.seq, new.seq)
         held = view.pins.get(pin)
         if held is not None and 0 < held.boundary <= new.seq:
             draft.drop_pin(pin)
             pin = 0
+    elif old.seq < old.snapshot_end and new.snapshot_start < old.snapshot_end:
+        # It left an earlier snapshot in the middle: no boundary was reached since that one began.
+        start = min(old.snapshot_start, new.snapshot_start)
+        new = msgspec.structs.replace(new, snapshot_start=start)
     moved = msgspec.structs.replace(cell, position=new, moved_ms=draft.now, pin=pin)
     draft.put_cursor(command.name, moved)
     if cell.retain:
@@ -243,7 +274,7 @@ def do_pin(draft: Draft, command: Pin) -> SnapshotRef | Refused:
     if len(view.pins) >= limits.PINS_MAX:
         return _too_many_pins()
     number = _pin(draft, command.pin_ms, "", retain=False)
-    return draft.promise(_ref(view, number, view.pins[number], 0))
+    return draft.promise(_ref(view, number, view.pins[number], 0, 0))
 
 
 def _too_many_pins() -> TooLarge:
@@ -277,8 +308,11 @@ def do_unpin(draft: Draft, pin: int) -> bool:
 # --- Stages ------------------------------------------------------------------------------------
 
 
-def check_stage(draft: Draft, command: Stage) -> Refused | None:
+def check_stage(draft: Draft, command: Stage) -> Refused | Retry | None:
     view = draft.view
+    if command.stage in draft.ended_stages:
+        # A batch stages before it publishes, so that these rows would be taken for the old stage's.
+        return Retry("a stage of this name is just being published or dropped", field="stage")
     cell = view.stages.get(command.stage)
     if cell is None and len(view.stages) >= limits.STAGES_MAX:
         return TooLarge(
@@ -293,9 +327,7 @@ def check_stage(draft: Draft, command: Stage) -> Refused | None:
             field="stage",
             limit=limits.STAGE_ROWS_MAX,
         )
-    if not view.spec.keyed and len(command.rows.bodies.validity):
-        return Invalid("a message without a body deletes its key: the queue is not keyed")
-    return None
+    return check_deletes(view, command.rows)
 
 
 def do_stage(draft: Draft, command: Stage) -> int:
@@ -320,34 +352,60 @@ def do_drop_stage(draft: Draft, name: str) -> bool:
 def do_tick(draft: Draft) -> None:
     """Let go of what is older than its limit; bounded by what a shard may remember."""
     view, now = draft.view, draft.now
-    for number, pin in sorted(view.pins.items()):
-        if 0 < pin.deadline_ms <= now and pin.index:
-            do_unpin(draft, number)
-    for name, stage in sorted(view.stages.items()):
-        if stage.time_ms + limits.STAGE_MS_MAX <= now:
-            do_drop_stage(draft, name)
-    for name, producer in sorted(view.producers.items()):
-        if producer.time_ms + limits.PRODUCER_REMEMBERED_MS <= now:
-            draft.put_producer(name, None)
-    while view.ended and view.leases[view.ended[0]].ended_ms + limits.LEASE_REMEMBERED_MS <= now:
-        draft.drop_lease(view.ended.popleft())
-    _drop_retaining(draft)
+    for number in sorted(number for number, pin in view.pins.items() if _is_pin_due(pin, now)):
+        do_unpin(draft, number)
+    for name in sorted(name for name, stage in view.stages.items() if _is_stage_due(stage, now)):
+        do_drop_stage(draft, name)
+    while _is_producer_due(view, now):
+        draft.put_producer(next(iter(view.producers)), None)
+    while _is_lease_due(view, now):
+        draft.forget_lease()
+    for name in sorted(n for n, c in view.retaining.items() if _is_retaining_due(view, c, now)):
+        draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
+        draft.pass_to(view.retain_floor())
     _expire_deletes(draft)
 
 
-def _drop_retaining(draft: Draft) -> None:
-    view = draft.view
-    if not view.retained:
-        return
-    for name, cell in sorted(view.cursors.items()):
-        if not cell.retain or cell.dropped:
-            continue
-        too_old = cell.moved_ms + limits.CURSOR_RETAIN_MS_MAX <= draft.now
-        too_far = view.last_seq - cell.position.seq > limits.CURSOR_RETAIN_ROWS_MAX
-        behind = view.last_seq > cell.position.seq
-        if behind and (too_old or too_far):
-            draft.put_cursor(name, msgspec.structs.replace(cell, dropped=True))
-            draft.pass_to(view.retain_floor())
+def tick_due(view: View, now: int) -> bool:
+    """Whether a tick at `now` may change anything; cheap enough to be asked every second."""
+    oldest = view.deletes.oldest()
+    return (
+        (oldest is not None and _is_second_due(view, oldest, now))
+        or _is_lease_due(view, now)
+        or _is_producer_due(view, now)
+        or any(_is_pin_due(pin, now) for pin in view.pins.values())
+        or any(_is_stage_due(stage, now) for stage in view.stages.values())
+        or any(_is_retaining_due(view, cell, now) for cell in view.retaining.values())
+    )
+
+
+def _is_pin_due(pin: PinCell, now: int) -> bool:
+    return pin.index > 0 and pin.deadline_ms <= now
+
+
+def _is_stage_due(stage: StageCell, now: int) -> bool:
+    return stage.time_ms + limits.STAGE_MS_MAX <= now
+
+
+def _is_producer_due(view: View, now: int) -> bool:
+    oldest = next(iter(view.producers.values()), None)
+    return oldest is not None and oldest.time_ms + limits.PRODUCER_REMEMBERED_MS <= now
+
+
+def _is_lease_due(view: View, now: int) -> bool:
+    return bool(view.ended) and view.ended[0][0] + limits.LEASE_REMEMBERED_MS <= now
+
+
+def _is_retaining_due(view: View, cell: CursorCell, now: int) -> bool:
+    """A cursor that is not behind keeps nothing; rows that no worker was given are not kept."""
+    place = view.place_of(cell)
+    is_old = cell.moved_ms + limits.CURSOR_RETAIN_MS_MAX <= now
+    is_far = view.pointers.next - 1 - place > limits.CURSOR_RETAIN_ROWS_MAX
+    return place < view.last_seq and (is_old or is_far)
+
+
+def _is_second_due(view: View, second: int, now: int) -> bool:
+    return (second + 1) * 1000 + view.spec.keep_deletes_ms <= now
 
 
 def _expire_deletes(draft: Draft) -> None:
@@ -355,42 +413,13 @@ def _expire_deletes(draft: Draft) -> None:
     view = draft.view
     floor = view.retain_floor()
     died = BitMap64()
-    for second in sorted(view.deletes):
-        if (second + 1) * 1000 + view.spec.keep_deletes_ms > draft.now:
+    for second, seqs in view.deletes:
+        if not _is_second_due(view, second, draft.now) or seqs.min() > floor:
             break
-        seen = view.deletes[second].copy()
-        if seen.max() > floor:
-            seen.remove_range(floor + 1, seen.max() + 1)
-        died |= seen
+        died |= seqs
+    if died and died.max() > floor:
+        died.remove_range(floor + 1, died.max() + 1)
     if died:
         draft.die(Death.EXPIRED, died)
         purged = max(view.pointers.floor, died.max())
         draft.put_pointers(msgspec.structs.replace(view.pointers, floor=purged))
-
-
-def tick_due(view: View, now: int) -> bool:
-    """Whether a tick at `now` would change anything; cheap enough to be asked every second."""
-    if any(0 < pin.deadline_ms <= now for pin in view.pins.values()):
-        return True
-    if any(s.time_ms + limits.STAGE_MS_MAX <= now for s in view.stages.values()):
-        return True
-    if view.ended and view.leases[view.ended[0]].ended_ms + limits.LEASE_REMEMBERED_MS <= now:
-        return True
-    if any((second + 1) * 1000 + view.spec.keep_deletes_ms <= now for second in view.deletes):
-        return True
-    return any(
-        p.time_ms + limits.PRODUCER_REMEMBERED_MS <= now for p in view.producers.values()
-    ) or (view.retained > 0 and _retaining_due(view, now))
-
-
-def _retaining_due(view: View, now: int) -> bool:
-    return any(
-        cell.retain
-        and not cell.dropped
-        and view.last_seq > cell.position.seq
-        and (
-            cell.moved_ms + limits.CURSOR_RETAIN_MS_MAX <= now
-            or view.last_seq - cell.position.seq > limits.CURSOR_RETAIN_ROWS_MAX
-        )
-        for cell in view.cursors.values()
-    )

@@ -2,7 +2,7 @@
 
 Cells are what a shard remembers besides its rows. They are kept as bytes by the store, which does
 not look into them, and as these values by the decider. Their fields are positional on disk
-(`docs/formats/cells.md`): append, never reorder.
+(`docs/formats/cell.md`): append, never reorder.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Literal, NewType
 
 import msgspec
 from pyroaring import BitMap64
+
+from millrace.errors import Corrupt
 
 Seq = NewType("Seq", int)
 """Number of a message within its shard, from 1; 0 means "before the first"."""
@@ -140,6 +142,9 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     """(deliveries, failures) of the seqs for which they are not (1, 0)."""
     deadlines: dict[int, int] = {}
     """Deadlines of the seqs that were extended apart from the rest."""
+    index: int = 0
+    """The batch that made it. A receipt of an earlier history speaks of this lease only if that
+    history is shared up to here: lease ids are given anew for what a takeover has lost."""
 
 
 class ProducerCell(msgspec.Struct, frozen=True, array_like=True):
@@ -261,9 +266,6 @@ class Start(Enum):
     END = "end"
 
 
-NO_SEQS = BitMap64()
-
-
 def pack_seqs(seqs: BitMap64) -> bytes:
     """The portable roaring form, the same bytes for the same set; empty for the empty set."""
     if not seqs:
@@ -273,5 +275,14 @@ def pack_seqs(seqs: BitMap64) -> bytes:
 
 
 def unpack_seqs(data: bytes) -> BitMap64:
-    """The set that `pack_seqs` packed."""
-    return BitMap64.deserialize(data) if data else BitMap64()
+    """The set that `pack_seqs` packed.
+
+    Raises:
+        Corrupt: the bytes are no set.
+    """
+    if not data:
+        return BitMap64()
+    try:
+        return BitMap64.deserialize(data)
+    except ValueError as error:
+        raise Corrupt(f"{len(data)} bytes are no set of seqs: {error}") from error

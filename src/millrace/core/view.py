@@ -7,14 +7,15 @@ holds nothing that could not be loaded again: when an append fails, the view is 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Iterable
 
 import msgspec
 from pyroaring import BitMap64
 
+from millrace.core.block import Block
 from millrace.core.codec import decode_cell
 from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.deletes import Deletes
 from millrace.core.fold import ShardMeta
 from millrace.core.model import (
     CatalogCell,
@@ -39,6 +40,10 @@ from millrace.core.model import (
     pack_seqs,
     unpack_seqs,
 )
+from millrace.core.takeover import resume
+
+DEADLINES_SPARE = 1_000
+"""Deadlines that may be out of date, besides as many as there are leases."""
 
 
 class LeaseState:
@@ -51,14 +56,16 @@ class LeaseState:
         "ended_ms",
         "freed",
         "id",
+        "index",
         "open",
         "overtaken",
         "settled",
         "superseded",
     )
 
-    def __init__(self, lease: LeaseId, seqs: BitMap64, deadline_ms: int) -> None:
+    def __init__(self, lease: LeaseId, index: int, seqs: BitMap64, deadline_ms: int) -> None:
         self.id = lease
+        self.index = index
         self.open = seqs
         self.deadline_ms = deadline_ms
         self.freed = BitMap64()
@@ -71,7 +78,7 @@ class LeaseState:
 
     @classmethod
     def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
-        state = cls(lease, unpack_seqs(cell.open), cell.deadline_ms)
+        state = cls(lease, cell.index, unpack_seqs(cell.open), cell.deadline_ms)
         state.freed = unpack_seqs(cell.freed)
         state.settled = unpack_seqs(cell.settled)
         state.overtaken = unpack_seqs(cell.overtaken)
@@ -90,8 +97,9 @@ class LeaseState:
             pack_seqs(self.overtaken),
             pack_seqs(self.superseded),
             self.ended_ms,
-            dict(sorted(self.counts.items())),
-            dict(sorted(self.deadlines.items())),
+            dict(sorted(self.counts.items())) if self.counts else {},
+            dict(sorted(self.deadlines.items())) if self.deadlines else {},
+            self.index,
         )
 
     def deadline_of(self, seq: int) -> int:
@@ -108,14 +116,19 @@ class LeaseState:
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """What a batch that is not yet folded did to keys and rows."""
+    """What a batch that is not yet folded did to keys, rows and stages."""
 
     index: Index
     last_seq: int
     keys: dict[bytes, int]
     died: BitMap64
+    kept: BitMap64
     deletes: BitMap64
+    passed: int
     purged: int
+    staged: list[tuple[str, Block]]
+    ended: frozenset[str]
+    """Stages that were published or dropped; `staged` comes before them."""
 
 
 class Facts:
@@ -155,10 +168,11 @@ class View:
         self.pointers = Pointers()
         self.leases: dict[int, LeaseState] = {}
         self.producers: dict[str, ProducerCell] = {}
+        """The one that was used longest ago comes first."""
         self.cursors: dict[str, CursorCell] = {}
         self.pins: dict[int, PinCell] = {}
         self.stages: dict[str, StageCell] = {}
-        self.deletes: dict[int, BitMap64] = {}
+        self.deletes = Deletes()
         self.takeovers: list[TakeoverCell] = []
         self.queues: dict[bytes, QueueCell] = {}
         self.catalog: CatalogCell | None = None
@@ -170,10 +184,16 @@ class View:
         """Delivered before, and ready again."""
         self.deadlines: list[tuple[int, int]] = []
         """A heap of (deadline, lease); may hold deadlines that were moved since."""
-        self.ended: deque[int] = deque()
-        """Leases that are only remembered, oldest end first."""
-        self.retained = 0
+        self.deadlines_max = DEADLINES_SPARE
+        """Where the heap is built anew, without those that were moved."""
+        self.ended: list[tuple[int, int]] = []
+        """A heap of (end, lease): the leases that are only remembered."""
+        self.retaining: dict[str, CursorCell] = {}
         """Retaining cursors that were not dropped."""
+        self.refreshed_ms = 0
+        """When retaining cursors that wait at the end were last seen to do so."""
+        self.retain_floor_known: int | None = None
+        """What `retain_floor` found, until a retaining cursor moves."""
         self.hidden = BitMap64()
         """Within (.., scanned]: rows from `next` on that no worker gets."""
         self.scanned = 0
@@ -224,7 +244,7 @@ class View:
             case StageCell() as cell:
                 self.stages[key.decode()] = cell
             case DeletesCell() as cell:
-                self.deletes[number(key)] = unpack_seqs(cell.seqs)
+                self.deletes.add(number(key), unpack_seqs(cell.seqs))
             case TakeoverCell() as cell:
                 self.takeovers.append(cell)
             case QueueCell() as cell:
@@ -234,18 +254,31 @@ class View:
 
     def _derive(self) -> None:
         self.scanned = self.pointers.next - 1
-        self.retained = sum(c.retain and not c.dropped for c in self.cursors.values())
-        ended = []
+        oldest_first = sorted(self.producers.items(), key=lambda item: item[1].time_ms)
+        self.producers = dict(oldest_first)
+        self.retaining = {
+            name: cell for name, cell in self.cursors.items() if cell.retain and not cell.dropped
+        }
         for lease in self.leases.values():
             if lease.ended_ms:
-                ended.append((lease.ended_ms, lease.id))
+                self.ended.append((lease.ended_ms, lease.id))
                 continue
             self.holder.update(dict.fromkeys(lease.open, lease.id))
             self.holder.update(dict.fromkeys(lease.freed, lease.id))
             self.returned |= lease.freed
-            for deadline in sorted({lease.deadline_ms, *lease.deadlines.values()}):
-                heapq.heappush(self.deadlines, (deadline, lease.id))
-        self.ended.extend(lease for _, lease in sorted(ended))
+        heapq.heapify(self.ended)
+        self.gather_deadlines()
+
+    def gather_deadlines(self) -> None:
+        """Build the heap of deadlines anew, without those that were moved or have ended."""
+        self.deadlines = [
+            (deadline, lease.id)
+            for lease in self.leases.values()
+            if not lease.ended_ms
+            for deadline in sorted({lease.deadline_ms, *lease.deadlines.values()})
+        ]
+        heapq.heapify(self.deadlines)
+        self.deadlines_max = 2 * len(self.deadlines) + DEADLINES_SPARE
 
     # --- What is asked of it ----------------------------------------------------------------
 
@@ -255,20 +288,26 @@ class View:
 
     def folded(self, index: Index) -> None:
         """The store now holds every batch up to `index`: it answers for them from here on."""
-        while self.layers and self.layers[0].index <= index:
-            self.stored_seq = self.layers.pop(0).last_seq
+        layers = self.layers
+        while layers and layers[0].index <= index:
+            self.stored_seq = layers.pop(0).last_seq
+        # What was fetched before is older than the layers that are left.
+        self.facts.clear()
+
+    def place_of(self, cell: CursorCell) -> int:
+        """The seq up to which the cursor has read, as far as its history is shared."""
+        if cell.position.history == self.history:
+            return cell.position.seq
+        back = resume(self.takeovers, self.history, self.last_seq, 0, cell.position)
+        return cell.position.seq if back is None else back
 
     def retain_floor(self) -> Seq:
         """The seq up to which every retaining cursor has read; the last seq if there is none."""
-        if not self.retained:
+        if not self.retaining:
             return self.last_seq
-        return Seq(
-            min(
-                cell.position.seq
-                for cell in self.cursors.values()
-                if cell.retain and not cell.dropped
-            )
-        )
+        if self.retain_floor_known is None:
+            self.retain_floor_known = min(map(self.place_of, self.retaining.values()))
+        return Seq(self.retain_floor_known)
 
 
 def number(key: bytes) -> int:

@@ -1,243 +1,27 @@
-"""The rules of work: publish, lease, settle, release, extend, purge.
+"""The rules of work: lease, settle, release, extend, purge.
 
-Rule 1: check first, change after. A check that needs the store returns `Need`, unchanged.
-Rule 2: a producer's number is looked at before anything else, so that a late retry of an old
-revision never becomes the newest.
-Rule 3: a message that was delivered and not ended is in exactly one lease: its latest.
+Rule 1: check first, change after. A check that needs the store returns `Need`.
+Rule 2: a message that was delivered and not ended is in exactly one lease: its latest.
+Rule 3: a receipt holds as long as its lease is the message's latest, past the deadline too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import Block
-from millrace.core.commands import (
-    Extend,
-    Lease,
-    Leased,
-    Need,
-    Numbered,
-    Outcome,
-    Publish,
-    Published,
-    PublishStaged,
-    Release,
-    Settle,
-)
+from millrace.core.block import key_list as key_list
+from millrace.core.commands import Extend, Lease, Leased, Need, Outcome, Release, Settle
 from millrace.core.draft import Draft
-from millrace.core.model import Death, LeaseId, ProducerCell, Seq
-from millrace.core.takeover import shared_seq
+from millrace.core.model import Death, LeaseId, Seq
+from millrace.core.takeover import shared_index
 from millrace.core.view import LeaseState, View
-from millrace.errors import (
-    Full,
-    Gone,
-    Invalid,
-    NotFound,
-    OutOfOrder,
-    Refused,
-    Retry,
-    Stale,
-    Superseded,
-)
-
-# --- Publish -----------------------------------------------------------------------------------
-
-
-def check_publish(draft: Draft, command: Publish) -> Published | Refused | Need | None:
-    """None: it may be done. `Published`: it was done before."""
-    repeat = _check_number(draft.view, command.numbered)
-    if repeat is not None:
-        return repeat
-    rows = command.rows
-    if not draft.view.spec.keyed:
-        deletes = (
-            bool(len(rows.bodies.validity))
-            if isinstance(rows, Block)
-            else any(message.body is None for message in rows)
-        )
-        return _NO_DELETES if deletes else None
-    return _need_keys(draft, key_list(rows))
-
+from millrace.errors import Full, Gone, NotFound, Refused, Retry, Stale, Superseded
 
 DELETED = NotFound("the queue was deleted", field="queue")
-
-_NO_DELETES = Invalid("a message without a body deletes its key: the queue is not keyed")
-
-
-def do_publish(draft: Draft, command: Publish) -> Published:
-    rows = command.rows
-    first = draft.put_rows(rows)
-    count = rows.count if isinstance(rows, Block) else len(rows)
-    if draft.view.spec.keyed:
-        deletes = (
-            rows.deletes()
-            if isinstance(rows, Block)
-            else [at for at, message in enumerate(rows) if message.body is None]
-        )
-        _supersede(draft, first, key_list(rows), deletes)
-    _remember_number(draft, command.numbered, first, count)
-    return Published(first, count)
-
-
-def key_list(rows: Block | Sequence[object]) -> list[bytes | None]:
-    """Every row's key."""
-    if isinstance(rows, Block):
-        return rows.key_list()
-    return [message.key for message in rows]  # type: ignore[attr-defined]
-
-
-def _need_keys(draft: Draft, keys: list[bytes | None]) -> Need | None:
-    known = draft.view.facts.keys
-    missing = [key for key in keys if key is not None and key not in known]
-    return Need(draft.view.shard, keys=tuple(missing)) if missing else None
-
-
-def _supersede(draft: Draft, first: int, keys: list[bytes | None], deletes: list[int]) -> None:
-    """End the older revisions of these keys, within the batch too."""
-    view = draft.view
-    older: list[int] = []
-    newest = draft.keys
-    layers = [layer.keys for layer in reversed(view.layers)]
-    stored = view.facts.keys
-    for seq, key in enumerate(keys, first):
-        if key is None:
-            continue
-        old = newest.get(key, 0)
-        if not old:
-            for layer in layers:
-                old = layer.get(key, 0)
-                if old:
-                    break
-            else:
-                old = stored[key]
-        if old:
-            older.append(old)
-        newest[key] = seq
-    died = draft.still_live(BitMap64(older))
-    if died:
-        if view.holder:
-            _supersede_leased(draft, died)
-        draft.die(Death.SUPERSEDED, died)
-    if deletes:
-        # A delete that the same publish has superseded again is dead already.
-        draft.put_deletes(BitMap64([first + at for at in deletes]) - died)
-        draft.deletes |= BitMap64([first + at for at in deletes])
-
-
-def _supersede_leased(draft: Draft, died: BitMap64) -> None:
-    view = draft.view
-    for seq in died:
-        holder = view.holder.pop(seq, None)
-        if holder is None:
-            continue
-        lease = view.leases[holder]
-        lease.open.discard(seq)
-        lease.freed.discard(seq)
-        lease.superseded.add(seq)
-        view.returned.discard(seq)
-        _end_if_done(draft, lease)
-        draft.put_lease(lease)
-
-
-# --- Producers ---------------------------------------------------------------------------------
-
-
-def _check_number(view: View, numbered: Numbered | None) -> Published | Refused | None:
-    if numbered is None:
-        return None
-    cell = view.producers.get(numbered.producer)
-    if cell is None:
-        if len(view.producers) >= limits.PRODUCERS_MAX:
-            return Refused(
-                f"the queue remembers {limits.PRODUCERS_MAX} producers and takes no new one",
-                field="producer",
-                limit=limits.PRODUCERS_MAX,
-            )
-        if numbered.mode == "dense" and numbered.number != 1:
-            return OutOfOrder("this producer is new here and begins at 1", expected=1)
-        return None
-    if cell.mode != numbered.mode:
-        return Invalid(
-            f"producer {numbered.producer!r} is {cell.mode} here, not {numbered.mode}",
-            field="mode",
-        )
-    if numbered.number <= cell.last:
-        for number, first, count in cell.recent:
-            if number == numbered.number:
-                return Published(Seq(first), count, repeated=True)
-        return Published(None, 0, repeated=True)
-    if numbered.mode == "dense" and numbered.number != cell.last + 1:
-        return OutOfOrder(
-            f"number {numbered.number} came too early: {cell.last + 1} is expected",
-            expected=cell.last + 1,
-        )
-    if numbered.mode == "range" and numbered.after != cell.last:
-        return OutOfOrder(
-            f"the range ({numbered.after}, {numbered.number}] overlaps what was published "
-            f"up to {cell.last}",
-            expected=cell.last,
-        )
-    return None
-
-
-def _remember_number(draft: Draft, numbered: Numbered | None, first: int, count: int) -> None:
-    if numbered is None:
-        return
-    cell = draft.view.producers.get(numbered.producer)
-    recent = cell.recent if cell else ()
-    keep = limits.PRODUCER_ANSWERS_MAX - 1
-    draft.put_producer(
-        numbered.producer,
-        ProducerCell(
-            numbered.mode,
-            numbered.number,
-            draft.now,
-            (*recent[-keep:], (numbered.number, first, count)),
-        ),
-    )
-
-
-# --- Staged rows -------------------------------------------------------------------------------
-
-
-def check_publish_staged(draft: Draft, command: PublishStaged) -> Published | Refused | Need | None:
-    view = draft.view
-    repeat = _check_number(view, command.numbered)
-    if repeat is not None:
-        return repeat
-    if len(set(command.stages)) != len(command.stages):
-        return Invalid("a stage is named twice", field="stages")
-    for name in command.stages:
-        if name not in view.stages:
-            return NotFound(f"there is no stage {name!r}; it may have gone by age", field="stages")
-    if not view.spec.keyed:
-        return None
-    missing = tuple(name for name in command.stages if name not in view.facts.stages)
-    if missing:
-        return Need(view.shard, stages=missing)
-    keys = [key for name in command.stages for key in view.facts.stages[name].keys]
-    return _need_keys(draft, keys)
-
-
-def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
-    view = draft.view
-    begin = Seq(view.last_seq + 1)
-    total = 0
-    for name in command.stages:
-        rows = view.stages[name].rows
-        first = draft.publish_stage(name, rows)
-        draft.put_stage(name, None)
-        total += rows
-        if view.spec.keyed:
-            facts = view.facts.stages.pop(name)
-            _supersede(draft, first, facts.keys, facts.deletes)
-    _remember_number(draft, command.numbered, begin, total)
-    return Published(begin, total)
 
 
 # --- Lease -------------------------------------------------------------------------------------
@@ -245,33 +29,42 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
 
 def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     view = draft.view
-    if len(view.holder) + command.count > limits.IN_FLIGHT_MAX:
-        return Full(
-            f"{len(view.holder)} messages are in flight; settle some first",
-            field="count",
-            limit=limits.IN_FLIGHT_MAX,
-        )
     _return_due(draft)
     wanted = command.count - len(view.returned)
-    return _need_hidden(draft, wanted) if wanted > 0 else None
+    if wanted <= 0:
+        return None
+    room = limits.IN_FLIGHT_MAX - len(view.holder)
+    if room <= 0:
+        # What was given back is in flight already: it is handed out again at the limit too.
+        return None if view.returned else _too_many_in_flight(view)
+    return _need_hidden(draft, min(wanted, room))
+
+
+def _too_many_in_flight(view: View) -> Full:
+    return Full(
+        f"{len(view.holder)} messages are in flight; settle some first",
+        field="count",
+        limit=limits.IN_FLIGHT_MAX,
+    )
 
 
 def do_lease(draft: Draft, command: Lease) -> Leased:
     """Messages that were given back come first: they are older than all that wait."""
     view = draft.view
     again = BitMap64(islice(view.returned, command.count)) if view.returned else BitMap64()
-    fresh = _take_fresh(draft, command.count - len(again))
+    room = limits.IN_FLIGHT_MAX - len(view.holder)
+    fresh = _take_fresh(draft, min(command.count - len(again), room))
     seqs = again | fresh if again else fresh
     deadline = draft.now + command.lease_ms
     if not seqs:
         return Leased(LeaseId(0), seqs, deadline, {})
-    lease = LeaseState(LeaseId(view.pointers.lease + 1), seqs, deadline)
+    lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, seqs, deadline)
     if again:
         _overtake(draft, lease, again)
     view.holder.update(dict.fromkeys(seqs, lease.id))
     draft.put_lease(lease)
     draft.push_deadline(deadline, lease.id)
-    upto = max(view.pointers.next, fresh[-1] + 1 if fresh else 0)
+    upto = fresh.max() + 1 if fresh else view.pointers.next
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto, lease=lease.id))
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
 
@@ -301,38 +94,35 @@ def _need_hidden(draft: Draft, wanted: int) -> Need | None:
         ready = view.scanned - view.pointers.next + 1
         if ready > 0:
             ready -= view.hidden.range_cardinality(view.pointers.next, view.scanned + 1)
+            if not ready:
+                _pass_over(draft)
         if ready >= wanted:
             return None
         low = max(view.scanned + 1, view.pointers.next)
         high = min(low + limits.CHUNK_ROWS - 1, view.last_seq)
-        if high > view.stored_seq:
-            if low <= view.stored_seq:
-                high = view.stored_seq
-            else:
-                _learn_own(draft, low, high)
-                continue
-        return Need(view.shard, hidden=(low, high))
+        if low <= view.stored_seq:
+            return Need(view.shard, hidden=(low, min(high, view.stored_seq)))
+        learn_hidden(draft, low, high, BitMap64())
     return None
 
 
-def _learn_own(draft: Draft, low: int, high: int) -> None:
-    """Rows that are not folded yet: the view alone knows which of them no worker gets."""
+def _pass_over(draft: Draft) -> None:
+    """Nothing but hidden rows in the window: they are not looked at again."""
     view = draft.view
-    own = draft.hidden()
-    for layer in view.layers:
-        own |= layer.died | layer.deletes
-    own &= BitMap64(range(low, high + 1))
-    view.hidden |= own
-    view.scanned = high
+    draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.scanned + 1))
+    view.hidden.clear()
 
 
 def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
-    """The store's answer to a need; what was decided since is added."""
+    """The store's answer to a need; what was decided since, and is not folded, is added."""
     view = draft.view
-    since = draft.hidden()
+    own = draft.hidden()
     for layer in view.layers:
-        since |= layer.died
-    view.hidden |= hidden | (since & BitMap64(range(low, high + 1)))
+        own |= layer.died
+        own |= layer.deletes
+    own &= BitMap64(range(low, high + 1))
+    view.hidden |= hidden
+    view.hidden |= own
     view.scanned = max(view.scanned, high)
 
 
@@ -343,17 +133,16 @@ def _take_fresh(draft: Draft, count: int) -> BitMap64:
         return BitMap64()
     if not view.spec.keyed:
         return BitMap64(range(low, min(low + count, view.last_seq + 1)))
-    taken: list[int] = []
+    taken = BitMap64()
     while low <= view.scanned and len(taken) < count:
         high = min(low + (count - len(taken)) - 1, view.scanned)
-        ready = BitMap64(range(low, high + 1)) - view.hidden
-        taken.extend(ready)
+        taken |= BitMap64(range(low, high + 1)) - view.hidden
         low = high + 1
-    if not taken and view.scanned >= view.pointers.next:
-        # Nothing but hidden rows: pass over them, so that they are not looked at again.
-        draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.scanned + 1))
-    view.hidden.remove_range(0, (taken[-1] if taken else view.scanned) + 1)
-    return BitMap64(taken)
+    if taken:
+        view.hidden.remove_range(0, taken.max() + 1)
+    elif view.scanned >= view.pointers.next:
+        _pass_over(draft)
+    return taken
 
 
 def _overtake(draft: Draft, lease: LeaseState, again: BitMap64) -> None:
@@ -363,20 +152,36 @@ def _overtake(draft: Draft, lease: LeaseState, again: BitMap64) -> None:
     touched: dict[int, LeaseState] = {}
     for seq in again:
         old = view.leases[view.holder[seq]]
-        deliveries, failures = old.counts.pop(seq, (1, 0))
+        deliveries, failures = old.counts_of(seq)
         if seq in old.open:
             # Nobody gave it back: its worker is taken for crashed.
             failures += 1
-            old.open.discard(seq)
-        else:
-            old.freed.discard(seq)
-        old.deadlines.pop(seq, None)
+        _take_out(old, seq)
         old.overtaken.add(seq)
         lease.counts[seq] = (deliveries + 1, failures)
         touched[old.id] = old
     for old in touched.values():
-        _end_if_done(draft, old)
         draft.put_lease(old)
+
+
+def _take_out(lease: LeaseState, seq: int) -> None:
+    """The message is this lease's no longer."""
+    lease.open.discard(seq)
+    lease.freed.discard(seq)
+    lease.counts.pop(seq, None)
+    lease.deadlines.pop(seq, None)
+
+
+def supersede_leased(draft: Draft, died: BitMap64) -> None:
+    """A newer revision replaced these messages: whoever holds one of them is told so."""
+    view = draft.view
+    holder = view.holder
+    for seq in [seq for seq in died if seq in holder]:
+        lease = view.leases[holder.pop(seq)]
+        _take_out(lease, seq)
+        lease.superseded.add(seq)
+        view.returned.discard(seq)
+        draft.put_lease(lease)
 
 
 # --- Settle, release, extend -------------------------------------------------------------------
@@ -390,14 +195,13 @@ def judge(draft: Draft, command: Settle | Release | Extend) -> Outcome:
         error = Gone("the lease is no longer remembered; whether it was settled cannot be known")
         return Outcome(BitMap64(), dict.fromkeys(seqs, error))
     if command.history != view.history:
-        shared = shared_seq(view.takeovers, command.history, view.history, view.last_seq) or 0
-        if seqs.max() > shared:
+        shared = shared_index(view.takeovers, command.history, view.history, view.index)
+        if shared is None or lease.index > shared:
             error = Gone("the receipt is of a history that was replaced")
             return Outcome(BitMap64(), dict.fromkeys(seqs, error))
-    open_ = lease.open
-    if seqs.issubset(open_):
+    if seqs.issubset(lease.open):
         return Outcome(seqs, {})
-    done = seqs & open_
+    done = seqs & lease.open
     if isinstance(command, Settle):
         done |= seqs & lease.settled
     elif isinstance(command, Release):
@@ -428,7 +232,6 @@ def do_settle(draft: Draft, command: Settle, outcome: Outcome) -> Outcome:
     lease.open -= done
     lease.settled |= done
     _forget(view, lease, done)
-    _end_if_done(draft, lease)
     draft.put_lease(lease)
     if view.spec.retention == "work":
         floor = view.retain_floor()
@@ -493,35 +296,21 @@ def _forget(view: View, lease: LeaseState, seqs: BitMap64) -> None:
         view.returned -= seqs
 
 
-def _end_if_done(draft: Draft, lease: LeaseState) -> None:
-    """A lease with nothing left to do is remembered for a while: it answers late retries."""
-    if lease.open or lease.freed or lease.ended_ms:
-        return
-    lease.ended_ms = draft.now
-    draft.remember_lease(lease.id)
-
-
 # --- Purge -------------------------------------------------------------------------------------
 
 
 def do_purge(draft: Draft) -> Seq:
     """End all rows; whoever holds one of them will find it gone."""
     view = draft.view
-    upto = view.last_seq
     for holder in sorted(set(view.holder.values())):
         lease = view.leases[holder]
         lease.open.clear()
         lease.freed.clear()
         lease.counts.clear()
         lease.deadlines.clear()
-        _end_if_done(draft, lease)
         draft.put_lease(lease)
     view.holder.clear()
     view.returned.clear()
-    view.hidden.clear()
-    for second in sorted(view.deletes):
-        draft.drop_delete(view.deletes[second].copy())
-    view.scanned = max(view.scanned, upto)
-    draft.purge_to(upto)
+    upto = draft.purge()
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto + 1, floor=upto))
     return upto

@@ -1,0 +1,280 @@
+"""The rules of publishing: producers, keys, stages.
+
+Rule 1: check first, change after. A check that needs the store returns `Need`, unchanged.
+Rule 2: a producer's number is looked at before anything else, so that a late retry of an old
+revision never becomes the newest.
+Rule 3: a row dies once. What ended in a batch that the store does not hold yet is known from the
+view's layers; only what retaining cursors have passed there must be asked for.
+"""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.block import Block, key_list
+from millrace.core.commands import (
+    Need,
+    Numbered,
+    Publish,
+    Published,
+    PublishStaged,
+    StageFacts,
+)
+from millrace.core.draft import Draft
+from millrace.core.model import Death, Message, ProducerCell, Seq
+from millrace.core.view import View
+from millrace.core.work import supersede_leased
+from millrace.errors import Invalid, NotFound, OutOfOrder, Refused, TooLarge
+
+Rows = Block | tuple[Message, ...]
+Checked = Published | Refused | Need | None
+
+
+def check_publish(draft: Draft, command: Publish) -> Checked:
+    """None: it may be done. `Published`: it was done before."""
+    repeat = _check_number(draft.view, command.numbered)
+    if repeat is not None:
+        return repeat
+    refused = check_deletes(draft.view, command.rows)
+    if refused is not None or not draft.view.spec.keyed:
+        return refused
+    return _need_keys(draft, key_list(command.rows))
+
+
+def do_publish(draft: Draft, command: Publish) -> Published:
+    rows = command.rows
+    first = draft.put_rows(rows)
+    count = rows.count if isinstance(rows, Block) else len(rows)
+    if draft.view.spec.keyed:
+        _supersede(draft, first, key_list(rows), _deletes(rows))
+    _remember_number(draft, command.numbered, first, count)
+    return Published(first, count)
+
+
+def _deletes(rows: Rows) -> list[int]:
+    """Which rows are deletes, counted from 0."""
+    if isinstance(rows, Block):
+        return rows.deletes()
+    return [at for at, message in enumerate(rows) if message.body is None]
+
+
+def check_deletes(view: View, rows: Rows) -> Refused | None:
+    """A delete needs a queue that is keyed, and a key."""
+    deletes = _deletes(rows)
+    if not deletes:
+        return None
+    if not view.spec.keyed:
+        return Invalid("a message without a body deletes its key: the queue is not keyed")
+    keys = key_list(rows)
+    if any(keys[at] is None for at in deletes):
+        return Invalid("a message without a body deletes its key: it needs one", field="key")
+    return None
+
+
+# --- Keys --------------------------------------------------------------------------------------
+
+
+def _need_keys(draft: Draft, keys: list[bytes | None]) -> Need | None:
+    view = draft.view
+    if not view.stored_seq:
+        # The store has no row yet, perhaps not even the shard.
+        return None
+    known = view.facts.keys
+    missing = [key for key in keys if key is not None and key not in known]
+    if missing:
+        return Need(view.shard, keys=tuple(missing))
+    passed = max((layer.passed for layer in view.layers), default=0)
+    if not passed:
+        return None
+    older = BitMap64([_newest(draft, key) for key in keys if key is not None])
+    doubtful = [seq for seq in _maybe_kept(view, older, passed) if seq not in view.facts.rows]
+    return Need(view.shard, rows=tuple(doubtful)) if doubtful else None
+
+
+def _newest(draft: Draft, key: bytes) -> int:
+    """The newest revision of a key, 0 if there is none; it may have died since."""
+    found = draft.keys.get(key, 0)
+    if found:
+        return found
+    for layer in reversed(draft.view.layers):
+        found = layer.keys.get(key, 0)
+        if found:
+            return found
+    return draft.view.facts.keys.get(key, 0)
+
+
+def _supersede(draft: Draft, first: int, keys: list[bytes | None], deletes: list[int]) -> None:
+    """End the older revisions of these keys, within the batch too."""
+    view = draft.view
+    older: list[int] = []
+    newest = draft.keys
+    layers = [layer.keys for layer in reversed(view.layers) if layer.keys]
+    stored = view.facts.keys
+    for seq, key in enumerate(keys, first):
+        if key is None:
+            continue
+        old = newest.get(key, 0)
+        if not old:
+            for layer in layers:
+                old = layer.get(key, 0)
+                if old:
+                    break
+            else:
+                old = stored.get(key, 0)
+        if old:
+            older.append(old)
+        newest[key] = seq
+    if older:
+        died = draft.still_live(BitMap64(older))
+        died -= _passed(view, died)
+        if died:
+            if view.holder:
+                supersede_leased(draft, died)
+            draft.die(Death.SUPERSEDED, died)
+    if deletes:
+        draft.put_deletes(BitMap64([first + at for at in deletes]))
+
+
+def _maybe_kept(view: View, seqs: BitMap64, passed: int) -> list[int]:
+    """Those of `seqs` up to `passed` that were delivered and are in no lease any more."""
+    most = min(passed, view.pointers.next - 1, view.stored_seq)
+    return [seq for seq in seqs if 0 < seq <= most and seq not in view.holder]
+
+
+def _passed(view: View, seqs: BitMap64) -> BitMap64:
+    """Those of `seqs` that ended because retaining cursors passed them in an unfolded batch."""
+    out = BitMap64()
+    passed = max((layer.passed for layer in view.layers), default=0)
+    if not passed:
+        return out
+    facts = view.facts.rows
+    kept = BitMap64(
+        [seq for seq in _maybe_kept(view, seqs, passed) if seq in facts and facts[seq].kept]
+    )
+    for layer in view.layers:
+        out |= kept & BitMap64(range(layer.passed + 1))
+        kept |= layer.kept & seqs
+    return out
+
+
+# --- Producers ---------------------------------------------------------------------------------
+
+
+def _check_number(view: View, numbered: Numbered | None) -> Published | Refused | None:
+    if numbered is None:
+        return None
+    cell = view.producers.get(numbered.producer)
+    if cell is None:
+        if len(view.producers) >= limits.PRODUCERS_MAX:
+            return TooLarge(
+                f"the queue remembers {limits.PRODUCERS_MAX} producers and takes no new one",
+                field="producer",
+                limit=limits.PRODUCERS_MAX,
+            )
+        if numbered.mode == "dense" and numbered.number != 1:
+            return OutOfOrder("this producer is new here and begins at 1", expected=1)
+        return None
+    if cell.mode != numbered.mode:
+        return Invalid(
+            f"producer {numbered.producer!r} is {cell.mode} here, not {numbered.mode}",
+            field="mode",
+        )
+    if numbered.number <= cell.last:
+        for number, first, count in cell.recent:
+            if number == numbered.number:
+                return Published(Seq(first), count, repeated=True)
+        return Published(None, 0, repeated=True)
+    if numbered.mode == "dense" and numbered.number != cell.last + 1:
+        return OutOfOrder(
+            f"number {numbered.number} came too early: {cell.last + 1} is expected",
+            expected=cell.last + 1,
+        )
+    if numbered.mode == "range" and numbered.after != cell.last:
+        return OutOfOrder(
+            f"the range ({numbered.after}, {numbered.number}] overlaps what was published "
+            f"up to {cell.last}",
+            expected=cell.last,
+        )
+    return None
+
+
+def _remember_number(draft: Draft, numbered: Numbered | None, first: int, count: int) -> None:
+    if numbered is None:
+        return
+    cell = draft.view.producers.get(numbered.producer)
+    recent = cell.recent if cell else ()
+    keep = limits.PRODUCER_ANSWERS_MAX - 1
+    draft.put_producer(
+        numbered.producer,
+        ProducerCell(
+            numbered.mode,
+            numbered.number,
+            draft.now,
+            (*recent[-keep:], (numbered.number, first, count)),
+        ),
+    )
+
+
+# --- Staged rows -------------------------------------------------------------------------------
+
+
+def check_publish_staged(draft: Draft, command: PublishStaged) -> Checked:
+    view = draft.view
+    repeat = _check_number(view, command.numbered)
+    if repeat is not None:
+        return repeat
+    if len(set(command.stages)) != len(command.stages):
+        return Invalid("a stage is named twice", field="stages")
+    for name in command.stages:
+        if name not in view.stages:
+            return NotFound(f"there is no stage {name!r}; it may have gone by age", field="stages")
+    if not view.spec.keyed:
+        return None
+    facts = [_stage_facts(draft, name) for name in command.stages]
+    missing = [
+        name for name, fact in zip(command.stages, facts, strict=True) if isinstance(fact, Need)
+    ]
+    if missing:
+        return Need(view.shard, stages=tuple(missing))
+    keys = [key for fact in facts if not isinstance(fact, Need) for key in fact.keys]
+    return _need_keys(draft, keys)
+
+
+def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
+    view = draft.view
+    begin = Seq(view.last_seq + 1)
+    total = 0
+    for name in command.stages:
+        rows = view.stages[name].rows
+        facts = _stage_facts(draft, name) if view.spec.keyed else None
+        first = draft.publish_stage(name, rows)
+        draft.put_stage(name, None)
+        total += rows
+        if isinstance(facts, StageFacts):
+            _supersede(draft, first, facts.keys, facts.deletes)
+    _remember_number(draft, command.numbered, begin, total)
+    return Published(begin, total)
+
+
+def _stage_facts(draft: Draft, name: str) -> StageFacts | Need:
+    """Keys and deletes of a stage: what the store holds of it, then what it does not hold yet."""
+    view = draft.view
+    blocks: list[Block] = []
+    for layer in view.layers:
+        blocks += [block for stage, block in layer.staged if stage == name]
+        if name in layer.ended:
+            blocks = []
+    blocks += [block for stage, block in draft.staged if stage == name]
+    keys: list[bytes | None] = []
+    deletes: list[int] = []
+    if sum(block.count for block in blocks) < view.stages[name].rows:
+        stored = view.facts.stages.get(name)
+        if stored is None:
+            return Need(view.shard, stages=(name,))
+        keys += stored.keys
+        deletes += stored.deletes
+    for block in blocks:
+        deletes += [len(keys) + at for at in block.deletes()]
+        keys += block.key_list()
+    return StageFacts(keys, deletes)
