@@ -101,9 +101,7 @@ class EmbeddedEngine:
         future: asyncio.Future[object] = self._loop.create_future()
         until = self._node.now_ms() + wait_ms if wait_ms else 0
         host = self._node.host_of(shard)
-        host.submit(
-            Request(shard, command, future, wait_until_ms=until)
-        )
+        host.submit(Request(shard, command, future, wait_until_ms=until))
         return cast("T", await future)
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:

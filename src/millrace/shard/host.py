@@ -162,6 +162,19 @@ class Host:
         requests = self._take()
         if not requests:
             return
+        taken = list(requests)
+        try:
+            self._decide_all(requests)
+        except Exception as error:
+            # A defect in the rules: what was decided so far cannot be trusted, so that the group
+            # ends here. Everyone who waits is told.
+            fatal = error if isinstance(error, Fatal) else Fatal(f"deciding failed: {error!r}")
+            self._failed(fatal)
+            for request in taken:
+                request.answer(fatal)
+            raise
+
+    def _decide_all(self, requests: deque[Request]) -> None:
         desk = Desk(self.view, Millis(self._now_ms()))
         answers: list[tuple[Request, Result]] = []
         self._fetch_keys(requests)

@@ -47,6 +47,7 @@ class Keeper:
         self._wake = asyncio.Event()
         self._stopping = False
         self._generation = writer.mark.generation
+        self._unprepared = True
         self._checkpoint_mark = writer.mark
         self._checkpoint_at = self._loop.time()
         self._tick_at = self._loop.time()
@@ -70,8 +71,9 @@ class Keeper:
     def _look(self) -> None:
         """After each commit, and cheap: is there something to do before the next round?"""
         mark = self._writer.mark
-        if mark.generation != self._generation or self._log.needs_prepare():
+        if mark.generation != self._generation:
             self._generation = mark.generation
+            self._unprepared = True
             self._wake.set()
 
     async def _run(self) -> None:
@@ -103,11 +105,15 @@ class Keeper:
 
     async def _prepare(self) -> None:
         """Have segments ready ahead of need; on a full disk, those who wait for room are told."""
-        if not self._log.needs_prepare():
-            self._host.short_of_space = self._cells.short_of_space
-            return
-        made = await self._lane.submit(self._log.prepare)
-        self._host.short_of_space = self._cells.short_of_space or not made
+        full = False
+        if self._unprepared:
+            self._unprepared = False
+            try:
+                while await self._lane.submit(self._log.prepare):
+                    pass
+            except Full:
+                self._unprepared = full = True
+        self._host.short_of_space = full or self._cells.short_of_space
 
     # --- Checkpoints ----------------------------------------------------------------------------
 
