@@ -124,7 +124,9 @@ class Node:
             (entry, position) for position, payload in replay for entry in decode_entries(payload)
         ]
         shape = LogShape(
-            segment_bytes=settings.segment_bytes, segments_max=settings.log_segments_max
+            segment_bytes=settings.segment_bytes,
+            segments_max=settings.log_segments_max,
+            segments_free=settings.log_segments_free,
         )
         log = Log.open(replay, shape, chance=ports.chance)
         store.attach(log)

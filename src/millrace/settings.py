@@ -15,6 +15,8 @@ class Settings:
     """Size of a new log segment; those that are there keep theirs."""
     log_segments_max: int = limits.LOG_SEGMENTS_MAX
     """How many segments the log may have; beyond it, publishing waits for sealing."""
+    log_segments_free: int = limits.LOG_SEGMENTS_FREE
+    """Segments that are kept ready ahead of need."""
     log_segments_unsealed: int = 8
     """Full segments that are left alone: what is settled within them is written only once."""
     checkpoint_seconds: float = limits.CHECKPOINT_SECONDS

@@ -1,0 +1,100 @@
+"""How every measurement is told: a table for people, one JSON object per line for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the report. `ratio` is what `reach` bounds."""
+
+    id: str
+    what: str
+    value: float
+    unit: str
+    baseline: str
+    ratio: float | None
+    reach: str
+    ok: bool | None
+    extra: str = ""
+
+
+class Usage:
+    """CPU seconds, bytes written and syncs between two moments, of this process."""
+
+    def __init__(self) -> None:
+        self._cpu = _cpu()
+        self._written = _written()
+
+    def per_million(self, messages: int, syncs: int | None = None) -> str:
+        """The costs of a million messages, as text."""
+        scale = 1e6 / messages
+        text = (
+            f"per million: {(_cpu() - self._cpu) * scale:.2f} CPU s, "
+            f"{(_written() - self._written) * scale / 1e6:.0f} MB written"
+        )
+        return text if syncs is None else f"{text}, {syncs * scale:.0f} syncs"
+
+    def written(self) -> int:
+        """Bytes that were handed to the disk since then."""
+        return _written() - self._written
+
+
+def _cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _written() -> int:
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("write_bytes:"):
+            return int(line.split()[1])
+    return 0
+
+
+def at_least(bound: float) -> tuple[str, Callable[[float], bool]]:
+    return f">= {bound:g}", lambda ratio: ratio >= bound
+
+
+def at_most(bound: float) -> tuple[str, Callable[[float], bool]]:
+    return f"<= {bound:g}", lambda ratio: ratio <= bound
+
+
+def median(values: list[float]) -> float:
+    return statistics.median(values)
+
+
+def print_table(results: list[Result]) -> None:
+    print(f"\n{machine()}\n")
+    print(f"{'id':<22} {'value':>14} {'unit':<12} {'ratio':>8}  {'reach':<9} {'ok':<4} what")
+    for r in results:
+        ratio = "" if r.ratio is None else f"{r.ratio:.2f}"
+        ok = "" if r.ok is None else ("yes" if r.ok else "NO")
+        print(
+            f"{r.id:<22} {r.value:>14,.3f} {r.unit:<12} {ratio:>8}  {r.reach:<9} {ok:<4} "
+            f"{r.what} [{r.baseline}]"
+        )
+        if r.extra:
+            print(f"{'':<22} {r.extra}")
+
+
+def write_json(results: list[Result], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        for result in results:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+
+def machine() -> str:
+    return (
+        f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}"
+    )

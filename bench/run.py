@@ -1,0 +1,61 @@
+"""`make bench`: every group, or one with `ONLY=`; prints a table and writes build/bench.json."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import large, publish, read, work
+from bench.report import Result, print_table, write_json
+
+Measurement = Callable[[], Awaitable[list[Result]]]
+
+GROUPS: dict[str, dict[str, Measurement]] = {
+    "engine": {
+        "publish_1k": lambda: publish.publish_batches(1024, 320, "publish_1k", 0.6),
+        "publish_100": lambda: publish.publish_batches(100, 1600, "publish_100", 0.35),
+        "publish_1k_sealed": publish.publish_sealed,
+        "publish_single_64": publish.publish_single,
+        "publish_to_lease": publish.publish_to_lease,
+        "lease_settle_100": work.lease_settle,
+        "idle_cursors": work.idle_cursors,
+        "keyed": large.keyed,
+        "snapshot": read.snapshots,
+        "backlog": large.backlog,
+    }
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", help="a group, or one measurement of a group")
+    parser.add_argument("--out", default="build/bench.json", type=Path)
+    arguments = parser.parse_args()
+    results: list[Result] = []
+    for group, measurements in GROUPS.items():
+        for name, measure in measurements.items():
+            if arguments.only not in (None, group, name):
+                continue
+            print(f"{group}/{name} ...", flush=True)
+            began = time.perf_counter()
+            found = asyncio.run(_run(measure))
+            print(f"{group}/{name}: {time.perf_counter() - began:.0f} s", flush=True)
+            results.extend(found)
+    print_table(results)
+    write_json(results, arguments.out)
+    missed = [result.id for result in results if result.ok is False]
+    print(f"\n{len(results)} figures, {len(missed)} out of reach: {', '.join(missed) or 'none'}")
+
+
+async def _run(measure: Measurement) -> list[Result]:
+    return await measure()
+
+
+if __name__ == "__main__":
+    main()
