@@ -56,6 +56,7 @@ from millrace.core.model import (
     CATALOG,
     CatalogCell,
     CursorCell,
+    Message,
     QueueCell,
     QueueSpec,
     Seq,
@@ -152,6 +153,23 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         facts.stages[name] = source.stage(need.shard, name)
     for seq in need.rows:
         facts.rows[seq] = source.row(need.shard, seq)
+
+
+def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
+    """As `decide` for each of these, which are publishes without numbers and deletes.
+
+    The shard must not be keyed: then nothing has to be checked, and all of them are one step.
+    """
+    answers: list[Published] = []
+    messages: list[Message] = []
+    seq = draft.view.last_seq + 1
+    for command in commands:
+        assert isinstance(command, Publish) and isinstance(command.rows, tuple)
+        messages.extend(command.rows)
+        answers.append(Published(Seq(seq), len(command.rows)))
+        seq += len(command.rows)
+    draft.put_rows(messages)
+    return answers
 
 
 # --- Parts: what may stand alone or in a transaction ---------------------------------------------

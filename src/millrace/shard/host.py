@@ -14,24 +14,30 @@ from collections.abc import Callable
 
 from millrace import limits
 from millrace.core import follow, work
+from millrace.core.block import key_list
 from millrace.core.changes import Entry
 from millrace.core.commands import (
     Command,
     Lease,
+    Leased,
     Need,
     NextSnapshot,
+    Pin,
     Publish,
+    Release,
+    SnapshotRef,
     Tick,
     Transaction,
+    Unpin,
 )
-from millrace.core.decide import Answer, decide
-from millrace.core.draft import Desk, Draft
+from millrace.core.decide import Answer, decide, learn, publish_plain
+from millrace.core.draft import Desk
 from millrace.core.model import Millis, ShardId
 from millrace.core.view import View
 from millrace.errors import Closed, Fatal, Full, MillraceError, Refused, Retry, TooLarge
 from millrace.journal.base import Journal
 from millrace.log.record import Position
-from millrace.shard.request import Request, grows
+from millrace.shard.request import Request
 from millrace.shard.waiters import Waiters
 from millrace.store.base import Store
 
@@ -55,6 +61,7 @@ class Host:
         self._waiters = Waiters()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
@@ -93,6 +100,19 @@ class Host:
         self._inbox_bytes += request.size
         self._inbox.append(request)
         self._wake()
+
+    def take_back(self, request: Request, result: object) -> None:
+        """Nobody heard the answer: what it handed out returns now, not when its time is over."""
+        command: Command
+        if isinstance(result, Leased) and result.seqs:
+            command = Release(result.lease, result.seqs, self._journal.history)
+        elif isinstance(result, SnapshotRef) and isinstance(request.command, Pin):
+            command = Unpin(result.pin)
+        else:
+            return
+        if self._stopped is None:
+            self._inbox.append(Request(request.shard, command, self._loop.create_future()))
+            self._wake()
 
     def on_commit(self, call: Callable[[], None]) -> None:
         """Have `call` made after each commit: the keeper of log and store looks around then."""
@@ -179,7 +199,12 @@ class Host:
         answers: list[tuple[Request, Result]] = []
         self._fetch_keys(requests)
         while requests:
+            if requests[0].is_plain and self._publish_plain(desk, requests, answers):
+                continue
             request = requests.popleft()
+            if request.future.done():
+                # Whoever asked has left before anything was decided: nothing is.
+                continue
             result = self._decide(desk, request)
             if isinstance(result, Need):
                 # It needs what is in flight to be folded first: it goes first next time.
@@ -192,6 +217,21 @@ class Host:
         self._serve_waiters(desk, answers)
         self._finish(desk, answers)
 
+    def _publish_plain(
+        self, desk: Desk, requests: deque[Request], answers: list[tuple[Request, Result]]
+    ) -> bool:
+        """Decide a run of plain publishes to one queue at once; False if they are not so plain."""
+        shard = requests[0].shard
+        draft = desk.draft(shard)
+        if draft is None or draft.view.spec.keyed:
+            return False
+        run: list[Request] = []
+        while requests and requests[0].is_plain and requests[0].shard == shard:
+            run.append(requests.popleft())
+        found = publish_plain(draft, [request.command for request in run])
+        answers.extend(zip(run, found, strict=True))
+        return True
+
     def _take(self) -> deque[Request]:
         """What is decided next: all that waits, up to the size of a record."""
         taken: deque[Request] = deque()
@@ -202,7 +242,7 @@ class Host:
             if taken and size + request.size > limits.RECORD_BYTES_TARGET:
                 break
             self._inbox.popleft()
-            if grows(request.command) and (self._stalled or size + request.size > room):
+            if request.grows and (self._stalled or size + request.size > room):
                 # It waits while the log is being emptied; what grows keeps its order.
                 self._stalled.append(request)
                 continue
@@ -229,18 +269,23 @@ class Host:
     def _fetch_keys(self, requests: deque[Request]) -> None:
         """Look up the keys of all publishes at once: one call to the store per shard."""
         wanted: dict[ShardId, dict[bytes, None]] = {}
+        keyed: dict[ShardId, bool] = {}
         for request in requests:
             command = request.command
+            if not isinstance(command, Publish | Transaction):
+                continue
             parts = (
                 command.parts if isinstance(command, Transaction) else ((request.shard, command),)
             )
             for shard, part in parts:
                 if not isinstance(part, Publish):
                     continue
-                view = self.view(shard)
-                if view is not None and view.spec.keyed:
+                if shard not in keyed:
+                    view = self.view(shard)
+                    keyed[shard] = view is not None and view.spec.keyed
+                if keyed[shard]:
                     keys = wanted.setdefault(shard, {})
-                    keys.update((key, None) for key in work.key_list(part.rows) if key is not None)
+                    keys.update((key, None) for key in key_list(part.rows) if key is not None)
         for shard, found in wanted.items():
             self._find(shard, list(found))
 
@@ -258,24 +303,12 @@ class Host:
             assert draft is not None
             if result.stages and self._flight:
                 return result
-            self._fetch(draft, result)
-
-    def _fetch(self, draft: Draft, need: Need) -> None:
-        view, shard = draft.view, need.shard
-        if need.keys:
-            self._find(shard, list(need.keys))
-        if need.hidden is not None:
-            low, high = need.hidden
-            work.learn_hidden(draft, low, high, self._store.hidden(shard, low, high))
-        for name in need.stages:
-            view.facts.stages[name] = self._store.stage(shard, name)
-        if need.row:
-            view.facts.rows[need.row] = self._store.row(shard, need.row)
+            learn(draft, result, self._store)
 
     def _finish(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
         drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
-        for view in self._views.values():
-            view.facts.clear()
+        for draft in desk.drafts.values():
+            draft.view.facts.clear()
         if not drafts:
             self._answer_after(answers)
             return
@@ -289,7 +322,7 @@ class Host:
             journal.history,
             [draft.finish() for draft in drafts],
         )
-        reserve = not any(grows(request.command) for request, _ in answers)
+        reserve = not any(request.grows for request, _ in answers)
         size = sum(request.size for request, _ in answers)
         self._ahead_bytes += size
         self._flight.append((size, answers))
@@ -307,15 +340,19 @@ class Host:
         if self._flight:
             self._flight[-1][1].extend(answers)
             return
+        self._answer(answers)
+
+    def _answer(self, answers: list[tuple[Request, Result]]) -> None:
         for request, result in answers:
-            request.answer(result)
+            if not request.answer(result):
+                self.take_back(request, result)
 
     # --- Waiting for messages -------------------------------------------------------------------
 
     def _wait(self, request: Request) -> bool:
         if request.wait_until_ms <= self._now_ms() or not self._waiters.add(request):
             return False
-        self._arm()
+        self._arm(request.shard)
         return True
 
     def _serve_waiters(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
@@ -330,29 +367,34 @@ class Host:
                 answers.append((request, result))
             if draft is None:
                 answers.extend((request, work.DELETED) for request in self._waiters.drop(shard))
+            elif self._waiters.waits(shard):
+                # What was just leased, to one of them perhaps, may come back to the others.
+                self._arm(shard)
 
-    def _arm(self) -> None:
-        """Wake when the next lease ends that a waiter could be given."""
-        now = self._now_ms()
-        soonest = min(
-            (
-                self._views[shard].deadlines[0][0]
-                for shard in self._waiters.shards()
-                if shard in self._views and self._views[shard].deadlines
-            ),
-            default=None,
-        )
+    def _arm(self, shard: ShardId) -> None:
+        """Wake when the shard's next lease ends, which a waiter could then be given."""
+        view = self._views.get(shard)
+        if view is None or not view.deadlines:
+            return
+        at_ms = view.deadlines[0][0]
         if self._timer is not None:
+            if self._timer_ms <= at_ms:
+                return
             self._timer.cancel()
-            self._timer = None
-        if soonest is not None:
-            self._timer = self._loop.call_later(max(soonest - now, 1) / 1000, self._lease_ended)
+        self._timer_ms = at_ms
+        delay = max(at_ms - self._now_ms(), 1) / 1000
+        self._timer = self._loop.call_later(delay, self._lease_ended)
 
     def _lease_ended(self) -> None:
         self._timer = None
+        now = self._now_ms()
         for shard in self._waiters.shards():
-            request = self._waiters.take_first(shard)
-            if request is not None:
+            view = self._views.get(shard)
+            if view is None or not view.deadlines:
+                continue
+            if view.deadlines[0][0] > now:
+                self._arm(shard)
+            elif (request := self._waiters.take_first(shard)) is not None:
                 self._inbox.append(request)
         if self._inbox:
             self._wake()
@@ -369,8 +411,7 @@ class Host:
                     del self._views[batch.shard]
         size, answers = self._flight.popleft()
         self._ahead_bytes -= size
-        for request, result in answers:
-            request.answer(result)
+        self._answer(answers)
         if self._after_commit is not None:
             self._after_commit()
         if self._inbox:

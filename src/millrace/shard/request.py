@@ -23,7 +23,7 @@ from millrace.errors import MillraceError
 class Request:
     """One command and the future of its answer."""
 
-    __slots__ = ("command", "future", "shard", "size", "wait_until_ms")
+    __slots__ = ("command", "future", "grows", "is_plain", "shard", "size", "wait_until_ms")
 
     def __init__(
         self,
@@ -37,16 +37,35 @@ class Request:
         self.command = command
         self.future = future
         self.wait_until_ms = wait_until_ms
-        self.size = size_of(command)
+        if type(command) is Publish and type(command.rows) is tuple:
+            # The way of a single message, which must cost little.
+            self.size = 16
+            plain = command.numbered is None
+            for message in command.rows:
+                self.size += len(message.key or b"") + 16
+                if message.body is None:
+                    plain = False
+                else:
+                    self.size += len(message.body)
+                if message.headers:
+                    self.size += sum(len(n) + len(v) for n, v in message.headers)
+            self.grows = True
+            self.is_plain = plain
+            """A publish without number and deletes: on a queue without keys it needs no check."""
+        else:
+            self.size = size_of(command)
+            self.grows = grows(command)
+            self.is_plain = False
 
-    def answer(self, result: Answer | MillraceError) -> None:
-        """Tell the caller; one that no longer listens is left alone."""
+    def answer(self, result: Answer | MillraceError) -> bool:
+        """Tell the caller; False if it no longer listens."""
         if self.future.done():
-            return
+            return False
         if isinstance(result, MillraceError):
             self.future.set_exception(result)
         else:
             self.future.set_result(result)
+        return True
 
     def fail(self, error: MillraceError) -> None:
         self.answer(error)
@@ -63,7 +82,7 @@ def size_of(command: Command) -> int:
         rows = command.rows
         if isinstance(rows, Block):
             return rows.size()
-        return sum(len(message.body or b"") + len(message.key or b"") + 16 for message in rows)
+        return sum(len(message.body or b"") + len(message.key or b"") + 32 for message in rows)
     if isinstance(command, Stage):
         return command.rows.size()
     if isinstance(command, Transaction):

@@ -72,6 +72,10 @@ class Waiters:
             self._waiting[shard] = rest
         return over
 
+    def waits(self, shard: ShardId) -> bool:
+        """Whether anyone may wait for messages of the shard."""
+        return bool(self._waiting.get(shard))
+
     def shards(self) -> list[ShardId]:
         return [shard for shard, waiting in self._waiting.items() if waiting]
 
