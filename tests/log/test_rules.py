@@ -50,10 +50,10 @@ def test_l1_the_log_is_never_cut() -> None:
         disk = disk.crash()
         before = disk.open("log/00000001.seg").read(SHAPE.segment_bytes, 0)
         log, found = open_log(disk)
-        log.append([b"secund" * 1000])
+        log.append([b"SECOND" * 1000])
         log.append([b"third"])
         assert disk.open("log/00000001.seg").read(SHAPE.segment_bytes, 0) == before
-        assert read_log(disk) == [*found, b"secund" * 1000, b"third"]
+        assert read_log(disk) == [*found, b"SECOND" * 1000, b"third"]
 
 
 def test_l2_each_record_names_its_predecessor_across_segments() -> None:

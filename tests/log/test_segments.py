@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +17,10 @@ from millrace import errors
 from millrace.log.files import RealDisk
 from millrace.log.record import Position
 from millrace.log.replay import ORIGIN, Replay
-from millrace.log.segment import LogShape
+from millrace.log.segment import Loan, LogShape
 from millrace.log.segments import Log
 from millrace.testing.disk import Crashed, Effect
-from tests.log.harness import SECTOR, SHAPE, Bomb, new_disk, open_log, read_log
+from tests.log.harness import SECTOR, SHAPE, Bomb, new_disk, open_log, payload_of, read_log
 
 
 def test_a_log_on_the_real_disk(tmp_path: Path) -> None:
@@ -233,7 +237,7 @@ def test_preparing_beside_appends_and_reads() -> None:
     inside: list[int] = []
 
     def meanwhile(effect: Effect) -> None:
-        if effect.name.endswith(".new") and effect.verb == "sync":
+        if effect.name.endswith(".new") and effect.verb in ("write", "sync_all"):
             inside.append(effect.number)
             disk.hook = None
             position = log.append([b"beside"])
@@ -258,3 +262,53 @@ def test_a_reader_without_a_copy() -> None:
     assert bytes(loan.view) == b"234"
     assert loan.hold is not None
     assert log.lend(Position(99, SECTOR, 1)) is None
+
+
+def test_three_threads_at_once_on_the_real_disk(tmp_path: Path) -> None:
+    """One appends, one prepares and releases, one reads: what a reader was lent never changes."""
+    log = Log.open(Replay(RealDisk(tmp_path)), SHAPE, chance=os.urandom)
+    written: deque[tuple[Position, bytes]] = deque(maxlen=4)
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except (errors.MillraceError, AssertionError) as error:
+                failures.append(error)
+
+        return run
+
+    def append() -> None:
+        for number in range(300):
+            payload = payload_of(number, 1 + number % 9000)
+            while True:
+                with suppress(errors.Full):
+                    written.append((log.append([payload]), payload))
+                    break
+                if failures:
+                    return
+
+    def care() -> None:
+        while not done.is_set():
+            log.prepare()
+            log.release_before(log.mark().generation)
+
+    loans: deque[tuple[Loan, bytes]] = deque(maxlen=20)
+    threads = [threading.Thread(target=guarded(work)) for work in (append, care)]
+    for thread in threads:
+        thread.start()
+    while threads[0].is_alive():
+        for position, payload in tuple(written):
+            loan = log.lend(position)
+            if loan is not None:
+                loans.append((loan, payload))
+        assert all(loan.view == payload for loan, payload in tuple(loans))
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert loans
+    assert len(os.listdir(tmp_path / "log")) <= SHAPE.segments_max
+    log.close()

@@ -174,8 +174,9 @@ class Pool:
         zeros = memoryview(bytes(min(size, limits.PREPARE_STEP_BYTES)))
         try:
             for offset in range(0, size, len(zeros)):
+                if offset:
+                    file.sync()
                 file.write([zeros[: size - offset]], offset)
-                file.sync()
             file.sync_all()
             self._disk.rename(name, stem + SEGMENT_SUFFIX)
             name = stem + SEGMENT_SUFFIX

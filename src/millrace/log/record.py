@@ -114,7 +114,7 @@ def encode_record(
     rest = _REST.pack(prev_crc, kind, segment.generation, segment.nonce, serial, length)
     crc = crc32c(rest)
     for buffer in buffers:
-        # Above 32 KiB this releases the GIL by itself.
+        # From 32 KiB on this releases the GIL by itself.
         crc = crc32c(buffer, crc)
     return _HEAD.pack(RECORD_MAGIC, crc) + rest, crc
 

@@ -76,16 +76,17 @@ class Writer:
     def append(self, buffers: Sequence[Buffer], *, reserve: bool) -> Position:
         """See `Log.append`."""
         length = byte_count(buffers)
+        span = span_of(length)
         segment = self._segment
         if (
             segment is None
             or self._in_flight
             or self.stopped is not None
-            or segment.size - segment.end < span_of(length)
+            or segment.size - segment.end < span
             or (len(self._ready) < self._reserve and not reserve)
         ):
             segment = self._segment_for(length, reserve=reserve)
-        return self._write(segment, DATA, buffers, length)
+        return self._write(segment, DATA, buffers, length=length, span=span)
 
     def mark_end(self) -> None:
         """See `Log.mark_end`."""
@@ -94,7 +95,7 @@ class Writer:
         if self._is_proven or segment is None:
             return
         if segment.size - segment.end >= SECTOR:
-            self._write(segment, END, (), 0)
+            self._write(segment, END, (), length=0, span=SECTOR)
         else:
             # The header of a new generation names the last record as well as an end mark would.
             self.begin(spare=self._reserve)
@@ -170,7 +171,7 @@ class Writer:
         return begun
 
     def _write(
-        self, segment: Segment, kind: int, buffers: Sequence[Buffer], length: int
+        self, segment: Segment, kind: int, buffers: Sequence[Buffer], *, length: int, span: int
     ) -> Position:
         offset = segment.end
         _, _, prev_crc, serial = self.mark
@@ -179,7 +180,6 @@ class Writer:
         head, crc = encode_record(
             kind, header, serial=serial, prev_crc=prev_crc, buffers=buffers, length=length
         )
-        span = span_of(length)
         # Whole sectors are written, or the kernel would have to read the last one first.
         padding = ZEROS[: span - RECORD_HEADER_BYTES - length]
         self._put(segment, [head, *buffers, padding], offset)
