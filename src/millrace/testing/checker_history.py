@@ -1,0 +1,273 @@
+"""What clients asked and were told: the only thing that the checkers look at.
+
+A call is written down when it is made, and again when it is answered. One that was never answered,
+or was told that the outcome is unknown, stays open to the end: it may have been done or not, and
+if it was, then at any time after it was made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import NamedTuple, TypeVar, cast
+
+C = TypeVar("C", bound="Call")
+
+
+class Outcome(Enum):
+    """What became of a call, as far as its client knows."""
+
+    OPEN = "open"
+    OK = "ok"
+    REFUSED = "refused"
+    """Told that it was not done: `Refused` and `Retry` alike."""
+
+
+class Sent(NamedTuple):
+    """A message as a producer gave it."""
+
+    tag: str
+    """The header by which it is known again: no two messages have the same."""
+    key: bytes | None
+    body: bytes | None
+
+
+class Seen(NamedTuple):
+    """A message as somebody got it."""
+
+    seq: int
+    tag: str
+    key: bytes | None
+    body: bytes | None
+    time_ms: int = 0
+    deliveries: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """Something that was asked of a shard. A shard is one life of a queue."""
+
+    shard: int
+    actor: str = ""
+    number: int = 0
+    """When it was asked: numbers count askings and answers alike."""
+    ended: int | None = None
+    """When it was answered."""
+    latest: int | None = None
+    """When it was done at the latest, if it was: the engine that was asked ended then."""
+    outcome: Outcome = Outcome.OPEN
+    error: str = ""
+    transaction: int | None = None
+    """Calls with the same number here are done together or not at all."""
+
+    @property
+    def may_be_done(self) -> bool:
+        return self.outcome is not Outcome.REFUSED
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is Outcome.OK
+
+
+@dataclass(slots=True, kw_only=True)
+class Publish(Call):
+    rows: tuple[Sent, ...]
+    producer: str | None = None
+    sequence: int | None = None
+    """The producer's number."""
+    first: int | None = None
+    """The first seq; an old repeat is answered without it."""
+    is_late: bool = False
+    """A repeat of what was answered long ago."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease(Call):
+    lease_ms: int
+    version: int = 0
+    deadline_ms: int = 0
+    rows: tuple[Seen, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Settle(Call):
+    seq: int
+    version: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Release(Call):
+    seq: int
+    version: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Extend(Call):
+    seq: int
+    version: int
+    deadline_ms: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Purge(Call):
+    upto: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Drop(Call):
+    """The end of the shard."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Read(Call):
+    """A snapshot that was read, whole."""
+
+    cursor: str = ""
+    """Empty: a pin without a cursor."""
+    retain: bool = False
+    opened: int = 0
+    """When the cursor was there: what is settled later is kept for a retaining one."""
+    index: int = 0
+    after: int = 0
+    boundary: int = 0
+    rows: tuple[Seen, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Commit(Call):
+    """A cursor was moved."""
+
+    cursor: str
+    seq: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Other(Call):
+    """Whatever needs no checking of its own; kept for the story."""
+
+    what: str
+
+
+@dataclass(slots=True)
+class Shard:
+    """What is known of a shard from the outside."""
+
+    keyed: bool = False
+    retention: str = "work"
+    live: dict[int, Seen] | None = None
+    """What was there at the end of the run; None if the queue was gone."""
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class History:
+    """All calls of a run, in the order of asking, and a digest of everything that happened."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.shards: dict[int, Shard] = {}
+        self.step = 0
+        self.lines: list[str] = []
+        """The story, for whoever has to find out what went wrong."""
+        self._kinds: dict[type[Call], list[Call]] = {}
+        self._digest = blake2b(digest_size=16)
+
+    def say(self, line: str) -> None:
+        """Add a line to the story and to the digest."""
+        self.step += 1
+        self.lines.append(f"{self.step:6} {line}")
+        self.trace(line)
+
+    def trace(self, line: str) -> None:
+        """Add something to the digest that is not worth telling."""
+        self._digest.update(line.encode())
+        self._digest.update(b"\n")
+
+    def digest(self) -> str:
+        """The same for two runs in which the same things happened in the same order."""
+        return self._digest.copy().hexdigest()
+
+    def begin(self, call: C) -> C:
+        self.say(f"{call.actor}: {_shown(call)}")
+        call.number = self.step
+        self.calls.append(call)
+        self._kinds.setdefault(type(call), []).append(call)
+        return call
+
+    def done(self, call: Call) -> None:
+        """The call was answered; what it was told stands in it already."""
+        call.outcome = Outcome.OK
+        self._end(call)
+
+    def refused(self, call: Call, error: Exception) -> None:
+        call.outcome = Outcome.REFUSED
+        call.error = f"{type(error).__name__}: {error}"
+        self._end(call)
+
+    def unknown(self, call: Call, error: Exception) -> None:
+        """The engine has ended: nobody knows what became of the call."""
+        call.error = f"{type(error).__name__}: {error}"
+        self.say(f"{call.actor}: {call.number} is unknown: {call.error}")
+
+    def engine_ended(self) -> None:
+        """Whatever is open now was done by now, or never will be."""
+        for call in self.calls:
+            if call.outcome is Outcome.OPEN and call.latest is None:
+                call.latest = self.step
+
+    def _end(self, call: Call) -> None:
+        self.say(f"{call.actor}: {call.number} → {call.outcome.value} {_told(call)}")
+        call.ended = call.latest = self.step
+
+    def of(self, kind: type[C]) -> list[C]:
+        """The calls of one kind."""
+        return cast("list[C]", self._kinds.get(kind, []))
+
+
+def _shown(call: Call) -> str:
+    name = type(call).__name__.lower()
+    match call:
+        case Publish():
+            by = f" by {call.producer}/{call.sequence}" if call.producer else ""
+            rows = ", ".join(f"{row.tag}{_key(row.key, row.body)}" for row in call.rows[:4])
+            text = f"{len(call.rows)} rows{by}: {rows}"
+        case Lease():
+            text = f"for {call.lease_ms} ms"
+        case Settle() | Release() | Extend():
+            text = f"{call.seq} of lease {call.version}"
+        case Read():
+            text = f"{call.cursor or 'pin'}{' retaining' if call.retain else ''}"
+        case Commit():
+            text = f"{call.cursor} at {call.seq}"
+        case Other():
+            text = call.what
+        case _:
+            text = ""
+    part = f" in transaction {call.transaction}" if call.transaction is not None else ""
+    return f"{name} on {call.shard} {text}{part}"
+
+
+def _key(key: bytes | None, body: bytes | None) -> str:
+    if key is None:
+        return ""
+    return f"[{key.decode()}]" if body is not None else f"[{key.decode()} deleted]"
+
+
+def _told(call: Call) -> str:
+    if call.error:
+        return call.error
+    match call:
+        case Publish():
+            return f"first {call.first}"
+        case Lease():
+            seqs = ",".join(f"{row.seq}×{row.deliveries}" for row in call.rows)
+            return f"lease {call.version} until {call.deadline_ms}: {seqs}"
+        case Extend():
+            return f"until {call.deadline_ms}"
+        case Purge():
+            return f"up to {call.upto}"
+        case Read():
+            seqs = ",".join(str(row.seq) for row in call.rows)
+            return f"index {call.index} ({call.after}, {call.boundary}]: {seqs}"
+        case _:
+            return ""

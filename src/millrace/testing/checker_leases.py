@@ -1,0 +1,107 @@
+"""The checkers of work: I3 (first deliveries are in order), I4 and I5."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+
+from millrace.testing.checker_history import (
+    Extend,
+    History,
+    Lease,
+    Release,
+    Seen,
+    Settle,
+)
+
+
+def check_leases(history: History) -> list[str]:
+    """No message has two live leases, and none comes back once it is settled."""
+    grants: dict[tuple[int, int], list[tuple[Lease, Seen]]] = defaultdict(list)
+    versions: dict[tuple[int, int], Lease] = {}
+    changes: dict[tuple[int, int, int], list[Extend | Release]] = defaultdict(list)
+    moves: list[Extend | Release] = [*history.of(Extend), *history.of(Release)]
+    for call in moves:
+        if call.may_be_done:
+            changes[call.shard, call.seq, call.version].append(call)
+    found: list[str] = []
+    for lease in history.of(Lease):
+        if not lease.is_ok or not lease.rows:
+            continue
+        other = versions.setdefault((lease.shard, lease.version), lease)
+        if other is not lease:
+            found.append(f"I4: two calls were given lease {lease.version} of {lease.shard}")
+        for row in lease.rows:
+            grants[lease.shard, row.seq].append((lease, row))
+    for (shard, seq), given in grants.items():
+        given.sort(key=lambda grant: grant[0].version)
+        found += _check_overlap(changes, shard, seq, given)
+    found += _check_final(history, grants)
+    found += _check_first_deliveries(history)
+    return found
+
+
+def _check_overlap(
+    changes: dict[tuple[int, int, int], list[Extend | Release]],
+    shard: int,
+    seq: int,
+    given: list[tuple[Lease, Seen]],
+) -> list[str]:
+    """I4: a later lease begins when the earlier one is over, by the shard's own clock."""
+    found: list[str] = []
+    for (before, old), (after, new) in pairwise(given):
+        if new.deliveries <= old.deliveries:
+            found.append(
+                f"I4: {seq} of {shard} was delivery {old.deliveries} under lease "
+                f"{before.version} and {new.deliveries} under {after.version}"
+            )
+        began_ms = after.deadline_ms - after.lease_ms
+        until_ms = before.deadline_ms
+        for call in changes.get((shard, seq, before.version), ()):
+            if isinstance(call, Release):
+                until_ms = 0
+                break
+            if call.is_ok:
+                # It was granted, so it came before the later lease: afterwards it would be stale.
+                until_ms = max(until_ms, call.deadline_ms)
+        if began_ms < until_ms:
+            found.append(
+                f"I4: {seq} of {shard} was leased until {until_ms} under {before.version}, and "
+                f"handed out again at {began_ms} under {after.version}"
+            )
+    return found
+
+
+def _check_final(
+    history: History, grants: dict[tuple[int, int], list[tuple[Lease, Seen]]]
+) -> list[str]:
+    """I5: the lease under which a message was settled is its last."""
+    found: list[str] = []
+    for call in history.of(Settle):
+        if not call.is_ok:
+            continue
+        given = grants.get((call.shard, call.seq), [])
+        later = [lease for lease, _ in given if lease.version > call.version]
+        if later:
+            found.append(
+                f"I5: {call.seq} of {call.shard} was settled under lease {call.version} (call "
+                f"{call.number}) and handed out again under {later[0].version}"
+            )
+    return found
+
+
+def _check_first_deliveries(history: History) -> list[str]:
+    """I3: what was never handed out before is handed out in the order of seqs."""
+    found: list[str] = []
+    leases = sorted(history.of(Lease), key=lambda lease: (lease.shard, lease.version))
+    newest: dict[int, int] = defaultdict(int)
+    for lease in leases:
+        for row in sorted(lease.rows):
+            if row.deliveries == 1:
+                if row.seq <= newest[lease.shard]:
+                    found.append(
+                        f"I3: {row.seq} of {lease.shard} was first delivered under lease "
+                        f"{lease.version}, after {newest[lease.shard]}"
+                    )
+                newest[lease.shard] = max(newest[lease.shard], row.seq)
+    return found

@@ -1,0 +1,245 @@
+"""The ledger: what the log must hold, learnt from the writes that pass by on their way to the disk.
+
+It sits between the engine and its disk, takes every record apart, and folds what was synced into a
+naive store of its own. What the engine serves after a restart must be what the ledger has folded:
+everything that was synced, and the one record that was in flight, whole or not at all.
+
+This is I1, I2 and I12 from below, and `fold(everything) = what is served` for the store, its
+checkpoints, its sealed files and recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyroaring import BitMap64
+
+from millrace.core.changes import Entry, EntryKind
+from millrace.core.codec import decode_cell, decode_entries
+from millrace.core.fold import Reader
+from millrace.core.model import GroupId, Kind, PinCell, ShardId
+from millrace.core.view import number
+from millrace.log.files import Disk, File, Lock
+from millrace.log.record import DATA, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader, decode_record
+from millrace.store.base import Store
+from millrace.store.memory_store import MemoryStore
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Ledger:
+    """Every record that was ever synced, folded; and the one that may or may not be there."""
+
+    def __init__(self, group: GroupId) -> None:
+        self.store = MemoryStore()
+        self.violations: list[str] = []
+        self.records = 0
+        self._group = group
+        self._known: dict[int, int] = {}
+        """Number of a synced record → its checksum."""
+        self._doubtful: tuple[str, RecordHeader, list[Entry]] | None = None
+        self._epoch = 0
+
+    def new_life(self) -> None:
+        """The process has ended. What was in doubt is written again if the next one finds it."""
+        self._doubtful = None
+
+    def wrote(self, name: str, data: bytes) -> None:
+        """A file was written to; whether the bytes will stay is not known yet."""
+        if not name.startswith("log/") or not data.startswith(RECORD_MAGIC):
+            return
+        header = decode_record(data)
+        assert header is not None, "the magic was there"
+        known = self._known.get(header.serial)
+        if known is not None:
+            if known != header.crc:
+                self._say(f"I1: record {header.serial} was synced, and another one is written")
+            return
+        payload = memoryview(data)[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
+        entries = decode_entries(payload) if header.kind == DATA else []
+        self._doubtful = (name, header, entries)
+
+    def synced(self, name: str) -> None:
+        """A file was synced: the record that was written to it is there for ever."""
+        if self._doubtful is None or self._doubtful[0] != name:
+            return
+        _, header, entries = self._doubtful
+        self._doubtful = None
+        if header.serial != len(self._known) + 1:
+            self._say(f"I1: record {header.serial} follows {len(self._known)} synced ones")
+        self._known[header.serial] = header.crc
+        self.records += 1
+        for entry in entries:
+            self._take(entry)
+
+    def _take(self, entry: Entry) -> None:
+        if entry.kind is EntryKind.FACT:
+            if entry.group == self._group:
+                if entry.epoch <= self._epoch:
+                    self._say(f"I9: epoch {entry.epoch} begins after {self._epoch}")
+                self._epoch = entry.epoch
+            return
+        if entry.group != self._group or entry.kind is not EntryKind.DATA:
+            return
+        if entry.epoch != self._epoch:
+            self._say(f"I4: entry {entry.index} is of epoch {entry.epoch}, not {self._epoch}")
+        expected = self.store.applied(entry.group) + 1
+        if entry.index != expected:
+            self._say(f"I9: entry {entry.index} was written where {expected} is due")
+            return
+        self.store.fold(entry, None)
+
+    def _say(self, violation: str) -> None:
+        self.violations.append(violation)
+
+    # --- Comparing -----------------------------------------------------------------------------
+
+    def compare(self, store: Store) -> list[str]:
+        """What the store serves otherwise than it should; nothing if it is right."""
+        mine = self.store
+        if store.applied(self._group) != mine.applied(self._group):
+            return [
+                f"I1: entry {mine.applied(self._group)} was synced, but "
+                f"{store.applied(self._group)} is the last that is served"
+            ]
+        if store.shards() != mine.shards():
+            return [f"I12: shards are {store.shards()}, not {mine.shards()}"]
+        found: list[str] = []
+        for shard in mine.shards():
+            found += _compare_shard(shard, store, mine)
+        return found
+
+
+def _compare_shard(shard: ShardId, theirs: Store, mine: MemoryStore) -> list[str]:
+    found: list[str] = []
+
+    def differ(what: str, one: object, other: object) -> None:
+        if one != other:
+            found.append(f"I12: {what} of {shard}: {_short(one)} instead of {_short(other)}")
+
+    meta = mine.meta(shard)
+    assert meta is not None
+    differ("meta", theirs.meta(shard), meta)
+    cells = list(mine.cells(shard))
+    differ("cells", list(theirs.cells(shard)), cells)
+    readers = [Reader(), Reader(retain=True)]
+    for kind, key, value in cells:
+        cell = decode_cell(kind, value)
+        if isinstance(cell, PinCell):
+            readers.append(Reader(number(key), cell.retain))
+        if kind is Kind.STAGE:
+            name = key.decode()
+            differ(f"stage {name}", theirs.stage(shard, name), mine.stage(shard, name))
+    seen: dict[int, bytes | None] = {}
+    for reader in readers:
+        rows = read_rows(mine, shard, reader)
+        differ(f"rows for {reader}", read_rows(theirs, shard, reader), rows)
+        seen |= {row["seq"]: row["key"] for row in rows}  # type: ignore[misc]
+    wanted = BitMap64(seen)
+    if wanted:
+        differ("single rows", theirs.rows(shard, wanted), mine.rows(shard, wanted))
+    keys = sorted({key for key in seen.values() if key is not None})
+    if keys and meta.keyed:
+        differ("keys", theirs.find(shard, keys), mine.find(shard, keys))
+    if meta.last_seq:
+        low = max(1, meta.last_seq - 200)
+        differ(
+            "hidden",
+            theirs.hidden(shard, low, meta.last_seq),
+            mine.hidden(shard, low, meta.last_seq),
+        )
+    return found
+
+
+def read_rows(store: Store, shard: ShardId, reader: Reader) -> list[dict[str, object]]:
+    """All rows that a reader sees."""
+    meta = store.meta(shard)
+    last = meta.last_seq if meta is not None else 0
+    return [row for batch in store.scan(shard, 0, last, reader) for row in batch.to_pylist()]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 600 else f"{text[:400]} … {text[-180:]}"
+
+
+class LedgerDisk:
+    """A disk that tells the ledger of every write and sync that has succeeded."""
+
+    def __init__(self, disk: Disk, ledger: Ledger) -> None:
+        self._disk = disk
+        self._ledger = ledger
+
+    def open(self, name: str, *, create_bytes: int | None = None) -> File:
+        return LedgerFile(self._disk.open(name, create_bytes=create_bytes), self._ledger)
+
+    def create(self, name: str) -> File:
+        return LedgerFile(self._disk.create(name), self._ledger)
+
+    def exists(self, name: str) -> bool:
+        return self._disk.exists(name)
+
+    def names(self, folder: str) -> list[str]:
+        return self._disk.names(folder)
+
+    def remove(self, name: str) -> None:
+        self._disk.remove(name)
+
+    def rename(self, name: str, new: str) -> None:
+        self._disk.rename(name, new)
+
+    def link(self, name: str, new: str) -> None:
+        self._disk.link(name, new)
+
+    def make_folder(self, name: str) -> None:
+        self._disk.make_folder(name)
+
+    def sync_folder(self, name: str) -> None:
+        self._disk.sync_folder(name)
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes()
+
+    def identity(self, name: str) -> tuple[int, int]:
+        return self._disk.identity(name)
+
+    def lock(self, name: str) -> Lock:
+        return self._disk.lock(name)
+
+
+class LedgerFile:
+    """A file of a `LedgerDisk`."""
+
+    def __init__(self, file: File, ledger: Ledger) -> None:
+        self._file = file
+        self._ledger = ledger
+        self.name = file.name
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def read(self, count: int, offset: int) -> bytes:
+        return self._file.read(count, offset)
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        data = b"".join(memoryview(buffer).cast("B") for buffer in buffers)
+        # Told before the write: what fails half-way may still be there afterwards.
+        self._ledger.wrote(self.name, data)
+        self._file.write([data], offset)
+
+    def sync(self) -> None:
+        self._file.sync()
+        self._ledger.synced(self.name)
+
+    def sync_all(self) -> None:
+        self._file.sync_all()
+        self._ledger.synced(self.name)
+
+    def map(self) -> memoryview:
+        return self._file.map()
+
+    def close(self) -> None:
+        self._file.close()
