@@ -96,8 +96,7 @@ class Keeper:
         await self._prepare()
         if self._checkpoint_due(now):
             await self._checkpoint()
-        if self._seal_due():
-            await self._seal()
+        await self._seal()
         if now - self._tick_at >= limits.TICK_SECONDS:
             self._tick_at = now
             self._cells.care()
@@ -150,19 +149,27 @@ class Keeper:
 
     # --- Sealing --------------------------------------------------------------------------------
 
-    def _seal_due(self) -> bool:
-        full = len(self._log.segments()) - 1
-        return full > self._settings.log_segments_unsealed
-
     async def _seal(self, *, everything: bool = False) -> bool:
         """One step; returns whether there was something to do."""
-        plan = self._store.plan_seal(everything=everything)
+        plan = self._store.plan_seal(
+            everything=everything, unsealed=self._settings.log_segments_unsealed
+        )
         if plan is None:
             return False
-        result = await self._lane.submit(lambda: self._store.run_seal(plan))
+        try:
+            result = await self._lane.submit(lambda: self._store.run_seal(plan))
+        except Full:
+            # Nothing is left of the pass; settling and purging make room for the next one.
+            self._host.short_of_space = True
+            return False
         self._store.finish_seal(result)
         await self._checkpoint()
         return True
+
+    async def reclaim(self) -> bool:
+        """One step of sealing, rewriting or dropping files, and of recycling the log."""
+        async with self._working:
+            return await self._seal()
 
     async def seal_all(self) -> None:
         """Seal every full segment: what is alive then lies in files."""
