@@ -173,9 +173,14 @@ CELL_BYTES_MAX = 2_000
 CELL_KEY_BYTES_MAX = 511
 """LMDB's own limit for a key."""
 
-CELLS_STEP = 512
-"""Cells that are handled in one call: about 0.2 ms without letting go of the GIL, and fewer tuples
-than those that start a garbage collection."""
+CELLS_STEP = 256
+"""Cells that are handled in one step, which takes about half a millisecond."""
+
+TURN_SECONDS = 0.001
+"""How long work on the cells holds up the event loop, and how long it then lets it run."""
+
+TURN_SECONDS_MAX = 0.01
+"""How long the event loop, or the work beside it, waits for the other when the machine is busy."""
 
 CELLS_READERS_MAX = 32
 """Slots for read transactions at a time: a few threads, each with one."""
@@ -212,3 +217,39 @@ SEAL_SYNC_BYTES = 4 * 1024 * 1024
 
 SPARSE_PER_CENT = 50
 """A sealed file with fewer live rows than this share is written anew."""
+
+# --- What the store keeps in memory, and does in one step ------------------------------------
+
+PLACES_STEP = 256
+"""Places of rows that are read from the index at once: enough for a scan not to notice."""
+
+LOOK_AGAIN_MAX = 100
+"""How often rows are looked up again that were moved meanwhile; more is damage, not chance."""
+
+KNOWN_CHUNKS_MAX = 32_768
+"""Chunks whose marks are kept in memory, over all shards: at most 1 KiB each, and per mark."""
+
+DECODED_BLOCKS_MAX = 256
+"""Blocks that are kept ready for single rows; they lie over maps and take little memory."""
+
+WARM_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes that are taken to be in the page cache after they were read for a lease."""
+
+OPEN_FILES_MAX = 256
+"""Sealed files that are kept mapped; opening one again costs a checksum per batch."""
+
+SHARD_COLUMNS_MAX = 64
+"""Constant columns that are kept, one per shard, 128 KiB each."""
+
+RECLAIM_STEP = 16_384
+"""Entries of the index that one checkpoint removes or moves beside its own writes: some 20 ms."""
+
+FILE_SPANS_MAX = 32
+"""Shards of a sealed file whose seqs are known without asking the index; files with more are
+shared by small shards."""
+
+FRONTS_STEP = 64
+"""Shards of which one checkpoint learns how far their oldest rows are gone: 0.1 ms each."""
+
+NODE_CELLS_MAX = 1_000_000
+"""Entries that the index has for the node itself: commit groups, facts, shards being reclaimed."""

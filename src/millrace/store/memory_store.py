@@ -155,9 +155,10 @@ class MemoryShard:
 
     def _show(self, rows: list[Row], first: int, batch: Batch) -> None:
         # A staged row gets the time of its publication: times never fall from seq to seq.
+        is_keyed = self.meta.keyed or batch.changes.made == 3
         for seq, row in enumerate(rows, first):
             self.rows[seq] = Row(seq, batch.time_ms, row.body, row.key, row.headers)
-            if row.key is not None:
+            if is_keyed and row.key is not None:
                 self.keys[row.key] = seq
 
     def _put_takeover(self, cell: TakeoverCell) -> None:

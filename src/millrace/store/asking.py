@@ -1,0 +1,251 @@
+"""The store's answers: keys, marks, rows and scans, from all layers and the index.
+
+Rule 1: everything is answered as of the last folded batch.
+Rule 2: `scan` may be iterated on any thread, beside folding, checkpoints and sealing. Rows that
+were moved meanwhile are looked up again; which rows a pin shows does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.fold import Reader
+from millrace.core.model import Row
+from millrace.errors import Corrupt
+from millrace.store import chunk
+from millrace.store.blocks import Found
+from millrace.store.cells import Table
+from millrace.store.layered import Layered
+from millrace.store.ledger import DEAD, DELETE, KEPT
+from millrace.store.overlay import parts_of
+from millrace.store.place import Place
+from millrace.store.reading import Decoded, Reading
+from millrace.store.sealed import Moved
+from millrace.store.tables import number_bytes
+
+T = TypeVar("T")
+
+SCAN_ROWS = 64 * chunk.ROWS
+"""Seqs whose marks a scan reads at once."""
+
+
+class Asking:
+    """Answers the questions of a `Store`."""
+
+    def __init__(self, layered: Layered, reading: Reading) -> None:
+        self._layered = layered
+        self._reading = reading
+
+    # --- Keys and marks --------------------------------------------------------------------------
+
+    def find(self, shard: int, keys: Sequence[bytes]) -> list[int]:
+        layered = self._layered
+        state = layered.must(shard)
+        seqs: list[int | None] = [None] * len(keys)
+        missing: Sequence[bytes] = keys
+        for part in parts_of(layered.layers, shard):
+            if part.keys:
+                known = part.keys.get
+                seqs = [
+                    known(key) if seq is None else seq for key, seq in zip(keys, seqs, strict=True)
+                ]
+        if None in seqs:
+            prefix = number_bytes(shard)
+            missing = [key for key, seq in zip(keys, seqs, strict=True) if seq is None]
+            values = layered.cells.get(Table.KEYS, [prefix + key for key in missing])
+            stored = iter(values)
+            seqs = [int.from_bytes(next(stored) or b"") if seq is None else seq for seq in seqs]
+        floor = max(state.meta.floor, state.gone)
+        found = [seq if seq is not None and seq > floor else 0 for seq in seqs]
+        for dead in layered.known.dead(state, found):
+            found = [0 if seq in dead else seq for seq in found]
+        return found
+
+    def hidden(self, shard: int, low: int, high: int) -> BitMap64:
+        state = self._layered.must(shard)
+        high = min(high, state.meta.last_seq)
+        return self._layered.known.unready(state, low, high) if low <= high else BitMap64()
+
+    def row(self, shard: int, seq: int) -> RowFacts:
+        layered = self._layered
+        state = layered.must(shard)
+        if not state.gone < seq <= state.meta.last_seq:
+            return RowFacts(live=False)
+        everyone = [interval.pin for interval in state.meta.intervals]
+        bits = layered.marks.bits
+        live = seq > state.meta.floor and seq not in bits(state, everyone, DEAD, seq, seq)
+        newer = 0
+        if not live and state.meta.keyed:
+            rows = self.rows(shard, BitMap64([seq]))
+            if rows and rows[0].key is not None:
+                [newer] = self.find(shard, [rows[0].key])
+        return RowFacts(
+            live=live,
+            delete=seq in bits(state, [0], DELETE, seq, seq),
+            kept=live and seq in bits(state, everyone, KEPT, seq, seq),
+            superseded_by=newer if newer > seq else 0,
+        )
+
+    def stage(self, shard: int, name: str) -> StageFacts:
+        keys: list[bytes | None] = []
+        deletes: list[int] = []
+        for _, place in self._layered.blocks.staged(shard, name):
+            block = self._reading.decoded(place, shard).block
+            deletes += [len(keys) + at for at in block.deletes()]
+            keys += block.key_list()
+        return StageFacts(keys, deletes)
+
+    def seq_at(self, shard: int, time_ms: int) -> int:
+        """Times never fall from seq to seq, so that the place can be found by halving."""
+        state = self._layered.must(shard)
+        low, high = state.gone + 1, state.meta.last_seq + 1
+        found: Found | None = None
+        while low < high:
+            middle = (low + high) // 2
+            place = self._layered.blocks.after(shard, middle, high - 1)
+            if place is None:
+                high = middle
+            elif place[1].last_ms >= time_ms:
+                found, high = place, min(middle, place[0])
+            else:
+                low = place[0] + place[1].span
+        if found is None:
+            return state.meta.last_seq + 1
+        first, place_found = found
+        if place_found.time_ms >= time_ms:
+            return first
+        decoded = self._reading.decoded(place_found, shard)
+        times = decoded.times or []
+        at = int(np.searchsorted(np.array(times), time_ms))
+        return int(decoded.seqs[at]) if decoded.seqs is not None else first + at
+
+    # --- Rows ------------------------------------------------------------------------------------
+
+    def rows(self, shard: int, seqs: BitMap64) -> list[Row]:
+        if not seqs:
+            return []
+        out: list[Row] = []
+        left = seqs
+        while left:
+            low = left.min()
+            found = self._at(shard, low)
+            if found is None:
+                left = left - chunk.span(low, low)
+                continue
+            first, decoded = found
+            end = first + decoded.place.span
+            if left.max() < end:
+                return out + decoded.rows(first, left)
+            out += decoded.rows(first, left & chunk.span(low, end - 1))
+            left = left - chunk.span(low, end - 1)
+        return out
+
+    def _at(self, shard: int, seq: int) -> tuple[int, Decoded] | None:
+        def look() -> tuple[int, Decoded] | None:
+            found = self._layered.blocks.at(shard, seq)
+            return found and (found[0], self._reading.decoded(found[1], shard))
+
+        return _again(look, shard, seq)
+
+    def hot(self, shard: int, seqs: BitMap64) -> bool:
+        return all(self._reading.is_hot(place) for _, place in self._places(shard, seqs))
+
+    def _places(self, shard: int, seqs: BitMap64) -> Iterator[Found]:
+        left = seqs
+        while left:
+            low = left.min()
+            found = self._layered.blocks.at(shard, low)
+            end = low + 1
+            if found is not None:
+                yield found
+                end = found[0] + found[1].span
+            if left.max() < end:
+                return
+            left = left - chunk.span(low, end - 1)
+
+    def warm(self, shard: int, seqs: BitMap64) -> Callable[[], None]:
+        def look() -> Callable[[], None]:
+            found = list(self._places(shard, seqs))
+            if found:
+                # What comes next is likely to be asked for next.
+                after = found[-1][0] + found[-1][1].span
+                ahead = self._layered.blocks.at(shard, after)
+                found += [ahead] if ahead is not None else []
+            cold = [place for _, place in found if not self._reading.is_hot(place)]
+            return self._reading.toucher(shard, cold)
+
+        return _again(look, shard, seqs.min() if seqs else 0)
+
+    # --- Scans -----------------------------------------------------------------------------------
+
+    def scan(self, shard: int, after: int, upto: int, reader: Reader) -> Iterator[pa.RecordBatch]:
+        layered = self._layered
+        state = layered.must(shard)
+        low, upto = after + 1, min(upto, state.meta.last_seq)
+        known_to, hidden, tries = 0, BitMap64(), 0
+        while low <= upto:
+            page, after_page = layered.blocks.page(shard, low, upto)
+            for first, place in page:
+                begin, last = max(first, low), min(first + place.span - 1, upto)
+                if last > known_to:
+                    known_to = min(upto, max(last, begin + SCAN_ROWS - 1))
+                    hidden = layered.marks.hidden(state, reader, begin, known_to)
+                try:
+                    batch = self._visible(shard, first, place, begin, last, hidden)
+                except Moved:
+                    tries += 1
+                    if tries > limits.LOOK_AGAIN_MAX:
+                        raise _lost(shard, first) from None
+                    break
+                low, tries = last + 1, 0
+                if batch is not None:
+                    yield batch
+            else:
+                low = after_page
+
+    def _visible(
+        self, shard: int, first: int, place: Place, low: int, high: int, hidden: BitMap64
+    ) -> pa.RecordBatch | None:
+        """The rows of a place within [low, high] that are not hidden.
+
+        Seqs of which there is no row are dead for everyone, and so are hidden.
+        """
+        visible = high - low + 1 - hidden.range_cardinality(low, high + 1)
+        if visible == 0:
+            return None
+        batch = self._reading.batch(shard, first, place)
+        if low != first or high != first + place.span - 1:
+            begin, end = low - first, high - first + 1
+            if place.span != place.count:
+                bounds = np.array([low, high + 1], np.uint64)
+                begin, end = np.searchsorted(batch.column("seq").to_numpy(), bounds).tolist()
+            batch = batch.slice(begin, end - begin)
+        if visible == batch.num_rows:
+            return batch
+        seqs = batch.column("seq").to_numpy()
+        gone = np.frombuffer((hidden & chunk.span(low, high)).to_array(), np.uint64)
+        return batch.filter(pa.array(np.isin(seqs, gone, assume_unique=True, invert=True)))
+
+
+def _again(look: Callable[[], T], shard: int, seq: int) -> T:
+    """Look, and look again where rows were moved meanwhile."""
+    for _ in range(limits.LOOK_AGAIN_MAX):
+        try:
+            return look()
+        except Moved:
+            continue
+    raise _lost(shard, seq)
+
+
+def _lost(shard: int, seq: int) -> Corrupt:
+    return Corrupt(
+        f"shard {shard}: the rows at {seq} are not where the index says; a sealed file is missing. "
+        "Restore it from a backup, or resync the shard from a replica"
+    )

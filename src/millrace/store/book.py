@@ -1,0 +1,149 @@
+"""The book of the sealed files: how large they are, and about how much of them is still wanted.
+
+Deaths are per seq, never per place, so that what is written here is an estimate: it says which
+files are worth a look. Before anything is done to a file, its live rows are counted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.store.cells import Cells, Table
+from millrace.store.layered import Layered
+from millrace.store.tables import FileFacts, decode_file, number_of
+
+
+class Book:
+    """Every sealed file that the index knows; the engine's thread."""
+
+    def __init__(self, layered: Layered) -> None:
+        self._layered = layered
+        self._files: dict[int, FileFacts] = {}
+        self._spans: dict[int, list[tuple[int, int, int]]] = {}
+        """Shard → (first seq, last seq, file)."""
+        self._floors: dict[int, int] = {}
+        self._elsewhere = 0
+        """Rows that died in files that are shared by many shards, or in the log."""
+        self._looked: dict[int, int] = {}
+        self.next_number = 1
+        """Of the next file that is made."""
+        self.removing: set[int] = set()
+        """Files that nothing refers to, and whose removal is not yet written down."""
+
+    def load(self, cells: Cells) -> None:
+        low = b""
+        while True:
+            found = cells.range(Table.FILES, low, b"\xff" * 9, limit=limits.PLACES_STEP)
+            for key, value in found:
+                number, facts = number_of(key), decode_file(value)
+                if facts.dropping:
+                    self.removing.add(number)
+                else:
+                    self._enter(number, facts)
+            if len(found) < limits.PLACES_STEP:
+                return
+            low = found[-1][0] + b"\0"
+
+    def _enter(self, number: int, facts: FileFacts) -> None:
+        self._files[number] = facts
+        for shard, (low, high) in facts.spans.items():
+            self._spans.setdefault(shard, []).append((low, high, number))
+
+    def numbers(self) -> list[int]:
+        """The files that rows may lie in."""
+        return sorted(self._files)
+
+    def bytes(self) -> int:
+        """Of all files."""
+        return sum(facts.size for facts in self._files.values())
+
+    # --- Changes ---------------------------------------------------------------------------------
+
+    def add(self, number: int, facts: FileFacts) -> None:
+        """A file is durable, and rows may be said to lie in it."""
+        self._enter(number, facts)
+        self._layered.new.files[number] = facts
+        self.next_number = max(self.next_number, number + 1)
+
+    def correct(self, number: int, dead: int) -> None:
+        """The rows were counted."""
+        facts = self._files.get(number)
+        self._looked[number] = self._elsewhere
+        if facts is not None:
+            self._set(number, msgspec.structs.replace(facts, dead=dead))
+
+    def drop(self, number: int) -> None:
+        """Nothing refers to the file any more; it is removed once that is durable."""
+        facts = self._files.pop(number)
+        for shard in facts.spans:
+            self._spans[shard] = [span for span in self._spans[shard] if span[2] != number]
+        self._looked.pop(number, None)
+        self.removing.add(number)
+        self._layered.new.files[number] = msgspec.structs.replace(facts, dropping=True, spans={})
+
+    def forget(self, number: int) -> None:
+        """The file is gone."""
+        self.removing.discard(number)
+        self._layered.new.files[number] = None
+
+    def _set(self, number: int, facts: FileFacts) -> None:
+        self._files[number] = facts
+        self._layered.new.files[number] = facts
+
+    # --- Estimates -------------------------------------------------------------------------------
+
+    def count_dead(self, shard: int, seqs: BitMap64) -> None:
+        """These rows are wanted by nobody any more."""
+        low, high = seqs.min(), seqs.max()
+        assigned = 0
+        for first, last, number in self._spans.get(shard, ()):
+            if first <= high and last >= low:
+                count = seqs.range_cardinality(first, last + 1)
+                if count:
+                    self._add_dead(number, count)
+                    assigned += count
+        self._elsewhere += len(seqs) - assigned
+
+    def count_floor(self, shard: int, floor: int) -> None:
+        """Rows up to `floor` are wanted by nobody any more."""
+        before = self._floors.get(shard, 0)
+        if floor <= before:
+            return
+        self._floors[shard] = floor
+        for first, last, number in self._spans.get(shard, ()):
+            count = min(last, floor) - max(first, before + 1) + 1
+            if count > 0:
+                self._add_dead(number, count)
+        self._elsewhere += floor - before
+
+    def count_dropped(self, shard: int) -> None:
+        """The shard has ended."""
+        for first, last, number in self._spans.pop(shard, ()):
+            self._add_dead(number, last - first + 1)
+            facts = self._files[number]
+            spans = {key: span for key, span in facts.spans.items() if key != shard}
+            self._set(number, msgspec.structs.replace(facts, spans=spans))
+
+    def _add_dead(self, number: int, count: int) -> None:
+        facts = self._files[number]
+        dead = min(facts.dead + count, facts.rows)
+        if dead != facts.dead:
+            self._set(number, msgspec.structs.replace(facts, dead=dead))
+
+    def suspects(self) -> list[int]:
+        """Files that are probably sparse, the emptiest first."""
+        found: list[tuple[float, int]] = []
+        for number, facts in self._files.items():
+            dead = facts.dead
+            if not facts.spans:
+                # Shared by many shards: all that died since the last look may have lain in it.
+                dead += self._elsewhere - self._looked.get(number, 0)
+            live = max(facts.rows - dead, 0) / max(facts.rows, 1)
+            if live * 100 < limits.SPARSE_PER_CENT:
+                found.append((live, number))
+        return [number for _, number in sorted(found)]
+
+    def size_of(self, number: int) -> int:
+        return self._files[number].size

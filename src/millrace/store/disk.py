@@ -1,0 +1,241 @@
+"""The store on disk: an overlay in memory over the index, rows in the log and in sealed files.
+
+- What is folded goes to the newest layer of the overlay, whose rows stay where the log has them.
+- A checkpoint freezes that layer and commits it to the index with the place in the log up to which
+  everything is in it: `freeze` (engine's thread), `write` (a lane), `thaw` (engine's thread).
+- Before a log segment is recycled, the rows in it that are still wanted are copied to sealed files:
+  `plan_seal` (engine's thread), `run_seal` (a lane), `finish_seal` (engine's thread), checkpoint,
+  then release. Sparse and dead files go the same way.
+- At start nothing is read but the node's own facts and the list of files: a shard is loaded when it
+  is asked for, and its rows, keys and marks when they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.changes import Entry
+from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.fold import Reader, ShardMeta
+from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
+from millrace.log.files import Disk
+from millrace.log.record import Mark, Position
+from millrace.log.segments import Log
+from millrace.store.asking import Asking
+from millrace.store.book import Book
+from millrace.store.cells import Cells, Table
+from millrace.store.checkpoint import GROUP, MARK, Frozen
+from millrace.store.folding import Folding
+from millrace.store.keep import Keeping
+from millrace.store.layered import Layered
+from millrace.store.reading import Reading
+from millrace.store.seal import Sealing
+from millrace.store.sealed import FOLDER, SealedFiles, file_name, file_number
+from millrace.store.sealplan import SealPlan, SealResult
+from millrace.store.tables import (
+    DROPPED_PREFIX,
+    FACT_PREFIX,
+    GROUP_PREFIX,
+    MARK_KEY,
+    NEEDED_KEY,
+    NEXT_FILE_KEY,
+    joined,
+    number_of,
+    prefixed,
+)
+
+
+class DiskStore:
+    """Committed batches, on disk; see `Store`. Made by `open`, ready after `attach`."""
+
+    def __init__(self, disk: Disk, cells: Cells) -> None:
+        self._disk = disk
+        self._layered = Layered(cells)
+        self._reading = Reading(SealedFiles(disk))
+        self._book = Book(self._layered)
+        self._folding = Folding(self._layered, self._reading)
+        self._asking = Asking(self._layered, self._reading)
+        self._keeping = Keeping(disk, self._layered, self._book, self._folding, self._reading)
+        self._sealing = Sealing(disk, cells, self._layered.marks, self._reading)
+
+    @classmethod
+    def open(cls, disk: Disk, cells: Cells) -> DiskStore:
+        """The store as of its last checkpoint; nothing is changed before `attach`.
+
+        The caller replays the log from `replay_mark`, keeping the generations from `needed_from`
+        on, attaches it, and folds what is committed above `applied`.
+        """
+        store = cls(disk, cells)
+        store._load(cells)
+        return store
+
+    def _load(self, cells: Cells) -> None:
+        node = cells.range(Table.NODE, b"", b"\xff" * 16, limit=limits.NODE_CELLS_MAX)
+        known = dict(node)
+        mark = Mark(*MARK.unpack(known[MARK_KEY])) if MARK_KEY in known else None
+        for key, value in prefixed(node, GROUP_PREFIX):
+            self._layered.groups[GroupId(number_of(key))] = GROUP.unpack(value)
+        facts = joined(prefixed(node, FACT_PREFIX))
+        self._layered.reclaiming |= {number_of(key) for key, _ in prefixed(node, DROPPED_PREFIX)}
+        self._keeping.begin(
+            mark,
+            number_of(known.get(NEEDED_KEY, b"")),
+            {GroupId(number_of(key)): fact for key, fact in facts.items()},
+        )
+        self._book.load(cells)
+        self._book.next_number = max(1, number_of(known.get(NEXT_FILE_KEY, b"")))
+
+    def attach(self, log: Log) -> None:
+        """Read rows from this log, which was opened as `open` says; remove files left unfinished.
+
+        Only now, because a log that fits the index proves that the index is the newest one: files
+        that it does not know hold nothing that is not in the log, or in other files, as well.
+        """
+        self._reading.attach(log)
+        disk = self._disk
+        if not disk.exists(FOLDER):
+            disk.make_folder(FOLDER)
+            disk.sync_folder("")
+        unfinished = [
+            number
+            for name in disk.names(FOLDER)
+            if (number := file_number(name)) is not None and number >= self._book.next_number
+        ]
+        for number in unfinished:
+            disk.remove(file_name(number))
+        if unfinished:
+            disk.sync_folder(FOLDER)
+
+    def close(self) -> None:
+        """Let go of the files and the index. What was not checkpointed is in the log."""
+        self._reading.files.close()
+        self._layered.cells.close()
+
+    # --- What was committed ----------------------------------------------------------------------
+
+    def applied(self, group: GroupId) -> Index:
+        return Index(self._layered.groups.get(group, (0, 0))[0])
+
+    def epoch(self, group: GroupId) -> Epoch:
+        """The epoch of the last entry of `group` that was folded."""
+        return Epoch(self._layered.groups.get(group, (0, 0))[1])
+
+    def replay_mark(self) -> Mark | None:
+        """Where to replay the log from: everything before it is in the last checkpoint."""
+        return self._keeping.mark
+
+    def needed_from(self) -> int:
+        """The oldest log generation that the durable index needs; older ones may be released."""
+        mark = self._keeping.mark
+        return min(self._keeping.needed, mark.generation) if mark is not None else 0
+
+    def facts(self) -> dict[GroupId, bytes]:
+        """What the journals wrote down for this node alone, as of the last checkpoint (L6)."""
+        return dict(self._keeping.facts)
+
+    # --- Checkpoints -----------------------------------------------------------------------------
+
+    def freeze(self, mark: Mark, facts: dict[GroupId, bytes]) -> Frozen:
+        """Begin a checkpoint of everything folded so far; on the engine's thread.
+
+        `mark`: every entry that was not folded, committed or not, lies after it.
+        """
+        return self._keeping.freeze(mark, facts)
+
+    def write(self, frozen: Frozen) -> None:
+        """Commit it; on a lane. Files that nothing refers to any more are removed.
+
+        Raises:
+            Full: nothing was committed; call `refreeze`, and try again later.
+            Fatal: the outcome is unknown.
+        """
+        self._keeping.write(frozen)
+
+    def refreeze(self, frozen: Frozen) -> None:
+        """It found no room: the next `freeze` gives the same again. On the engine's thread."""
+        self._keeping.refreeze(frozen)
+
+    def thaw(self, frozen: Frozen) -> None:
+        """End a checkpoint that was written; on the engine's thread.
+
+        From now on `needed_from` says which log segments may be released.
+        """
+        self._keeping.thaw(frozen)
+
+    # --- Sealing ---------------------------------------------------------------------------------
+
+    def plan_seal(self, *, everything: bool = False, unsealed: int = 0) -> SealPlan | None:
+        """What to copy next, or None; on the engine's thread, one pass at a time.
+
+        The oldest segments, if more than `unsealed` full ones are in use; else files that are
+        sparse or dead. `everything`: whatever `unsealed` says, until nothing is left to seal.
+        """
+        return self._keeping.plan(
+            unsealed=-1 if everything else unsealed, failed=self._sealing.failed
+        )
+
+    def run_seal(self, plan: SealPlan, pause: Callable[[], None] = lambda: None) -> SealResult:
+        """Copy what is wanted to new files; on a lane. `pause` is called after every sync.
+
+        Raises:
+            Full: the disk has no room. What was written is removed; another pass may be planned.
+            Corrupt: rows that should be copied are damaged.
+        """
+        return self._sealing.run(plan, pause)
+
+    def finish_seal(self, result: SealResult) -> None:
+        """Say where the rows lie now; on the engine's thread. Durable with the next checkpoint."""
+        self._keeping.finish(result)
+
+    def sealed_bytes(self) -> int:
+        """Of all sealed files."""
+        return self._book.bytes()
+
+    # --- Questions -------------------------------------------------------------------------------
+
+    def shards(self) -> list[ShardId]:
+        return [ShardId(shard) for shard in self._layered.all() if self.meta(ShardId(shard))]
+
+    def meta(self, shard: ShardId) -> ShardMeta | None:
+        state = self._layered.state(shard)
+        return state.meta if state is not None and not state.syncing else None
+
+    def cells(self, shard: ShardId) -> Iterable[tuple[Kind, bytes, bytes]]:
+        found = self._layered.cells_of(shard)
+        return [(Kind(key[0]), key[1:], value) for key, value in found.items()]
+
+    def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
+        return self._asking.find(shard, keys)
+
+    def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        return self._asking.hidden(shard, low, high)
+
+    def row(self, shard: ShardId, seq: int) -> RowFacts:
+        return self._asking.row(shard, seq)
+
+    def stage(self, shard: ShardId, name: str) -> StageFacts:
+        return self._asking.stage(shard, name)
+
+    def seq_at(self, shard: ShardId, time_ms: int) -> int:
+        return self._asking.seq_at(shard, time_ms)
+
+    def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
+        return self._asking.rows(shard, seqs)
+
+    def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
+        return self._asking.hot(shard, seqs)
+
+    def warm(self, shard: ShardId, seqs: BitMap64) -> Callable[[], None]:
+        return self._asking.warm(shard, seqs)
+
+    def scan(
+        self, shard: ShardId, after: int, upto: int, reader: Reader
+    ) -> Iterator[pa.RecordBatch]:
+        return self._asking.scan(shard, after, upto, reader)
+
+    def fold(self, entry: Entry, position: Position | None) -> None:
+        self._folding.fold(entry, position)

@@ -1,0 +1,169 @@
+"""Folding: what a committed batch does to the newest layer.
+
+Rule 1: batches of a shard come in the order of their indexes, each once (C1).
+Rule 2: nothing is read from the disk, except for the rows of a stage that is published to a keyed
+shard: their keys are learnt here.
+Rule 3: the work is per batch, not per row; keys and deletes alone are taken one by one.
+"""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS, Block
+from millrace.core.changes import Batch, Entry
+from millrace.core.codec import encode_cell
+from millrace.core.fold import fold
+from millrace.core.model import Kind, TakeoverCell
+from millrace.core.view import number, number_key
+from millrace.errors import Fatal
+from millrace.log.record import Position
+from millrace.store.layered import Layered
+from millrace.store.ledger import DELETE, ShardState
+from millrace.store.overlay import KINDS
+from millrace.store.place import Place, republished
+from millrace.store.reading import Decoded, Reading
+
+_ORDINAL_BITS = 16
+"""A staged block is numbered by its batch's index and its place in the batch."""
+
+
+class Folding:
+    """Takes committed entries in."""
+
+    def __init__(self, layered: Layered, reading: Reading) -> None:
+        self._layered = layered
+        self._reading = reading
+        self.moved: dict[tuple[int, str, int], int] | None = None
+        """While rows are being copied: staged blocks → the seqs that they were published under."""
+
+    def fold(self, entry: Entry, position: Position | None) -> None:
+        groups = self._layered.groups
+        applied = groups.get(entry.group)
+        if applied is not None and entry.index <= applied[0]:
+            return
+        for batch in entry.batches:
+            self._fold(batch, entry.history, position)
+        groups[entry.group] = (entry.index, entry.epoch)
+
+    def _fold(self, batch: Batch, history: bytes, position: Position | None) -> None:
+        layered, changes = self._layered, batch.changes
+        state = layered.state(batch.shard) or layered.make(batch.shard)
+        meta = state.meta
+        if batch.index <= meta.index:
+            return
+        if batch.index != meta.index + 1 or state.syncing:
+            raise Fatal(
+                f"shard {batch.shard}: batch {batch.index} cannot follow batch {meta.index}"
+                f"{' while a resync is under way' if state.syncing else ''}"
+            )
+        if changes.dropped:
+            layered.drop(batch.shard)
+            return
+        part = layered.touch(state).part
+        if batch.blocks or changes.published:
+            self._put_rows(state, batch, position)
+        for name in changes.unstaged:
+            for ordinal, _ in layered.blocks.staged(state.id, name):
+                part.staged[name, ordinal] = None
+        state.meta, takeover = fold(meta, batch, history, state)
+        if takeover is not None:
+            self._put_takeover(state, takeover)
+        if changes.cells:
+            part.put_cells(changes)
+
+    # --- Rows ------------------------------------------------------------------------------------
+
+    def _put_rows(self, state: ShardState, batch: Batch, position: Position | None) -> None:
+        changes, blocks = batch.changes, batch.blocks
+        if position is None and blocks:
+            raise Fatal("rows without a place in the log")
+        is_keyed = state.meta.keyed or changes.made == 3
+        places = [_place(batch, at, position) for at in range(len(blocks))] if position else []
+        shown = list(zip(changes.firsts, places, strict=False))
+        at = len(changes.firsts)
+        for name, count in changes.staged:
+            for _ in range(count):
+                state.part.stage(name, batch.index << _ORDINAL_BITS | at, places[at])
+                at += 1
+        if is_keyed or any(place.flags & FLAG_DELETES for _, place in shown):
+            for (first, place), block in zip(shown, blocks, strict=False):
+                self._learn(state, Decoded(place, block), first, is_keyed=is_keyed)
+        for name, first, rows in changes.published:
+            shown += self._publish(state, name, first, rows, batch, is_keyed=is_keyed)
+        if changes.published:
+            shown.sort(key=lambda found: found[0])
+        for first, place in shown:
+            if place.count:
+                state.part.put(first, place)
+
+    def _publish(
+        self, state: ShardState, name: str, first: int, rows: int, batch: Batch, *, is_keyed: bool
+    ) -> list[tuple[int, Place]]:
+        """The oldest rows of a stage become visible."""
+        part = state.part
+        shown: list[tuple[int, Place]] = []
+        upto = first + rows
+        for ordinal, place in self._layered.blocks.staged(state.id, name):
+            if first >= upto:
+                break
+            part.staged[name, ordinal] = None
+            part.moved[name, ordinal] = first
+            if self.moved is not None:
+                self.moved[state.id, name, ordinal] = first
+            if is_keyed or place.flags & FLAG_DELETES:
+                decoded = self._reading.decoded(place, state.id)
+                self._learn(state, decoded, first, is_keyed=is_keyed)
+            shown.append((first, republished(place, batch.time_ms)))
+            first += place.count
+        if first != upto:
+            raise Fatal(f"shard {state.id}: stage {name!r} has not the {rows} rows to publish")
+        return shown
+
+    def _learn(self, state: ShardState, decoded: Decoded, first: int, *, is_keyed: bool) -> None:
+        """The keys of new rows, and which of them are deletes."""
+        block = decoded.block
+        if is_keyed and block.keys is not None:
+            keys = state.part.keys
+            # Rows without a key all come to lie under None.
+            keys.update(zip(block.key_list(), range(first, first + block.count), strict=True))  # type: ignore[arg-type]
+            if len(block.keys.validity):
+                keys.pop(None, None)  # type: ignore[call-overload]
+        deletes = block.deletes()
+        if deletes:
+            state.mark(0, DELETE, BitMap64([first + at for at in deletes]))
+
+    # --- Cells -----------------------------------------------------------------------------------
+
+    def _put_takeover(self, state: ShardState, cell: TakeoverCell) -> None:
+        kind = KINDS[Kind.TAKEOVER]
+        known = list(self._layered.cells_of(state.id, kind))
+        newest = number(known[-1][1:]) if known else 0
+        state.part.cells[kind + number_key(newest + 1)] = encode_cell(cell)
+        if len(known) >= limits.HISTORIES_MAX:
+            state.part.cells[known[0]] = None
+
+
+def _place(batch: Batch, at: int, position: Position) -> Place:
+    start, length = batch.places[at]
+    block = batch.blocks[at]
+    return Place(
+        position.generation,
+        position.offset + start,
+        length,
+        block.count,
+        block.count,
+        batch.time_ms,
+        batch.time_ms,
+        flags_of(block),
+    )
+
+
+def flags_of(block: Block) -> int:
+    """What a place says of its rows."""
+    return (
+        (FLAG_KEYS if block.keys is not None else 0)
+        | (FLAG_HEADERS if block.header_names is not None else 0)
+        | (FLAG_DELETES if len(block.bodies.validity) else 0)
+    )

@@ -1,0 +1,296 @@
+"""The marked seqs of a shard: dead, kept, deletes; by interval.
+
+Rule 1: marks are only ever added. A row that is dead stays dead, whatever happens to its bytes.
+Rule 2: an interval that was merged into another is merged in name first: `sources` says whose marks
+count there as well. The marks themselves are moved by later checkpoints, in steps.
+Rule 3: marks are read newest layer first, the index last and at once: they move downwards only, so
+that a reader beside a checkpoint may meet one twice, but never misses one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.fold import Interval, Mark, Reader, ShardMeta, intervals_before
+from millrace.store import chunk
+from millrace.store.cells import Cells, Table
+from millrace.store.overlay import Layers, Overlay, ShardOverlay, parts_of
+from millrace.store.tables import StoredShard, deaths_key
+
+DELETE = 2
+"""A mark of the store's own, beside `Mark`: the row has no body. Always under pin 0."""
+
+DEAD, KEPT = int(Mark.DEAD), int(Mark.KEPT)
+
+
+class ShardState:
+    """One shard in memory: what is counted of it, and its ledger while a batch is folded."""
+
+    __slots__ = (
+        "gone",
+        "id",
+        "kept_from",
+        "known",
+        "marks",
+        "meta",
+        "part",
+        "sources",
+        "stored",
+        "syncing",
+        "uses",
+    )
+
+    def __init__(self, shard: int, stored: StoredShard, marks: Marks) -> None:
+        self.id = shard
+        self.marks = marks
+        self.meta = stored.meta
+        self.gone = stored.gone
+        self.kept_from = stored.kept_from
+        self.stored = frozenset(stored.stored)
+        self.sources = dict(stored.sources)
+        self.uses = stored.uses
+        self.syncing = stored.syncing
+        self.part = ShardOverlay()
+        """The newest layer's part of this shard."""
+        self.known: Known | None = None
+
+    def to_store(self) -> StoredShard:
+        return StoredShard(
+            self.meta,
+            self.gone,
+            self.kept_from,
+            tuple(sorted(self.stored)),
+            dict(sorted(self.sources.items())),
+            self.uses,
+            self.syncing,
+        )
+
+    # --- The ledger, as `core.fold` asks for it ------------------------------------------------
+
+    def mark(self, pin: int, mark: int, seqs: BitMap64) -> None:
+        self.uses |= 1 << mark
+        self.part.mark(pin, mark, seqs)
+        if mark == KEPT and seqs:
+            self.kept_from = min(self.kept_from, seqs.min() - 1)
+
+    def kept(self, upto: int) -> BitMap64:
+        low = max(self.kept_from, self.gone, self.meta.floor) + 1
+        self.kept_from = max(self.kept_from, upto)
+        if low > upto or not self.uses & 1 << KEPT:
+            return BitMap64()
+        everyone = [interval.pin for interval in self.meta.intervals]
+        marks = self.marks
+        kept = marks.bits(self, everyone, KEPT, low, upto)
+        return kept - marks.bits(self, everyone, DEAD, low, upto) if kept else kept
+
+    def merge(self, pin: int, into: int) -> None:
+        sources = dict(self.sources)
+        sources[into] = (*sources.get(into, ()), pin, *sources.pop(pin, ()))
+        self.sources = sources
+        self.marks.merging.add(self.id)
+
+    # --- Which marks count where -----------------------------------------------------------------
+
+    def pins_of(self, intervals: Iterable[int]) -> list[int]:
+        """The pins under which the marks of these intervals are found."""
+        sources = self.sources
+        found: list[int] = []
+        for pin in intervals:
+            found.append(pin)
+            found.extend(sources.get(pin, ()))
+        return found
+
+    def roots(self) -> dict[int, int]:
+        """Merged pin → the interval that it belongs to now."""
+        return {pin: into for into, pins in self.sources.items() for pin in pins}
+
+    def forget_merged(self, layer: Overlay) -> bool:
+        """Drop the names of merged intervals of which neither the index nor `layer` has marks.
+
+        Tells whether any are left.
+        """
+        part = layer.shards.get(self.id)
+        used = self.stored | ({pin for pin, _ in part.marks} if part else set())
+        kept = {
+            into: left
+            for into, pins in self.sources.items()
+            if (left := tuple(pin for pin in pins if pin in used))
+        }
+        self.sources = kept
+        return bool(kept)
+
+
+class Marks:
+    """Reads marks from all layers and the index; on any thread."""
+
+    def __init__(self, cells: Cells, layers: Callable[[], Layers]) -> None:
+        self._cells = cells
+        self._layers = layers
+        self.merging: set[int] = set()
+        """Shards with merged intervals whose marks are not yet moved."""
+
+    def bits(
+        self, state: ShardState, intervals: Iterable[int], mark: int, low: int, high: int
+    ) -> BitMap64:
+        """The seqs within [low, high] that have the mark in one of these intervals."""
+        # The layers come first, then what was known of them: see rule 3.
+        parts = parts_of(self._layers(), state.id)
+        logical = list(intervals)
+        pins = state.pins_of(logical)
+        found = BitMap64()
+        for part in parts:
+            for pin in pins:
+                marked = part.marks.get((pin, mark))
+                if marked is not None:
+                    found |= marked
+        if found:
+            found &= chunk.span(low, high)
+        wanted = {*logical, *(pin for pin in pins if pin in state.stored)}
+        return found | self.stored(state.id, sorted(wanted), mark, low, high)
+
+    def stored(self, shard: int, pins: list[int], mark: int, low: int, high: int) -> BitMap64:
+        """As `bits`, from the index alone, by the pins under which it has them."""
+        if low > high:
+            return BitMap64()
+        chunks = range(low // chunk.ROWS, high // chunk.ROWS + 1)
+        keys = [deaths_key(shard, pin, mark, number) for pin in pins for number in chunks]
+        values = self._cells.get(Table.DEATHS, keys)
+        numbers = list(chunks) * len(pins)
+        found = chunk.join(
+            (number, chunk.unpack(value))
+            for number, value in zip(numbers, values, strict=True)
+            if value is not None
+        )
+        if found and (found.min() < low or found.max() > high):
+            found &= chunk.span(low, high)
+        return found
+
+    def hidden(self, state: ShardState, reader: Reader, low: int, high: int) -> BitMap64:
+        """The seqs within [low, high] that the reader must not see."""
+        intervals = intervals_before(state.meta, reader)
+        pins = [interval.pin for interval in intervals]
+        floor = max((interval.floor for interval in intervals), default=0)
+        floor = max(floor, state.gone)
+        hidden = chunk.span(low, min(floor, high))
+        low = max(low, floor + 1)
+        if low <= high:
+            hidden |= self.bits(state, pins, DEAD, low, high)
+            if not reader.retain and state.uses & 1 << KEPT:
+                hidden |= self.bits(state, pins, KEPT, low, high)
+        return hidden
+
+    def reclaimable(self, state: ShardState, low: int, high: int) -> BitMap64:
+        """The seqs within [low, high] that nobody can ask for any more."""
+        first = state.meta.intervals[0]
+        floor = max(first.floor, state.gone)
+        gone = chunk.span(low, min(floor, high))
+        low = max(low, floor + 1)
+        return gone | self.bits(state, [first.pin], DEAD, low, high) if low <= high else gone
+
+
+class Known:
+    """The marks of a shard in the chunks that were asked for, whatever the interval."""
+
+    __slots__ = ("chunks", "marks")
+
+    def __init__(self) -> None:
+        self.chunks: set[int] = set()
+        self.marks = (BitMap64(), BitMap64(), BitMap64())
+        """By mark; in chunks that are not in `chunks`, some may be missing."""
+
+
+class KnownMarks:
+    """Keeps the marks at hand that the decider asks for again and again; the engine's thread."""
+
+    def __init__(self, marks: Marks, layers: Callable[[], Layers]) -> None:
+        self._marks = marks
+        self._layers = layers
+        self._states: list[ShardState] = []
+        self._count = 0
+
+    def load(self, state: ShardState, chunks: set[int]) -> tuple[BitMap64, BitMap64, BitMap64]:
+        """The marks of the index in at least these chunks; the layers' are not among them."""
+        known = state.known
+        if known is None:
+            known = state.known = Known()
+            self._states.append(state)
+        missing = sorted(chunks - known.chunks)
+        if missing:
+            if self._count + len(missing) > limits.KNOWN_CHUNKS_MAX:
+                self.clear()
+                return self.load(state, chunks)
+            self._count += len(missing)
+            known.chunks.update(missing)
+            self._read(state, known, missing)
+        return known.marks
+
+    def _read(self, state: ShardState, known: Known, missing: list[int]) -> None:
+        logical = [interval.pin for interval in state.meta.intervals]
+        pins = sorted({*logical, *state.stored})
+        for low, high in _runs(missing):
+            for mark, marked in enumerate(known.marks):
+                if state.uses & 1 << mark:
+                    here = [0] if mark == DELETE else pins
+                    marked |= self._marks.stored(
+                        state.id, here, mark, low * chunk.ROWS, (high + 1) * chunk.ROWS - 1
+                    )
+
+    def absorb(self, state: ShardState, part: ShardOverlay) -> None:
+        """The index now has what this part of a layer has."""
+        if state.known is not None:
+            for (_, mark), seqs in part.marks.items():
+                marked = state.known.marks[mark]
+                marked |= seqs
+
+    def clear(self) -> None:
+        """Forget everything: it can be read again."""
+        for state in self._states:
+            state.known = None
+        self._states.clear()
+        self._count = 0
+
+    def dead(self, state: ShardState, seqs: list[int]) -> list[BitMap64]:
+        """Sets that together hold those of `seqs` that are dead, below the purge floor apart."""
+        if not state.uses & 1 << DEAD:
+            return []
+        sets = [marked for part in self._parts(state) for marked in _marked(part, DEAD)]
+        sets.append(self.load(state, {seq // chunk.ROWS for seq in seqs})[DEAD])
+        return [some for some in sets if some]
+
+    def unready(self, state: ShardState, low: int, high: int) -> BitMap64:
+        """The seqs within [low, high] that no worker gets."""
+        floor = max(state.meta.floor, state.gone)
+        found = BitMap64()
+        wanted = chunk.span(low, high)
+        for marked in self.load(state, set(range(low // chunk.ROWS, high // chunk.ROWS + 1))):
+            found |= marked & wanted
+        for part in self._parts(state):
+            for marked in part.marks.values():
+                found |= marked & wanted
+        return found | chunk.span(low, min(floor, high))
+
+    def _parts(self, state: ShardState) -> list[ShardOverlay]:
+        return parts_of(self._layers(), state.id)
+
+
+def _marked(part: ShardOverlay, mark: int) -> list[BitMap64]:
+    return [seqs for (_, kind), seqs in part.marks.items() if kind == mark]
+
+
+def _runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """The rising numbers as ranges, both ends included."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return runs
+
+
+def new_shard() -> StoredShard:
+    """A shard before its first batch."""
+    return StoredShard(ShardMeta(intervals=(Interval(0),)))

@@ -1,0 +1,247 @@
+"""From places to rows: over the log's map or a sealed file's, without a copy where possible.
+
+Rule 1: whatever leaves here for long holds what it lies over: the log's segment (L9) or the file.
+Rule 2: what is kept in memory lies over the log without a hold; it is let go before the segment is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.block import FLAG_HEADERS, FLAG_KEYS, SCHEMA, Array, Block, Column
+from millrace.core.model import Row
+from millrace.errors import Fatal
+from millrace.log.segments import Log
+from millrace.store.place import RELATIVE, Place
+from millrace.store.sealed import Moved, SealedFiles
+
+Seqs = np.ndarray[tuple[int], np.dtype[np.uint64]]
+_TIME = SCHEMA.field("time").type
+_SHARD = SCHEMA.field("shard")
+
+
+class Decoded:
+    """The rows at one place, ready to be taken out one by one."""
+
+    __slots__ = ("block", "place", "seqs", "times")
+
+    def __init__(
+        self, place: Place, block: Block, seqs: Seqs | None = None, times: list[int] | None = None
+    ) -> None:
+        self.place = place
+        self.block = block
+        self.seqs = seqs
+        """Each row's seq; None: they follow each other from the place's first one on."""
+        self.times = times
+        """Each row's time; None: all have the place's."""
+
+    def within(self, first: int, low: int, high: int) -> tuple[int, int]:
+        """Which rows, counted from 0, have seqs within [low, high]."""
+        if self.seqs is None:
+            return max(low - first, 0), min(high - first + 1, self.block.count)
+        begin, end = np.searchsorted(self.seqs, np.array([low, high + 1], np.uint64)).tolist()
+        return begin, end
+
+    def rows(self, first: int, wanted: BitMap64) -> list[Row]:
+        """Those of the wanted rows that are here."""
+        low, high = self.within(first, wanted.min(), wanted.max())
+        if low >= high:
+            return []
+        if self.seqs is None and self.times is None and high - low == len(wanted):
+            return self.block.rows(low, high, first, self.place.time_ms)
+        if high - low > 4 * len(wanted):
+            # Few rows, far apart: each by itself.
+            spots = [self.within(first, seq, seq) for seq in wanted]
+            return [row for low, high in spots for row in self._rows(first, low, high)]
+        return [row for row in self._rows(first, low, high) if row.seq in wanted]
+
+    def _rows(self, first: int, low: int, high: int) -> list[Row]:
+        seqs: Iterable[int] = range(first + low, first + high)
+        if self.seqs is not None:
+            seqs = self.seqs[low:high].tolist()
+        times = self.times[low:high] if self.times else [self.place.time_ms] * (high - low)
+        return [
+            Row(seq, time_ms, row.body, row.key, row.headers)
+            for seq, time_ms, row in zip(seqs, times, self.block.rows(low, high, 0, 0), strict=True)
+        ]
+
+    def pairs(self, first: int) -> list[tuple[bytes | None, int]]:
+        """Key and seq of every row."""
+        seqs = range(first, first + self.block.count) if self.seqs is None else self.seqs.tolist()
+        return list(zip(self.block.key_list(), seqs, strict=True))
+
+
+class Reading:
+    """Reads what places name; arrays on any thread, single rows on the engine's."""
+
+    def __init__(self, files: SealedFiles) -> None:
+        self.files = files
+        self._log: Log | None = None
+        self._opened = 0
+        self._decoded: OrderedDict[tuple[bool, int, int], Decoded] = OrderedDict()
+        self._warm: OrderedDict[tuple[bool, int, int], int] = OrderedDict()
+        self._warm_bytes = 0
+        self._shards: dict[int, Array] = {}
+
+    def attach(self, log: Log) -> None:
+        """From now on rows may lie in the log."""
+        self._log = log
+        # What this process has written is taken to be in memory still.
+        self._opened = log.mark().generation
+
+    @property
+    def log(self) -> Log:
+        if self._log is None:
+            raise Fatal("the store was asked for rows before it was given its log")
+        return self._log
+
+    # --- Single rows -----------------------------------------------------------------------------
+
+    def decoded(self, place: Place, shard: int) -> Decoded:
+        """The rows at a place, kept for the next time."""
+        key = (place.sealed, place.home, place.offset)
+        found = self._decoded.get(key)
+        if found is None or (found.place is not place and found.place != place):
+            if place.sealed:
+                found = decode_sealed(place, self.files.get(place.home).read(place, shard))
+            else:
+                view = self.log.buffer(place.position())
+                if view is None:
+                    raise Moved
+                found = Decoded(place, Block.decode(view)[0])
+            self._decoded[key] = found
+            if len(self._decoded) > limits.DECODED_BLOCKS_MAX:
+                self._decoded.popitem(last=False)
+        else:
+            self._decoded.move_to_end(key)
+        return found
+
+    def decode(self, place: Place, shard: int) -> Decoded:
+        """The rows at a place, for once; on any thread."""
+        if place.sealed:
+            return decode_sealed(place, self.files.get(place.home).read(place, shard))
+        return Decoded(place, self.held_block(place))
+
+    def is_hot(self, place: Place) -> bool:
+        """Whether its bytes are in memory, as far as can be told."""
+        if not place.sealed and place.home >= self._opened:
+            return True
+        key = (place.sealed, place.home, place.offset)
+        return key in self._decoded or key in self._warm
+
+    def toucher(self, shard: int, places: list[Place]) -> Callable[[], None]:
+        """A call that reads the bytes from the disk, on any thread."""
+        jobs: list[Callable[[], object]] = []
+        for place in places:
+            if place.sealed:
+                file = self.files.get(place.home)
+                jobs.append(lambda file=file, place=place: file.verify(place, shard))  # type: ignore[misc]
+            else:
+                hold = self.log.hold(place.home)
+                if hold is None:
+                    raise Moved
+                jobs.append(lambda hold=hold, place=place: crc32c(hold.buffer(place.position())))  # type: ignore[misc]
+            self._note_warm(place)
+
+        def touch() -> None:
+            for job in jobs:
+                job()
+            jobs.clear()
+
+        return touch
+
+    def _note_warm(self, place: Place) -> None:
+        key = (place.sealed, place.home, place.offset)
+        self._warm_bytes += place.length - self._warm.pop(key, 0)
+        self._warm[key] = place.length
+        while self._warm_bytes > limits.WARM_BYTES_MAX and len(self._warm) > 1:
+            self._warm_bytes -= self._warm.popitem(last=False)[1]
+
+    def forget(self, homes: set[tuple[bool, int]]) -> None:
+        """Let go of everything that lies in these generations and files."""
+        for key in [key for key in self._decoded if key[:2] in homes]:
+            del self._decoded[key]
+
+    # --- Arrays ----------------------------------------------------------------------------------
+
+    def batch(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
+        """All rows at a place, in the common schema, valid as long as the batch is kept."""
+        if not place.sealed:
+            return self.held_block(place).arrow(shard, first, place.time_ms)
+        return self._with_shard(shard, self.sealed_batch(shard, first, place))
+
+    def sealed_batch(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
+        """All rows at a place of a sealed file, without the shard's column."""
+        batch = self.files.get(place.home).read(place, shard)
+        if place.flags & RELATIVE:
+            count = batch.num_rows
+            seqs = pa.array(np.arange(first, first + count, dtype=np.uint64))
+            times = pa.array(np.full(count, place.time_ms, np.int64)).view(_TIME)
+            columns = [seqs, batch.column(1), batch.column(2), times, batch.column(4)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+        return batch
+
+    def held_block(self, place: Place) -> Block:
+        """The block at a place in the log; it holds its segment as long as any part of it lives."""
+        loan = self.log.lend(place.position())
+        if loan is None:
+            raise Moved
+        if loan.hold is None:
+            return Block.decode(loan.view)[0]
+        whole = pa.py_buffer(loan.view)
+        # Everything below is a slice of this buffer, and keeps the hold through it.
+        guarded = pa.foreign_buffer(whole.address, whole.size, base=(whole, loan.hold))
+        return Block.decode(memoryview(guarded))[0]
+
+    def _with_shard(self, shard: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        known: Array | None = self._shards.get(shard)
+        if known is None or len(known) < batch.num_rows:
+            if len(self._shards) >= limits.SHARD_COLUMNS_MAX:
+                self._shards.clear()
+            rows = max(batch.num_rows, limits.SEALED_BATCH_ROWS)
+            known = pa.array(np.full(rows, shard, np.uint64), pa.uint64())
+            self._shards[shard] = known
+        return batch.add_column(0, _SHARD, known.slice(0, batch.num_rows))
+
+
+def decode_sealed(place: Place, batch: pa.RecordBatch) -> Decoded:
+    """A sealed record batch as a block over the same bytes."""
+    count = batch.num_rows
+    bodies = _column(batch.column("value"), count)
+    keys = _column(batch.column("key"), count) if place.flags & FLAG_KEYS else None
+    block = Block(count, bodies, keys)
+    if place.flags & FLAG_HEADERS:
+        headers = batch.column("headers")
+        _, lists, _, _, names, name_data, _, values, value_data = headers.buffers()
+        pairs = len(headers.values)  # type: ignore[attr-defined]
+        block.header_lists = _bytes(lists)[: 4 * (count + 1)]
+        block.header_names = Column(_bytes(names)[: 4 * (pairs + 1)], _bytes(name_data))
+        block.header_values = Column(_bytes(values)[: 4 * (pairs + 1)], _bytes(value_data))
+    if place.flags & RELATIVE:
+        return Decoded(place, block)
+    seqs = None
+    if place.span != count:
+        seqs = batch.column("seq").to_numpy()
+    times = None
+    if place.time_ms != place.last_ms:
+        times = batch.column("time").view(pa.int64()).to_numpy().tolist()
+    return Decoded(place, block, seqs, times)
+
+
+def _column(array: Array, count: int) -> Column:
+    validity, offsets, data = array.buffers()
+    mask: memoryview | bytes = b""
+    if validity is not None and array.null_count:
+        mask = memoryview(validity)[: (count + 7) // 8]
+    return Column(_bytes(offsets)[: 4 * (count + 1)], _bytes(data), mask)
+
+
+def _bytes(data: pa.Buffer | None) -> memoryview | bytes:
+    return b"" if data is None else memoryview(data)

@@ -1,0 +1,251 @@
+"""Sealed files: immutable Arrow streams that describe themselves; see `docs/formats/sealed.md`.
+
+Rule 1: a file is synced, then its folder, before anyone is told of it (F1); it is never changed.
+Rule 2: it is written and synced in small steps (F3), so that the log's own sync never waits long.
+Rule 3: a record batch holds rows of one shard in the order of their seqs.
+Rule 4: a record batch is summed when it is first read. A wrong sum is `Corrupt`, never skipped.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from millrace import limits
+from millrace.core.block import SCHEMA
+from millrace.errors import Corrupt, NotFound
+from millrace.log.files import Disk
+from millrace.store.place import Place
+
+FOLDER = "sealed"
+SUFFIX = ".arrow"
+
+SEALED_SCHEMA = pa.schema([SCHEMA.field(at) for at in range(1, len(SCHEMA.names))])
+"""As rows look everywhere, without the shard: it is the same for a whole record batch."""
+
+MAGIC = b"MRSEAL1\0"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_LINE = struct.Struct("<QQQIIQQI4x")
+"""Shard, first seq, last seq, rows, flags, offset, length, checksum."""
+_TAIL = struct.Struct("<QII8s")
+"""Offset of the first line, lines, checksum of all lines and of these two, magic."""
+
+
+class Moved(Exception):
+    """The rows are no longer where the index said a moment ago: look them up again."""
+
+
+class Line(NamedTuple):
+    """What a file says of one of its record batches."""
+
+    shard: int
+    first: int
+    last: int
+    rows: int
+    flags: int
+    offset: int
+    length: int
+    crc: int
+
+
+def file_name(number: int) -> str:
+    return f"{FOLDER}/{number:012d}{SUFFIX}"
+
+
+def file_number(name: str) -> int | None:
+    """The number of the sealed file with this name in its folder, or None if it is none."""
+    stem = name.removesuffix(SUFFIX)
+    return int(stem) if stem != name and len(stem) == 12 and stem.isdigit() else None
+
+
+class SealedWriter:
+    """Writes one file. When `close` has returned, it is durable; nobody knows of it yet."""
+
+    def __init__(self, disk: Disk, number: int, pause: Callable[[], None]) -> None:
+        self.number = number
+        self.rows = 0
+        self._disk = disk
+        self._pause = pause
+        self._name = file_name(number)
+        self._file = disk.create(self._name)
+        self._waiting: list[memoryview] = []
+        self._waiting_bytes = 0
+        self._written = 0
+        self._lines: list[Line] = []
+        self.size = 0
+        self._put(SEALED_SCHEMA.serialize())
+
+    def add(
+        self, shard: int, first: int, span: int, batch: pa.RecordBatch, flags: int, times: list[int]
+    ) -> Place:
+        """Append a record batch; its place is valid once the file is closed."""
+        message = batch.serialize()
+        crc = crc32c(message)
+        place = Place(
+            self.number,
+            self.size,
+            message.size,
+            batch.num_rows,
+            span,
+            times[0],
+            times[-1],
+            flags,
+            sealed=True,
+            number=len(self._lines),
+            crc=crc,
+        )
+        self._lines.append(
+            Line(
+                shard,
+                first,
+                first + span - 1,
+                batch.num_rows,
+                flags,
+                self.size,
+                message.size,
+                crc,
+            )
+        )
+        self.rows += batch.num_rows
+        self._put(message)
+        return place
+
+    def close(self) -> None:
+        """End the stream, and make the file and its name durable."""
+        self._put(_END_OF_STREAM)
+        lines = b"".join(_LINE.pack(*line) for line in self._lines)
+        head = struct.pack("<QI", self.size, len(self._lines))
+        crc = crc32c(head, crc32c(lines))
+        self._put(lines + head + struct.pack("<I8s", crc, MAGIC))
+        self._write()
+        self._file.sync_all()
+        self._file.close()
+        self._disk.sync_folder(FOLDER)
+
+    def abandon(self) -> None:
+        """Remove what was written: it will not be needed."""
+        self._file.close()
+        self._disk.remove(self._name)
+
+    def _put(self, data: bytes | pa.Buffer) -> None:
+        view = memoryview(data)
+        self.size += view.nbytes
+        while view.nbytes:
+            room = limits.SEAL_SYNC_BYTES - self._waiting_bytes
+            self._waiting.append(view[:room])
+            self._waiting_bytes += self._waiting[-1].nbytes
+            view = view[room:]
+            if self._waiting_bytes == limits.SEAL_SYNC_BYTES:
+                self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            self._file.write(self._waiting, self._written)
+            self._file.sync()
+            self._written += self._waiting_bytes
+            self._waiting.clear()
+            self._waiting_bytes = 0
+            self._pause()
+
+
+class SealedFile:
+    """An open file: its map, and which of its record batches were found whole."""
+
+    def __init__(self, disk: Disk, number: int) -> None:
+        self.name = file_name(number)
+        try:
+            file = disk.open(self.name)
+        except NotFound as error:
+            raise Moved from error
+        try:
+            self._map = pa.py_buffer(file.map())
+        finally:
+            file.close()
+        self._verified: set[int] = set()
+
+    def read(self, place: Place, shard: int) -> pa.RecordBatch:
+        """The record batch, over the file's own bytes, which it keeps mapped."""
+        data = self._map.slice(place.offset, place.length)
+        if place.offset not in self._verified:
+            self.verify(place, shard)
+        return pa.ipc.read_record_batch(data, SEALED_SCHEMA)
+
+    def verify(self, place: Place, shard: int) -> None:
+        """Compare the batch with its checksum; this reads it from the disk, without the GIL.
+
+        Raises:
+            Corrupt: it is not what was written.
+        """
+        data = self._map.slice(place.offset, place.length)
+        if data.size != place.length or crc32c(data) != place.crc:
+            raise Corrupt(
+                f"{self.name}, offset {place.offset}: record batch {place.number} of shard {shard} "
+                "is damaged; nothing was skipped. Restore the file from a backup, or resync the "
+                "shard from a replica",
+                field=self.name,
+            )
+        self._verified.add(place.offset)
+
+
+class SealedFiles:
+    """The files that are open; on any thread."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._open: OrderedDict[int, SealedFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> SealedFile:
+        """The file, opened if need be.
+
+        Raises:
+            Moved: there is none of this number.
+        """
+        with self._lock:
+            found = self._open.get(number)
+            if found is not None:
+                self._open.move_to_end(number)
+                return found
+        opened = SealedFile(self._disk, number)
+        with self._lock:
+            found = self._open.setdefault(number, opened)
+            while len(self._open) > limits.OPEN_FILES_MAX:
+                self._open.popitem(last=False)
+        return found
+
+    def forget(self, number: int) -> None:
+        """Let go of a file that is being removed; who reads it keeps it."""
+        with self._lock:
+            self._open.pop(number, None)
+
+    def close(self) -> None:
+        with self._lock:
+            self._open.clear()
+
+
+def read_lines(disk: Disk, number: int) -> list[Line]:
+    """What a file says of itself.
+
+    Raises:
+        Corrupt: its trailer is damaged, or the file was cut short.
+    """
+    name = file_name(number)
+    file = disk.open(name)
+    try:
+        size = file.size
+        tail = file.read(_TAIL.size, max(size - _TAIL.size, 0))
+        if len(tail) == _TAIL.size:
+            offset, count, crc, magic = _TAIL.unpack(tail)
+            if magic == MAGIC and offset + count * _LINE.size + _TAIL.size == size:
+                lines = file.read(count * _LINE.size, offset)
+                if crc32c(tail[:12], crc32c(lines)) == crc:
+                    return [Line(*fields) for fields in _LINE.iter_unpack(lines)]
+    finally:
+        file.close()
+    raise Corrupt(f"{name}: its trailer is damaged", field=name)

@@ -1,0 +1,194 @@
+"""Stores under test: a store, what feeds it, and what must go unnoticed by whoever asks it.
+
+`DiskSubject` runs the shipped log and store over any disk and any cells. Each of its disturbances
+(checkpoint, seal, reopen, crash) changes where things lie, and nothing else.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from millrace.core.changes import Entry
+from millrace.core.codec import decode_entries, encode_entry
+from millrace.log.files import Disk
+from millrace.log.replay import Replay
+from millrace.log.segment import LogShape
+from millrace.log.segments import Log
+from millrace.store.base import Store
+from millrace.store.cells import Cells
+from millrace.store.disk import DiskStore
+from millrace.store.memory import MemoryCells
+from millrace.store.memory_store import MemoryStore
+from millrace.testing.disk import SimDisk
+
+SEGMENT_BYTES = 1024 * 1024
+
+
+class Subject(Protocol):
+    """A store that is fed with entries."""
+
+    @property
+    def store(self) -> Store:
+        """The store as it is now; another object after it was reopened."""
+        ...
+
+    def feed(self, entry: Entry) -> None:
+        """Let the store fold the next entry."""
+        ...
+
+    def disturb(self, how: int) -> None:
+        """Do something that no question may notice; the same number does the same thing."""
+        ...
+
+    def close(self) -> None:
+        """End."""
+        ...
+
+
+class MemorySubject:
+    """The naive twin: nothing can disturb it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+
+    def feed(self, entry: Entry) -> None:
+        self.store.fold(entry, None)
+
+    def disturb(self, how: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class DiskSubject:
+    """The store on disk, with its log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        open_cells: Callable[[], Cells],
+        *,
+        shape: LogShape | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.disk = disk
+        self._open_cells = open_cells
+        self._shape = shape or LogShape(
+            segment_bytes=SEGMENT_BYTES, segments_max=64, segments_free=2, segments_reserve=1
+        )
+        self._chance = random.Random(seed)
+        self.store: DiskStore
+        self.log: Log
+        self.open()
+
+    # --- Life ------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open log and store as a node does: index, replay, attach, fold."""
+        self.cells = self._open_cells()
+        self.store = DiskStore.open(self.disk, self.cells)
+        replay = Replay(
+            self.disk, start=self.store.replay_mark(), needed_from=self.store.needed_from()
+        )
+        records = [
+            (entry, position) for position, payload in replay for entry in decode_entries(payload)
+        ]
+        self.log = Log.open(replay, self._shape, chance=self._chance.randbytes)
+        self.store.attach(self.log)
+        for entry, position in records:
+            self.store.fold(entry, position)
+
+    def close(self) -> None:
+        self.log.close()
+        self.store.close()
+
+    def reopen(self) -> None:
+        """End properly, and begin again."""
+        self.close()
+        self.open()
+
+    # --- What happens to it ----------------------------------------------------------------------
+
+    def feed(self, entry: Entry) -> None:
+        while self.log.prepare():
+            pass
+        position = self.log.append(encode_entry(entry, 0))
+        self.store.fold(entry, position)
+
+    def checkpoint(self) -> None:
+        """Bring the index up to the log, and recycle what is no longer needed."""
+        frozen = self.store.freeze(self.log.mark(), {})
+        self.store.write(frozen)
+        self.store.thaw(frozen)
+        self.log.release_before(self.store.needed_from())
+
+    def seal(self, *, everything: bool = True) -> bool:
+        """One pass, and the checkpoint that makes it count."""
+        plan = self.store.plan_seal(everything=everything)
+        if plan is None:
+            return False
+        self.store.finish_seal(self.store.run_seal(plan))
+        self.checkpoint()
+        return True
+
+    def seal_all(self) -> None:
+        """Empty the log as far as possible."""
+        self.turn_over()
+        self.checkpoint()
+        while self.seal():
+            pass
+
+    def turn_over(self) -> None:
+        """Begin a new segment, so that the one before counts as full."""
+        generation = self.log.mark().generation
+        while self.log.mark().generation == generation:
+            while self.log.prepare():
+                pass
+            self.log.append([bytes(0)])
+
+    def disturb(self, how: int) -> None:
+        match how % 8:
+            case 0 | 1:
+                self.checkpoint()
+            case 2:
+                self.turn_over()
+            case 3:
+                self.seal(everything=False)
+            case 4:
+                self.seal_all()
+            case 5:
+                self.reopen()
+            case 6:
+                self.half_checkpoint(how)
+            case _:
+                self.half_seal()
+
+    def half_checkpoint(self, how: int) -> None:
+        """Freeze, perhaps write, and then lose the process before it is thawed."""
+        frozen = self.store.freeze(self.log.mark(), {})
+        if how // 8 % 2:
+            self.store.write(frozen)
+        self.reopen()
+
+    def half_seal(self) -> None:
+        """Copy rows, and lose the process before anyone is told where they are."""
+        plan = self.store.plan_seal(everything=True)
+        if plan is not None:
+            self.store.run_seal(plan)
+            self.reopen()
+
+
+def simulated(seed: int = 0) -> DiskSubject:
+    """A store over a simulated disk and cells in memory."""
+    image = MemoryCells().image()
+    last: list[MemoryCells] = []
+
+    def open_cells() -> Cells:
+        cells = MemoryCells(last[-1].image() if last else image)
+        last[:] = [cells]
+        return cells
+
+    return DiskSubject(SimDisk(random.Random(seed)), open_cells, seed=seed)
