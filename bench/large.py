@@ -13,7 +13,7 @@ import lmdb
 
 from bench.publish import BATCH, IN_FLIGHT, spread
 from bench.report import Result, Usage, at_least, at_most, median
-from bench.scratch import engine, scratch, settle_down
+from bench.scratch import engine, node_of, scratch, settle_down
 from bench.work import CALL, drain
 from millrace.core.model import Message
 from millrace.settings import Settings
@@ -36,7 +36,7 @@ async def keyed(total: int = STORE) -> list[Result]:
             bare.put(chance.sample(names, BATCH))
         async with engine(folder / "data", settings=Settings()) as m:
             queue = await m.queue("bench", keyed=True, retention="log")
-            usage = Usage()
+            usage = Usage(node_of(m).log)
             done = 0
             while done < total:
                 batches = [

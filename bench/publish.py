@@ -60,11 +60,9 @@ async def publish_batches(size: int, batches: int, identity: str, bound: float) 
             for turn in range(ROUNDS + 1):
                 bare = _bare_seconds(folder / f"bare{turn}", size * BATCH, batches)
                 loop = await spread(lambda: program.publish(rows), batches, IN_FLIGHT)
-                usage = Usage()
-                syncs = node_of(m).log.statistics().syncs
+                usage = Usage(node_of(m).log)
                 own = await spread(lambda: queue.publish_many(rows), batches, IN_FLIGHT)
-                syncs = node_of(m).log.statistics().syncs - syncs
-                extra = usage.per_million(batches * BATCH, syncs)
+                extra = usage.per_million(batches * BATCH)
                 await queue.purge()
                 await settle_down(m)
                 if turn:
@@ -105,11 +103,9 @@ async def publish_single(publishers: int = 64, each: int = 400) -> list[Result]:
             for turn in range(ROUNDS + 1):
                 total = publishers * each
                 loop = await spread(lambda: program.publish([body]), total, publishers)
-                usage = Usage()
-                syncs = node_of(m).log.statistics().syncs
+                usage = Usage(node_of(m).log)
                 own = await spread(lambda: queue.publish(body), total, publishers)
-                syncs = node_of(m).log.statistics().syncs - syncs
-                extra = usage.per_million(total, syncs)
+                extra = usage.per_million(total)
                 await queue.purge()
                 await settle_down(m)
                 if turn:
@@ -166,14 +162,13 @@ async def publish_sealed(batches: int = 384) -> list[Result]:
             raw = _raw_twice(folder / "raw", block, batches)
             async with engine(folder / "data", megabytes=payload // 1_000_000) as m:
                 queue = await m.queue("bench")
-                zeros = node_of(m).log.statistics().zeroed_bytes
-                usage = Usage()
+                usage = Usage(node_of(m).log)
                 began = time.perf_counter()
                 await spread(lambda: queue.publish_many(rows), batches, IN_FLIGHT)
                 await node_of(m).keeper.seal_all()
                 own = time.perf_counter() - began
-                zeroed = node_of(m).log.statistics().zeroed_bytes - zeros
-                bytes_written = usage.written() - zeroed
+                zeroed = usage.zeroed()
+                bytes_written = usage.written()
             if turn:
                 ours.append(own)
                 raws.append(raw)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from millrace.log.segments import Log
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -28,24 +30,33 @@ class Result:
 
 
 class Usage:
-    """CPU seconds, bytes written and syncs between two moments, of this process."""
+    """CPU seconds, bytes written and syncs of this process since it was made.
 
-    def __init__(self) -> None:
+    Zero-filling of new log segments is told apart: it happens once per segment, ahead of need.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
         self._cpu = _cpu()
         self._written = _written()
+        self._before = log.statistics()
 
-    def per_million(self, messages: int, syncs: int | None = None) -> str:
+    def per_million(self, messages: int) -> str:
         """The costs of a million messages, as text."""
         scale = 1e6 / messages
-        text = (
+        syncs = self._log.statistics().syncs - self._before.syncs
+        return (
             f"per million: {(_cpu() - self._cpu) * scale:.2f} CPU s, "
-            f"{(_written() - self._written) * scale / 1e6:.0f} MB written"
+            f"{self.written() * scale / 1e6:,.0f} MB written, {syncs * scale:,.0f} syncs of the log"
         )
-        return text if syncs is None else f"{text}, {syncs * scale:.0f} syncs"
+
+    def zeroed(self) -> int:
+        """Bytes that filled new segments."""
+        return self._log.statistics().zeroed_bytes - self._before.zeroed_bytes
 
     def written(self) -> int:
-        """Bytes that were handed to the disk since then."""
-        return _written() - self._written
+        """Bytes that were handed to the disk, zero-filling apart."""
+        return _written() - self._written - self.zeroed()
 
 
 def _cpu() -> float:

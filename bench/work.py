@@ -50,10 +50,9 @@ async def lease_settle(calls: int = 1_600) -> list[Result]:
                 for _ in range(calls * CALL // BATCH):
                     await queue.publish_many(rows)
                 bare = median(sync_seconds(folder / "bare", size=4096, count=1_000))
-                usage = Usage()
-                count = node_of(m).log.statistics().syncs
+                usage = Usage(node_of(m).log)
                 took = await drain(queue, calls)
-                extra = usage.per_million(calls * CALL, node_of(m).log.statistics().syncs - count)
+                extra = usage.per_million(calls * CALL)
                 await settle_down(m)
                 if turn:
                     rates.append(calls * CALL / took)

@@ -30,7 +30,7 @@ from millrace.core.model import (
 )
 from millrace.core.receipt import Receipt, seal, unseal
 from millrace.core.view import View
-from millrace.errors import Copied, Fatal, Forged, MillraceError
+from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError
 from millrace.journal.local import LocalJournal
 from millrace.journal.recovery import Recovery
 from millrace.journal.writer import LogWriter
@@ -73,7 +73,13 @@ class Ports:
 
 
 def real_ports(folder: Path) -> Ports:
-    """The machine's own disk, threads, clock and chance."""
+    """The machine's own disk, threads, clock and chance; the folder is made if it is missing."""
+    if not folder.exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Invalid(f"{folder} cannot be made: {error.strerror}", field="path") from error
+        RealDisk(folder.absolute().parent).sync_folder("")
     return Ports(
         disk=RealDisk(folder),
         cells=lambda: LmdbCells(folder / "index"),
