@@ -87,6 +87,9 @@ CURSOR_RETAIN_ROWS_MAX = 100_000_000
 DELETES_REMEMBERED_MS = 24 * 3600 * 1000
 """Default of a queue's `keep_deletes`: how long a deleted key stays in the log as a delete."""
 
+KEEP_DELETES_MS_MAX = 366 * 24 * 3600 * 1000
+"""The longest `keep_deletes`: each second with deletes is a cell."""
+
 # --- What waits ------------------------------------------------------------------------------
 
 INBOX_COMMANDS_MAX = 10_000
@@ -103,6 +106,12 @@ WAITERS_MAX = 10_000
 
 LEASE_WAIT_MS_MAX = 60_000
 """The longest time that a lease call waits for messages."""
+
+WORK_IDLE_MS_MAX = 366 * 24 * 3600 * 1000
+"""The longest time without a message after which a loop over work ends; None is for ever."""
+
+READ_SECONDS_MAX = 60
+"""How long another thread waits for rows: the event loop may be blocked by whoever reads them."""
 
 RECORD_BYTES_TARGET = 8 * 1024 * 1024
 """A record takes no further entry beyond this size: larger ones only add delay."""

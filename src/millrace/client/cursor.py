@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
+from types import TracebackType
 
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.engine import Engine
+from millrace.client.message import rows_of
+from millrace.core import check
 from millrace.core.block import SCHEMA
 from millrace.core.commands import (
     CommitCursor,
     DeleteCursor,
     NextSnapshot,
+    Pin,
     ResetCursor,
     SnapshotRef,
     Unpin,
@@ -25,18 +29,19 @@ from millrace.core.model import Start as StartAt
 from millrace.errors import Invalid
 
 Start = str | int | datetime
-
-_PIN_MS = 3600 * 1000
+"""Where a cursor begins: "beginning", "end", the first seq to be read, or a time."""
 
 
 class Snapshot:
     """The rows of a queue between two boundaries, as of one moment; always the same rows.
 
-    It is pinned on the queue until it is committed whole, or a time limit is over.
+    It is pinned on the queue until it is committed whole, let go, or its time is over; from then on
+    reading it is refused with `SnapshotExpired`. That of a cursor is also a context manager, which
+    commits it whole unless the body raised an error.
     """
 
     def __init__(
-        self, engine: Engine, shard: ShardId, ref: SnapshotRef, cursor: Cursor | None
+        self, engine: Engine, shard: ShardId, ref: SnapshotRef, cursor: Cursor | None = None
     ) -> None:
         self._engine = engine
         self._shard = shard
@@ -61,73 +66,109 @@ class Snapshot:
     def arrow(self) -> pa.RecordBatchReader:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
 
-        The columns are shard, seq, key, headers, time and value; a delete has no value.
-        """
-        return pa.RecordBatchReader.from_batches(SCHEMA, self._batches())
+        The columns are shard, seq, key, headers, time and value; a delete has no value. Batches
+        stay valid as long as they are kept, also when the snapshot has gone. Whoever has the reader
+        pulled by another thread must leave the event loop free meanwhile.
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+        Raises:
+            SnapshotExpired: from the reader, once the snapshot is no longer pinned.
+        """
+        return pa.RecordBatchReader.from_batches(SCHEMA, self._scan())
+
+    def _scan(self) -> Iterator[pa.RecordBatch]:
         reader = Reader(self._ref.pin, self._ref.retain)
-        yield from self._engine.scan(self._shard, self.after, self.boundary, reader)
+        return self._engine.scan(self._shard, self.after, self.boundary, reader)
+
+    async def batches(self) -> AsyncIterator[pa.RecordBatch]:
+        """The batches of `arrow`, letting others run between them."""
+        for batch in self._scan():
+            yield batch
+            await asyncio.sleep(0)
 
     async def rows(self) -> AsyncIterator[Row]:
         """The rows one by one; for more than some thousands, `arrow` is the faster way."""
-        for batch in self._batches():
-            for row in await self._engine.rows(
-                self._shard, BitMap64(batch.column("seq").to_numpy())
-            ):
+        for batch in self._scan():
+            for row in rows_of(batch):
                 yield row
+            await asyncio.sleep(0)
 
     async def commit(self, seq: int | None = None) -> None:
         """Everything up to `seq`, or up to the boundary, is done: the cursor moves there.
 
         In mid-snapshot the pin stays, and whoever opens the cursor next goes on in it.
+
+        Raises:
+            Invalid: `seq` lies outside the snapshot, or there is no cursor.
+            Stale: the cursor stands further on already.
+            SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
         """
-        if self._cursor is None:
-            raise Invalid("a snapshot without a cursor has nothing to commit", field="cursor")
-        await self._cursor.commit(self, seq)
+        shard, command, note = commit_part(self, seq)
+        note(await self._engine.ask(shard, command, CursorCell))
 
-    def position(self, seq: int | None = None) -> Position:
-        """The cursor's place after everything up to `seq` was done."""
-        return Position(
-            self._ref.history,
-            self.boundary if seq is None else seq,
-            self.after,
-            self.boundary,
-        )
+    async def unpin(self) -> bool:
+        """Let it go without committing; returns whether it was still pinned."""
+        return await self._engine.ask(self._shard, Unpin(self._ref.pin), bool)
 
-    async def unpin(self) -> None:
-        """Let it go without committing."""
-        await self._engine.ask(self._shard, Unpin(self._ref.pin), bool)
+    async def __aenter__(self) -> Snapshot:
+        return self
 
-    @property
-    def cursor(self) -> Cursor | None:
-        """The cursor that reads it."""
-        return self._cursor
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.commit()
+
+    def __repr__(self) -> str:
+        return f"<Snapshot after {self.after} up to {self.boundary}>"
+
+
+class Pinned:
+    """A snapshot that is about to be taken, and is let go at the end of its context."""
+
+    def __init__(self, engine: Engine, shard: ShardId, pin_ms: int) -> None:
+        self._engine = engine
+        self._shard = shard
+        self._pin_ms = pin_ms
+        self._snapshot: Snapshot | None = None
+
+    async def __aenter__(self) -> Snapshot:
+        ref = await self._engine.ask(self._shard, Pin(self._pin_ms), SnapshotRef)
+        self._snapshot = Snapshot(self._engine, self._shard, ref)
+        return self._snapshot
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._snapshot is not None:
+            await self._snapshot.unpin()
+            self._snapshot = None
 
 
 class Cursor:
     """A follower's named, durable position in a queue.
 
-    Iterating moves on in memory; `commit` makes it durable. Opening it again resumes at what was
-    committed.
+    Iterating gives one snapshot after another, waiting for rows, and moves on in memory;
+    `Snapshot.commit` makes it durable. Opening the cursor again resumes at what was committed.
     """
 
     def __init__(self, engine: Engine, shard: ShardId, name: str, cell: CursorCell) -> None:
         self._engine = engine
         self._shard = shard
-        self.name = name
+        self._name = name
         self._cell = cell
         self._read = cell.position.seq
+        self._history = cell.position.history
 
     @property
-    def shard(self) -> ShardId:
-        """The shard that it follows."""
-        return self._shard
-
-    @property
-    def id(self) -> int:
-        """Which of the cursors that ever had this name it is."""
-        return self._cell.id
+    def name(self) -> str:
+        """The cursor's name within its queue."""
+        return self._name
 
     @property
     def position(self) -> Position:
@@ -139,63 +180,94 @@ class Cursor:
         """Whether settled messages are kept for it."""
         return self._cell.retain
 
-    async def next(self, *, wait: float = 0) -> Snapshot | None:
+    async def next(self, *, wait: float = 0, seconds: float = 3600) -> Snapshot | None:
         """The snapshot after what was read; None where nothing came within `wait` seconds.
+
+        It stays pinned for `seconds`, and as long again each time that it is asked for. One that
+        was committed in the middle, or not at all, is given again, from there on.
 
         Raises:
             CursorExpired: rows that it had not read are gone; `reset` it.
+            NotFound: the cursor was deleted, or reset elsewhere; open it again.
         """
-        wait_ms = round(min(wait * 1000, limits.LEASE_WAIT_MS_MAX))
-        command = NextSnapshot(self.name, self._cell.id, self._read, _PIN_MS)
+        wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
+        pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
+        command = NextSnapshot(self._name, self._cell.id, self._read, pin_ms, self._history)
         ref: SnapshotRef | None = await self._engine.ask(
             self._shard, command, SnapshotRef, wait_ms=wait_ms
         )
         if ref is None:
             return None
-        self._read = ref.boundary
+        self._read, self._history = ref.boundary, ref.history
         return Snapshot(self._engine, self._shard, ref, self)
 
-    def __aiter__(self) -> AsyncIterator[Snapshot]:
-        return self._snapshots()
+    def __aiter__(self) -> Cursor:
+        return self
 
-    async def _snapshots(self) -> AsyncIterator[Snapshot]:
+    async def __anext__(self) -> Snapshot:
+        """The next snapshot, however long it takes; see `next`."""
         while True:
             snapshot = await self.next(wait=limits.LEASE_WAIT_MS_MAX / 1000)
             if snapshot is not None:
-                yield snapshot
+                return snapshot
 
-    async def commit(self, snapshot: Snapshot, seq: int | None = None) -> None:
-        """Make the place in a snapshot durable: everything up to `seq` is done."""
-        self.committed(
-            await self._engine.ask(
-                self._shard,
-                CommitCursor(self.name, self._cell.id, snapshot.position(seq)),
-                CursorCell,
-            )
-        )
+    async def reset(self, start: Start = "beginning") -> None:
+        """Begin anew at another place; what was read and not committed is forgotten.
 
-    def committed(self, cell: CursorCell) -> None:
-        """Take note of a commit that was part of a transaction."""
-        self._cell = cell
-
-    async def reset(self, start: StartAt | int) -> None:
-        """Begin anew at another place; what was read and not committed is forgotten."""
-        self._cell = await self._engine.ask(self._shard, ResetCursor(self.name, start), CursorCell)
-        self._read = self._cell.position.seq
+        Raises:
+            Invalid: `start` is no place in the queue.
+            CursorExpired: `start` lies behind rows that are gone.
+        """
+        place = await start_at(self._engine, self._shard, start)
+        command = ResetCursor(self._name, place)
+        self._cell = await self._engine.ask(self._shard, command, CursorCell)
+        self._read, self._history = self._cell.position.seq, self._cell.position.history
 
     async def delete(self) -> bool:
         """Forget the cursor; returns whether it was there."""
-        return await self._engine.ask(self._shard, DeleteCursor(self.name), bool)
+        return await self._engine.ask(self._shard, DeleteCursor(self._name), bool)
+
+    def __repr__(self) -> str:
+        return f"<Cursor {self._name} at {self.position.seq}>"
 
 
-def start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | int:
-    """Where a cursor begins."""
+def commit_part(
+    snapshot: Snapshot, seq: int | None
+) -> tuple[ShardId, CommitCursor, Callable[[object], None]]:
+    """The command that commits a place in a snapshot, and what takes note of its answer."""
+    cursor, ref = snapshot._cursor, snapshot._ref
+    if cursor is None:
+        raise Invalid("a snapshot without a cursor has nothing to commit", field="cursor")
+    place = ref.boundary if seq is None else check.seq(seq, "seq", least=0)
+    position = Position(ref.history, place, ref.start, ref.boundary)
+
+    def note(answer: object) -> None:
+        if isinstance(answer, CursorCell):
+            cursor._cell = answer
+
+    return snapshot._shard, CommitCursor(cursor._name, cursor._cell.id, position), note
+
+
+def unpin_part(snapshot: Snapshot) -> tuple[ShardId, Unpin]:
+    """The command that lets a snapshot go."""
+    return snapshot._shard, Unpin(snapshot._ref.pin)
+
+
+def engine_of(snapshot: Snapshot) -> Engine:
+    """The engine that it is read from."""
+    return snapshot._engine
+
+
+async def start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | int:
+    """Where a cursor begins, as the queue understands it."""
     if isinstance(start, datetime):
         if start.tzinfo is None:
             raise Invalid("start is a datetime without a time zone", field="start")
-        return engine.seq_at(shard, round(start.timestamp() * 1000))
+        return await engine.seq_at(shard, max(round(start.timestamp() * 1000), 0))
     if isinstance(start, bool) or not isinstance(start, int | str):
-        raise Invalid(f"start is {start!r}: no name, seq or datetime", field="start")
+        raise Invalid(
+            f"start is {start!r}, not 'beginning', 'end', a seq or a datetime", field="start"
+        )
     if isinstance(start, int):
         return start
     try:

@@ -1,23 +1,35 @@
 """What the objects of the API stand on: an engine that takes commands and reads rows.
 
 `EmbeddedEngine` has the node in the same process; a client of a server will bring one of its own.
+So everything that a server would have to be asked for is awaited.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from typing import Protocol, TypeVar, cast
 
-import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from millrace.client.message import rows_of
+from millrace.client.reading import Batches
+from millrace.core.codec import decode_cell
 from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import Kind, ProducerCell, QueueSpec, Row, ShardId
+from millrace.core.model import (
+    Cell,
+    History,
+    Kind,
+    ProducerCell,
+    QueueSpec,
+    Row,
+    ShardId,
+)
 from millrace.core.receipt import Receipt
-from millrace.errors import AcrossGroups, NotFound
+from millrace.errors import AcrossGroups, Closed, Invalid, NotFound, SnapshotExpired
 from millrace.node import Node
 from millrace.shard.request import Request
 
@@ -27,8 +39,21 @@ T = TypeVar("T")
 class Engine(Protocol):
     """Takes commands, reads rows."""
 
+    @property
+    def where(self) -> str:
+        """The folder or the address, for people to read."""
+        ...
+
     async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
-        """Have the command decided and committed; its answer is of the type `kind`."""
+        """Have the command decided and committed; its answer is of the type `kind`.
+
+        If the caller is cancelled, a command that was not decided yet never will be, and what a
+        decided one handed out (a lease, a pin) is given back. Any other one is UNKNOWN.
+        """
+        ...
+
+    def tell(self, shard: ShardId, command: Command) -> None:
+        """Have the command decided some time; nobody waits for the answer."""
         ...
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:
@@ -42,39 +67,47 @@ class Engine(Protocol):
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> Iterator[pa.RecordBatch]:
-        """The rows within (after, upto] that the reader sees."""
+        """The rows within (after, upto] that the reader sees; it may be pulled by any thread.
+
+        Raises:
+            SnapshotExpired: the reader's pin is gone; so at every step, never other rows.
+        """
         ...
 
-    async def peek(self, shard: ShardId, after: int, count: int) -> list[Row]:
-        """The first visible rows after a seq, as of now."""
+    async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
+        """The first `count` visible rows within (after, upto], as of now."""
         ...
 
-    def producer_number(self, shard: ShardId, producer: str) -> int:
+    async def cells(self, shard: ShardId, kind: Kind) -> dict[str, Cell]:
+        """The committed cells of a kind whose keys are names, in their order."""
+        ...
+
+    async def producer_number(self, shard: ShardId, producer: str) -> int:
         """The last number of a producer that was committed; 0 if it is unknown."""
         ...
 
-    def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
+    async def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
         """The shards of a queue, or None if there is none."""
         ...
 
-    def queue_names(self, space: str) -> list[str]:
+    async def queue_names(self, space: str) -> list[str]:
         """The queues of a space, in order."""
         ...
 
-    def spec(self, shard: ShardId) -> QueueSpec:
+    async def spec(self, shard: ShardId) -> QueueSpec:
         """The queue's settings."""
         ...
 
-    def meta(self, shard: ShardId) -> ShardMeta:
+    async def meta(self, shard: ShardId) -> ShardMeta:
         """The shard's counters."""
         ...
 
-    def seq_at(self, shard: ShardId, time_ms: int) -> int:
+    async def seq_at(self, shard: ShardId, time_ms: int) -> int:
         """The first seq that is not older than `time_ms`."""
         ...
 
-    def now_ms(self) -> int:
-        """The engine's clock."""
+    def history(self, shard: ShardId) -> History:
+        """The history in which the shard's newest leases were made."""
         ...
 
     def seal(self, receipt: Receipt) -> str:
@@ -93,16 +126,36 @@ class Engine(Protocol):
 class EmbeddedEngine:
     """The engine of `millrace.open`: the node runs on the caller's event loop."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, where: str = "a folder") -> None:
         self._node = node
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._closed = False
+        self.where = where
+
+    # --- Commands -----------------------------------------------------------------------------
 
     async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
-        future: asyncio.Future[object] = self._loop.create_future()
+        if asyncio.get_running_loop() is not self._loop:
+            raise Invalid(
+                f"{self.where} was opened on another event loop; use it there, or millrace.sync"
+            )
         until = self._node.now_ms() + wait_ms if wait_ms else 0
+        request = Request(shard, command, self._loop.create_future(), wait_until_ms=until)
         host = self._node.host_of(shard)
-        host.submit(Request(shard, command, future, wait_until_ms=until))
-        return cast("T", await future)
+        host.submit(request)
+        try:
+            return cast("T", await request.future)
+        except asyncio.CancelledError:
+            future = request.future
+            if future.done() and not future.cancelled() and future.exception() is None:
+                # The answer had arrived, but the caller was cancelled before it could see it.
+                host.take_back(request, future.result())
+            raise
+
+    def tell(self, shard: ShardId, command: Command) -> None:
+        request = Request(shard, command, self._loop.create_future())
+        self._node.host_of(shard).submit(request)
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:
         hosts = {self._node.host_of(shard) for shard, _ in command.parts}
@@ -114,56 +167,95 @@ class EmbeddedEngine:
             return ()
         return await self.ask(command.parts[0][0], command, tuple)
 
+    # --- Rows ---------------------------------------------------------------------------------
+
     async def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
+        self._check_open()
         store = self._node.store
         if not store.hot(shard, seqs):
             await self._node.reading.submit(store.warm(shard, seqs))
+            self._check_open()
         return store.rows(shard, seqs)
 
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> Iterator[pa.RecordBatch]:
-        return self._node.store.scan(shard, after, upto, reader)
+        return Batches(self._loop, self._thread, self._scan(shard, after, upto, reader))
 
-    async def peek(self, shard: ShardId, after: int, count: int) -> list[Row]:
-        store, found = self._node.store, BitMap64()
-        upto = self.meta(shard).last_seq
-        for batch in store.scan(shard, after, upto, Reader()):
-            found |= BitMap64(batch.column("seq").slice(0, count - len(found)).to_numpy())
+    def _scan(
+        self, shard: ShardId, after: int, upto: int, reader: Reader
+    ) -> Generator[pa.RecordBatch, None, None]:
+        self._check_pin(shard, reader)
+        for batch in self._node.store.scan(shard, after, upto, reader):
+            yield batch
+            # Rows that the pin alone has kept may be gone by now.
+            self._check_pin(shard, reader)
+
+    def _check_pin(self, shard: ShardId, reader: Reader) -> None:
+        intervals = self._meta(shard).intervals
+        if reader.pin is not None and all(reader.pin != interval.pin for interval in intervals):
+            raise SnapshotExpired(
+                "the snapshot is no longer pinned: its time is over, or it was let go; take another"
+            )
+
+    async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
+        last = self._meta(shard).last_seq
+        found: list[Row] = []
+        for batch in self._scan(shard, after, last if upto is None else min(upto, last), Reader()):
+            found += rows_of(batch.slice(0, count - len(found)))
             if len(found) >= count:
                 break
-        return await self.rows(shard, found) if found else []
+        return found
 
-    def producer_number(self, shard: ShardId, producer: str) -> int:
-        self.meta(shard)
-        for kind, key, value in self._node.store.cells(shard):
-            if kind is Kind.PRODUCER and key == producer.encode():
-                return msgspec.msgpack.decode(value, type=ProducerCell).last
+    # --- Facts --------------------------------------------------------------------------------
+
+    async def cells(self, shard: ShardId, kind: Kind) -> dict[str, Cell]:
+        return dict(self._cells(shard, kind))
+
+    def _cells(self, shard: ShardId, kind: Kind) -> Iterator[tuple[str, Cell]]:
+        self._meta(shard)
+        for found, key, value in self._node.store.cells(shard):
+            if found is kind:
+                yield key.decode(), decode_cell(kind, value)
+            elif found > kind:
+                return
+
+    async def producer_number(self, shard: ShardId, producer: str) -> int:
+        for name, cell in self._cells(shard, Kind.PRODUCER):
+            if name == producer and isinstance(cell, ProducerCell):
+                return cell.last
         return 0
 
-    def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
+    async def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
+        self._check_open()
         return self._node.find_queue(space, name)
 
-    def queue_names(self, space: str) -> list[str]:
+    async def queue_names(self, space: str) -> list[str]:
+        self._check_open()
         return self._node.queue_names(space)
 
-    def spec(self, shard: ShardId) -> QueueSpec:
-        view = self._node.host_of(shard).view(shard)
-        if view is None:
-            raise NotFound("the queue was deleted", field="queue")
-        return view.spec
+    async def spec(self, shard: ShardId) -> QueueSpec:
+        for _, cell in self._cells(shard, Kind.SPEC):
+            if isinstance(cell, QueueSpec):
+                return cell
+        return QueueSpec()
 
-    def meta(self, shard: ShardId) -> ShardMeta:
+    async def meta(self, shard: ShardId) -> ShardMeta:
+        return self._meta(shard)
+
+    def _meta(self, shard: ShardId) -> ShardMeta:
+        self._check_open()
         meta = self._node.store.meta(shard)
         if meta is None:
             raise NotFound("the queue was deleted", field="queue")
         return meta
 
-    def seq_at(self, shard: ShardId, time_ms: int) -> int:
+    async def seq_at(self, shard: ShardId, time_ms: int) -> int:
+        self._meta(shard)
         return self._node.store.seq_at(shard, time_ms)
 
-    def now_ms(self) -> int:
-        return self._node.now_ms()
+    def history(self, shard: ShardId) -> History:
+        return History(self._meta(shard).history)
 
     def seal(self, receipt: Receipt) -> str:
         return self._node.seal(receipt)
@@ -171,5 +263,12 @@ class EmbeddedEngine:
     def unseal(self, text: str) -> Receipt:
         return self._node.unseal(text)
 
+    # --- The end ------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.where} was closed; open it again")
+
     async def close(self) -> None:
+        self._closed = True
         await self._node.close()

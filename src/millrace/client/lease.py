@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-from millrace.core.commands import Leased, Outcome
-from millrace.core.model import Headers, History, LeaseId, Row, Seq
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.client.grant import Grant
+from millrace.core import check
+from millrace.core.commands import Extend, Outcome, Release, Settle
+from millrace.core.model import Headers, LeaseId, Row, Seq, ShardId
 from millrace.core.receipt import Receipt
-
-if TYPE_CHECKING:
-    from millrace.client.queue import Queue
-
-
-class Grant:
-    """What the messages of one lease call have in common."""
-
-    __slots__ = ("counts", "deadline_ms", "history", "lease", "lease_ms", "open", "queue")
-
-    def __init__(self, queue: Queue, leased: Leased, history: History, lease_ms: int) -> None:
-        self.queue = queue
-        self.lease = leased.lease
-        self.history = history
-        self.deadline_ms = leased.deadline_ms
-        self.lease_ms = lease_ms
-        self.counts = leased.counts
-        self.open = leased.seqs
-        """Messages that this process has neither settled nor released."""
+from millrace.errors import Forged, Invalid, Refused
 
 
 class Lease:
     """A message handed to this worker until a deadline; proved by its receipt.
 
     It stays valid past the deadline until someone else leases the message. As a context manager it
-    settles on success, and releases the message as failed when the body raises.
+    is extended by itself while the body runs; then it is settled, or released as failed where the
+    body raised an error.
     """
 
-    __slots__ = ("_grant", "_row")
+    __slots__ = ("__weakref__", "_grant", "_row")
 
     def __init__(self, grant: Grant, row: Row) -> None:
         self._grant = grant
@@ -52,7 +40,7 @@ class Lease:
 
     @property
     def key(self) -> bytes | None:
-        """The message's key."""
+        """The message's key; text was stored as UTF-8."""
         return self._row.key
 
     @property
@@ -87,15 +75,24 @@ class Lease:
 
     @property
     def deadline_ms(self) -> int:
-        """Until when the message is this worker's alone."""
-        return self._grant.deadline_ms
+        """Until when the message is this worker's alone, in milliseconds since 1970."""
+        return self._grant.deadlines.get(self._row.seq, self._grant.deadline_ms)
+
+    @property
+    def lost(self) -> Refused | None:
+        """Why the message is this worker's no longer, once an extension was refused.
+
+        `Superseded`: a newer revision has replaced it; `Stale`: another worker has it. Whoever
+        works for long looks here now and then, and stops.
+        """
+        return self._grant.lost.get(self._row.seq)
 
     @property
     def receipt(self) -> str:
         """Text that proves the lease, in this or another process."""
         grant = self._grant
-        return grant.queue.engine.seal(
-            Receipt(grant.queue.shard, grant.history, Seq(self._row.seq), grant.lease)
+        return grant.engine.seal(
+            Receipt(grant.shard, grant.history, Seq(self._row.seq), grant.lease)
         )
 
     async def settle(self) -> None:
@@ -105,20 +102,41 @@ class Lease:
 
         Raises:
             Superseded: a newer revision of the key has replaced the message.
-            Stale: someone else has leased it meanwhile.
+            Stale: someone else has leased it meanwhile, or it was released.
             Gone: the lease is no longer remembered; an earlier settle may have counted.
         """
-        await self._grant.queue.settle_one(self)
+        grant = self._grant
+        await self._end(Settle(grant.lease, BitMap64([self.seq]), grant.history))
 
     async def release(self, *, failed: bool = False) -> None:
-        """Give the message back at once; `failed` counts it as a failure."""
-        await self._grant.queue.release_one(self, failed=failed)
+        """Give the message back at once; `failed` counts it as a failure.
+
+        Raises:
+            Superseded, Stale, Gone: as for `settle`.
+        """
+        grant = self._grant
+        await self._end(Release(grant.lease, BitMap64([self.seq]), grant.history, failed))
+
+    async def _end(self, command: Settle | Release) -> None:
+        grant = self._grant
+        raise_refused(await grant.engine.ask(grant.shard, command, Outcome))
+        grant.open.discard(self.seq)
 
     async def extend(self, seconds: float) -> None:
-        """Hold the message for so many seconds from now."""
-        await self._grant.queue.extend_one(self, seconds)
+        """Hold the message for so many seconds from now.
+
+        Raises:
+            Superseded, Stale, Gone: as for `settle`.
+        """
+        grant = self._grant
+        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        command = Extend(grant.lease, BitMap64([self.seq]), grant.history, lease_ms)
+        outcome = await grant.engine.ask(grant.shard, command, Outcome)
+        grant.extended(outcome)
+        raise_refused(outcome)
 
     async def __aenter__(self) -> Lease:
+        self._grant.keepalive.keep(self._grant, self.seq, self)
         return self
 
     async def __aexit__(
@@ -127,32 +145,88 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        grant = self._grant
+        grant.keepalive.drop(grant, self.seq)
+        if error is None and self.lost is not None:
+            raise self.lost
+        if self.seq not in grant.open:
+            # The body has settled or released it itself.
+            return
         if error is None:
             await self.settle()
         else:
-            await self.release(failed=isinstance(error, Exception))
+            # What went wrong in the body is what the caller must hear of.
+            with suppress(Refused):
+                await self.release(failed=isinstance(error, Exception))
 
     def __repr__(self) -> str:
         return f"<Lease of message {self.seq} by call {self.version}>"
 
-    @property
-    def grant(self) -> Grant:
-        """The lease call that it came with."""
-        return self._grant
+
+Leases = Lease | str | Iterable[Lease | str]
+"""A lease or a receipt, or several."""
 
 
-def by_call(queue: Queue, leases: Iterable[Lease | str]) -> dict[tuple[LeaseId, bytes], BitMap64]:
-    """The seqs of leases and receipts, by lease call."""
-    found: dict[tuple[LeaseId, bytes], list[int]] = {}
-    for lease in leases:
+class Call(NamedTuple):
+    """Messages of one lease call that are settled, released or extended together."""
+
+    shard: ShardId
+    lease: LeaseId
+    history: bytes
+    seqs: BitMap64
+    grant: Grant | None
+    """None where receipts were given."""
+
+    def ended(self, done: BitMap64) -> None:
+        """Take note that these were settled or released."""
+        if self.grant is not None:
+            self.grant.open -= done
+
+    def extended(self, outcome: Outcome) -> None:
+        """Take note of what an extension was answered."""
+        if self.grant is not None:
+            self.grant.extended(outcome)
+
+
+def grant_of(lease: Lease) -> Grant:
+    """The lease call that it came with."""
+    return lease._grant
+
+
+def by_call(engine: Engine, leases: Leases) -> list[Call]:
+    """The messages of leases and receipts, by lease call.
+
+    Raises:
+        Forged: one of them was not made by this engine.
+    """
+    held: dict[Grant, list[int]] = {}
+    proved: dict[tuple[ShardId, LeaseId, bytes], list[int]] = {}
+    for lease in _listed(leases):
         if isinstance(lease, Lease):
-            at = (lease.grant.lease, bytes(lease.grant.history))
-            seq = lease.seq
+            held.setdefault(lease._grant, []).append(lease.seq)
         else:
-            receipt = queue.receipt(lease)
-            at, seq = (receipt.lease, bytes(receipt.history)), receipt.seq
-        found.setdefault(at, []).append(seq)
-    return {at: BitMap64(seqs) for at, seqs in found.items()}
+            receipt = engine.unseal(lease)
+            at = (receipt.shard, receipt.lease, bytes(receipt.history))
+            proved.setdefault(at, []).append(receipt.seq)
+    if any(grant.engine is not engine for grant in held):
+        raise Forged("a lease is of another Millrace", field="leases")
+    return [
+        *(
+            Call(grant.shard, grant.lease, grant.history, BitMap64(seqs), grant)
+            for grant, seqs in held.items()
+        ),
+        *(Call(*at, BitMap64(seqs), None) for at, seqs in proved.items()),
+    ]
+
+
+def _listed(leases: Leases) -> Iterable[Lease | str]:
+    if isinstance(leases, Lease | str):
+        return [leases]
+    if not isinstance(leases, Iterable):
+        raise Invalid(
+            f"leases are {type(leases).__name__}, not a lease, a receipt or several", field="leases"
+        )
+    return leases
 
 
 def raise_refused(outcome: Outcome) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 
 from millrace.client.engine import Engine
+from millrace.client.finish import finish
+from millrace.client.grant import Keepalive
 from millrace.client.queue import Queue, make_spec
-from millrace.client.transaction import TransactionContext
-from millrace.client.work import Keepalive
+from millrace.client.transaction import Transaction
 from millrace.core import check
 from millrace.core.commands import CreateQueue, DeleteQueue, QueueRef
 from millrace.core.model import CATALOG, QueueSpec
@@ -20,6 +22,7 @@ class Millrace:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._keepalive = Keepalive()
+        self._closing: asyncio.Task[None] | None = None
 
     async def queue(
         self,
@@ -32,36 +35,41 @@ class Millrace:
     ) -> Queue:
         """The queue of this name, made if it is missing.
 
-        Settings that are named must be those that it has; `Queue.configure` changes them.
+        `keyed`: publishing under a key replaces the key's older revision. `retention`: "work"
+        (settled messages go) or "log" (they stay). `keep_deletes`: how many seconds a deleted key
+        stays readable as a delete, so that followers learn of it. Settings that are named must be
+        those that the queue has; `Queue.configure` changes them.
 
         Raises:
             Exists: it is there with other settings.
+            Invalid, TooLarge: the name or a setting.
         """
         check.name(space, "space")
         check.name(name, "queue")
-        found = self._engine.find_queue(space, name)
+        found = await self._engine.find_queue(space, name)
         named = any(value is not None for value in (keyed, retention, keep_deletes))
         if found is not None and not named:
             return Queue(self._engine, self._keepalive, space, name, found[0])
-        base = QueueSpec() if found is None else self._engine.spec(found[0])
+        base = QueueSpec() if found is None else await self._engine.spec(found[0])
         spec = make_spec(base, keyed=keyed, retention=retention, keep_deletes=keep_deletes)
         ref = await self._engine.ask(CATALOG, CreateQueue(space, name, spec), QueueRef)
         return Queue(self._engine, self._keepalive, space, name, ref.shards[0])
 
     async def find(self, name: str, *, space: str = "default") -> Queue:
-        """The queue of this name.
+        """The queue of this name; it is not made.
 
         Raises:
             NotFound: there is none.
         """
-        shards = self._engine.find_queue(check.name(space, "space"), check.name(name, "queue"))
+        check.name(space, "space")
+        shards = await self._engine.find_queue(space, check.name(name, "queue"))
         if shards is None:
             raise NotFound(f"there is no queue {name!r} in {space!r}", field="queue")
         return Queue(self._engine, self._keepalive, space, name, shards[0])
 
     async def queues(self, *, space: str = "default") -> list[str]:
         """The names of a space's queues, in order."""
-        return self._engine.queue_names(check.name(space, "space"))
+        return await self._engine.queue_names(check.name(space, "space"))
 
     async def delete_queue(self, name: str, *, space: str = "default") -> bool:
         """End a queue with all that it holds; returns whether there was one.
@@ -71,12 +79,23 @@ class Millrace:
         command = DeleteQueue(check.name(space, "space"), check.name(name, "queue"))
         return await self._engine.ask(CATALOG, command, bool)
 
-    def transaction(self, *, space: str = "default") -> TransactionContext:
-        """A context in which everything is done at once when it ends, or nothing is."""
-        return TransactionContext(self._engine, check.name(space, "space"))
+    def transaction(self, *, space: str = "default") -> Transaction:
+        """A context in which everything is done at once when it ends, or nothing is.
+
+        Queues that are given by name are those of `space`.
+        """
+        return Transaction(self._engine, check.name(space, "space"))
 
     async def close(self) -> None:
-        """Finish what was accepted and let the folder go; harmless the second time."""
+        """Finish what was accepted and let the folder go; harmless the second time.
+
+        It is done to the end also where the caller is cancelled meanwhile.
+        """
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
+        await finish(self._closing)
+
+    async def _close(self) -> None:
         await self._keepalive.close()
         await self._engine.close()
 
@@ -90,3 +109,7 @@ class Millrace:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def __repr__(self) -> str:
+        state = "" if self._closing is None else ", closed"
+        return f"<Millrace at {self._engine.where}{state}>"

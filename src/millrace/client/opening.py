@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from millrace.client.engine import EmbeddedEngine
+from millrace.client.finish import finish
 from millrace.client.millrace import Millrace
+from millrace.errors import Invalid
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
@@ -22,8 +26,16 @@ class Opening:
         self._millrace: Millrace | None = None
 
     async def _open(self) -> Millrace:
-        node = await Node.open(real_ports(self._path), self._settings)
-        return Millrace(EmbeddedEngine(node))
+        opening = Node.open(real_ports(self._path), self._settings)
+        task = asyncio.get_running_loop().create_task(opening)
+        try:
+            node = await finish(task)
+        except asyncio.CancelledError:
+            # Half-open there is nothing to close, so that it was opened to the end.
+            if not task.cancelled() and task.exception() is None:
+                await task.result().close()
+            raise
+        return Millrace(EmbeddedEngine(node, str(self._path)))
 
     def __await__(self) -> Generator[object, object, Millrace]:
         return self._open().__await__()
@@ -42,16 +54,22 @@ class Opening:
             await self._millrace.close()
 
 
-def open(path: str | os.PathLike[str], *, settings: Settings | None = None) -> Opening:
+def open(
+    path: str | os.PathLike[str], *, fork: bool = False, settings: Settings | None = None
+) -> Opening:
     """Open the queues in a folder, making it if it is missing.
 
     `async with millrace.open("./data") as m: ...`, or `m = await millrace.open("./data")` and
     `await m.close()` later. The engine runs on the caller's event loop. A folder has one owner
-    process.
+    process. With `fork`, a copy of a folder is opened as one of its own, with a new history.
 
     Raises:
         InUse: another process owns the folder; the error names its pid.
-        Copied: it is a copy of another folder; `Settings(fork=True)` opens it as a new one.
+        Copied: it is a copy of another folder, and `fork` was not given.
         Corrupt: it is damaged; nothing was changed.
+        Refused: the path is no folder that may be written to.
     """
-    return Opening(Path(path), settings or Settings())
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise Invalid(f"path is {path!r}, not the path of a folder", field="path")
+    chosen = settings or Settings()
+    return Opening(Path(path), replace(chosen, fork=True) if fork else chosen)

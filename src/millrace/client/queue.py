@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 
 import msgspec
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.cursor import Cursor, Snapshot, Start, start_at
+from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
-from millrace.client.lease import Grant, Lease, by_call, raise_refused
-from millrace.client.work import Keepalive, Work
+from millrace.client.grant import Grant, Keepalive
+from millrace.client.lease import Call, Lease, Leases, by_call
+from millrace.client.message import Rows, make_block
+from millrace.client.work import Work
 from millrace.core import check
 from millrace.core.commands import (
     Configure,
@@ -25,7 +25,6 @@ from millrace.core.commands import (
     Leased,
     OpenCursor,
     Outcome,
-    Pin,
     ProducerMode,
     Publish,
     Published,
@@ -33,46 +32,51 @@ from millrace.core.commands import (
     Purge,
     Release,
     Settle,
-    SnapshotRef,
     Stage,
 )
 from millrace.core.commands import Lease as LeaseCommand
 from millrace.core.model import (
     CursorCell,
     Death,
-    History,
-    LeaseId,
-    Message,
+    Kind,
     QueueSpec,
     Row,
     Seq,
     ShardId,
+    StageCell,
 )
-from millrace.core.receipt import Receipt
 from millrace.errors import Forged, Invalid, Refused
-
-Rows = Sequence[bytes] | Sequence[Message] | pa.RecordBatch
-_Make = Callable[[LeaseId, BitMap64, bytes], Settle | Release | Extend]
 
 
 class Queue:
     """A named queue: publish, lease and settle, follow.
 
     Every call that changes something returns once that can no longer be lost, by the meaning of
-    the queue's journal.
+    the queue's journal. All of them raise `NotFound` once the queue was deleted, also if another
+    one was made under its name.
     """
 
     def __init__(
         self, engine: Engine, keepalive: Keepalive, space: str, name: str, shard: ShardId
     ) -> None:
-        self.engine = engine
-        self.space = space
-        self.name = name
-        self.shard = shard
+        self._engine = engine
         self._keepalive = keepalive
+        self._space = space
+        self._name = name
+        self._shard = shard
+
+    @property
+    def name(self) -> str:
+        """The queue's name within its space."""
+        return self._name
+
+    @property
+    def space(self) -> str:
+        """The space that the queue is in."""
+        return self._space
 
     def __repr__(self) -> str:
-        return f"<Queue {self.space}/{self.name}>"
+        return f"<Queue {self._space}/{self._name}>"
 
     # --- Publish ------------------------------------------------------------------------------
 
@@ -91,10 +95,15 @@ class Queue:
         On a keyed queue it replaces the key's older revision, and without a body it deletes the
         key. With producer and number a repeat changes nothing and is answered as before; None
         where the number was used so long ago that its seq is forgotten.
+
+        Raises:
+            Invalid, TooLarge: the body, key, headers, producer or number; nothing was published.
+            OutOfOrder: a dense producer's number is above the expected one, which the error names.
+            Full: the log or the disk has no room now.
         """
         message = check.message(body, key, headers)
-        numbered = check.numbered(producer, number, mode, None) if producer or number else None
-        answer = await self.engine.ask(self.shard, Publish((message,), numbered), Published)
+        numbered = check.numbered(producer, number, mode, None)
+        answer = await self._engine.ask(self._shard, Publish((message,), numbered), Published)
         return answer.first
 
     async def publish_many(
@@ -104,16 +113,21 @@ class Queue:
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
+        after: int | None = None,
     ) -> range:
         """Append messages, all or nothing; returns their seqs, which follow each other.
 
-        `rows` are messages, bodies as bytes, or an Arrow batch with the column `value` and, if
-        need be, `key` and `headers`. No reader ever sees a part of them.
+        `rows` are messages, bodies as bytes, or an Arrow batch or table with the column `value`
+        and, if need be, `key` and `headers`. No reader ever sees a part of them. They take one
+        number of their producer; a repeat is answered as before, and with an empty range where its
+        seqs are forgotten.
+
+        Raises:
+            As `publish`; `TooLarge` also where they do not fit into one record: publish in parts,
+            or `stage` them.
         """
-        numbered = check.numbered(producer, number, mode, None) if producer or number else None
-        command = Publish(check.rows(rows), numbered)
-        answer = await self.engine.ask(self.shard, command, Published)
-        return range(answer.first, answer.first + answer.count) if answer.first else range(0)
+        command = Publish(make_block(rows), check.numbered(producer, number, mode, after))
+        return seqs_of(await self._engine.ask(self._shard, command, Published))
 
     async def stage(self, stage: str, rows: Rows) -> int:
         """Write rows that nobody sees until `publish_staged`; returns the stage's rows so far.
@@ -121,8 +135,8 @@ class Queue:
         So that more than a record holds becomes visible at once. Stages that nobody publishes go
         by age.
         """
-        command = Stage(check.name(stage, "stage"), check.rows(rows))
-        return await self.engine.ask(self.shard, command, int)
+        command = Stage(check.name(stage, "stage"), make_block(rows))
+        return await self._engine.ask(self._shard, command, int)
 
     async def publish_staged(
         self,
@@ -137,21 +151,26 @@ class Queue:
 
         With `mode="range"`, `after` and `number` are the range of the producer's own source that
         the rows were made from: a repeat changes nothing, an overlap is refused.
+
+        Raises:
+            NotFound: there is no such stage; nothing was published.
         """
-        numbered = check.numbered(producer, number, mode, after) if producer or number else None
-        names = tuple(check.name(stage, "stage") for stage in stages)
-        if not names:
-            raise Invalid("stages are empty; there is nothing to publish", field="stages")
-        answer = await self.engine.ask(self.shard, PublishStaged(names, numbered), Published)
-        return range(answer.first, answer.first + answer.count) if answer.first else range(0)
+        numbered = check.numbered(producer, number, mode, after)
+        command = PublishStaged(check.names(stages, "stages"), numbered)
+        return seqs_of(await self._engine.ask(self._shard, command, Published))
 
     async def drop_stage(self, stage: str) -> bool:
         """Forget a stage; returns whether there was one."""
-        return await self.engine.ask(self.shard, DropStage(check.name(stage, "stage")), bool)
+        return await self._engine.ask(self._shard, DropStage(check.name(stage, "stage")), bool)
+
+    async def stages(self) -> dict[str, int]:
+        """The stages that were neither published nor dropped, and the rows of each."""
+        found = await self._engine.cells(self._shard, Kind.STAGE)
+        return {name: cell.rows for name, cell in found.items() if isinstance(cell, StageCell)}
 
     async def producer(self, name: str) -> int:
-        """The last number of a producer; 0 if it is unknown here."""
-        return self.engine.producer_number(self.shard, check.name(name, "producer"))
+        """The last number of a producer; 0 if it is unknown here. It goes on with the next one."""
+        return await self._engine.producer_number(self._shard, check.name(name, "producer"))
 
     # --- Work ---------------------------------------------------------------------------------
 
@@ -159,111 +178,119 @@ class Queue:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
         What was given back comes first, in the order of seqs, then what was never handed out.
+        Where the call is cancelled, nothing stays leased.
+
+        Raises:
+            Full: too many messages are in flight; settle some first.
         """
         count = check.count(count, "count", limits.LEASE_MESSAGES_MAX)
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
         wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
-        answer = await self.engine.ask(
-            self.shard, LeaseCommand(count, lease_ms), Leased, wait_ms=wait_ms
-        )
+        return await self._lease(count, lease_ms, wait_ms)
+
+    async def _lease(self, count: int, lease_ms: int, wait_ms: int) -> list[Lease]:
+        command = LeaseCommand(count, lease_ms)
+        answer = await self._engine.ask(self._shard, command, Leased, wait_ms=wait_ms)
         if not answer.seqs:
             return []
-        rows = await self.engine.rows(self.shard, answer.seqs)
-        grant = Grant(self, answer, History(self.engine.meta(self.shard).history), lease_ms)
+        grant = Grant(self._engine, self._keepalive, self._shard, answer, lease_ms)
+        try:
+            rows = await self._engine.rows(self._shard, answer.seqs)
+        except BaseException:
+            # Cancelled, or a row could not be read: nobody has seen these messages.
+            grant.give_back(answer.seqs)
+            raise
+        if len(rows) < len(answer.seqs):
+            # Newer revisions have replaced the others meanwhile.
+            grant.open = BitMap64([row.seq for row in rows])
         return [Lease(grant, row) for row in rows]
 
-    def work(self, *, batch: int = 10, seconds: float = 30) -> Work:
-        """Messages as they come, each leased and extended by itself until settled or released.
+    def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
+        """Messages as they come: `async for lease in queue.work(): ...`.
 
-        `async for lease in queue.work(): ...`; what is unsettled when the loop ends is released.
+        Up to `batch` messages are leased ahead, for `seconds`. They are extended by themselves at
+        half of that time, until they are settled, released or dropped by the program. The loop ends
+        when nothing came for `idle` seconds, or never if that is None; what was leased ahead and
+        not handed out is then released. `async with lease:` in the loop settles each one.
         """
-        return Work(self, self._keepalive, batch=batch, seconds=seconds)
-
-    async def settle(self, leases: Iterable[Lease | str]) -> dict[int, Refused]:
-        """Settle many, by lease or receipt; returns the seqs that were refused, with the reason."""
-        return await self._each(leases, lambda lease, seqs, history: Settle(lease, seqs, history))
-
-    async def release(
-        self, leases: Iterable[Lease | str], *, failed: bool = False
-    ) -> dict[int, Refused]:
-        """Give many back; returns the seqs that were refused, with the reason."""
-        return await self._each(
-            leases, lambda lease, seqs, history: Release(lease, seqs, history, failed)
-        )
-
-    async def extend(self, leases: Iterable[Lease | str], seconds: float) -> dict[int, Refused]:
-        """Hold many for so many seconds from now; returns the refused seqs, with the reason."""
+        count = check.count(batch, "batch", limits.LEASE_MESSAGES_MAX)
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        return await self._each(
-            leases, lambda lease, seqs, history: Extend(lease, seqs, history, lease_ms)
-        )
+        idle_ms = None
+        if idle is not None:
+            idle_ms = check.millis(idle, "idle", limits.WORK_IDLE_MS_MAX, least_ms=0)
 
-    async def _each(self, leases: Iterable[Lease | str], make: _Make) -> dict[int, Refused]:
-        commands = [
-            make(lease, seqs, history) for (lease, history), seqs in by_call(self, leases).items()
-        ]
+        return Work(lambda wait_ms: self._lease(count, lease_ms, wait_ms), idle_ms=idle_ms)
+
+    async def settle(self, leases: Leases) -> dict[int, Refused]:
+        """Settle a lease or a receipt, or several; see `Lease.settle`.
+
+        A single one that is refused raises why. Of several each is judged alone: the seqs that were
+        refused come back, with the reason.
+
+        Raises:
+            Forged: a receipt or lease is not of this queue; nothing was settled.
+        """
+        calls = self._calls(leases)
+        outcomes = await self._each([Settle(c.lease, c.seqs, c.history) for c in calls])
+        for call, outcome in zip(calls, outcomes, strict=True):
+            call.ended(outcome.done)
+        return _refusals(leases, outcomes)
+
+    async def release(self, leases: Leases, *, failed: bool = False) -> dict[int, Refused]:
+        """Give a lease or a receipt back, or several; refusals come as with `settle`."""
+        calls = self._calls(leases)
+        outcomes = await self._each([Release(c.lease, c.seqs, c.history, failed) for c in calls])
+        for call, outcome in zip(calls, outcomes, strict=True):
+            call.ended(outcome.done)
+        return _refusals(leases, outcomes)
+
+    async def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
+        """Hold a lease or a receipt, or several, for so many seconds from now.
+
+        Refusals come as with `settle`.
+        """
+        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        calls = self._calls(leases)
+        outcomes = await self._each([Extend(c.lease, c.seqs, c.history, lease_ms) for c in calls])
+        for call, outcome in zip(calls, outcomes, strict=True):
+            call.extended(outcome)
+        return _refusals(leases, outcomes)
+
+    def _calls(self, leases: Leases) -> list[Call]:
+        calls = by_call(self._engine, leases)
+        if any(call.shard != self._shard for call in calls):
+            raise Forged(f"a lease or receipt is not of queue {self._name!r}", field="leases")
+        return calls
+
+    async def _each(self, commands: Sequence[Settle | Release | Extend]) -> list[Outcome]:
         if len(commands) == 1:
-            return (await self._outcome(commands[0])).refused
-        outcomes = await asyncio.gather(*(self._outcome(command) for command in commands))
-        return {seq: error for outcome in outcomes for seq, error in outcome.refused.items()}
-
-    async def _outcome(self, command: Settle | Release | Extend) -> Outcome:
-        return await self.engine.ask(self.shard, command, Outcome)
-
-    async def settle_one(self, lease: Lease) -> None:
-        grant = lease.grant
-        seqs = BitMap64([lease.seq])
-        raise_refused(await self._outcome(Settle(grant.lease, seqs, grant.history)))
-        grant.open.discard(lease.seq)
-
-    async def release_one(self, lease: Lease, *, failed: bool) -> None:
-        grant = lease.grant
-        seqs = BitMap64([lease.seq])
-        raise_refused(await self._outcome(Release(grant.lease, seqs, grant.history, failed)))
-        grant.open.discard(lease.seq)
-
-    async def extend_one(self, lease: Lease, seconds: float) -> None:
-        grant = lease.grant
-        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        seqs = BitMap64([lease.seq])
-        outcome = await self._outcome(Extend(grant.lease, seqs, grant.history, lease_ms))
-        raise_refused(outcome)
-        grant.deadline_ms = outcome.deadline_ms
-
-    def receipt(self, text: str) -> Receipt:
-        """The receipt behind the text; raises `Forged` if it is not one of this queue."""
-        receipt = self.engine.unseal(text)
-        if receipt.shard != self.shard:
-            raise Forged("this receipt is of another queue", field="receipt")
-        return receipt
+            return [await self._engine.ask(self._shard, commands[0], Outcome)]
+        asked = (self._engine.ask(self._shard, command, Outcome) for command in commands)
+        return list(await asyncio.gather(*asked))
 
     # --- Look ---------------------------------------------------------------------------------
 
     async def peek(self, count: int = 10, *, after: int = 0) -> list[Row]:
         """The first messages after a seq that are there, leased or not; nothing is leased."""
         count = check.count(count, "count", limits.PEEK_MESSAGES_MAX)
-        return await self.engine.peek(self.shard, after, count)
+        return await self._engine.peek(self._shard, check.seq(after, "after", least=0), None, count)
 
     async def get(self, seq: int) -> Row | None:
         """The message with this seq, or None if it is not there (any more)."""
-        rows = await self.engine.peek(self.shard, seq - 1, 1)
-        return rows[0] if rows and rows[0].seq == seq else None
+        check.seq(seq, "seq")
+        rows = await self._engine.peek(self._shard, seq - 1, seq, 1)
+        return rows[0] if rows else None
 
     async def explain(self, seq: int) -> Explanation:
         """Why a message is not to be had: leased until when, settled, replaced by which seq."""
-        return await self.engine.ask(self.shard, Explain(Seq(seq)), Explanation)
+        return await self._engine.ask(self._shard, Explain(Seq(check.seq(seq, "seq"))), Explanation)
 
     async def stats(self) -> dict[str, int]:
         """Durable counters: published = live + the sum of all the ways a message can end."""
-        meta = self.engine.meta(self.shard)
+        meta = await self._engine.meta(self._shard)
         counts = {"published": meta.published, "live": meta.live}
         counts |= {death.name.lower(): meta.died[death] for death in Death}
         return counts
-
-    @property
-    def spec(self) -> QueueSpec:
-        """The queue's settings."""
-        return self.engine.spec(self.shard)
 
     # --- Follow -------------------------------------------------------------------------------
 
@@ -273,39 +300,72 @@ class Queue:
         """Open a follower's durable position, making it at `start` if it is new.
 
         `start` is "beginning", "end", a seq (the first to be read) or a datetime. A retaining
-        cursor is shown what workers settle before it comes by; it is bounded in age.
+        cursor is also shown what workers settle before it comes by; it is bounded in age.
+
+        Raises:
+            Exists: it is there, and retains where this does not, or the other way round.
+            Invalid: `start` is no place in the queue.
+            CursorExpired: `start` lies behind rows that are gone.
         """
         checked = check.name(name, "name")
-        cell = await self.engine.ask(
-            self.shard,
-            OpenCursor(checked, start_at(self.engine, self.shard, start), retain),
-            CursorCell,
-        )
-        return Cursor(self.engine, self.shard, checked, cell)
+        place = await start_at(self._engine, self._shard, start)
+        command = OpenCursor(checked, place, bool(retain))
+        cell = await self._engine.ask(self._shard, command, CursorCell)
+        return Cursor(self._engine, self._shard, checked, cell)
 
-    @asynccontextmanager
-    async def snapshot(self, *, seconds: float = 3600) -> AsyncIterator[Snapshot]:
-        """The queue as of now, pinned as long as the context lasts: always the same rows."""
+    async def cursors(self) -> dict[str, int]:
+        """The queue's cursors, and the seq up to which each has committed."""
+        found = await self._engine.cells(self._shard, Kind.CURSOR)
+        return {
+            name: cell.position.seq for name, cell in found.items() if isinstance(cell, CursorCell)
+        }
+
+    def snapshot(self, *, seconds: float = 3600) -> Pinned:
+        """The queue as of now: `async with queue.snapshot() as snapshot: ...`.
+
+        It is pinned as long as the context lasts, at most for `seconds`: always the same rows.
+        """
         pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
-        ref = await self.engine.ask(self.shard, Pin(pin_ms), SnapshotRef)
-        snapshot = Snapshot(self.engine, self.shard, ref, None)
-        try:
-            yield snapshot
-        finally:
-            await snapshot.unpin()
+        return Pinned(self._engine, self._shard, pin_ms)
 
     # --- Settings -----------------------------------------------------------------------------
 
     async def purge(self) -> int:
         """End every message that is there now, leased ones too; returns the last seq that went."""
-        return await self.engine.ask(self.shard, Purge(), int)
+        return await self._engine.ask(self._shard, Purge(), int)
+
+    async def spec(self) -> QueueSpec:
+        """The queue's settings."""
+        return await self._engine.spec(self._shard)
 
     async def configure(
         self, *, retention: str | None = None, keep_deletes: float | None = None
     ) -> QueueSpec:
-        """Change settings of the queue; those that are not named stay as they are."""
-        spec = make_spec(self.spec, retention=retention, keep_deletes=keep_deletes)
-        return await self.engine.ask(self.shard, Configure(spec), QueueSpec)
+        """Change settings of the queue; those that are not named stay as they are.
+
+        Raises:
+            Invalid: a setting has a value that no queue takes.
+        """
+        spec = make_spec(await self.spec(), retention=retention, keep_deletes=keep_deletes)
+        return await self._engine.ask(self._shard, Configure(spec), QueueSpec)
+
+
+def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
+    """Where a queue is."""
+    return queue._engine, queue._shard
+
+
+def seqs_of(answer: Published) -> range:
+    """Where rows were published; empty where that is forgotten."""
+    return range(answer.first, answer.first + answer.count) if answer.first else range(0)
+
+
+def _refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]:
+    """What was refused; of a single one it is raised."""
+    refused = {seq: error for outcome in outcomes for seq, error in outcome.refused.items()}
+    if refused and isinstance(leases, Lease | str):
+        raise refused.popitem()[1]
+    return refused
 
 
 def make_spec(
@@ -317,12 +377,12 @@ def make_spec(
 ) -> QueueSpec:
     """The settings with some of them replaced."""
     if keyed is not None:
-        spec = msgspec.structs.replace(spec, keyed=keyed)
+        spec = msgspec.structs.replace(spec, keyed=bool(keyed))
     if retention is not None:
         if retention not in ("work", "log"):
             raise Invalid(f"retention is {retention!r}, not 'work' or 'log'", field="retention")
         spec = msgspec.structs.replace(spec, retention=retention)
     if keep_deletes is not None:
-        keep_ms = check.millis(keep_deletes, "keep_deletes", 365 * 24 * 3600 * 1000, least_ms=0)
+        keep_ms = check.millis(keep_deletes, "keep_deletes", limits.KEEP_DELETES_MS_MAX, least_ms=0)
         spec = msgspec.structs.replace(spec, keep_deletes_ms=keep_ms)
     return spec

@@ -2,47 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-
-from pyroaring import BitMap64
+from typing import Generic, TypeVar
 
 from millrace import limits
-from millrace.client.cursor import Snapshot
+from millrace.client.cursor import Snapshot, commit_part, engine_of, unpin_part
 from millrace.client.engine import Engine
-from millrace.client.lease import Grant, Lease
-from millrace.client.queue import Queue, Rows
+from millrace.client.lease import Call, Leases, by_call
+from millrace.client.message import Rows, make_block
+from millrace.client.queue import Queue, engine_and_shard, seqs_of
 from millrace.core import check
 from millrace.core.commands import (
-    CommitCursor,
     Extend,
+    Outcome,
     Part,
     ProducerMode,
     Publish,
+    Published,
     PublishStaged,
     Release,
     Settle,
-    Transaction,
 )
-from millrace.core.model import CursorCell, ShardId
-from millrace.errors import Closed, Invalid, NotFound
+from millrace.core.commands import Transaction as Transact
+from millrace.core.model import ShardId
+from millrace.errors import Closed, Forged, NotFound
+
+T = TypeVar("T")
 
 
-class TransactionContext:
+class Later(Generic[T]):
+    """What a part of a transaction was answered, once the transaction has been done."""
+
+    def __init__(self) -> None:
+        self._value: list[T] = []
+
+    @property
+    def value(self) -> T:
+        """The answer.
+
+        Raises:
+            Closed: the transaction has not ended yet, or was not done.
+        """
+        if not self._value:
+            raise Closed("the transaction was not done, so that there is no answer to this part")
+        return self._value[0]
+
+    def __repr__(self) -> str:
+        return f"<Later: {self._value[0]!r}>" if self._value else "<Later: not yet>"
+
+
+class Transaction:
     """Collects what is to be done; it is done, whole, when the context ends without an error.
 
     `async with m.transaction() as t: t.settle(lease); t.publish("shipped", b"...")`. A worker that
-    settles its input and publishes its output so is exactly once along the chain.
+    settles its input and publishes its output so is exactly once along the chain. Where a part is
+    refused, the end of the context raises why, and nothing was done.
     """
 
     def __init__(self, engine: Engine, space: str) -> None:
         self._engine = engine
         self._space = space
-        self._parts: list[tuple[ShardId, Part]] = []
-        self._after: list[Callable[[object], None] | None] = []
+        self._parts: list[tuple[ShardId | str, Part]] = []
+        self._notes: list[Callable[[object], None] | None] = []
         self._ended = False
-        self.answers: tuple[object, ...] = ()
-        """What each part was answered, in their order, once the context has ended."""
 
     def publish(
         self,
@@ -54,68 +77,102 @@ class TransactionContext:
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
-    ) -> None:
-        """Append a message to a queue of the same commit group."""
+    ) -> Later[int | None]:
+        """Append a message to a queue of the same commit group; see `Queue.publish`."""
         message = check.message(body, key, headers)
-        numbered = check.numbered(producer, number, mode, None) if producer or number else None
-        self._add(self._shard(queue), Publish((message,), numbered))
-
-    def publish_many(self, queue: Queue | str, rows: Rows) -> None:
-        """Append messages to a queue of the same commit group."""
-        self._add(self._shard(queue), Publish(check.rows(rows)))
-
-    def publish_staged(self, queue: Queue | str, stages: list[str]) -> None:
-        """Make stages of a queue visible."""
-        names = tuple(check.name(stage, "stage") for stage in stages)
-        self._add(self._shard(queue), PublishStaged(names))
-
-    def settle(self, lease: Lease) -> None:
-        """The message is done, if everything else is."""
-        grant, seqs = lease.grant, BitMap64([lease.seq])
-        self._add(grant.queue.shard, Settle(grant.lease, seqs, grant.history), _close(lease))
-
-    def release(self, lease: Lease, *, failed: bool = False) -> None:
-        """Give the message back."""
-        grant, seqs = lease.grant, BitMap64([lease.seq])
-        command = Release(grant.lease, seqs, grant.history, failed)
-        self._add(grant.queue.shard, command, _close(lease))
-
-    def extend(self, lease: Lease, seconds: float) -> None:
-        """Hold the message for so many seconds from now."""
-        grant, seqs = lease.grant, BitMap64([lease.seq])
-        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        self._add(grant.queue.shard, Extend(grant.lease, seqs, grant.history, lease_ms))
-
-    def commit(self, snapshot: Snapshot, seq: int | None = None) -> None:
-        """Move the snapshot's cursor."""
-        cursor = snapshot.cursor
-        if cursor is None:
-            raise Invalid("a snapshot without a cursor has nothing to commit", field="cursor")
+        later: Later[int | None] = Later()
 
         def note(answer: object) -> None:
-            if isinstance(answer, CursorCell):
-                cursor.committed(answer)
+            later._value = [answer.first if isinstance(answer, Published) else None]
 
-        command = CommitCursor(cursor.name, cursor.id, snapshot.position(seq))
-        self._add(cursor.shard, command, note)
+        numbered = check.numbered(producer, number, mode, None)
+        self._add(self._shard(queue), Publish((message,), numbered), note)
+        return later
 
-    def _shard(self, queue: Queue | str) -> ShardId:
-        if isinstance(queue, Queue):
-            return queue.shard
-        shards = self._engine.find_queue(self._space, check.name(queue, "queue"))
-        if shards is None:
-            raise NotFound(f"there is no queue {queue!r} in {self._space!r}", field="queue")
-        return shards[0]
+    def publish_many(
+        self,
+        queue: Queue | str,
+        rows: Rows,
+        *,
+        producer: str | None = None,
+        number: int | None = None,
+        mode: ProducerMode = "dense",
+        after: int | None = None,
+    ) -> Later[range]:
+        """Append messages to a queue of the same commit group; see `Queue.publish_many`."""
+        numbered = check.numbered(producer, number, mode, after)
+        return self._add_rows(queue, Publish(make_block(rows), numbered))
+
+    def publish_staged(
+        self,
+        queue: Queue | str,
+        stages: Sequence[str],
+        *,
+        producer: str | None = None,
+        number: int | None = None,
+        mode: ProducerMode = "dense",
+        after: int | None = None,
+    ) -> Later[range]:
+        """Make stages of a queue visible; see `Queue.publish_staged`."""
+        numbered = check.numbered(producer, number, mode, after)
+        return self._add_rows(queue, PublishStaged(check.names(stages, "stages"), numbered))
+
+    def _add_rows(self, queue: Queue | str, part: Publish | PublishStaged) -> Later[range]:
+        later: Later[range] = Later()
+
+        def note(answer: object) -> None:
+            later._value = [seqs_of(answer) if isinstance(answer, Published) else range(0)]
+
+        self._add(self._shard(queue), part, note)
+        return later
+
+    def settle(self, leases: Leases) -> None:
+        """The messages are done, if everything else is; a lease, a receipt, or several."""
+        for call in by_call(self._engine, leases):
+            self._add(call.shard, Settle(call.lease, call.seqs, call.history), _end(call))
+
+    def release(self, leases: Leases, *, failed: bool = False) -> None:
+        """Give messages back; a lease, a receipt, or several."""
+        for call in by_call(self._engine, leases):
+            self._add(call.shard, Release(call.lease, call.seqs, call.history, failed), _end(call))
+
+    def extend(self, leases: Leases, seconds: float) -> None:
+        """Hold messages for so many seconds from now; a lease, a receipt, or several."""
+        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        for call in by_call(self._engine, leases):
+            command = Extend(call.lease, call.seqs, call.history, lease_ms)
+            self._add(call.shard, command, _extend(call))
+
+    def commit(self, snapshot: Snapshot, seq: int | None = None) -> None:
+        """Move the snapshot's cursor; see `Snapshot.commit`."""
+        self._check_own(engine_of(snapshot), "snapshot")
+        self._add(*commit_part(snapshot, seq))
+
+    def unpin(self, snapshot: Snapshot) -> None:
+        """Let a snapshot go."""
+        self._check_own(engine_of(snapshot), "snapshot")
+        self._add(*unpin_part(snapshot))
+
+    def _shard(self, queue: Queue | str) -> ShardId | str:
+        if isinstance(queue, str):
+            return check.name(queue, "queue")
+        engine, shard = engine_and_shard(queue)
+        self._check_own(engine, "queue")
+        return shard
+
+    def _check_own(self, engine: Engine, field: str) -> None:
+        if engine is not self._engine:
+            raise Forged(f"the {field} is of another Millrace", field=field)
 
     def _add(
-        self, shard: ShardId, part: Part, after: Callable[[object], None] | None = None
+        self, shard: ShardId | str, part: Part, note: Callable[[object], None] | None = None
     ) -> None:
         if self._ended:
             raise Closed("the transaction has ended; begin another")
         self._parts.append((shard, part))
-        self._after.append(after)
+        self._notes.append(note)
 
-    async def __aenter__(self) -> TransactionContext:
+    async def __aenter__(self) -> Transaction:
         return self
 
     async def __aexit__(
@@ -127,16 +184,27 @@ class TransactionContext:
         self._ended = True
         if error is not None or not self._parts:
             return
-        self.answers = await self._engine.transact(Transaction(tuple(self._parts)))
-        for answer, after in zip(self.answers, self._after, strict=True):
-            if after is not None:
-                after(answer)
+        parts = [(await self._find(shard), part) for shard, part in self._parts]
+        answers = await self._engine.transact(Transact(tuple(parts)))
+        for answer, note in zip(answers, self._notes, strict=True):
+            if note is not None:
+                note(answer)
+
+    async def _find(self, shard: ShardId | str) -> ShardId:
+        if not isinstance(shard, str):
+            return shard
+        shards = await self._engine.find_queue(self._space, shard)
+        if shards is None:
+            raise NotFound(f"there is no queue {shard!r} in {self._space!r}", field="queue")
+        return shards[0]
+
+    def __repr__(self) -> str:
+        return f"<Transaction of {len(self._parts)} parts>"
 
 
-def _close(lease: Lease) -> Callable[[object], None]:
-    grant: Grant = lease.grant
+def _end(call: Call) -> Callable[[object], None]:
+    return lambda _: call.ended(call.seqs)
 
-    def note(answer: object) -> None:
-        grant.open.discard(lease.seq)
 
-    return note
+def _extend(call: Call) -> Callable[[object], None]:
+    return lambda answer: call.extended(answer) if isinstance(answer, Outcome) else None

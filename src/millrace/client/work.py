@@ -4,98 +4,101 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+
+from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.lease import Grant, Lease
-from millrace.core.commands import Extend, Outcome, Release
-from millrace.errors import MillraceError
+from millrace.client.lease import Lease, grant_of
+from millrace.errors import Closed, Full
 
-if TYPE_CHECKING:
-    from millrace.client.queue import Queue
-
-
-class Keepalive:
-    """Extends the leases of this process at half their time, as long as they are open."""
-
-    def __init__(self) -> None:
-        self._grants: dict[int, tuple[Grant, asyncio.Task[None]]] = {}
-
-    def keep(self, grant: Grant) -> None:
-        """Extend until nothing of the grant is open, or `drop` is called."""
-        task = asyncio.get_running_loop().create_task(self._extend(grant))
-        self._grants[id(grant)] = (grant, task)
-
-    async def drop(self, grant: Grant) -> None:
-        """Stop extending."""
-        found = self._grants.pop(id(grant), None)
-        if found is not None:
-            found[1].cancel()
-
-    async def close(self) -> None:
-        for _, task in self._grants.values():
-            task.cancel()
-        self._grants.clear()
-
-    async def _extend(self, grant: Grant) -> None:
-        try:
-            while grant.open:
-                await asyncio.sleep(grant.lease_ms / 2000)
-                if not grant.open:
-                    break
-                command = Extend(grant.lease, grant.open.copy(), grant.history, grant.lease_ms)
-                outcome = await grant.queue.engine.ask(grant.queue.shard, command, Outcome)
-                grant.deadline_ms = outcome.deadline_ms
-                for seq in outcome.refused:
-                    # Superseded, or leased by another: its settle will say so.
-                    grant.open.discard(seq)
-        except MillraceError:
-            # The engine has ended or is full: the lease runs out, and settling tells the worker.
-            return
-        finally:
-            self._grants.pop(id(grant), None)
+Fetch = Callable[[int], Awaitable[list[Lease]]]
+"""Lease some more, waiting so many milliseconds for the first."""
 
 
 class Work:
-    """An endless iterator over leased messages."""
+    """Messages as they come, one after another; see `Queue.work`.
 
-    def __init__(self, queue: Queue, keepalive: Keepalive, *, batch: int, seconds: float) -> None:
-        self._queue = queue
-        self._keepalive = keepalive
-        self._batch = batch
-        self._seconds = seconds
-        self._waiting: deque[Lease] = deque()
-        self._grants: list[Grant] = []
+    As a context manager it gives back at its end what was leased ahead and not handed out; without
+    one this happens when the object is dropped, as it is when its loop ends.
+    """
 
-    def __aiter__(self) -> AsyncIterator[Lease]:
-        return self._leases()
+    def __init__(self, fetch: Fetch, *, idle_ms: int | None) -> None:
+        self._fetch = fetch
+        self._idle_ms = idle_ms
+        self._ahead: deque[Lease] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
-    async def _leases(self) -> AsyncIterator[Lease]:
-        try:
-            while True:
-                if not self._waiting:
-                    await self._more()
-                if self._waiting:
-                    yield self._waiting.popleft()
-        finally:
-            await self._give_back()
+    def __aiter__(self) -> Work:
+        return self
 
-    async def _more(self) -> None:
-        self._grants = [grant for grant in self._grants if grant.open]
-        leases = await self._queue.lease(
-            self._batch, seconds=self._seconds, wait=limits.LEASE_WAIT_MS_MAX / 1000
-        )
-        if leases:
-            self._waiting.extend(leases)
-            self._grants.append(leases[0].grant)
-            self._keepalive.keep(leases[0].grant)
+    async def __anext__(self) -> Lease:
+        """The next message; cancelling the wait for it loses nothing, and ends nothing.
 
-    async def _give_back(self) -> None:
-        for grant in self._grants:
-            await self._keepalive.drop(grant)
-            if grant.open:
-                command = Release(grant.lease, grant.open.copy(), grant.history)
-                await self._queue.engine.ask(self._queue.shard, command, Outcome)
-        self._grants.clear()
-        self._waiting.clear()
+        Raises:
+            StopAsyncIteration: none came within the idle time.
+            Closed: this, or the engine, was closed.
+        """
+        if self._closed:
+            raise Closed("this work was ended; begin anew with queue.work()")
+        self._loop = asyncio.get_running_loop()
+        if not self._ahead and not await self._more(self._loop):
+            raise StopAsyncIteration
+        return self._ahead.popleft()
+
+    async def _more(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Lease ahead; False if nothing came within the idle time."""
+        until = None if self._idle_ms is None else loop.time() + self._idle_ms / 1000
+        while True:
+            wait_ms = limits.LEASE_WAIT_MS_MAX
+            if until is not None:
+                wait_ms = min(wait_ms, max(round((until - loop.time()) * 1000), 0))
+            try:
+                leases = await self._fetch(wait_ms)
+            except Full as error:
+                # Too much is in flight, here or elsewhere: work goes on when some of it has ended.
+                await asyncio.sleep(error.after_ms / 1000)
+                leases = []
+            for lease in leases:
+                grant = grant_of(lease)
+                grant.keepalive.keep(grant, lease.seq, lease)
+            self._ahead.extend(leases)
+            if leases:
+                return True
+            if until is not None and loop.time() >= until:
+                return False
+
+    async def close(self) -> None:
+        """Give back what was leased ahead; what was handed out stays with its worker."""
+        self._closed = True
+        give_back(self._ahead)
+        self._ahead.clear()
+
+    async def __aenter__(self) -> Work:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __del__(self) -> None:
+        if self._ahead and self._loop is not None:
+            # The loop may have ended, and its engine with it: then the leases run out.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(give_back, list(self._ahead))
+
+
+def give_back(leases: Iterable[Lease]) -> None:
+    """Release messages that no worker came to, by lease call."""
+    for grant in dict.fromkeys(grant_of(lease) for lease in leases):
+        seqs = BitMap64([lease.seq for lease in leases if grant_of(lease) is grant])
+        for seq in seqs:
+            grant.keepalive.drop(grant, seq)
+        grant.give_back(seqs)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from millrace import limits
-from millrace.core.block import Block
+from millrace.core.block import Block, Column
 from millrace.core.commands import Numbered, ProducerMode
 from millrace.core.model import Headers, Message
 from millrace.errors import Invalid, TooLarge
@@ -21,11 +22,27 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
 
+def _shown(value: object) -> str:
+    """The value for a message, whatever its size."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _encoded(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(
+            f"{field} is no text that UTF-8 can hold: {error.reason}", field=field
+        ) from error
+
+
 def name(value: object, field: str) -> str:
     """A name of a queue, space, cursor, producer or stage."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise Invalid(
-            f"{field} {value!r} is no name: letters, digits, '_', '.' and '-' are", field=field
+            f"{field} {_shown(value)} is no name: letters, digits, '_', '.' and '-' are",
+            field=field,
         )
     if len(value) > limits.NAME_CHARS_MAX:
         raise TooLarge(
@@ -36,12 +53,28 @@ def name(value: object, field: str) -> str:
     return value
 
 
+def names(values: object, field: str) -> tuple[str, ...]:
+    """Several names, at least one."""
+    if not isinstance(values, list | tuple):
+        raise Invalid(f"{field} are {_shown(values)}, not a list of names", field=field)
+    if not values:
+        raise Invalid(f"{field} are empty; name at least one", field=field)
+    return tuple(name(value, field) for value in values)
+
+
 def count(value: object, field: str, most: int) -> int:
     """A number of things, from 1 on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise Invalid(f"{field} is {value!r}, not a whole number from 1 on", field=field)
     if value > most:
         raise TooLarge(f"{field} is {value}, up to {most} is allowed", field=field, limit=most)
+    return value
+
+
+def seq(value: object, field: str, *, least: int = 1) -> int:
+    """A place in a queue."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
+        raise Invalid(f"{field} is {_shown(value)}, not a seq from {least} on", field=field)
     return value
 
 
@@ -65,7 +98,7 @@ def key(value: object) -> bytes | None:
     if value is None:
         return None
     if isinstance(value, str):
-        value = value.encode()
+        value = _encoded(value, "key")
     if not isinstance(value, bytes):
         raise Invalid(f"key is {type(value).__name__}, not bytes or str", field="key")
     if not value:
@@ -84,16 +117,18 @@ def headers(value: HeadersLike | None) -> Headers:
     if not value:
         return ()
     pairs = value.items() if isinstance(value, Mapping) else value
+    if not isinstance(pairs, Iterable):
+        raise Invalid(f"headers are {_shown(value)}, not a mapping or pairs", field="headers")
     out: list[tuple[str, bytes]] = []
     size = 0
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise Invalid(f"a header is (name, value), not {pair!r}", field="headers")
-        item = pair[1].encode() if isinstance(pair[1], str) else pair[1]
+            raise Invalid(f"a header is (name, value), not {_shown(pair)}", field="headers")
+        item = _encoded(pair[1], "headers") if isinstance(pair[1], str) else pair[1]
         if not isinstance(item, bytes):
-            raise Invalid(f"header {pair[0]!r} is neither bytes nor str", field="headers")
+            raise Invalid(f"header {_shown(pair[0])} is neither bytes nor str", field="headers")
         out.append((pair[0], item))
-        size += len(pair[0]) + len(item)
+        size += len(_encoded(pair[0], "headers")) + len(item)
     if len(out) > limits.HEADERS_MAX:
         raise TooLarge(
             f"{len(out)} headers, up to {limits.HEADERS_MAX} are allowed",
@@ -142,8 +177,8 @@ def numbered(
 ) -> Numbered | None:
     """The producer and number of a publish, or None where it has none."""
     if producer is None:
-        if number is not None:
-            raise Invalid("number goes with producer", field="producer")
+        if number is not None or after is not None or mode != "dense":
+            raise Invalid("number, mode and after go with producer", field="producer")
         return None
     name(producer, "producer")
     if number is None:
@@ -153,6 +188,8 @@ def numbered(
     count(number, "number", 2**63 - 1)
     if (after is not None) != (mode == "range"):
         raise Invalid("after goes with mode='range', and only with it", field="after")
+    if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
+        raise Invalid(f"after is {_shown(after)}, not a whole number", field="after")
     if after is not None and not 0 <= after < number:
         raise Invalid(f"after is {after}, not within 0 and {number - 1}", field="after")
     return Numbered(producer, number, mode, after or 0)
@@ -173,7 +210,10 @@ def rows(value: object) -> Block:
         raise Invalid("rows are empty; there is nothing to publish", field="rows")
     _check_rows(len(value))
     if all(type(item) is bytes for item in value):
-        block = Block.of_bodies(value)
+        try:
+            block = Block.of_bodies(value)
+        except OverflowError as error:
+            raise _too_large_together() from error
         _check_block(block)
         return block
     checked = []
@@ -182,7 +222,18 @@ def rows(value: object) -> Block:
             checked.append(message(item.body, item.key, item.headers))
         else:
             checked.append(message(item, None, None))
-    return Block.of_messages(checked)
+    try:
+        return Block.of_messages(checked)
+    except OverflowError as error:
+        raise _too_large_together() from error
+
+
+def _too_large_together() -> TooLarge:
+    return TooLarge(
+        "the messages have more bytes than a block can count; publish in parts, or stage them",
+        field="rows",
+        limit=2**31 - 1,
+    )
 
 
 def _check_rows(number: int) -> None:
@@ -193,6 +244,13 @@ def _check_rows(number: int) -> None:
             field="rows",
             limit=limits.PUBLISH_MESSAGES_MAX,
         )
+
+
+def _has_empty(column: Column, count: int) -> bool:
+    """Whether a value is there, but has no bytes."""
+    empty = np.diff(column.bounds()) == 0
+    absent = column.absent(count)
+    return bool((empty & ~absent).any() if absent is not None else empty.any())
 
 
 def _check_block(block: Block) -> None:
@@ -209,6 +267,8 @@ def _check_block(block: Block) -> None:
             field="key",
             limit=limits.KEY_BYTES_MAX,
         )
+    if block.keys is not None and _has_empty(block.keys, block.count):
+        raise Invalid("a key is empty; make it null instead", field="key")
     if block.header_lists is not None:
         for at in range(block.count):
             headers(block.headers_of(at))
