@@ -45,7 +45,11 @@ async def keyed(total: int = STORE) -> list[Result]:
                 ]
                 waiting = iter(batches)
                 began = time.perf_counter()
-                await spread(lambda: queue.publish_many(next(waiting)), len(batches), IN_FLIGHT)
+                await spread(
+                    lambda waiting=waiting: queue.publish_many(next(waiting)),
+                    len(batches),
+                    IN_FLIGHT,
+                )
                 took = time.perf_counter() - began
                 done += step
                 rates.append((done, step / took))

@@ -164,7 +164,7 @@ async def publish_sealed(batches: int = 384) -> list[Result]:
                 queue = await m.queue("bench")
                 usage = Usage(node_of(m).log)
                 began = time.perf_counter()
-                await spread(lambda: queue.publish_many(rows), batches, IN_FLIGHT)
+                await spread(lambda queue=queue: queue.publish_many(rows), batches, IN_FLIGHT)
                 await node_of(m).keeper.seal_all()
                 own = time.perf_counter() - began
                 zeroed = usage.zeroed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import shutil
 import tempfile
@@ -45,7 +44,7 @@ async def engine(
     millrace = Millrace(EmbeddedEngine(node))
     _nodes[id(millrace)] = node
     try:
-        await prepared(node, free * SEGMENT_MEGABYTES * 1_000_000)
+        await node.keeper.prepare()
         yield millrace
     finally:
         del _nodes[id(millrace)]
@@ -55,12 +54,6 @@ async def engine(
 def node_of(millrace: Millrace) -> Node:
     """The node behind an engine of `engine`."""
     return _nodes[id(millrace)]
-
-
-async def prepared(node: Node, room: int) -> None:
-    """Wait until the log has this much room, filled with zeros."""
-    while node.log.room() < room:
-        await asyncio.sleep(0.02)
 
 
 async def settle_down(millrace: Millrace) -> None:

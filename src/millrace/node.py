@@ -42,7 +42,7 @@ from millrace.log.segment import LogShape
 from millrace.log.segments import Log
 from millrace.settings import Settings
 from millrace.shard.host import Host
-from millrace.shard.keeper import Keeper
+from millrace.shard.keeper import Keeper, Pace
 from millrace.shard.request import Request
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
@@ -150,8 +150,13 @@ class Node:
         epoch, history = await self._begin_epoch(recovery)
         journal = LocalJournal(LOCAL, epoch, history, Index(store.applied(LOCAL)), self.writer)
         self._host = Host(journal, store, ports.now_ms)
+        pace = Pace(
+            settings.checkpoint_seconds,
+            settings.checkpoint_log_bytes,
+            settings.log_segments_unsealed,
+        )
         self._keeper = Keeper(
-            log, store, cells, self.writer, self._caring, self._host, recovery.facts, settings
+            log, store, cells, self.writer, self._caring, self._host, recovery.facts, pace
         )
         self._lower_switch_interval()
         await self._found_catalog(epoch, history)

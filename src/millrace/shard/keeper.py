@@ -7,6 +7,7 @@ order of F1 is kept here: files synced, index committed, and only then segments 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from millrace import limits
 from millrace.core.model import GroupId
@@ -14,10 +15,18 @@ from millrace.errors import Fatal, Full, MillraceError
 from millrace.journal.writer import LogWriter
 from millrace.log.lane import Lane
 from millrace.log.segments import Log
-from millrace.settings import Settings
 from millrace.shard.host import Host
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When the keeper does what."""
+
+    checkpoint_seconds: float
+    checkpoint_log_bytes: int
+    segments_unsealed: int
 
 
 class Keeper:
@@ -32,7 +41,7 @@ class Keeper:
         lane: Lane,
         host: Host,
         facts: dict[GroupId, bytes],
-        settings: Settings,
+        pace: Pace,
     ) -> None:
         self._log = log
         self._store = store
@@ -41,7 +50,7 @@ class Keeper:
         self._lane = lane
         self._host = host
         self._facts = facts
-        self._settings = settings
+        self._pace = pace
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -121,9 +130,9 @@ class Keeper:
         if mark == self._checkpoint_mark:
             return False
         return (
-            now - self._checkpoint_at >= self._settings.checkpoint_seconds
+            now - self._checkpoint_at >= self._pace.checkpoint_seconds
             or mark.generation != self._checkpoint_mark.generation
-            or mark.offset - self._checkpoint_mark.offset >= self._settings.checkpoint_log_bytes
+            or mark.offset - self._checkpoint_mark.offset >= self._pace.checkpoint_log_bytes
         )
 
     async def checkpoint(self) -> None:
@@ -151,9 +160,7 @@ class Keeper:
 
     async def _seal(self, *, everything: bool = False) -> bool:
         """One step; returns whether there was something to do."""
-        plan = self._store.plan_seal(
-            everything=everything, unsealed=self._settings.log_segments_unsealed
-        )
+        plan = self._store.plan_seal(everything=everything, unsealed=self._pace.segments_unsealed)
         if plan is None:
             return False
         try:
@@ -165,6 +172,12 @@ class Keeper:
         self._store.finish_seal(result)
         await self._checkpoint()
         return True
+
+    async def prepare(self) -> None:
+        """Have every segment ready that is kept ahead of need."""
+        async with self._working:
+            self._unprepared = True
+            await self._prepare()
 
     async def reclaim(self) -> bool:
         """One step of sealing, rewriting or dropping files, and of recycling the log."""
