@@ -4,8 +4,10 @@ Records are what was synced together, not what committed together: entries of ma
 by side, some of them taken back later, some not committed when the node ended.
 
 Rule 1: an entry voids its group's earlier entries of the same and higher indexes (L1).
-Rule 2: what is committed is folded once: entries at or below the applied index are skipped (C1).
+Rule 2: what is committed is folded once: entries at or below the applied index are skipped, though
+they still void others (C1).
 Rule 3: the uncommitted suffix and the node's facts survive: they are handed to the journal (L6).
+Rule 4: what is committed and not there is `Corrupt`: the checkpoint should not have let it go.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.model import GroupId, Index
 from millrace.errors import Corrupt
+from millrace.journal.suffix import Suffixes
 from millrace.log.record import Position
 
 Fold = Callable[[Entry, Position], None]
@@ -37,36 +40,50 @@ class Recovery:
         self.facts = dict(facts)
         """What each journal wrote down of its group for this node alone; the newest."""
         self.suffixes: dict[GroupId, dict[Index, tuple[Entry, Position]]] = {}
-        """Entries that are not known to be committed, by index."""
+        """Entries that are not known to be committed, by index, in order."""
 
     def read(self, entry: Entry, position: Position) -> None:
         """Take in the next entry of the log."""
         suffix = self.suffixes.setdefault(entry.group, {})
         match entry.kind:
             case EntryKind.DATA:
-                for index in [index for index in suffix if index >= entry.index]:
-                    del suffix[index]
-                suffix[entry.index] = (entry, position)
+                _void(suffix, entry.index - 1)
+                if entry.index > self._applied(entry.group):
+                    suffix[entry.index] = (entry, position)
                 if self._commits_when_synced(entry.group):
                     self._commit(entry.group, entry.index)
             case EntryKind.VOID:
-                for index in [index for index in suffix if index > entry.index]:
-                    del suffix[index]
+                _void(suffix, entry.index)
             case EntryKind.COMMIT:
                 self._commit(entry.group, entry.index)
             case EntryKind.FACT:
                 self.facts[entry.group] = entry.fact
 
+    def hand_over(self) -> Suffixes:
+        """What the journals go on with; read the whole log first.
+
+        The dictionary of facts is shared, and kept up to date from then on.
+        """
+        suffixes = Suffixes(self.facts)
+        for group, found in self.suffixes.items():
+            if not self._commits_when_synced(group):
+                suffixes.restore(group, self._applied(group), found)
+        return suffixes
+
     def _commit(self, group: GroupId, upto: Index) -> None:
         suffix = self.suffixes[group]
-        for index in sorted(index for index in suffix if index <= upto):
+        for index in [index for index in suffix if index <= upto]:
             entry, position = suffix.pop(index)
-            applied = self._applied(group)
-            if index <= applied:
-                continue
-            if index != applied + 1:
-                raise Corrupt(
-                    f"group {group}: entry {index} is committed, but {applied + 1} is missing; "
-                    "restore the folder from a backup"
-                )
+            if index != self._applied(group) + 1:
+                break
             self._fold(entry, position)
+        if self._applied(group) < upto:
+            raise Corrupt(
+                f"group {group}: entry {upto} is committed, but {self._applied(group) + 1} is "
+                "missing; restore the folder from a backup"
+            )
+
+
+def _void(suffix: dict[Index, tuple[Entry, Position]], above: int) -> None:
+    for index in [index for index in suffix if index > above]:
+        del suffix[index]

@@ -5,122 +5,264 @@ record is being synced, the deciders go on; what they decide meanwhile is the ne
 
 Rule 1: one record in flight.
 Rule 2: nobody is told before the record is synced, and then in the order of the log.
-Rule 3: a failed write ends the writer for ever.
+Rule 3: a failed write ends the writer for ever, and so does whoever is told and raises: what is
+synced and not folded is for recovery. Every group is told, whether it was writing or not.
+Rule 4: what was refused before anything was written ends nothing. The groups in that record lose
+what they had in the writer, since their later entries cannot do without the earlier ones; the
+others go on.
+Rule 5: a group has one decider. Epochs only rise, and who has a lower one writes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import NamedTuple
 
 from millrace import limits
 from millrace.core.block import Buffer
-from millrace.core.changes import Entry
+from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import encode_entry
-from millrace.errors import Closed, DiskFailed, Fatal, MillraceError
+from millrace.core.model import Epoch, GroupId
+from millrace.errors import Closed, DiskFailed, Fatal, Full, MillraceError, TooLarge
+from millrace.journal.suffix import Suffixes
 from millrace.log.lane import Lane
 from millrace.log.record import Mark, Position
 from millrace.log.segments import Log
 
 Synced = Callable[[Entry, Position], None]
+
 Failed = Callable[[MillraceError], None]
+"""Told that what a group has in the writer will not be synced.
+
+After `Fatal` the outcome is unknown, and the writer has ended; otherwise nothing was written.
+"""
 
 
 class _Job(NamedTuple):
     entry: Entry
+    buffers: list[Buffer]
+    size: int
     synced: Synced
     failed: Failed
     reserve: bool
+    is_again: bool = False
+    """It is in the log already, and is written once more."""
 
 
 class LogWriter:
     """Gathers entries into records and writes them, on a lane or at once."""
 
-    def __init__(self, log: Log, lane: Lane) -> None:
+    def __init__(self, log: Log, lane: Lane, suffixes: Suffixes | None = None) -> None:
         self._log = log
         self._lane = lane
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Job] = deque()
         self._writing: list[_Job] = []
+        self._again: dict[GroupId, asyncio.Future[None]] = {}
+        self._owners: dict[GroupId, tuple[Epoch, Failed]] = {}
         self._error: MillraceError | None = None
         self._quiet: asyncio.TimerHandle | None = None
         self._written_at = 0.0
         self._marked = True
         self._marking = False
+        self._telling = False
         self._sync_seconds = 0.0
+        self._record_bytes_target = min(limits.RECORD_BYTES_TARGET, log.record_bytes_max)
         self.record_bytes_max = log.record_bytes_max - limits.RECORD_SLACK_BYTES
+        self.suffix_bytes_max = min(limits.UNCOMMITTED_BYTES_MAX, log.record_bytes_max)
+        """What a group that commits late may have in the log and not committed."""
+        self.suffixes = Suffixes() if suffixes is None else suffixes
+        """What the log holds of groups that commit late, and every group's facts."""
         self.mark: Mark = log.mark()
         """The place after the last record whose entries were all told of."""
+
+    # --- Who writes -----------------------------------------------------------------------------
+
+    def own(self, group: GroupId, epoch: Epoch, failed: Failed) -> None:
+        """Let the decider of this epoch write for the group, and none before it.
+
+        `failed` is told when the writer ends, whatever it is doing for the group then.
+
+        Raises:
+            Fatal: the group has a decider of this or a higher epoch, or its last one has not
+                finished; two would write one index.
+        """
+        known = self._owners.get(group)
+        if known is not None and known[0] >= epoch:
+            raise Fatal(f"group {group} has a decider of epoch {known[0]}; {epoch} is too late")
+        if any(job.entry.group == group for job in (*self._writing, *self._waiting)):
+            raise Fatal(f"group {group} is still being written by its last decider")
+        self._owners[group] = (epoch, failed)
+
+    def check_owner(self, group: GroupId, epoch: Epoch) -> None:
+        """Raise `Closed` if the group was handed over to a decider of a higher epoch."""
+        if self._owners[group][0] != epoch:
+            raise Closed("the queue was handed over before this was accepted; ask again")
 
     def submit(
         self, entry: Entry, synced: Synced, failed: Failed, *, alone: bool, reserve: bool
     ) -> None:
-        """Write the entry with the next record.
+        """Write the entry with the next record; `synced` or `failed` may be told before this ends.
 
         Raises:
-            Fatal: the writer has ended.
-            Closed: it was closed.
+            TooLarge: no record could hold it.
+            Full: the group has too much that is not committed; nothing was accepted (L7).
+            Closed, Fatal: the writer has ended.
         """
         if self._error is not None:
-            raise self._error
-        self._waiting.append(_Job(entry, synced, failed, reserve))
+            raise self._error.with_traceback(None)
+        # Encoded here, beside the sync of the record before; its place in the record comes later.
+        buffers = encode_entry(entry, 0)
+        size = sum(map(_length, buffers))
+        self._check_size(entry, size)
+        self._waiting.append(_Job(entry, buffers, size, synced, failed, reserve))
         if not self.busy:
             self._write(alone=alone)
 
+    def _check_size(self, entry: Entry, size: int) -> None:
+        late = entry.kind is EntryKind.DATA and entry.group in self.suffixes
+        most = self.suffix_bytes_max if late else self._log.record_bytes_max
+        if size > most:
+            raise TooLarge(
+                f"{size} bytes at once are more than a record of the log holds; "
+                "publish in parts, or stage them",
+                field="rows",
+                limit=most,
+            )
+        if late:
+            size += self.suffixes.size(entry.group, entry.index)
+            size += sum(
+                job.size
+                for job in (*self._writing, *self._waiting)
+                if job.entry.group == entry.group
+                and job.entry.kind is EntryKind.DATA
+                and job.entry.index < entry.index
+                and not job.is_again
+            )
+            if size > most:
+                raise Full(
+                    "too much of this queue is written and not committed; send again when its "
+                    "replicas are back",
+                    field="uncommitted",
+                    limit=most,
+                )
+
+    def write_again(self, group: GroupId) -> asyncio.Future[None]:
+        """Append the group's whole suffix once more, in one record (L7).
+
+        When the future is done, replay needs nothing of the group from before that record. It is
+        written before everything that waits: only then is it all that the log holds of the group.
+        """
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        future = self._again.get(group)
+        if future is None:
+            future = self._again[group] = self._loop.create_future()
+            if not self.busy:
+                self._write(alone=False)
+        return future
+
     @property
     def busy(self) -> bool:
-        """Whether a record or an end mark is being written."""
-        return bool(self._writing) or self._marking
+        """Whether a record or an end mark is being written, or told of."""
+        return bool(self._writing) or self._marking or self._telling
 
     @property
     def error(self) -> MillraceError | None:
         """What ended the writer."""
         return self._error
 
+    # --- Writing --------------------------------------------------------------------------------
+
     def _write(self, *, alone: bool) -> None:
-        jobs: list[_Job] = []
+        jobs = self._take()
+        if not jobs:
+            return
+        self._writing = jobs
         buffers: list[Buffer] = []
         length = 0
-        while self._waiting:
-            encoded = encode_entry(self._waiting[0].entry, length)
-            size = sum(map(_length, encoded))
-            if jobs and length + size > limits.RECORD_BYTES_TARGET:
-                break
-            jobs.append(self._waiting.popleft())
-            buffers.extend(encoded)
-            length += size
-        self._writing = jobs
+        for job in jobs:
+            _shift(job.entry, length)
+            buffers.extend(job.buffers)
+            length += job.size
         reserve = all(job.reserve for job in jobs)
 
         def append() -> tuple[Position, Mark]:
             position = self._log.append(buffers, reserve=reserve)
             return position, self._log.mark()
 
+        began = self._loop.time()
         if (
-            alone
-            and length <= limits.INLINE_RECORD_BYTES_MAX
-            and self._sync_seconds < limits.INLINE_SYNC_SECONDS_MAX
+            not alone
+            or length > limits.INLINE_RECORD_BYTES_MAX
+            or self._sync_seconds >= limits.INLINE_SYNC_SECONDS_MAX
         ):
-            began = self._loop.time()
-            try:
-                result = append()
-            except MillraceError as error:
-                self._fail(error)
-                return
+            future = self._lane.submit(append)
+            future.add_done_callback(lambda future: self._finish(future, began))
+            return
+        try:
+            result = append()
+        except MillraceError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(_unexpected(error))
+            raise
+        else:
             self._note_sync(self._loop.time() - began)
             self._done(*result)
-            return
-        began = self._loop.time()
-        future = self._lane.submit(append)
-        future.add_done_callback(lambda future: self._finish(future, began))
+
+    def _take(self) -> list[_Job]:
+        """The next record: suffixes that are written again, then what waits, in order."""
+        jobs, length = self._take_again()
+        # Near the end of the log, what may use the reserve is not mixed with what may not: all of
+        # it would be refused.
+        tight = self._log.room(reserve=False) < 2 * self._record_bytes_target
+        while self._waiting:
+            job = self._waiting[0]
+            if jobs and (
+                length + job.size > self._record_bytes_target
+                or (tight and job.reserve != jobs[0].reserve)
+            ):
+                break
+            jobs.append(self._waiting.popleft())
+            length += job.size
+        return jobs
+
+    def _take_again(self) -> tuple[list[_Job], int]:
+        jobs: list[_Job] = []
+        length = 0
+        for group, future in list(self._again.items()):
+            if jobs and length + self.suffixes.size(group) > self._log.record_bytes_max:
+                break
+            del self._again[group]
+            again = self._jobs_again(group, future)
+            length += sum(job.size for job in again)
+            jobs += again
+        return jobs, length
+
+    def _jobs_again(self, group: GroupId, future: asyncio.Future[None]) -> list[_Job]:
+        copies = self.suffixes.copies(group)
+
+        def synced(entry: Entry, position: Position) -> None:
+            if entry is copies[-1] and not future.done():
+                future.set_result(None)
+
+        if not copies and not future.done():
+            future.set_result(None)
+        jobs: list[_Job] = []
+        for copy in copies:
+            buffers = encode_entry(copy, 0)
+            size = sum(map(_length, buffers))
+            jobs.append(_Job(copy, buffers, size, synced, _tells(future), True, True))
+        return jobs
 
     def _finish(self, future: asyncio.Future[tuple[Position, Mark]], began: float) -> None:
         error = future.exception()
         if error is not None:
-            wrapped = error if isinstance(error, MillraceError) else _unexpected(error)
-            self._fail(wrapped)
+            self._fail(error if isinstance(error, MillraceError) else _unexpected(error))
             return
         self._note_sync(self._loop.time() - began)
         self._done(*future.result())
@@ -130,27 +272,74 @@ class LogWriter:
         self._sync_seconds += (min(seconds, 0.1) - self._sync_seconds) / 8
 
     def _done(self, position: Position, mark: Mark) -> None:
-        jobs, self._writing = self._writing, []
+        jobs, self._writing = deque(self._writing), []
         self._marked = False
         self._written_at = self._loop.time()
-        for job in jobs:
-            job.synced(job.entry, position)
+        # Who is told may submit again: that waits until all of this record was told of.
+        self._telling = True
+        try:
+            while jobs:
+                job = jobs[0]
+                self.suffixes.synced(job.entry, position, job.size)
+                job.synced(job.entry, position)
+                jobs.popleft()
+        except BaseException as error:
+            self._waiting.extendleft(reversed(jobs))
+            self._end(error if isinstance(error, Fatal) else _unexpected(error))
+            raise
+        finally:
+            self._telling = False
         self.mark = mark
-        if self._waiting and not self._writing and self._error is None:
-            self._write(alone=False)
-        elif self._quiet is None:
+        self._go_on()
+        if not self.busy and self._error is None and self._quiet is None:
             self._quiet = self._loop.call_later(limits.END_MARK_SECONDS, self._mark_end)
+
+    def _go_on(self) -> None:
+        if (self._waiting or self._again) and not self.busy and self._error is None:
+            self._write(alone=False)
+
+    # --- Failing --------------------------------------------------------------------------------
 
     def _fail(self, error: MillraceError) -> None:
         if isinstance(error, Fatal):
-            self._error = error
+            self._end(error)
+        else:
+            self._refuse(error)
+
+    def _end(self, error: Fatal) -> None:
+        """What became of the record is unknown, and nothing more is written: all are told."""
+        self._error = error
         jobs = [*self._writing, *self._waiting]
         self._writing = []
         self._waiting.clear()
-        for failed in dict.fromkeys(job.failed for job in jobs):
-            failed(error)
+        owners = [failed for _, failed in self._owners.values()]
+        self._tell([*(job.failed for job in jobs), *owners, *self._drop_again()], error)
 
-    # --- The end of the log -------------------------------------------------------------------
+    def _refuse(self, error: MillraceError) -> None:
+        """Nothing of the record was written: its groups are told, the others go on."""
+        jobs, self._writing = self._writing, []
+        groups = {job.entry.group for job in jobs}
+        jobs += [job for job in self._waiting if job.entry.group in groups]
+        self._waiting = deque(job for job in self._waiting if job.entry.group not in groups)
+        self._tell([job.failed for job in jobs], error)
+        self._go_on()
+
+    def _drop_again(self) -> list[Failed]:
+        futures = list(self._again.values())
+        self._again.clear()
+        return [_tells(future) for future in futures]
+
+    def _tell(self, told: Iterable[Failed], error: MillraceError) -> None:
+        """Tell each of them once, even if one of them raises."""
+        was_telling, self._telling = self._telling, True
+        try:
+            with ExitStack() as stack:
+                for failed in reversed(dict.fromkeys(told)):
+                    stack.callback(failed, error)
+        finally:
+            self._telling = was_telling
+
+    # --- The end of the log ---------------------------------------------------------------------
 
     def _mark_end(self) -> None:
         """Write an end mark once nothing was written for a while, behind all that was."""
@@ -171,20 +360,50 @@ class LogWriter:
         error = future.exception()
         if error is not None:
             self._fail(error if isinstance(error, MillraceError) else _unexpected(error))
-        elif self._waiting:
-            self._write(alone=False)
+        else:
+            self._go_on()
 
     def close(self) -> None:
-        """Take nothing more. What is being written must have ended."""
+        """Take nothing more. What is being written must have ended; what waits is refused."""
         if self._quiet is not None:
             self._quiet.cancel()
             self._quiet = None
         if self._error is None:
             self._error = Closed("the engine was closed; open it again")
+            jobs, self._waiting = self._waiting, deque()
+            self._tell([*(job.failed for job in jobs), *self._drop_again()], self._error)
+
+    # --- Space ----------------------------------------------------------------------------------
 
     def room(self, *, reserve: bool) -> int:
         """Bytes that may be appended now."""
         return self._log.room(reserve=reserve)
+
+    def replay_mark(self) -> Mark:
+        """Where a checkpoint of what is folded now lets replay begin: at the oldest entry that is
+        not, of all groups, or behind the last record (C1)."""
+        oldest = self.suffixes.oldest()
+        if oldest is None:
+            return self.mark
+        mark = self._log.mark_of(oldest)
+        if mark is None:
+            raise Fatal(f"generation {oldest.generation} was recycled, and a group still needs it")
+        return min(mark, self.mark)
+
+
+def _shift(entry: Entry, by: int) -> None:
+    """The entry begins at this byte of its record."""
+    if by:
+        for batch in entry.batches:
+            batch.places = [(start + by, length) for start, length in batch.places]
+
+
+def _tells(future: asyncio.Future[None]) -> Failed:
+    def failed(error: MillraceError) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    return failed
 
 
 def _length(buffer: Buffer) -> int:

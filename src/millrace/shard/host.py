@@ -4,6 +4,8 @@ Rule 1: all commands that wait are decided together: one batch per shard, one en
 Rule 2: nothing is answered, refused or delivered before the entry that it depends on is committed.
 Rule 3: the decider works ahead of the commit in its views alone; the store holds what is committed.
 Rule 4: when an append fails, the views are dropped. After `Fatal` the host is dead.
+Rule 5: a view is loaded only when nothing is in flight that it would have to know: what an earlier
+decider left, or what stands before an entry that was dropped, is folded first.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from millrace import limits
 from millrace.core import follow, work
@@ -32,7 +35,7 @@ from millrace.core.commands import (
 )
 from millrace.core.decide import Answer, decide, learn, publish_plain
 from millrace.core.draft import Desk
-from millrace.core.model import Millis, ShardId
+from millrace.core.model import Index, Millis, ShardId
 from millrace.core.view import View
 from millrace.errors import Closed, Fatal, Full, MillraceError, Refused, Retry, TooLarge
 from millrace.journal.base import Journal
@@ -42,6 +45,18 @@ from millrace.shard.waiters import Waiters
 from millrace.store.base import Store
 
 Result = Answer | Refused | Retry
+
+_ANSWERS_IN_FLIGHT_MAX = limits.INBOX_COMMANDS_MAX * limits.ENTRIES_AHEAD_MAX
+"""Answers that wait for commits: questions take no entry, so that nothing else bounds them."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """An entry that is not committed, and the answers that wait for it."""
+
+    index: Index
+    size: int
+    answers: list[tuple[Request, Result]]
 
 
 class Host:
@@ -56,7 +71,10 @@ class Host:
         self._inbox: deque[Request] = deque()
         self._inbox_bytes = 0
         self._stalled: deque[Request] = deque()
-        self._flight: deque[tuple[int, list[tuple[Request, Result]]]] = deque()
+        self._taken: list[Request] = []
+        self._ticking: set[ShardId] = set()
+        self._flight: deque[_Flight] = deque()
+        self._answers_in_flight = 0
         self._ahead_bytes = 0
         self._waiters = Waiters()
         self._pumping = False
@@ -67,7 +85,9 @@ class Host:
         self._after_commit: Callable[[], None] | None = None
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
-        journal.listen(self._committed, self._failed)
+        self._batch_bytes = min(limits.RECORD_BYTES_TARGET, journal.record_bytes_max)
+        self._draining = journal.waiting() > 0
+        journal.listen(self._committed, self._dropped, self._failed)
 
     # --- In -----------------------------------------------------------------------------------
 
@@ -80,7 +100,7 @@ class Host:
             Closed, Fatal: the host has ended.
         """
         if self._stopped is not None:
-            raise self._stopped
+            raise self._stopped.with_traceback(None)
         if request.size > self._journal.record_bytes_max:
             raise TooLarge(
                 f"{request.size} bytes at once are more than a record of the log holds; "
@@ -97,9 +117,13 @@ class Host:
                 field="inbox",
                 limit=limits.INBOX_COMMANDS_MAX,
             )
+        self._put(request)
+        self._wake()
+
+    def _put(self, request: Request) -> None:
+        """Into the inbox, whatever its state: our own requests, and those that waited outside."""
         self._inbox_bytes += request.size
         self._inbox.append(request)
-        self._wake()
 
     def take_back(self, request: Request, result: object) -> None:
         """Nobody heard the answer: what it handed out returns now, not when its time is over."""
@@ -111,8 +135,14 @@ class Host:
         else:
             return
         if self._stopped is None:
-            self._inbox.append(Request(request.shard, command, self._loop.create_future()))
+            self._put(self._ask(request.shard, command))
             self._wake()
+
+    def _ask(self, shard: ShardId, command: Command) -> Request:
+        """A request of our own, whose answer nobody waits for."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        future.add_done_callback(_hear)
+        return Request(shard, command, future)
 
     def on_commit(self, call: Callable[[], None]) -> None:
         """Have `call` made after each commit: the keeper of log and store looks around then."""
@@ -144,10 +174,12 @@ class Host:
             return
         now = self._now_ms()
         for shard, view in list(self._views.items()):
-            if not view.dropped and follow.tick_due(view, now):
-                self._inbox.append(Request(shard, Tick(), self._loop.create_future()))
+            # One at a time: while nothing commits, time passes all the same.
+            if shard not in self._ticking and not view.dropped and follow.tick_due(view, now):
+                self._ticking.add(shard)
+                self._put(self._ask(shard, Tick()))
         for request in self._waiters.expire(now):
-            self._inbox.append(request.without_wait())
+            self._put(request.without_wait())
         if self._stalled and self.short_of_space:
             self._refuse_stalled()
         if self._stalled and self._stalled[0].size <= self._room():
@@ -157,13 +189,19 @@ class Host:
             self._wake()
 
     async def stop(self) -> None:
-        """Take nothing more, finish what is in flight, and let another host go on."""
+        """Take nothing more, finish what is in flight, and let another host go on.
+
+        A journal that cannot commit keeps this waiting; `fail` ends it, and what is in flight is
+        then UNKNOWN.
+        """
         if self._stopped is None:
             self._stopped = Closed("this engine was closed before the request was accepted")
         self._refuse_waiting(self._stopped)
         if self._flight:
-            self._idle = self._loop.create_future()
-            await self._idle
+            if self._idle is None:
+                self._idle = self._loop.create_future()
+            # Others may wait for the same.
+            await asyncio.shield(self._idle)
         self._views.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -177,12 +215,12 @@ class Host:
 
     def _pump(self) -> None:
         self._pumping = False
-        if self._stopped is not None or self._journal.waiting() >= limits.ENTRIES_AHEAD_MAX:
+        if self._stopped is not None or not self._may_decide():
             return
         requests = self._take()
         if not requests:
             return
-        taken = list(requests)
+        self._taken = list(requests)
         try:
             self._decide_all(requests)
         except Exception as error:
@@ -190,9 +228,23 @@ class Host:
             # ends here. Everyone who waits is told.
             fatal = error if isinstance(error, Fatal) else Fatal(f"deciding failed: {error!r}")
             self._failed(fatal)
-            for request in taken:
+            for request in self._taken:
                 request.answer(fatal)
             raise
+        finally:
+            self._taken = []
+
+    def _may_decide(self) -> bool:
+        waiting = self._journal.waiting()
+        if self._draining and not waiting:
+            # Whatever was loaded meanwhile did not know of what is folded now.
+            self._views.clear()
+            self._draining = False
+        return (
+            not self._draining
+            and waiting < limits.ENTRIES_AHEAD_MAX
+            and self._answers_in_flight < _ANSWERS_IN_FLIGHT_MAX
+        )
 
     def _decide_all(self, requests: deque[Request]) -> None:
         desk = Desk(self.view, Millis(self._now_ms()))
@@ -208,8 +260,9 @@ class Host:
             result = self._decide(desk, request)
             if isinstance(result, Need):
                 # It needs what is in flight to be folded first: it goes first next time.
+                requests.appendleft(request)
                 self._inbox.extendleft(reversed(requests))
-                self._inbox.appendleft(request)
+                self._inbox_bytes += sum(left.size for left in requests)
                 break
             if _is_empty(request.command, result) and self._wait(request):
                 continue
@@ -237,9 +290,13 @@ class Host:
         taken: deque[Request] = deque()
         size = 0
         room = self._room()
+        is_growing = False
         while self._inbox:
             request = self._inbox[0]
-            if taken and size + request.size > limits.RECORD_BYTES_TARGET:
+            if taken and size + request.size > self._batch_bytes:
+                break
+            if is_growing and not request.grows and size + request.size > room:
+                # With what grows it would be refused; alone it may use the reserve.
                 break
             self._inbox.popleft()
             if request.grows and (self._stalled or size + request.size > room):
@@ -248,6 +305,9 @@ class Host:
                 continue
             self._inbox_bytes -= request.size
             size += request.size
+            is_growing = is_growing or request.grows
+            if isinstance(request.command, Tick):
+                self._ticking.discard(request.shard)
             taken.append(request)
         return taken
 
@@ -325,12 +385,16 @@ class Host:
         reserve = not any(request.grows for request, _ in answers)
         size = sum(request.size for request, _ in answers)
         self._ahead_bytes += size
-        self._flight.append((size, answers))
+        self._answers_in_flight += len(answers)
+        self._flight.append(_Flight(entry.index, size, answers))
         alone = len(answers) <= 1 and not self._inbox
         try:
             journal.append(entry, alone=alone, reserve=reserve)
-        except MillraceError as error:
+        except Fatal as error:
             self._failed(error)
+            return
+        except MillraceError as error:
+            self._dropped(entry.index, error)
             return
         if self._inbox:
             self._wake()
@@ -338,7 +402,8 @@ class Host:
     def _answer_after(self, answers: list[tuple[Request, Result]]) -> None:
         """Nothing was changed: the answers wait for what they were judged by."""
         if self._flight:
-            self._flight[-1][1].extend(answers)
+            self._answers_in_flight += len(answers)
+            self._flight[-1].answers.extend(answers)
             return
         self._answer(answers)
 
@@ -360,6 +425,7 @@ class Host:
         for shard in list(desk.drafts):
             draft = desk.draft(shard)
             while draft is not None and (request := self._waiters.next(shard, draft)) is not None:
+                self._taken.append(request)
                 result = self._decide(desk, request)
                 if isinstance(result, Need) or _is_empty(request.command, result):
                     self._waiters.add_first(request)
@@ -395,51 +461,89 @@ class Host:
             if view.deadlines[0][0] > now:
                 self._arm(shard)
             elif (request := self._waiters.take_first(shard)) is not None:
-                self._inbox.append(request)
+                self._put(request)
         if self._inbox:
             self._wake()
 
     # --- Committed ------------------------------------------------------------------------------
 
     def _committed(self, entry: Entry, position: Position) -> None:
+        # Even after a defect has ended this host: the entry is committed, and the next checkpoint
+        # will say that the store has it.
         self._store.fold(entry, position)
         for batch in entry.batches:
             view = self._views.get(batch.shard)
             if view is not None:
                 view.folded(batch.index)
-                if view.dropped:
+                if batch.changes.dropped:
+                    # Not before: a new view would not know that the shard is about to end.
                     del self._views[batch.shard]
-        size, answers = self._flight.popleft()
-        self._ahead_bytes -= size
-        self._answer(answers)
+        if self._flight and self._flight[0].index == entry.index:
+            if entry.epoch != self._journal.epoch:
+                # Someone else's entry stands where ours was: it says nothing about our answers.
+                self._failed(Fatal(f"entry {entry.index} is not the one that was decided here"))
+                return
+            flight = self._flight.popleft()
+            self._ahead_bytes -= flight.size
+            self._answers_in_flight -= len(flight.answers)
+            self._answer(flight.answers)
         if self._after_commit is not None:
             self._after_commit()
         if self._inbox:
             self._wake()
-        if not self._flight and self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        self._look_idle()
 
-    def _failed(self, error: MillraceError) -> None:
+    def _dropped(self, first: Index, error: MillraceError) -> None:
+        """The entries from `first` on were not accepted; whoever asked is told, in order."""
+        self._views.clear()
+        self._draining = True
+        lost: list[_Flight] = []
+        while self._flight and self._flight[-1].index >= first:
+            lost.append(self._flight.pop())
+        for flight in reversed(lost):
+            self._ahead_bytes -= flight.size
+            self._answers_in_flight -= len(flight.answers)
+            reason = error
+            if isinstance(error, TooLarge) and len(flight.answers) > 1:
+                # None of them is at fault alone.
+                reason = Full("too much was asked at once; send again", field="record")
+            for request, _ in flight.answers:
+                request.fail(reason)
+        if self._inbox:
+            self._wake()
+        self._look_idle()
+
+    def _failed(self, error: Fatal) -> None:
         """Nothing that is in flight is committed, as far as anyone knows."""
         self._views.clear()
-        if isinstance(error, Fatal):
-            self._stopped = error
+        self._stopped = error
         flight, self._flight = self._flight, deque()
-        self._ahead_bytes = 0
-        for _, answers in flight:
-            for request, _ in answers:
+        self._ahead_bytes = self._answers_in_flight = 0
+        for lost in flight:
+            for request, _ in lost.answers:
                 request.fail(error)
-        if self._stopped is not None:
-            self._refuse_waiting(self._stopped)
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+        self._refuse_waiting(error)
+        self._look_idle()
+
+    def _look_idle(self) -> None:
+        if not self._flight and self._idle is not None:
+            if not self._idle.done():
+                self._idle.set_result(None)
+            self._idle = None
 
     def _refuse_waiting(self, error: MillraceError) -> None:
         for request in (*self._inbox, *self._stalled, *self._waiters.drop_all()):
             request.fail(error)
         self._inbox.clear()
         self._stalled.clear()
+        self._ticking.clear()
         self._inbox_bytes = 0
+
+
+def _hear(future: asyncio.Future[object]) -> None:
+    """Nobody else takes notice of what became of it."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _is_empty(command: Command, result: Result | Need) -> bool:

@@ -1,0 +1,219 @@
+"""A journal that commits late, out of step or never, as one that depends on other nodes would.
+
+Its entries are synced at once, with everyone's, in the log that all groups share. When they are
+committed, the test says; it also says when they are taken back or replaced, as a new leader would.
+It writes what a Raft log would: entries, the commit point, term and vote. So it shows that the seam
+is wide enough for journals that come later, and drives the rules L1, L6, L7 and C1.
+
+Rule 1: only what is synced can be committed, and only what is not committed can be taken back.
+Rule 2: nobody is told of a rollback before it is synced: a crash would bring the entries back.
+Rule 3: where an entry lies, the suffix knows: it may have been appended again meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from millrace import limits
+from millrace.core.changes import Entry, EntryKind
+from millrace.core.model import Epoch, GroupId, History, Index
+from millrace.errors import Fatal, Full, MillraceError, Retry
+from millrace.journal.base import Committed, Dropped, Failed
+from millrace.journal.writer import LogWriter
+from millrace.log.record import Position
+
+_FACT = struct.Struct("<QQ")
+
+
+class Ballot(NamedTuple):
+    """What a member of a quorum must never forget."""
+
+    term: int
+    vote: int
+
+
+class LateJournal:
+    """Commits what the test says, when it says so."""
+
+    def __init__(
+        self, group: GroupId, epoch: Epoch, history: History, applied: Index, writer: LogWriter
+    ) -> None:
+        """Go on with what the writer knows of the group; the store has folded it up to `applied`.
+
+        Entries that an earlier decider has left wait here, as if they had been appended.
+        """
+        self.group = group
+        self.epoch = epoch
+        self.history = history
+        self.record_bytes_max = writer.suffix_bytes_max - limits.RECORD_SLACK_BYTES
+        self._writer = writer
+        self._suffixes = writer.suffixes
+        self._suffixes.track(group, applied)
+        self._accepted = self._suffixes.last(group)
+        self._committed_index = self._suffixes.applied(group)
+        self._rolling_back = 0
+        self._ended: Fatal | None = None
+        self._committed: Committed | None = None
+        self._dropped: Dropped | None = None
+        self._failed: Failed | None = None
+        self._loop = asyncio.get_running_loop()
+        writer.own(group, epoch, self._lose)
+
+    # --- The journal ----------------------------------------------------------------------------
+
+    def listen(self, committed: Committed, dropped: Dropped, failed: Failed) -> None:
+        self._committed = committed
+        self._dropped = dropped
+        self._failed = failed
+
+    def append(self, entry: Entry, *, alone: bool, reserve: bool) -> None:
+        self._check()
+        if self._rolling_back:
+            raise Full("the group is rolling back; send again", field="journal")
+        if entry.index != self._accepted + 1:
+            raise Fatal(f"entry {entry.index} cannot follow entry {self._accepted}")
+        self._accepted = entry.index
+        try:
+            self._writer.submit(entry, _nobody, self._lose, alone=alone, reserve=reserve)
+        except MillraceError:
+            self._accepted = Index(entry.index - 1)
+            raise
+
+    def next_index(self) -> Index:
+        return Index(self._accepted + 1)
+
+    def waiting(self) -> int:
+        return self._accepted - self._committed_index
+
+    def room(self, *, reserve: bool) -> int:
+        left = self._writer.suffix_bytes_max - self._suffixes.size(self.group)
+        return min(left, self._writer.room(reserve=reserve))
+
+    # --- What the test says ---------------------------------------------------------------------
+
+    def commit(self, upto: int | None = None, *, is_written: bool = True) -> Index:
+        """Commit what is synced, up to an index, and tell; return the commit point.
+
+        `is_written`: the commit point goes into the log, with the next record. Without it a restart
+        has to learn of it from elsewhere, unless a checkpoint has it.
+        """
+        self._check()
+        assert self._committed is not None
+        before = self._committed_index
+        for held in self._suffixes.held(self.group):
+            if upto is not None and held.entry.index > upto:
+                break
+            self._committed_index = held.entry.index
+            self._committed(held.entry, held.position)
+            self._suffixes.folded(self.group, held.entry.index)
+        if is_written and self._committed_index > before:
+            self._note(EntryKind.COMMIT, self._committed_index)
+        return self._committed_index
+
+    def void(self, after: int) -> asyncio.Future[None]:
+        """Take back the entries above this index; done when that is synced and told."""
+        self._check_uncommitted(after)
+        return self._note(EntryKind.VOID, Index(after))
+
+    def replace(self, entries: Sequence[Entry]) -> asyncio.Future[None]:
+        """Put these entries, of another leader, in the place of what is there from the first on.
+
+        They need not be synced together: each voids what it replaces, and all that came after it.
+        """
+        self._check_uncommitted(entries[0].index - 1)
+        return [self._submit(entry) for entry in entries][-1]
+
+    def remember(self, term: int, vote: int) -> asyncio.Future[None]:
+        """Write down term and vote; nobody may hear of them before this is done."""
+        return self._note(EntryKind.FACT, Index(0), _FACT.pack(term, vote))
+
+    def ballot(self) -> Ballot:
+        """Term and vote, as the log has them."""
+        fact = self._suffixes.facts.get(self.group)
+        return Ballot(*_FACT.unpack(fact)) if fact else Ballot(0, 0)
+
+    def resign(self, why: str = "another node decides for this queue now") -> None:
+        """Decide no more: whoever waits is told that the outcome is unknown."""
+        self._lose(Fatal(why))
+
+    # --- Within ---------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise self._ended.with_traceback(None)
+        self._writer.check_owner(self.group, self.epoch)
+
+    def _check_uncommitted(self, after: int) -> None:
+        if not self._committed_index <= after <= self._accepted:
+            raise Fatal(
+                f"entries after {after} cannot be taken back: {self._committed_index} is committed "
+                f"and {self._accepted} the last one"
+            )
+
+    def _note(self, kind: EntryKind, index: Index, fact: bytes = b"") -> asyncio.Future[None]:
+        """Write an entry that only this node reads; done when it is synced."""
+        entry = Entry(self.group, self.epoch, index, self.history, [], kind=kind, fact=fact)
+        return self._submit(entry)
+
+    def _submit(self, entry: Entry) -> asyncio.Future[None]:
+        """Write an entry that no decider of this journal has made; done when it is synced."""
+        self._check()
+        told: asyncio.Future[None] = self._loop.create_future()
+        rolls_back = entry.kind in (EntryKind.VOID, EntryKind.DATA)
+
+        def synced(entry: Entry, position: Position) -> None:
+            if rolls_back:
+                self._rolling_back -= 1
+                self._roll_back()
+            if not told.done():
+                told.set_result(None)
+
+        def failed(error: MillraceError) -> None:
+            if rolls_back:
+                self._rolling_back -= 1
+            if not told.done():
+                told.set_exception(error)
+                # A commit point that was not written down is learnt again; others are awaited.
+                told.exception()
+            self._lose(error)
+
+        self._rolling_back += rolls_back
+        try:
+            self._writer.submit(entry, synced, failed, alone=False, reserve=True)
+        except MillraceError:
+            self._rolling_back -= rolls_back
+            raise
+        return told
+
+    def _roll_back(self) -> None:
+        """The log has less of the group than was accepted, or other entries."""
+        decided = [
+            held.entry.index
+            for held in self._suffixes.held(self.group)
+            if held.entry.epoch == self.epoch
+        ]
+        self._accepted = self._suffixes.last(self.group)
+        if self._dropped is not None:
+            first = max(decided, default=self._committed_index) + 1
+            self._dropped(Index(first), Retry("it was rolled back; send again"))
+
+    def _lose(self, error: MillraceError) -> None:
+        if isinstance(error, Fatal):
+            if self._ended is None:
+                self._ended = error
+                if self._failed is not None:
+                    self._failed(error)
+            return
+        # What is in the log stays; only what was on its way to it is gone.
+        last = self._suffixes.last(self.group)
+        if self._accepted > last:
+            self._accepted = last
+            if self._dropped is not None:
+                self._dropped(Index(last + 1), error)
+
+
+def _nobody(entry: Entry, position: Position) -> None:
+    """That it is synced, the suffix knows; nobody is told before it is committed."""
