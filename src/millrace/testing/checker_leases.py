@@ -58,12 +58,11 @@ def _check_overlap(
         began_ms = after.deadline_ms - after.lease_ms
         until_ms = before.deadline_ms
         for call in changes.get((shard, seq, before.version), ()):
-            if isinstance(call, Release):
+            if isinstance(call, Release) or not call.is_ok:
                 until_ms = 0
                 break
-            if call.is_ok:
-                # It was granted, so it came before the later lease: afterwards it would be stale.
-                until_ms = max(until_ms, call.deadline_ms)
+            # It was granted, so it came before the later lease: afterwards it would be stale.
+            until_ms = call.deadline_ms
         if began_ms < until_ms:
             found.append(
                 f"I4: {seq} of {shard} was leased until {until_ms} under {before.version}, and "

@@ -135,8 +135,8 @@ def _compare_shard(shard: ShardId, theirs: Store, mine: MemoryStore) -> list[str
     seen: dict[int, bytes | None] = {}
     for reader in readers:
         rows = read_rows(mine, shard, reader)
-        differ(f"rows for {reader}", read_rows(theirs, shard, reader), rows)
-        seen |= {row["seq"]: row["key"] for row in rows}  # type: ignore[misc]
+        found += _compare_rows(f"{shard} for {reader}", read_rows(theirs, shard, reader), rows)
+        seen |= {seq: row["key"] for seq, row in rows.items()}  # type: ignore[misc]
     wanted = BitMap64(seen)
     if wanted:
         differ("single rows", theirs.rows(shard, wanted), mine.rows(shard, wanted))
@@ -153,11 +153,25 @@ def _compare_shard(shard: ShardId, theirs: Store, mine: MemoryStore) -> list[str
     return found
 
 
-def read_rows(store: Store, shard: ShardId, reader: Reader) -> list[dict[str, object]]:
-    """All rows that a reader sees."""
+def read_rows(store: Store, shard: ShardId, reader: Reader) -> dict[int, dict[str, object]]:
+    """All rows that a reader sees, by seq."""
     meta = store.meta(shard)
     last = meta.last_seq if meta is not None else 0
-    return [row for batch in store.scan(shard, 0, last, reader) for row in batch.to_pylist()]
+    batches = store.scan(shard, 0, last, reader)
+    return {row["seq"]: row for batch in batches for row in batch.to_pylist()}
+
+
+def _compare_rows(
+    where: str, theirs: dict[int, dict[str, object]], mine: dict[int, dict[str, object]]
+) -> list[str]:
+    if list(theirs.items()) == list(mine.items()):
+        return []
+    changed = [seq for seq in mine if seq in theirs and mine[seq] != theirs[seq]]
+    return [
+        f"I12: rows of {where}: missing {[seq for seq in mine if seq not in theirs]}, "
+        f"too many {[seq for seq in theirs if seq not in mine]}, changed {changed}, "
+        f"in order: {list(theirs) == sorted(theirs)}"
+    ]
 
 
 def _short(value: object) -> str:

@@ -89,6 +89,8 @@ class Machine:
         self.cells: SimCells | None = None
         self.is_over = False
         """The present life has ended."""
+        self.has_failed = False
+        """Something was made to fail in this life, so that the engine may give up."""
         self.disk = SimDisk(random.Random(f"{seed}/disk"))
         self._image: Image | None = None
         self._chance = random.Random(f"{seed}/machine")
@@ -103,7 +105,7 @@ class Machine:
     def begin(self, loop: SimLoop, *, is_calm: bool) -> Ports:
         """A process starts; returns what it reaches the world through."""
         self.loop = loop
-        self.is_over = False
+        self.is_over = self.has_failed = False
         self.disk.hook = self._hook
         self.ledger.new_life()
         self._draw_faults(is_calm=is_calm)
@@ -163,13 +165,16 @@ class Machine:
             case Fault.FAILED_SYNC:
                 self.history.say("the next sync fails")
                 self.disk.fail_sync_in = 1
+                self.has_failed = True
             case Fault.FAILED_WRITE:
                 self.history.say("the next write fails")
                 self.disk.fail_write_in = 1
+                self.has_failed = True
             case Fault.FAILED_COMMIT if self.cells is not None:
                 is_applied = self._chance.random() < 0.5
                 self.history.say(f"the next commit of the index fails, applied: {is_applied}")
                 self.cells.fail_next(is_applied=is_applied)
+                self.has_failed = True
         if self._crash_at is not None and self.effects >= self._crash_at:
             self.history.say(f"the machine ends before {verb} {name}")
             self.crash()

@@ -1,0 +1,95 @@
+"""The end of a run: no more faults, everyone finishes, and nothing may be left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from millrace.client.queue import engine_and_shard
+from millrace.errors import NotFound
+from millrace.node import LOCAL, Node
+from millrace.testing.workload import QUEUES, Session, seen_of
+from millrace.testing.workload_workers import Worker
+
+if TYPE_CHECKING:
+    from millrace.testing.simulator_run import Run
+
+DRAIN_ROUNDS_MAX = 200
+"""Rounds of leasing and settling; forgotten leases run out in between."""
+
+REST_SECONDS = 30.0
+"""What the keeper gets to tidy up."""
+
+
+async def make_peace(run: Run, node: Node, session: Session) -> None:
+    """Let everyone finish, drain the queues, and look at what is left."""
+    for client in run.clients:
+        await client.resume(session)
+    await _drain(run, session)
+    for client in run.clients:
+        await client.finish(session)
+    await asyncio.sleep(REST_SECONDS)
+    await _take_stock(run, session)
+    run.violations += run.machine.ledger.compare(node.store)
+    await _empty(run, session)
+    await asyncio.sleep(REST_SECONDS)
+    run.violations += run.machine.ledger.compare(node.store)
+    run.violations += check_space(run, node)
+
+
+async def _drain(run: Run, session: Session) -> None:
+    workers = [client for client in run.clients if isinstance(client, Worker)]
+    quiet = 0
+    for _ in range(DRAIN_ROUNDS_MAX):
+        got = 0
+        for worker in workers:
+            got += await worker.drain(session)
+        # Twenty seconds are the longest lease that anyone takes.
+        quiet = 0 if got else quiet + 1
+        if quiet > 25:
+            return
+        await asyncio.sleep(1.0)
+    run.violations.append("liveness: the queues are never empty")
+
+
+async def _take_stock(run: Run, session: Session) -> None:
+    """What clients find in the end."""
+    for name in QUEUES:
+        try:
+            queue = await session.millrace.find(name)
+        except NotFound:
+            continue
+        _, number = engine_and_shard(queue)
+        shard = run.history.shards.get(number)
+        if shard is None:
+            continue
+        counts = await queue.stats()
+        rows = await queue.peek(10_000)
+        shard.counts = counts
+        shard.live = {
+            row.seq: seen_of(row.seq, row.body, row.key, row.headers, time_ms=row.time_ms)
+            for row in rows
+        }
+        if counts["live"] != len(rows):
+            run.violations.append(f"I12: {name} counts {counts['live']} live, has {len(rows)}")
+
+
+async def _empty(run: Run, session: Session) -> None:
+    for name in QUEUES:
+        place = await session.queue(name)
+        await place.queue.purge()
+
+
+def check_space(run: Run, node: Node) -> list[str]:
+    """I11: nothing is wanted any more, so that next to nothing may be left on the disk."""
+    found: list[str] = []
+    settings = run.plan.settings
+    segments = len(node.log.segments())
+    if segments > settings.log_segments_unsealed + 2:
+        found.append(f"I11: {segments} segments of the log are in use, and nothing is in them")
+    files = run.machine.disk.names("sealed")
+    if files:
+        found.append(f"I11: sealed files are left, and nothing is in them: {files}")
+    if node.store.applied(LOCAL) < 1:
+        found.append("I9: nothing was ever committed")
+    return found

@@ -1,0 +1,214 @@
+"""A run: lives of one engine on one machine, among clients, until the steps are used up.
+
+Each life opens the shipped node over the simulated disk, compares everything it serves with the
+ledger, lets the clients loose, and ends: by a crash, by a failure, or by being closed. After the
+last one the machine is left in peace; the clients finish, the queues are drained, and the checkers
+look at the whole history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+from dataclasses import dataclass
+
+from millrace.client.engine import EmbeddedEngine
+from millrace.client.millrace import Millrace
+from millrace.errors import Fatal, MillraceError
+from millrace.node import LOCAL, Node
+from millrace.testing.checker import check
+from millrace.testing.checker_history import History
+from millrace.testing.loop import Halted, SimLoop, Stuck
+from millrace.testing.simulator_machine import Fault, Machine, Plan, draw_plan
+from millrace.testing.simulator_peace import make_peace
+from millrace.testing.workload import Client, Over, Session, World
+from millrace.testing.workload_followers import Follower, Pinner
+from millrace.testing.workload_owners import Owner
+from millrace.testing.workload_publishers import Publisher
+from millrace.testing.workload_workers import Worker
+
+LIVES_MAX = 60
+"""Lives of one run: a machine that crashes in every recovery gets no further."""
+
+LIFE_SECONDS_MAX = 60.0
+"""Virtual time after which an engine is closed and opened again, if nothing happened to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run found."""
+
+    seed: int
+    violations: list[str]
+    events: int
+    crashes: int
+    calls: int
+    step: int
+    digest: str
+    lines: list[str]
+
+
+class Run:
+    """One run of the simulator; everything in it follows from the seed."""
+
+    def __init__(self, seed: int, steps: int) -> None:
+        self.seed = seed
+        self.plan: Plan = draw_plan(seed)
+        self.history = History()
+        self.machine = Machine(seed, self.plan, self.history)
+        self.world = World(seed, self.history, self.machine.clock, steps)
+        self.clients = make_clients(self.world)
+        self.events = 0
+        self.violations: list[str] = []
+        self._chance = random.Random(f"{seed}/run")
+
+    def play(self) -> Report:
+        """Run it, and say what was wrong."""
+        gc.collect()
+        # Buffers are given back when the collector finds them; it must not choose the moment.
+        gc.disable()
+        try:
+            self._play()
+        finally:
+            gc.enable()
+        return Report(
+            self.seed,
+            self.violations,
+            self.events,
+            self.machine.crashes,
+            len(self.history.calls),
+            self.history.step,
+            self.history.digest(),
+            self.history.lines,
+        )
+
+    def _play(self) -> None:
+        faults = ", ".join(sorted(fault.value for fault in self.plan.faults))
+        self.history.say(f"seed {self.seed}: {faults or 'no faults'}; {self.plan.settings}")
+        for _ in range(LIVES_MAX):
+            if self.world.steps_left <= 0 or self.violations:
+                break
+            self._life(is_calm=False)
+        if not self.violations:
+            self._life(is_calm=True)
+        if not self.violations:
+            self.violations += check(self.history)
+
+    def _life(self, *, is_calm: bool) -> None:
+        loop = SimLoop(self.machine.clock)
+        try:
+            loop.run(self._live(loop, is_calm=is_calm))
+        except Halted:
+            self.history.say("the process is gone")
+        except Stuck as error:
+            self._blame(f"liveness: nothing will ever happen again {error}")
+        except MillraceError as error:
+            self._blame_failure(error, is_calm=is_calm)
+        self.events += loop.events
+        self.violations += [f"unhandled: {failure}" for failure in loop.failures]
+        self.violations += self.machine.ledger.violations + self.world.violations
+        how = self.machine.end()
+        loop.bury()
+        self.history.engine_ended()
+        self.history.say(f"the engine {how}")
+        gc.collect()
+
+    def _blame_failure(self, error: MillraceError, *, is_calm: bool) -> None:
+        """The engine could not be opened, or failed while it was being checked."""
+        self.history.say(f"failed: {type(error).__name__}: {error}")
+        if is_calm or not self.machine.has_failed:
+            self._blame(f"opening failed: {type(error).__name__}: {error}")
+
+    def _blame(self, violation: str) -> None:
+        self.violations.append(violation)
+
+    # --- A life --------------------------------------------------------------------------------
+
+    async def _live(self, loop: SimLoop, *, is_calm: bool) -> None:
+        ports = self.machine.begin(loop, is_calm=is_calm)
+        node = await Node.open(ports, self.plan.settings)
+        self.history.say(f"opened: entry {node.store.applied(LOCAL)}")
+        self.violations += self.machine.ledger.compare(node.store)
+        millrace = Millrace(EmbeddedEngine(node))
+        session = Session(millrace, self.world)
+        if self.violations:
+            return
+        if is_calm:
+            self.machine.empty_disk()
+            await make_peace(self, node, session)
+        else:
+            await self._let_loose(session)
+        self.history.say("closing")
+        try:
+            await millrace.close()
+        except Fatal as error:
+            self.history.say(f"closing failed: {type(error).__name__}: {error}")
+            if not self.machine.has_failed:
+                self._blame(f"closing failed: {type(error).__name__}: {error}")
+
+    async def _let_loose(self, session: Session) -> None:
+        """Let the clients do as they like until this life is over."""
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+        session.on_failure = over.set
+        timer = loop.call_later(self._chance.uniform(0.5, LIFE_SECONDS_MAX), over.set)
+        weather = loop.create_task(self._weather())
+        tasks = [loop.create_task(self._guard(client, session, over)) for client in self.clients]
+        await over.wait()
+        timer.cancel()
+        session.is_ending = True
+        if session.failed is not None and not self.machine.has_failed:
+            self._blame(f"the engine failed by itself: {session.failed!r}")
+        if session.failed is None and self._chance.random() < 0.5:
+            # Closed under its clients: what was not accepted is told so.
+            await session.millrace.close()
+        for task in tasks:
+            await task
+        weather.cancel()
+
+    async def _guard(self, client: Client, session: Session, over: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        work = loop.create_task(client.live(session))
+        while not work.done():
+            await asyncio.wait([work], timeout=0.5)
+            if self.world.steps_left <= 0:
+                over.set()
+        work.result()
+
+    async def _weather(self) -> None:
+        """What happens to a machine that nobody asked for."""
+        machine, chance = self.machine, self._chance
+        while True:
+            await asyncio.sleep(chance.expovariate(1 / 1.0))
+            if self.plan.has(Fault.CLOCK) and chance.random() < 0.4:
+                delta = chance.choice([-60_000, -500, 500, 5_000, 60_000, 3_700_000])
+                machine.clock.jump(delta)
+                self.history.say(f"the clock jumps by {delta} ms")
+            if self.plan.has(Fault.FULL_DISK) and chance.random() < 0.4:
+                spare = chance.choice([0, 100_000, 1_000_000])
+                machine.fill_disk(spare)
+                self.history.say(f"the disk is full but for {spare} bytes")
+                await asyncio.sleep(chance.expovariate(1 / 2.0))
+                machine.empty_disk()
+                self.history.say("the disk has room again")
+
+
+def make_clients(world: World) -> list[Client]:
+    """The clients of a run."""
+    chance = world.chance("clients")
+    clients: list[Client] = []
+    for number, queue in enumerate(["plain", "keyed", "log", "table", "churn", "keyed"]):
+        clients.append(Publisher(f"p{number}", world, queue))
+    for number, queue in enumerate(["plain", "keyed", "plain", "log", "churn"]):
+        target = chance.choice(["keyed", "log", "table"])
+        clients.append(Worker(f"w{number}", world, queue, target))
+    for number, queue in enumerate(["plain", "keyed", "table", "churn"]):
+        retain = chance.random() < 0.5
+        clients.append(Follower(f"f{number}", world, queue, retain=retain))
+    clients.append(Pinner("r0", world, chance.choice(["plain", "keyed", "table"])))
+    clients.append(Owner("owner", world))
+    return clients
+
+
+__all__ = ["Over", "Report", "Run"]

@@ -1,0 +1,224 @@
+"""The clients of a simulated run: what they have in common.
+
+Rule 1: a client knows what a real one could know, and survives the end of the engine with it: the
+receipts it was given, the numbers it used, the cursors it follows. With the next engine it first
+makes up its mind about whatever it does not know the outcome of.
+Rule 2: every call is written down before it is made and when it is answered.
+Rule 3: each client has its own source of chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from millrace.client.engine import Engine
+from millrace.client.millrace import Millrace
+from millrace.client.queue import Queue, engine_and_shard
+from millrace.core.model import Headers, Message, ShardId
+from millrace.errors import Fatal, MillraceError, Retry
+from millrace.testing.checker_history import Call, History, Seen, Sent, Shard
+from millrace.testing.clock import SimClock
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Call)
+
+TAG = "tag"
+"""The header that tells messages apart."""
+
+QUEUES: dict[str, tuple[bool, str]] = {
+    "plain": (False, "work"),
+    "keyed": (True, "work"),
+    "log": (False, "log"),
+    "table": (True, "log"),
+    "churn": (True, "work"),
+}
+"""Name → keyed, retention. `churn` is deleted and made again all the time."""
+
+KEEP_DELETES_SECONDS = 2.0
+
+KEYS = [f"k{number}".encode() for number in range(8)]
+
+
+class Over(Exception):
+    """This engine answers no more; the client waits for the next one."""
+
+
+class Place(NamedTuple):
+    """A queue, and where it is: of a queue that was made anew, the shard is another one."""
+
+    name: str
+    queue: Queue
+    engine: Engine
+    shard: ShardId
+
+
+class World:
+    """What all clients of a run share."""
+
+    def __init__(self, seed: int, history: History, clock: SimClock, steps: int) -> None:
+        self.seed = seed
+        self.history = history
+        self.clock = clock
+        self.steps_left = steps
+        self.violations: list[str] = []
+
+    def chance(self, name: str) -> random.Random:
+        """A source of chance that depends on nothing but the seed and the name."""
+        return random.Random(f"{self.seed}/{name}")
+
+
+class Session:
+    """One life of the engine, as its clients see it."""
+
+    def __init__(self, millrace: Millrace, world: World) -> None:
+        self.millrace = millrace
+        self.world = world
+        self.is_ending = False
+        self.failed: Fatal | None = None
+        self.on_failure: Callable[[], None] = lambda: None
+
+    def fail(self, error: Fatal) -> None:
+        """The engine has ended by itself."""
+        if self.failed is None:
+            self.failed = error
+            self.on_failure()
+
+    async def queue(self, name: str) -> Place:
+        """The queue of this name, made if it is missing."""
+        keyed, retention = QUEUES[name]
+        try:
+            queue = await self.millrace.queue(
+                name, keyed=keyed, retention=retention, keep_deletes=KEEP_DELETES_SECONDS
+            )
+        except Fatal as error:
+            self.fail(error)
+            raise Over from error
+        except Retry as error:
+            raise Over from error
+        engine, shard = engine_and_shard(queue)
+        self.world.history.shards.setdefault(shard, Shard(keyed, retention))
+        return Place(name, queue, engine, shard)
+
+
+class Client:
+    """Somebody who uses the queues, through all lives of the engine."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.world = world
+        self.history = world.history
+        self.chance = world.chance(name)
+        self._tags = 0
+
+    async def live(self, session: Session) -> None:
+        """Use this engine until it or the run ends."""
+        try:
+            await self.resume(session)
+            while not session.is_ending:
+                await self.act(session)
+                await asyncio.sleep(self.think())
+        except Over:
+            return
+
+    async def resume(self, session: Session) -> None:
+        """Find out about what was open when the last engine ended."""
+
+    async def act(self, session: Session) -> None:
+        """Do one thing."""
+        raise NotImplementedError
+
+    async def finish(self, session: Session) -> None:
+        """The run is over: leave nothing behind that would hold on to rows."""
+
+    def think(self) -> float:
+        """Seconds until the next thing is done: mostly short, sometimes long."""
+        return self.chance.expovariate(1 / self.chance.choice([0.002, 0.01, 0.01, 0.2]))
+
+    # --- Asking --------------------------------------------------------------------------------
+
+    async def ask(
+        self, session: Session, call: C, work: Awaitable[T], note: Callable[[C, T], None]
+    ) -> T | None:
+        """Make a call and write it down; None if it was refused.
+
+        Raises:
+            Over: the engine has ended; the call is open.
+        """
+        [result] = await self.ask_together(session, [call], work, lambda c, r: note(call, r))
+        return result
+
+    async def ask_together(
+        self,
+        session: Session,
+        calls: Sequence[Call],
+        work: Awaitable[T],
+        note: Callable[[Sequence[Call], T], None],
+    ) -> list[T | None]:
+        """Make calls that are answered together."""
+        self.world.steps_left -= 1
+        for call in calls:
+            call.actor = self.name
+            self.history.begin(call)
+        try:
+            result = await work
+        except Fatal as error:
+            for call in calls:
+                self.history.unknown(call, error)
+            session.fail(error)
+            raise Over from error
+        except MillraceError as error:
+            for call in calls:
+                self.history.refused(call, error)
+            return [None]
+        note(calls, result)
+        for call in calls:
+            if not call.error:
+                self.history.done(call)
+        return [result]
+
+    def blame(self, violation: str) -> None:
+        """Something is wrong that no later look at the history would show."""
+        self.world.violations.append(f"{self.name}: {violation}")
+
+    # --- Messages --------------------------------------------------------------------------------
+
+    def make_rows(self, place: Place, count: int) -> tuple[Sent, ...]:
+        """Messages that were never sent before."""
+        keyed = QUEUES[place.name][0]
+        return tuple(self._make_row(keyed=keyed) for _ in range(count))
+
+    def _make_row(self, *, keyed: bool) -> Sent:
+        chance = self.chance
+        self._tags += 1
+        tag = f"{self.name}.{self._tags}"
+        key = chance.choice(KEYS) if chance.random() < (0.9 if keyed else 0.2) else None
+        if keyed and key is not None and chance.random() < 0.15:
+            return Sent(tag, key, None)
+        size = chance.choice([0, 10, 10, 100, 100, 1000, 8000, 20_000])
+        return Sent(tag, key, f"{tag}|".encode() + bytes(size))
+
+
+def message_of(sent: Sent) -> Message:
+    """The message as the API takes it."""
+    return Message(sent.body, sent.key, headers_of(sent))
+
+
+def headers_of(sent: Sent) -> Headers:
+    return ((TAG, sent.tag.encode()),)
+
+
+def seen_of(
+    seq: int,
+    body: bytes | None,
+    key: bytes | None,
+    headers: Sequence[tuple[str, bytes]],
+    *,
+    time_ms: int,
+    deliveries: int = 0,
+) -> Seen:
+    """A message as it came back."""
+    tag = next((value.decode() for name, value in headers if name == TAG), "untagged")
+    return Seen(seq, tag, key, body, time_ms, deliveries)

@@ -1,0 +1,47 @@
+"""Those who look after queues: delete and make anew, purge, count, explain."""
+
+from __future__ import annotations
+
+from millrace.errors import Fatal, MillraceError
+from millrace.testing.checker_history import Drop, Purge
+from millrace.testing.workload import Client, Over, Session
+
+LASTING = ["plain", "keyed", "log", "table"]
+"""Queues that nobody deletes."""
+
+
+class Owner(Client):
+    """There is one of it, so that it knows which queue its deletion ends."""
+
+    async def act(self, session: Session) -> None:
+        action = self.chance.choices([self._drop, self._purge, self._look], [2, 1, 6])[0]
+        await action(session)
+
+    def think(self) -> float:
+        return self.chance.expovariate(1 / 0.2)
+
+    async def _drop(self, session: Session) -> None:
+        place = await session.queue("churn")
+        work = session.millrace.delete_queue("churn")
+        await self.ask(session, Drop(shard=place.shard), work, lambda call, was: None)
+
+    async def _purge(self, session: Session) -> None:
+        place = await session.queue(self.chance.choice(LASTING))
+
+        def note(call: Purge, upto: int) -> None:
+            call.upto = upto
+
+        await self.ask(session, Purge(shard=place.shard), place.queue.purge(), note)
+
+    async def _look(self, session: Session) -> None:
+        place = await session.queue(self.chance.choice(LASTING))
+        try:
+            counts = await place.queue.stats()
+            found = await place.queue.explain(self.chance.randint(1, counts["published"] + 1))
+            rows = await place.queue.peek(self.chance.randint(1, 20))
+        except Fatal as error:
+            session.fail(error)
+            raise Over from error
+        except MillraceError as error:
+            raise Over from error
+        self.history.trace(f"{counts} {found} {[row.seq for row in rows]}")

@@ -1,0 +1,167 @@
+"""Those who publish: with and without numbers, one and many, staged, in transactions, and late."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from millrace.client.transaction import Later, Transaction
+from millrace.testing.checker_history import Call, Other, Publish
+from millrace.testing.workload import (
+    Client,
+    Place,
+    Session,
+    World,
+    headers_of,
+    message_of,
+)
+
+REPEATS_MAX = 200
+"""Answered numbers that are kept for late repeats."""
+
+
+class Publisher(Client):
+    """Publishes to one queue, one thing after another."""
+
+    def __init__(self, name: str, world: World, queue: str) -> None:
+        super().__init__(name, world)
+        self._queue = queue
+        self._numbers: dict[int, int] = {}
+        """Shard → the last number that counts."""
+        self._open: dict[int, Publish] = {}
+        """Shard → the numbered publish whose outcome is not known."""
+        self._done: list[Publish] = []
+        self._stages = 0
+
+    async def resume(self, session: Session) -> None:
+        place = await session.queue(self._queue)
+        call = self._open.pop(place.shard, None)
+        if call is not None:
+            await self._publish_numbered(session, place, call)
+
+    async def act(self, session: Session) -> None:
+        place = await session.queue(self._queue)
+        action = self.chance.choices(
+            [self._plain, self._many, self._numbered, self._late, self._staged, self._both],
+            [3, 2, 4, 1, 1, 1],
+        )[0]
+        await action(session, place)
+
+    async def _plain(self, session: Session, place: Place) -> None:
+        [row] = rows = self.make_rows(place, 1)
+        call = Publish(shard=place.shard, rows=rows)
+        work = place.queue.publish(row.body, key=row.key, headers=headers_of(row))
+        await self.ask(session, call, work, _note_first)
+
+    async def _many(self, session: Session, place: Place) -> None:
+        rows = self.make_rows(place, self.chance.randint(1, 12))
+        call = Publish(shard=place.shard, rows=rows)
+        work = place.queue.publish_many([message_of(row) for row in rows])
+        await self.ask(session, call, work, _note_range)
+
+    # --- Numbers -------------------------------------------------------------------------------
+
+    async def _numbered(self, session: Session, place: Place) -> None:
+        number = self._numbers.get(place.shard, 0) + 1
+        call = Publish(
+            shard=place.shard,
+            rows=self.make_rows(place, self.chance.choice([1, 1, 3])),
+            producer=self.name,
+            sequence=number,
+        )
+        await self._publish_numbered(session, place, call)
+
+    async def _publish_numbered(self, session: Session, place: Place, given: Publish) -> None:
+        """Publish under a number; until the outcome is known, nothing else has this number."""
+        call = _again(given)
+        self._open[place.shard] = call
+        await self.ask(session, call, self._send(place, call), _note_range)
+        del self._open[place.shard]
+        if call.is_ok:
+            self._numbers[place.shard] = call.sequence or 0
+            self._done.append(call)
+            del self._done[:-REPEATS_MAX]
+        elif "OutOfOrder" in call.error:
+            self.blame(f"I6: {call.producer}/{call.sequence} of {call.shard}: {call.error}")
+
+    def _send(self, place: Place, call: Publish) -> Awaitable[range]:
+        return place.queue.publish_many(
+            [message_of(row) for row in call.rows], producer=call.producer, number=call.sequence
+        )
+
+    async def _late(self, session: Session, place: Place) -> None:
+        """Somebody's network was slow: an old publish comes again, and must change nothing."""
+        old = [call for call in self._done if call.shard == place.shard]
+        if not old:
+            return
+        call = _again(self.chance.choice(old))
+        call.is_late = True
+        await self.ask(session, call, self._send(place, call), _note_range)
+        if call.error and "Full" not in call.error and "Closed" not in call.error:
+            self.blame(f"I6: a repeat of {call.producer}/{call.sequence}: {call.error}")
+
+    # --- Stages --------------------------------------------------------------------------------
+
+    async def _staged(self, session: Session, place: Place) -> None:
+        """Write rows in parts, and make them visible at once."""
+        self._stages += 1
+        stage = f"{self.name}-{self._stages}"
+        parts = [
+            self.make_rows(place, self.chance.randint(1, 5))
+            for _ in range(self.chance.randint(1, 3))
+        ]
+        for rows in parts:
+            written = Other(shard=place.shard, what=f"stage {len(rows)} rows in {stage}")
+            work = place.queue.stage(stage, [message_of(row) for row in rows])
+            if await self.ask(session, written, work, lambda call, count: None) is None:
+                return
+        if self.chance.random() < 0.2:
+            dropped = Other(shard=place.shard, what=f"drop stage {stage}")
+            await self.ask(session, dropped, place.queue.drop_stage(stage), lambda call, was: None)
+            return
+        call = Publish(shard=place.shard, rows=tuple(row for rows in parts for row in rows))
+        await self.ask(session, call, place.queue.publish_staged([stage]), _note_range)
+
+    # --- Transactions --------------------------------------------------------------------------
+
+    async def _both(self, session: Session, place: Place) -> None:
+        """Publish to two queues at once."""
+        other = await session.queue(self.chance.choice(["plain", "keyed", "log", "table"]))
+        if other.shard == place.shard:
+            return
+        number = self.history.step
+        calls = [
+            Publish(shard=each.shard, rows=self.make_rows(each, 1), transaction=number)
+            for each in (place, other)
+        ]
+
+        async def work() -> list[Later[int | None]]:
+            async with session.millrace.transaction() as transaction:
+                return [
+                    publish_in(transaction, each, call)
+                    for each, call in zip((place, other), calls, strict=True)
+                ]
+
+        def note(_: Sequence[Call], answers: list[Later[int | None]]) -> None:
+            for call, answer in zip(calls, answers, strict=True):
+                call.first = answer.value
+
+        await self.ask_together(session, calls, work(), note)
+
+
+def publish_in(transaction: Transaction, place: Place, call: Publish) -> Later[int | None]:
+    """Make the one row of a call part of a transaction."""
+    [row] = call.rows
+    return transaction.publish(place.queue, row.body, key=row.key, headers=headers_of(row))
+
+
+def _again(call: Publish) -> Publish:
+    """The same call once more."""
+    return Publish(shard=call.shard, rows=call.rows, producer=call.producer, sequence=call.sequence)
+
+
+def _note_first(call: Publish, first: int | None) -> None:
+    call.first = first
+
+
+def _note_range(call: Publish, seqs: range) -> None:
+    call.first = seqs.start if len(seqs) else None

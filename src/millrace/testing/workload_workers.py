@@ -1,0 +1,196 @@
+"""Those who work: lease, settle, settle late, release, extend, crash and forget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple
+
+from millrace.client.lease import Lease as Leased
+from millrace.client.transaction import Later
+from millrace.errors import Refused
+from millrace.testing.checker_history import (
+    Call,
+    Extend,
+    Lease,
+    Publish,
+    Release,
+    Settle,
+)
+from millrace.testing.workload import Client, Over, Place, Session, World, seen_of
+from millrace.testing.workload_publishers import publish_in
+
+HELD_MAX = 30
+"""Receipts that a worker keeps for later."""
+
+
+class Held(NamedTuple):
+    """A message that was handed out, as far as it survives the worker's engine."""
+
+    shard: int
+    seq: int
+    version: int
+    receipt: str
+
+
+class Worker(Client):
+    """Works on one queue; some of it passes its results on to another."""
+
+    def __init__(self, name: str, world: World, queue: str, target: str) -> None:
+        super().__init__(name, world)
+        self._queue = queue
+        self._target = target
+        self._held: list[Held] = []
+        """Neither settled nor released, as far as is known."""
+        self._doubtful: list[Held] = []
+        """Settled, with unknown outcome."""
+
+    async def resume(self, session: Session) -> None:
+        place = await session.queue(self._queue)
+        doubtful, self._doubtful = self._doubtful, []
+        for held in doubtful:
+            if held.shard == place.shard:
+                await self._settle(session, place, held)
+
+    async def act(self, session: Session) -> None:
+        place = await session.queue(self._queue)
+        chance = self.chance
+        if self._held and chance.random() < 0.3:
+            # Late: perhaps the deadline has passed, perhaps another worker has it by now.
+            held = self._held.pop(chance.randrange(len(self._held)))
+            if held.shard == place.shard:
+                await self._settle(session, place, held)
+            return
+        leases = await self._lease(session, place)
+        for lease in leases:
+            await self._work(session, place, lease)
+            if chance.random() < 0.2:
+                await asyncio.sleep(self.think())
+
+    async def _lease(self, session: Session, place: Place) -> list[Leased]:
+        chance = self.chance
+        lease_ms = chance.choice([50, 300, 2000, 20_000])
+        call = Lease(shard=place.shard, lease_ms=lease_ms)
+        wait = chance.choice([0, 0, 0.05, 1.0])
+        work = place.queue.lease(chance.randint(1, 8), seconds=lease_ms / 1000, wait=wait)
+        return await self.ask(session, call, work, _note_leases) or []
+
+    async def _work(self, session: Session, place: Place, lease: Leased) -> None:
+        held = Held(place.shard, lease.seq, lease.version, lease.receipt)
+        action = self.chance.choices(
+            ["settle", "release", "extend", "pass on", "keep", "forget"], [8, 2, 2, 3, 2, 1]
+        )[0]
+        match action:
+            case "settle":
+                await self._settle(session, place, held)
+            case "release":
+                await self._release(session, place, held)
+            case "extend":
+                await self._extend(session, lease, held)
+            case "pass on":
+                await self._pass_on(session, lease, held)
+            case "keep":
+                self._keep(held)
+
+    def _keep(self, held: Held) -> None:
+        self._held.append(held)
+        del self._held[:-HELD_MAX]
+
+    async def _settle(self, session: Session, place: Place, held: Held) -> None:
+        call = Settle(shard=held.shard, seq=held.seq, version=held.version)
+        await self._end(session, call, held, place.queue.settle([held.receipt]))
+        if call.is_ok and self.chance.random() < 0.1:
+            # Once more, as if the answer had been lost: it is answered as before.
+            again = Settle(shard=held.shard, seq=held.seq, version=held.version)
+            await self._end(session, again, held, place.queue.settle([held.receipt]))
+            if again.error and "Gone" not in again.error and not _is_passing(again):
+                self.blame(f"I5: a repeated settle of {held.seq}: {again.error}")
+
+    async def _release(self, session: Session, place: Place, held: Held) -> None:
+        failed = self.chance.random() < 0.5
+        call = Release(shard=held.shard, seq=held.seq, version=held.version)
+        await self._end(session, call, held, place.queue.release([held.receipt], failed=failed))
+
+    async def _end(
+        self,
+        session: Session,
+        call: Settle | Release,
+        held: Held,
+        work: Awaitable[dict[int, Refused]],
+    ) -> None:
+        def note(call: Settle | Release, refused: dict[int, Refused]) -> None:
+            if held.seq in refused:
+                self.history.refused(call, refused[held.seq])
+
+        try:
+            await self.ask(session, call, work, note)
+        except Over:
+            if isinstance(call, Settle):
+                self._doubtful.append(held)
+            raise
+        if _is_passing(call):
+            self._keep(held)
+
+    async def _extend(self, session: Session, lease: Leased, held: Held) -> None:
+        call = Extend(shard=held.shard, seq=held.seq, version=held.version)
+
+        def note(call: Extend, nothing: None) -> None:
+            call.deadline_ms = lease.deadline_ms
+
+        await self.ask(session, call, lease.extend(self.chance.choice([0.1, 1, 10])), note)
+        self._keep(held)
+
+    async def _pass_on(self, session: Session, lease: Leased, held: Held) -> None:
+        """Settle the input and publish the output, at once."""
+        target = await session.queue(self._target)
+        number = self.history.step
+        publish = Publish(shard=target.shard, rows=self.make_rows(target, 1), transaction=number)
+        settle = Settle(shard=held.shard, seq=held.seq, version=held.version, transaction=number)
+
+        async def work() -> Later[int | None]:
+            async with session.millrace.transaction() as transaction:
+                transaction.settle(lease)
+                return publish_in(transaction, target, publish)
+
+        def note(_: Sequence[Call], answer: Later[int | None]) -> None:
+            publish.first = answer.value
+
+        try:
+            await self.ask_together(session, [settle, publish], work(), note)
+        except Over:
+            self._doubtful.append(held)
+            raise
+
+    # --- The end -------------------------------------------------------------------------------
+
+    async def drain(self, session: Session) -> int:
+        """Settle whatever there is now; returns how much that was."""
+        place = await session.queue(self._queue)
+        call = Lease(shard=place.shard, lease_ms=1000)
+        leases = await self.ask(session, call, place.queue.lease(50, seconds=1), _note_leases) or []
+        for lease in leases:
+            held = Held(place.shard, lease.seq, lease.version, lease.receipt)
+            await self._settle(session, place, held)
+        return len(leases)
+
+
+def _is_passing(call: Call) -> bool:
+    """Whether it was refused for a reason that may be gone later."""
+    return "Full" in call.error or "Closed" in call.error
+
+
+def _note_leases(call: Lease, leases: list[Leased]) -> None:
+    if leases:
+        call.version = leases[0].version
+        call.deadline_ms = leases[0].deadline_ms
+    call.rows = tuple(
+        seen_of(
+            lease.seq,
+            lease.body,
+            lease.key,
+            lease.headers,
+            time_ms=lease.time_ms,
+            deliveries=lease.deliveries,
+        )
+        for lease in leases
+    )
