@@ -51,6 +51,8 @@ class Keeping:
         self._needed_next = 0
         self._again: Frozen | None = None
         self._plan: SealPlan | None = None
+        self._finished: Overlay | None = None
+        """The layer that the last pass was finished in: the next one needs it in the index."""
         self._fronts: set[int] = set()
         """Shards whose oldest rows may all be gone."""
         self._cleaning: set[int] = set()
@@ -186,7 +188,7 @@ class Keeping:
         """What to empty next: the oldest segments, if more than `unsealed` are full; else files."""
         if self._plan is not None and self._plan is failed:
             self.abandon()
-        if self._plan is not None or self.mark is None:
+        if self._plan is not None or self.mark is None or self._finished in self._layered.layers:
             return None
         homes: list[Home] = [(False, home) for home in self._full_segments(unsealed)]
         homes = homes or [(True, number) for number in self._sparse_files()]
@@ -280,6 +282,7 @@ class Keeping:
                 state.part.key_drops += result.key_drops.get(shard, [])
                 self._fronts.add(shard)
         self._count(result, edits)
+        self._finished = layered.new
         homes -= self._left_behind(moved)
         layered.new.homes += sorted(homes)
         self._reading.forget(homes)

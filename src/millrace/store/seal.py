@@ -28,7 +28,14 @@ from millrace.store.place import RELATIVE, Place, decode_place
 from millrace.store.reading import Reading
 from millrace.store.sealed import SEALED_SCHEMA, SealedWriter
 from millrace.store.sealplan import Replaced, Restaged, SealPlan, SealResult
-from millrace.store.tables import FileFacts, first_of, number_bytes, number_of, stage_of
+from millrace.store.tables import (
+    FileFacts,
+    block_key,
+    first_of,
+    number_bytes,
+    number_of,
+    stage_of,
+)
 
 
 class Sealing:
@@ -185,8 +192,7 @@ class _Pass:
         after = 0
         for first, place, dead in self._with_dead(shard, places):
             last = first + place.span - 1
-            if after and dead.range_cardinality(after, first) != first - after:
-                # Rows that lie elsewhere come between: a batch must not reach over them.
+            if after and not self._is_empty(shard, after, first, dead):
                 self._flush()
             after = last + 1
             gone = dead.range_cardinality(first, last + 1)
@@ -203,6 +209,15 @@ class _Pass:
             ):
                 self._flush()
         self._flush()
+
+    def _is_empty(self, shard: int, low: int, high: int, dead: BitMap64) -> bool:
+        """Whether nothing is left within [low, high): a batch must not reach over other places."""
+        if low == high:
+            return True
+        ends = block_key(shard, low), block_key(shard, high)
+        return dead.range_cardinality(low, high) == high - low and not self._cells.range(
+            Table.BLOCKS, *ends, limit=1
+        )
 
     def _read(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
         if place.sealed:

@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.core.block import SCHEMA
+from millrace.core.codec import decode_cell
 from millrace.core.fold import Reader
 from millrace.core.model import Kind, PinCell, Row, ShardId
-from millrace.core.codec import decode_cell
 from millrace.core.view import number
 from millrace.store.base import Store
 
