@@ -1,0 +1,81 @@
+"""The ballast: a file whose only use is to be deleted.
+
+A full disk must not stop what frees it: settles, deaths and checkpoints. The ballast keeps room for
+the index's own commits; it goes when one of them finds no room, and comes back with the space.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+NAME = "ballast"
+
+FULL_CODES = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The system's words for a full disk."""
+
+
+class Ballast:
+    """One file of a fixed size in a folder; used by one thread at a time."""
+
+    def __init__(self, folder: Path, *, size_bytes: int, spare_bytes: int) -> None:
+        self._folder = folder
+        self._path = folder / NAME
+        self._size_bytes = size_bytes
+        self._spare_bytes = spare_bytes
+        try:
+            held = self._path.stat().st_size
+        except FileNotFoundError:
+            held = -1
+        self._is_whole = held == size_bytes
+        self.is_short = False
+        """The disk counts as full: the ballast is gone, or will soon be needed."""
+        self.care()
+
+    def care(self) -> None:
+        """Look at the free space: restore the ballast when it is ample, and judge `is_short`."""
+        free = self.free_bytes()
+        if self._is_whole:
+            self.is_short = free < self._spare_bytes * (2 if self.is_short else 1)
+            return
+        # Space has to have come back beyond the ballast, or it would be taken and given in turns.
+        wanted = self._size_bytes + self._spare_bytes * (2 if self.is_short else 1)
+        self.is_short = free < wanted or not self._make()
+
+    def release(self) -> None:
+        """Give the space back. When this returns, the next write can use it."""
+        self.is_short = True
+        self._is_whole = False
+        self._path.unlink(missing_ok=True)
+        # A journalling file system reuses freed blocks only after its next commit: this forces one.
+        sync_folder(self._folder)
+
+    def free_bytes(self) -> int:
+        """Return what ordinary users may still write to the disk."""
+        status = os.statvfs(self._folder)
+        return status.f_bavail * status.f_frsize
+
+    def _make(self) -> bool:
+        self._path.unlink(missing_ok=True)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, self._size_bytes)
+        except OSError as error:
+            self._path.unlink()
+            if error.errno in FULL_CODES:
+                return False
+            raise
+        finally:
+            os.close(descriptor)
+        self._is_whole = True
+        return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
