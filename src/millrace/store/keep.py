@@ -104,7 +104,7 @@ class Keeping:
                 touched = layered.must(shard)
                 roots = touched.roots()
                 touched.stored |= {roots.get(pin, pin) for pin, _ in part.marks}
-        return [
+        moving = [
             (shard, pin, into)
             for shard in sorted(layered.marks.merging)
             if (state := layered.state(shard)) is not None
@@ -112,6 +112,10 @@ class Keeping:
             for pin in pins
             if pin in state.stored
         ]
+        for shard, _, into in moving:
+            # They will lie there as soon as this is written, though that pin may go meanwhile.
+            layered.touch(layered.must(shard)).stored |= {into}
+        return moving
 
     def refreeze(self, frozen: Frozen) -> None:
         """It found no room: the next checkpoint is this one again."""
