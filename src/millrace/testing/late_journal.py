@@ -130,6 +130,11 @@ class LateJournal:
         """Write down term and vote; nobody may hear of them before this is done."""
         return self._note(EntryKind.FACT, Index(0), _FACT.pack(term, vote))
 
+    @property
+    def commit_point(self) -> Index:
+        """The index of the last entry that is committed."""
+        return self._committed_index
+
     def ballot(self) -> Ballot:
         """Term and vote, as the log has them."""
         fact = self._suffixes.facts.get(self.group)
