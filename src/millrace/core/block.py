@@ -105,7 +105,15 @@ class Column:
 class Block:
     """The keys, headers and bodies of consecutive rows. Treat as frozen."""
 
-    __slots__ = ("bodies", "count", "header_lists", "header_names", "header_values", "keys")
+    __slots__ = (
+        "_key_list",
+        "bodies",
+        "count",
+        "header_lists",
+        "header_names",
+        "header_values",
+        "keys",
+    )
 
     def __init__(
         self,
@@ -122,6 +130,7 @@ class Block:
         self.header_lists = header_lists
         self.header_names = header_names
         self.header_values = header_values
+        self._key_list: list[bytes | None] | None = None
 
     # --- Building ---------------------------------------------------------------------------
 
@@ -137,17 +146,20 @@ class Block:
         keys = [message.key for message in messages]
         key_column = Column.of_optional(keys) if any(key is not None for key in keys) else None
         headers = [message.headers for message in messages]
-        if not any(headers):
-            return cls(count, bodies, key_column)
-        pairs = list(chain.from_iterable(headers))
-        return cls(
-            count,
-            bodies,
-            key_column,
-            _offsets(map(len, headers), count),
-            Column.of([name.encode() for name, _ in pairs]),
-            Column.of([value for _, value in pairs]),
-        )
+        if any(headers):
+            pairs = list(chain.from_iterable(headers))
+            block = cls(
+                count,
+                bodies,
+                key_column,
+                _offsets(map(len, headers), count),
+                Column.of([name.encode() for name, _ in pairs]),
+                Column.of([value for _, value in pairs]),
+            )
+        else:
+            block = cls(count, bodies, key_column)
+        block._key_list = keys
+        return block
 
     @classmethod
     def of_arrow(cls, batch: pa.RecordBatch) -> Block:
@@ -256,7 +268,12 @@ class Block:
     # --- Reading ----------------------------------------------------------------------------
 
     def key_list(self) -> list[bytes | None]:
-        """Every row's key."""
+        """Every row's key; not to be changed. Found once: lookup, decision and fold all ask."""
+        if self._key_list is None:
+            self._key_list = self._find_keys()
+        return self._key_list
+
+    def _find_keys(self) -> list[bytes | None]:
         if self.keys is None:
             return [None] * self.count
         values: list[bytes | None] = list(self.keys.values(0, self.count))
