@@ -49,6 +49,9 @@ SCHEMA = pa.schema(_FIELDS)
 
 _ZEROS = bytes(8)
 
+_COPY_BYTES = 64 * 1024
+"""Values of up to so many bytes in all are cut from one copy."""
+
 
 class Column:
     """Variable-size values: offsets (int32), their bytes, and a validity bitmap if any is null."""
@@ -97,9 +100,13 @@ class Column:
 
     def values(self, low: int, high: int) -> list[bytes]:
         """The values [low, high) as bytes; a null is empty."""
-        bounds = self.bounds()[low : high + 1].tolist()
+        bounds = self.bounds()[low : high + 1]
         data = memoryview(self.data)
-        return [bytes(data[a:b]) for a, b in pairwise(bounds)]
+        if low < high and bounds[-1] - bounds[0] <= _COPY_BYTES:
+            # Cut from one copy: half as long for short values as a view for each.
+            whole = bytes(data[bounds[0] : bounds[-1]])
+            return [whole[a:b] for a, b in pairwise((bounds - bounds[0]).tolist())]
+        return [bytes(data[a:b]) for a, b in pairwise(bounds.tolist())]
 
 
 class Block:
