@@ -62,7 +62,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     loop = SimLoop(SimClock())
     try:
         result = loop.run(main)
-        assert loop.failures == []
+        assert not loop.failures, loop.failures
         return result
     finally:
         loop.close()
@@ -220,6 +220,11 @@ class World:
         )
         self.log.release_before(self.image.mark.generation)
 
+    def prepare(self) -> None:
+        """Have segments ready, as the keeper does."""
+        while self.log.prepare():
+            pass
+
     def fill(self, spare: int = 8 * KIB) -> None:
         """Leave no more room than `spare`, but for the reserve."""
         while (room := self.log.room(reserve=False)) > spare:
@@ -234,6 +239,7 @@ class World:
 
     def end(self, *, power: bool) -> World:
         """Lose the process, or the power with it, and open again."""
+        self.lane.close()
         self.writer.close()
         disk = self.disk.crash() if power else self.disk.kill()
         return World(disk, self.image, self.shape)

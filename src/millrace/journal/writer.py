@@ -25,7 +25,7 @@ from millrace import limits
 from millrace.core.block import Buffer
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import encode_entry
-from millrace.core.model import Epoch, GroupId
+from millrace.core.model import Epoch, GroupId, Index
 from millrace.errors import Closed, DiskFailed, Fatal, Full, MillraceError, TooLarge
 from millrace.journal.suffix import Suffixes
 from millrace.log.lane import Lane
@@ -132,23 +132,27 @@ class LogWriter:
                 field="rows",
                 limit=most,
             )
-        if late:
-            size += self.suffixes.size(entry.group, entry.index)
-            size += sum(
-                job.size
-                for job in (*self._writing, *self._waiting)
-                if job.entry.group == entry.group
-                and job.entry.kind is EntryKind.DATA
-                and job.entry.index < entry.index
-                and not job.is_again
+        if late and size + self._uncommitted(entry) > most:
+            raise Full(
+                "too much of this queue is written and not committed; send again when its "
+                "replicas are back",
+                field="uncommitted",
+                limit=most,
             )
-            if size > most:
-                raise Full(
-                    "too much of this queue is written and not committed; send again when its "
-                    "replicas are back",
-                    field="uncommitted",
-                    limit=most,
-                )
+
+    def _uncommitted(self, entry: Entry) -> int:
+        """Bytes of the group's suffix when the entry gets there: before it, and not replaced."""
+        low, size = entry.index, 0
+        for job in (*self._writing, *self._waiting):
+            other = job.entry
+            if other.group != entry.group or job.is_again:
+                continue
+            if other.kind is EntryKind.VOID:
+                low = min(low, Index(other.index + 1))
+            elif other.kind is EntryKind.DATA:
+                low = min(low, other.index)
+                size += job.size if other.index < entry.index else 0
+        return size + self.suffixes.size(entry.group, low)
 
     def write_again(self, group: GroupId) -> asyncio.Future[None]:
         """Append the group's whole suffix once more, in one record (L7).
