@@ -87,21 +87,34 @@ class Folding:
             for _ in range(count):
                 state.part.stage(name, batch.index << _ORDINAL_BITS | at, places[at])
                 at += 1
+        learnt: list[tuple[int, Decoded]] = []
         if is_keyed or any(place.flags & FLAG_DELETES for _, place in shown):
             for (first, place), block in zip(shown, blocks, strict=False):
-                self._learn(state, Decoded(place, block), first, is_keyed=is_keyed)
+                learnt.append((first, Decoded(place, block)))
         for name, first, rows in changes.published:
-            shown += self._publish(state, name, first, rows, batch, is_keyed=is_keyed)
+            shown += self._publish(state, name, first, rows, batch, learnt, is_keyed=is_keyed)
         if changes.published:
             shown.sort(key=lambda found: found[0])
+            # A key that is in a stage and beside it belongs to the higher seq.
+            learnt.sort(key=lambda found: found[0])
+        for first, decoded in learnt:
+            self._learn(state, decoded, first, is_keyed=is_keyed)
         for first, place in shown:
             if place.count:
                 state.part.put(first, place)
 
     def _publish(
-        self, state: ShardState, name: str, first: int, rows: int, batch: Batch, *, is_keyed: bool
+        self,
+        state: ShardState,
+        name: str,
+        first: int,
+        rows: int,
+        batch: Batch,
+        learnt: list[tuple[int, Decoded]],
+        *,
+        is_keyed: bool,
     ) -> list[tuple[int, Place]]:
-        """The oldest rows of a stage become visible."""
+        """The oldest rows of a stage become visible; those with keys to be learnt are added."""
         part = state.part
         shown: list[tuple[int, Place]] = []
         upto = first + rows
@@ -113,8 +126,7 @@ class Folding:
             if self.moved is not None:
                 self.moved[state.id, name, ordinal] = first
             if is_keyed or place.flags & FLAG_DELETES:
-                decoded = self._reading.decoded(place, state.id)
-                self._learn(state, decoded, first, is_keyed=is_keyed)
+                learnt.append((first, self._reading.decoded(place, state.id)))
             shown.append((first, republished(place, batch.time_ms)))
             first += place.count
         if first != upto:
