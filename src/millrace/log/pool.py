@@ -136,15 +136,19 @@ class Pool:
             self._unlinked = [segment for segment in self._unlinked if segment.holds]
         self._drop(done, unlink=False)
 
-    def make(self, *, ready: int) -> bool:
+    def make(self, *, ready: int, is_urgent: bool = False) -> bool:
         """Make one more segment if fewer than `ready` are, and the log may have more.
+
+        An urgent one is made whatever the log may have: an open must be able to begin its
+        generation, or a process that is killed again and again before it can seal anything would
+        leave a folder that nobody can open.
 
         When this returns True, it is durable and ready. Raises `Full`, and leaves nothing behind,
         if the disk has no room for it.
         """
         with self._lock:
             count = len(self._live) + len(self.ready) + self._moving
-            if len(self.ready) >= ready or count >= self._shape.segments_max:
+            if len(self.ready) >= ready or (count >= self._shape.segments_max and not is_urgent):
                 return False
             self._moving += 1
             self._number += 1

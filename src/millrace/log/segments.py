@@ -113,7 +113,7 @@ class Log:
             stack.callback(pool.close)
             # A full disk is no reason not to open: what frees space must be able to run.
             with suppress(errors.Full):
-                pool.make(ready=1)
+                pool.make(ready=1, is_urgent=True)
             writer.begin(spare=0)
             with suppress(errors.Full):
                 while pool.make(ready=shape.segments_reserve):

@@ -14,6 +14,7 @@ from millrace.core.model import GroupId
 from millrace.errors import Fatal, Full, MillraceError
 from millrace.journal.writer import LogWriter
 from millrace.log.lane import Lane
+from millrace.log.replay import ORIGIN
 from millrace.log.segments import Log
 from millrace.shard.host import Host
 from millrace.store.cells import Cells
@@ -57,7 +58,9 @@ class Keeper:
         self._stopping = False
         self._generation = writer.mark.generation
         self._unprepared = True
-        self._checkpoint_mark = writer.mark
+        # What was replayed is not in the index yet: without a checkpoint its segments stay in use,
+        # and if they are all there are, nothing more could be written that would cause one.
+        self._checkpoint_mark = store.replay_mark() or ORIGIN
         self._checkpoint_at = self._loop.time()
         self._tick_at = self._loop.time()
         self._working = asyncio.Lock()
@@ -151,7 +154,7 @@ class Keeper:
             self._host.short_of_space = True
             return
         self._store.thaw(frozen)
-        self._checkpoint_mark = mark
+        self._checkpoint_mark = frozen.mark
         self._checkpoint_at = self._loop.time()
         needed = self._store.needed_from()
         await self._lane.submit(lambda: self._log.release_before(needed))
