@@ -15,12 +15,15 @@ from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
 from millrace.errors import TooLarge
 
+Body = bytes | bytearray | memoryview
+"""A body; it is stored, and read, as bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message for `publish_many`. Without a body it deletes its key."""
 
-    body: bytes | None
+    body: Body | None
     key: bytes | str | None = None
     """Text is stored as UTF-8."""
     headers: HeadersLike = ()

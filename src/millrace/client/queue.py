@@ -13,7 +13,7 @@ from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, Leases, by_call
-from millrace.client.message import Rows, make_block
+from millrace.client.message import Body, Rows, make_block
 from millrace.client.work import Work
 from millrace.core import check
 from millrace.core.commands import (
@@ -82,7 +82,7 @@ class Queue:
 
     async def publish(
         self,
-        body: bytes | None,
+        body: Body | None,
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,

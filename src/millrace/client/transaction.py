@@ -10,7 +10,7 @@ from millrace import limits
 from millrace.client.cursor import Snapshot, commit_part, engine_of, unpin_part
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
-from millrace.client.message import Rows, make_block
+from millrace.client.message import Body, Rows, make_block
 from millrace.client.queue import Queue, engine_and_shard, seqs_of
 from millrace.core import check
 from millrace.core.commands import (
@@ -70,7 +70,7 @@ class Transaction:
     def publish(
         self,
         queue: Queue | str,
-        body: bytes | None,
+        body: Body | None,
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millrace.client.cursor import Start
-from millrace.client.message import Rows
+from millrace.client.message import Body, Rows
 from millrace.client.portal import Portal
 from millrace.client.queue import Queue as AsyncQueue
 from millrace.core import check
@@ -49,7 +49,7 @@ class Queue:
 
     def publish(
         self,
-        body: bytes | None,
+        body: Body | None,
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import TracebackType
 
-from millrace.client.message import Rows
+from millrace.client.message import Body, Rows
 from millrace.client.portal import Portal
 from millrace.client.transaction import Later
 from millrace.client.transaction import Transaction as AsyncTransaction
@@ -36,7 +36,7 @@ class Transaction:
     def publish(
         self,
         queue: Queue | str,
-        body: bytes | None,
+        body: Body | None,
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,

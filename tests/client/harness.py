@@ -1,0 +1,98 @@
+"""What the tests of the API share: a bounded run, a folder of small segments, a clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from millrace.client.engine import EmbeddedEngine
+from millrace.client.millrace import Millrace
+from millrace.node import Node, real_ports
+from millrace.settings import Settings
+
+T = TypeVar("T")
+
+SECONDS_MAX = 60
+"""No test takes longer, or something waits for what never comes."""
+
+SMALL = Settings(segment_bytes=1024 * 1024)
+"""Segments that are made in a moment."""
+
+
+def run(test: Coroutine[object, object, T]) -> T:
+    """Run a test to its end, or fail it when that does not come."""
+    return asyncio.run(asyncio.wait_for(test, SECONDS_MAX))
+
+
+class Clock:
+    """The machine's time, which can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1_000_000 + self.ahead_ms
+
+    def forward(self, *, seconds: float) -> None:
+        self.ahead_ms += round(seconds * 1000)
+
+
+@asynccontextmanager
+async def opened(
+    path: Path, *, settings: Settings = SMALL, clock: Clock | None = None
+) -> AsyncIterator[Millrace]:
+    """A folder that is opened by `millrace.open`'s own means, with another clock if need be."""
+    ports = real_ports(path)
+    if clock is not None:
+        ports = replace(ports, now_ms=clock)
+    node = await Node.open(ports, settings)
+    async with Millrace(EmbeddedEngine(node, str(path))) as m:
+        yield m
+
+
+Test = Callable[[Millrace], Awaitable[None]]
+
+
+def embedded(test: Test) -> Callable[[Path], None]:
+    """A test that is given a Millrace in a folder of its own."""
+
+    def wrapped(tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path / "data") as m:
+                await test(m)
+
+        run(main())
+
+    wrapped.__name__ = wrapped.__qualname__ = getattr(test, "__name__", "test")
+    wrapped.__doc__ = test.__doc__
+    wrapped.__module__ = test.__module__
+    return wrapped
+
+
+def timed(test: Callable[[Millrace, Clock], Awaitable[None]]) -> Callable[[Path], None]:
+    """A test that is also given the clock."""
+
+    def wrapped(tmp_path: Path) -> None:
+        async def main() -> None:
+            clock = Clock()
+            async with opened(tmp_path / "data", clock=clock) as m:
+                await test(m, clock)
+
+        run(main())
+
+    wrapped.__name__ = wrapped.__qualname__ = getattr(test, "__name__", "test")
+    wrapped.__doc__ = test.__doc__
+    wrapped.__module__ = test.__module__
+    return wrapped
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds that others bring about; `run` bounds the wait."""
+    # Nothing else would wake it: the condition lies in the engine, and is asked for.
+    while not await holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.002)

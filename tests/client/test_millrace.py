@@ -1,0 +1,183 @@
+"""Queues are found, made, listed and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from millrace import errors
+from millrace.client.millrace import Millrace
+from tests.client.harness import embedded, opened, run
+
+
+@embedded
+async def test_a_queue_is_made_once(m: Millrace) -> None:
+    first = await m.queue("orders", keyed=True)
+    again = await m.queue("orders", keyed=True)
+    bare = await m.queue("orders")
+    seq = await first.publish(b"one", key="k")
+    assert [row.seq for row in await again.peek()] == [seq]
+    assert (await bare.spec()).keyed
+    assert (first.name, first.space) == ("orders", "default")
+
+
+@embedded
+async def test_other_settings_are_refused(m: Millrace) -> None:
+    await m.queue("orders", keyed=True, retention="log", keep_deletes=60)
+    others = [
+        m.queue("orders", keyed=False),
+        m.queue("orders", retention="work"),
+        m.queue("orders", keep_deletes=61),
+    ]
+    for other in others:
+        with pytest.raises(errors.Exists, match="'orders' is there with other settings"):
+            await other
+    spec = await (await m.find("orders")).spec()
+    assert (spec.keyed, spec.retention, spec.keep_deletes_ms) == (True, "log", 60_000)
+
+
+@embedded
+async def test_many_make_the_same_queue_at_once(m: Millrace) -> None:
+    queues = await asyncio.gather(*(m.queue("orders") for _ in range(20)))
+    await asyncio.gather(*(queue.publish(b"x") for queue in queues))
+    assert await m.queues() == ["orders"]
+    assert (await queues[0].stats())["published"] == 20
+
+
+@embedded
+async def test_queues_are_listed_by_space(m: Millrace) -> None:
+    await m.queue("b")
+    await m.queue("a")
+    other = await m.queue("a", space="other")
+    await other.publish(b"x")
+    assert await m.queues() == ["a", "b"]
+    assert await m.queues(space="other") == ["a"]
+    assert await m.queues(space="none") == []
+    assert await (await m.find("a")).peek() == []
+    assert len(await (await m.find("a", space="other")).peek()) == 1
+
+
+@embedded
+async def test_a_deleted_queue_is_gone_for_good(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    await queue.publish(b"old")
+    lease = (await queue.lease())[0]
+    assert await m.delete_queue("orders")
+    assert not await m.delete_queue("orders")
+    assert await m.queues() == []
+    with pytest.raises(errors.NotFound, match="orders"):
+        await m.find("orders")
+    for call in (queue.publish(b"x"), queue.peek(), queue.lease(), lease.settle(), queue.stats()):
+        with pytest.raises(errors.NotFound, match="deleted"):
+            await call
+    anew = await m.queue("orders")
+    assert await anew.peek() == []
+    with pytest.raises(errors.NotFound):
+        await queue.publish(b"x")
+    with pytest.raises(errors.Forged):
+        await anew.settle(lease)
+
+
+@embedded
+async def test_who_waits_for_a_queue_hears_of_its_end(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    cursor = await queue.cursor("report")
+    waiting = [
+        asyncio.create_task(queue.lease(wait=30)),
+        asyncio.create_task(cursor.next(wait=30)),
+    ]
+    await queue.explain(1)
+    await m.delete_queue("orders")
+    for task in waiting:
+        with pytest.raises(errors.NotFound, match="deleted"):
+            await task
+
+
+def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            queue = await m.queue("orders", keyed=True)
+            await queue.publish(b"one", key="k1", headers={"a": "b"}, producer="p", number=1)
+            await queue.publish(b"two", key="k2")
+            lease = (await queue.lease())[0]
+            receipt = lease.receipt
+            snapshot = await (await queue.cursor("report")).next()
+            assert snapshot is not None
+            await snapshot.commit(1)
+            await queue.stage("s", [b"x", b"y"])
+        async with opened(tmp_path) as m:
+            assert await m.queues() == ["orders"]
+            queue = await m.find("orders")
+            assert (await queue.spec()).keyed
+            assert [row.body for row in await queue.peek()] == [b"one", b"two"]
+            assert await queue.producer("p") == 1
+            assert await queue.cursors() == {"report": 1}
+            assert await queue.stages() == {"s": 2}
+            assert (await queue.explain(1)).state == "leased"
+            await queue.settle(receipt)
+            cursor = await queue.cursor("report")
+            again = await cursor.next()
+            assert again is not None
+            assert [row.body async for row in again.rows()] == [b"two"]
+
+    run(main())
+
+
+@embedded
+async def test_closing_twice_is_harmless(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    await asyncio.gather(m.close(), m.close())
+    await m.close()
+    with pytest.raises(errors.Closed):
+        await queue.publish(b"x")
+    with pytest.raises(errors.Closed):
+        await queue.peek()
+    with pytest.raises(errors.Closed):
+        await m.queues()
+    assert "closed" in repr(m)
+
+
+@embedded
+async def test_who_waits_hears_of_the_close(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    waiting = asyncio.create_task(queue.lease(wait=30))
+    await queue.explain(1)
+    await m.close()
+    with pytest.raises(errors.Closed):
+        await waiting
+
+
+def test_a_cancelled_close_closes_all_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            queue = await m.queue("orders")
+            await queue.publish(b"x")
+            closing = asyncio.create_task(m.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            # The folder was let go, so that it can be opened while the first one is in scope.
+            async with opened(tmp_path) as again:
+                assert len(await (await again.find("orders")).peek()) == 1
+
+    run(main())
+
+
+@embedded
+async def test_objects_say_what_they_are(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    await queue.publish(b"x")
+    lease = (await queue.lease())[0]
+    cursor = await queue.cursor("report")
+    snapshot = await cursor.next()
+    transaction = m.transaction()
+    transaction.settle(lease)
+    assert repr(m).startswith("<Millrace at ")
+    assert repr(queue) == "<Queue default/orders>"
+    assert repr(lease) == "<Lease of message 1 by call 1>"
+    assert repr(cursor) == "<Cursor report at 0>"
+    assert repr(snapshot) == "<Snapshot after 0 up to 1>"
+    assert repr(transaction) == "<Transaction of 1 parts>"
