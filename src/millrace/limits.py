@@ -194,6 +194,9 @@ TURN_SECONDS_MAX = 0.01
 CELLS_READERS_MAX = 32
 """Slots for read transactions at a time: a few threads, each with one."""
 
+CELLS_LOCK_BYTES = 64 * CELLS_READERS_MAX
+"""A slot has 64 bytes; so much of LMDB's lock file has blocks on the disk before it is mapped."""
+
 CELLS_BALLAST_BYTES = 32 * 1024 * 1024
 """Given back on a full disk: a checkpoint writes each changed page of the index once, and those of
 some hundred thousand cells fit."""

@@ -149,6 +149,17 @@ def made_on_a_small_disk(disk: Path) -> None:
     cells.close()
 
 
+def without_its_lock_file(disk: Path) -> None:
+    """As after a copy; LMDB makes the file anew, and writes to it through a map."""
+    begin(disk).close()
+    (disk / "cells" / "lock.mdb").unlink()
+    fill(disk, left_bytes=0)
+    cells = open_cells(disk)
+    assert is_short(cells)
+    assert cells.check() == []
+    cells.close()
+
+
 SCENARIOS: dict[str, Callable[[Path], None]] = {
     scenario.__name__: scenario
     for scenario in (
@@ -157,6 +168,7 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
         nothing_helps,
         full_before_it_is_needed,
         made_on_a_small_disk,
+        without_its_lock_file,
     )
 }
 

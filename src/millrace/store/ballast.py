@@ -51,6 +51,16 @@ class Ballast:
         # A journalling file system reuses freed blocks only after its next commit: this forces one.
         sync_folder(self._folder)
 
+    def allocate(self, path: Path, size_bytes: int) -> None:
+        """Give the file, which may be missing, blocks on the disk; at the cost of the ballast."""
+        try:
+            allocate(path, size_bytes)
+        except OSError as error:
+            if error.errno not in FULL_CODES:
+                raise
+            self.release()
+            allocate(path, size_bytes)
+
     def free_bytes(self) -> int:
         """Return what ordinary users may still write to the disk."""
         status = os.statvfs(self._folder)
@@ -58,18 +68,24 @@ class Ballast:
 
     def _make(self) -> bool:
         self._path.unlink(missing_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, self._size_bytes)
+            allocate(self._path, self._size_bytes)
         except OSError as error:
             self._path.unlink()
             if error.errno in FULL_CODES:
                 return False
             raise
-        finally:
-            os.close(descriptor)
         self._is_whole = True
         return True
+
+
+def allocate(path: Path, size_bytes: int) -> None:
+    """Give the first bytes of the file blocks on the disk; what is in them stays."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

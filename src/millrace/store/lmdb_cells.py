@@ -89,6 +89,8 @@ class LmdbCells:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._ballast = Ballast(folder, size_bytes=ballast_bytes, spare_bytes=spare_bytes)
+            # LMDB writes to this file through a map: on a full disk that would end the process.
+            self._ballast.allocate(folder / "lock.mdb", limits.CELLS_LOCK_BYTES)
             self._env = lmdb.open(
                 os.fspath(folder),
                 map_size=map_bytes,
@@ -201,7 +203,8 @@ class LmdbCells:
 
     def _must_live(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            # A new one each time: an error that is raised again keeps every trace of the last.
+            raise type(self._failure)(self._failure.message)
 
     def _fail(self, error: lmdb.Error | OSError) -> NoReturn:
         """Raise what the error means for the caller; what it ends, it ends for every later call."""

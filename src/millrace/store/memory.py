@@ -107,7 +107,7 @@ class MemoryCells:
 
     def _must_live(self) -> None:
         if self._failure is not None:
-            raise self._failure
+            raise type(self._failure)(self._failure.message)
 
     def _apply(self, table: Table, cells: Mapping[bytes, bytes | None]) -> None:
         values = self._values[table]
