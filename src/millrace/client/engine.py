@@ -154,8 +154,9 @@ class EmbeddedEngine:
             raise
 
     def tell(self, shard: ShardId, command: Command) -> None:
-        request = Request(shard, command, self._loop.create_future())
-        self._node.host_of(shard).submit(request)
+        future: asyncio.Future[object] = self._loop.create_future()
+        future.add_done_callback(_ignore)
+        self._node.host_of(shard).submit(Request(shard, command, future))
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:
         hosts = {self._node.host_of(shard) for shard, _ in command.parts}
@@ -272,3 +273,9 @@ class EmbeddedEngine:
     async def close(self) -> None:
         self._closed = True
         await self._node.close()
+
+
+def _ignore(future: asyncio.Future[object]) -> None:
+    """Nobody waits for the answer: a refusal is not an error that went unnoticed."""
+    if not future.cancelled():
+        future.exception()

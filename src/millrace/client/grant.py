@@ -45,12 +45,17 @@ class Grant:
 
     def give_back(self, seqs: BitMap64) -> None:
         """Release messages that no worker came to; nobody waits for the answer."""
-        seqs = seqs & self.open
-        self.open -= seqs
-        if seqs:
+        command = self.take_back(seqs)
+        if command.seqs:
             # If the engine has ended, or takes nothing now, the lease runs out by itself.
             with suppress(MillraceError):
-                self.engine.tell(self.shard, Release(self.lease, seqs, self.history))
+                self.engine.tell(self.shard, command)
+
+    def take_back(self, seqs: BitMap64) -> Release:
+        """The command that releases those of these messages that are open; they count as ended."""
+        seqs = seqs & self.open
+        self.open -= seqs
+        return Release(self.lease, seqs, self.history)
 
 
 class Keepalive:
@@ -84,8 +89,12 @@ class Keepalive:
     async def close(self) -> None:
         """Release all that is kept and open: nobody can settle it any more."""
         for grant, kept in list(self._kept.items()):
-            grant.give_back(BitMap64(kept.keys()))
             self._forget(grant)
+            command = grant.take_back(BitMap64(kept.keys()))
+            if command.seqs:
+                # If the engine or the queue has ended, there is nobody to give it back to.
+                with suppress(MillraceError):
+                    await grant.engine.ask(grant.shard, command, Outcome)
 
     def _forget(self, grant: Grant) -> None:
         del self._kept[grant]
