@@ -7,6 +7,7 @@ were moved meanwhile are looked up again; which rows a pin shows does not change
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from millrace.store.layered import Layered
 from millrace.store.ledger import DEAD, DELETE, KEPT
 from millrace.store.overlay import parts_of
 from millrace.store.place import Place
-from millrace.store.reading import Decoded, Reading
+from millrace.store.reading import Decoded, Reading, without
 from millrace.store.sealed import Moved
 from millrace.store.tables import number_bytes
 
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 SCAN_ROWS = 64 * chunk.ROWS
 """Seqs whose marks a scan reads at once."""
+
+_NO_SEQ = bytes(8)
 
 
 class Asking:
@@ -46,26 +49,32 @@ class Asking:
     # --- Keys and marks --------------------------------------------------------------------------
 
     def find(self, shard: int, keys: Sequence[bytes]) -> list[int]:
-        layered = self._layered
-        state = layered.must(shard)
-        seqs: list[int | None] = [None] * len(keys)
-        missing: Sequence[bytes] = keys
-        for part in parts_of(layered.layers, shard):
-            if part.keys:
-                known = part.keys.get
-                seqs = [
-                    known(key) if seq is None else seq for key, seq in zip(keys, seqs, strict=True)
-                ]
+        state = self._layered.must(shard)
+        known: list[dict[bytes, int]] = [
+            part.keys for part in parts_of(self._layered.layers, shard) if part.keys
+        ]
+        seqs: list[int | None] = list(map(known[0].get, keys)) if known else [None] * len(keys)
         if None in seqs:
-            prefix = number_bytes(shard)
             missing = [key for key, seq in zip(keys, seqs, strict=True) if seq is None]
-            values = layered.cells.get(Table.KEYS, [prefix + key for key in missing])
-            stored = iter(values)
-            seqs = [int.from_bytes(next(stored) or b"") if seq is None else seq for seq in seqs]
+            older = self._find_older(shard, missing, known[1:])
+            seqs = [older[key] if seq is None else seq for key, seq in zip(keys, seqs, strict=True)]
         floor = max(state.meta.floor, state.gone)
         found = [seq if seq is not None and seq > floor else 0 for seq in seqs]
-        for dead in layered.known.dead(state, found):
-            found = [0 if seq in dead else seq for seq in found]
+        dead = self._layered.known.dead(state, found)
+        return [0 if seq in dead else seq for seq in found] if dead else found
+
+    def _find_older(
+        self, shard: int, keys: list[bytes], known: list[dict[bytes, int]]
+    ) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        for layer in known:
+            found |= {key: layer[key] for key in keys if key in layer and key not in found}
+        # In order, neighbours are found on the same page.
+        rest = sorted({key for key in keys if key not in found} if found else set(keys))
+        prefix = number_bytes(shard)
+        values = self._layered.cells.get(Table.KEYS, [prefix + key for key in rest])
+        whole = b"".join([value or _NO_SEQ for value in values])
+        found |= zip(rest, struct.unpack(f">{len(rest)}Q", whole), strict=True)
         return found
 
     def hidden(self, shard: int, low: int, high: int) -> BitMap64:
@@ -229,9 +238,7 @@ class Asking:
             batch = batch.slice(begin, end - begin)
         if visible == batch.num_rows:
             return batch
-        seqs = batch.column("seq").to_numpy()
-        gone = np.frombuffer((hidden & chunk.span(low, high)).to_array(), np.uint64)
-        return batch.filter(pa.array(np.isin(seqs, gone, assume_unique=True, invert=True)))
+        return without(batch, place, hidden & chunk.span(low, high))
 
 
 def _again(look: Callable[[], T], shard: int, seq: int) -> T:

@@ -21,6 +21,7 @@ from millrace.errors import Fatal
 from millrace.log.record import Mark
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
+from millrace.store.ledger import DEAD, MARKS
 from millrace.store.overlay import Overlay, ShardOverlay
 from millrace.store.place import Place, decode_place, encode_place
 from millrace.store.tables import (
@@ -196,7 +197,7 @@ class Checkpoint:
                 offsets, mark = chunk.unpack(value), key[16]
                 added.setdefault(deaths_key(shard, into, mark, chunk_of(key)), []).append(offsets)
                 writes[key] = None
-                if mark == 0 and into == 0:
+                if mark == DEAD and into == 0:
                     dead.append((chunk_of(key), offsets))
             frozen.moved.append((shard, chunk.join(dead)))
             if self._left:
@@ -207,7 +208,7 @@ class Checkpoint:
         for shard, gone, pins in frozen.cleaning:
             border = (gone + 1) // chunk.ROWS
             for pin in pins:
-                for mark in range(3):
+                for mark in range(MARKS):
                     low = deaths_key(shard, pin, mark, 0)
                     for key, _ in self._take(
                         Table.DEATHS, low, deaths_key(shard, pin, mark, border)

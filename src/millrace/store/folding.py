@@ -15,18 +15,21 @@ from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS, Block
 from millrace.core.changes import Batch, Entry
 from millrace.core.codec import encode_cell
 from millrace.core.fold import fold
-from millrace.core.model import Kind, TakeoverCell
+from millrace.core.model import Death, Kind, TakeoverCell, unpack_seqs
 from millrace.core.view import number, number_key
 from millrace.errors import Fatal
 from millrace.log.record import Position
 from millrace.store.layered import Layered
-from millrace.store.ledger import DELETE, ShardState
+from millrace.store.ledger import DELETE, ENDED, ShardState
 from millrace.store.overlay import KINDS
 from millrace.store.place import Place, republished
-from millrace.store.reading import Decoded, Reading
+from millrace.store.reading import Reading
 
 _ORDINAL_BITS = 16
 """A staged block is numbered by its batch's index and its place in the batch."""
+
+_NO_ROWS = Block.of_bodies([])
+"""Stands for rows that need not be looked at."""
 
 
 class Folding:
@@ -67,6 +70,10 @@ class Folding:
         for name in changes.unstaged:
             for ordinal, _ in layered.blocks.staged(state.id, name):
                 part.staged[name, ordinal] = None
+        if changes.died and meta.keyed:
+            for why, seqs in changes.died.items():
+                if why != Death.SUPERSEDED:
+                    state.mark(0, ENDED, unpack_seqs(seqs))
         state.meta, takeover = fold(meta, batch, history, state)
         if takeover is not None:
             self._put_takeover(state, takeover)
@@ -81,42 +88,29 @@ class Folding:
             raise Fatal("rows without a place in the log")
         is_keyed = state.meta.keyed or changes.made == 3
         places = [_place(batch, at, position) for at in range(len(blocks))] if position else []
-        shown = list(zip(changes.firsts, places, strict=False))
+        shown = list(zip(changes.firsts, places, blocks, strict=False))
         at = len(changes.firsts)
         for name, count in changes.staged:
             for _ in range(count):
                 state.part.stage(name, batch.index << _ORDINAL_BITS | at, places[at])
                 at += 1
-        learnt: list[tuple[int, Decoded]] = []
-        if is_keyed or any(place.flags & FLAG_DELETES for _, place in shown):
-            for (first, place), block in zip(shown, blocks, strict=False):
-                learnt.append((first, Decoded(place, block)))
         for name, first, rows in changes.published:
-            shown += self._publish(state, name, first, rows, batch, learnt, is_keyed=is_keyed)
+            shown += self._publish(state, name, first, rows, batch, is_keyed=is_keyed)
         if changes.published:
+            # In the order of their seqs: a key names the newest row that has it.
             shown.sort(key=lambda found: found[0])
-            # A key that is in a stage and beside it belongs to the higher seq.
-            learnt.sort(key=lambda found: found[0])
-        for first, decoded in learnt:
-            self._learn(state, decoded, first, is_keyed=is_keyed)
-        for first, place in shown:
+        for first, place, block in shown:
             if place.count:
                 state.part.put(first, place)
+                if is_keyed or place.flags & FLAG_DELETES:
+                    self._learn(state, block, first, is_keyed=is_keyed)
 
     def _publish(
-        self,
-        state: ShardState,
-        name: str,
-        first: int,
-        rows: int,
-        batch: Batch,
-        learnt: list[tuple[int, Decoded]],
-        *,
-        is_keyed: bool,
-    ) -> list[tuple[int, Place]]:
-        """The oldest rows of a stage become visible; those with keys to be learnt are added."""
+        self, state: ShardState, name: str, first: int, rows: int, batch: Batch, *, is_keyed: bool
+    ) -> list[tuple[int, Place, Block]]:
+        """The oldest rows of a stage become visible."""
         part = state.part
-        shown: list[tuple[int, Place]] = []
+        shown: list[tuple[int, Place, Block]] = []
         upto = first + rows
         for ordinal, place in self._layered.blocks.staged(state.id, name):
             if first >= upto:
@@ -125,17 +119,17 @@ class Folding:
             part.moved[name, ordinal] = first
             if self.moved is not None:
                 self.moved[state.id, name, ordinal] = first
+            block = _NO_ROWS
             if is_keyed or place.flags & FLAG_DELETES:
-                learnt.append((first, self._reading.decoded(place, state.id)))
-            shown.append((first, republished(place, batch.time_ms)))
+                block = self._reading.decoded(place, state.id).block
+            shown.append((first, republished(place, batch.time_ms), block))
             first += place.count
         if first != upto:
             raise Fatal(f"shard {state.id}: stage {name!r} has not the {rows} rows to publish")
         return shown
 
-    def _learn(self, state: ShardState, decoded: Decoded, first: int, *, is_keyed: bool) -> None:
+    def _learn(self, state: ShardState, block: Block, first: int, *, is_keyed: bool) -> None:
         """The keys of new rows, and which of them are deletes."""
-        block = decoded.block
         if is_keyed and block.keys is not None:
             keys = state.part.keys
             # Rows without a key all come to lie under None.

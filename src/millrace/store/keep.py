@@ -23,7 +23,7 @@ from millrace.store.cells import Table
 from millrace.store.checkpoint import Checkpoint, Frozen
 from millrace.store.folding import Folding
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD, ShardState
+from millrace.store.ledger import DEAD, ENDED, KEPT, ShardState
 from millrace.store.overlay import Overlay, parts_of
 from millrace.store.place import Place, republished
 from millrace.store.reading import Reading
@@ -251,13 +251,16 @@ class Keeping:
 
     def _note(self, state: ShardState) -> ShardNote:
         pins = state.pins_of([0])
-        dead = BitMap64()
+        dead, ended = BitMap64(), BitMap64()
         for part in parts_of(self._layered.layers, state.id):
-            for pin in pins:
-                dead |= part.marks.get((pin, DEAD), BitMap64())
+            for (pin, mark), seqs in part.marks.items():
+                if mark == DEAD and pin in pins:
+                    dead |= seqs
+                elif mark in (ENDED, KEPT):
+                    ended |= seqs
         floor = max(state.meta.intervals[0].floor, state.gone)
         stored = [pin for pin in pins if pin == 0 or pin in state.stored]
-        return ShardNote(state.meta.keyed, floor, stored, dead)
+        return ShardNote(state.meta.keyed, floor, stored, dead, ended)
 
     def abandon(self) -> None:
         """The pass has failed; nothing was changed."""

@@ -23,6 +23,12 @@ from millrace.store.tables import StoredShard, deaths_key
 DELETE = 2
 """A mark of the store's own, beside `Mark`: the row has no body. Always under pin 0."""
 
+ENDED = 3
+"""A mark of the store's own, in keyed shards: the row died, but no newer one of its key replaced
+it, so that the key may still name it. Always under pin 0."""
+
+MARKS = 4
+
 DEAD, KEPT = int(Mark.DEAD), int(Mark.KEPT)
 
 
@@ -197,7 +203,7 @@ class Known:
     __slots__ = ("chunks", "marks")
 
     def __init__(self) -> None:
-        self.chunks: set[int] = set()
+        self.chunks = BitMap64()
         self.marks = (BitMap64(), BitMap64(), BitMap64())
         """By mark; in chunks that are not in `chunks`, some may be missing."""
 
@@ -211,23 +217,23 @@ class KnownMarks:
         self._states: list[ShardState] = []
         self._count = 0
 
-    def load(self, state: ShardState, chunks: set[int]) -> tuple[BitMap64, BitMap64, BitMap64]:
+    def load(self, state: ShardState, chunks: BitMap64) -> tuple[BitMap64, BitMap64, BitMap64]:
         """The marks of the index in at least these chunks; the layers' are not among them."""
         known = state.known
         if known is None:
             known = state.known = Known()
             self._states.append(state)
-        missing = sorted(chunks - known.chunks)
+        missing = chunks - known.chunks
         if missing:
-            if self._count + len(missing) > limits.KNOWN_CHUNKS_MAX:
+            if self._count and self._count + len(missing) > limits.KNOWN_CHUNKS_MAX:
                 self.clear()
                 return self.load(state, chunks)
             self._count += len(missing)
-            known.chunks.update(missing)
+            known.chunks |= missing
             self._read(state, known, missing)
         return known.marks
 
-    def _read(self, state: ShardState, known: Known, missing: list[int]) -> None:
+    def _read(self, state: ShardState, known: Known, missing: BitMap64) -> None:
         logical = [interval.pin for interval in state.meta.intervals]
         pins = sorted({*logical, *state.stored})
         for low, high in _runs(missing):
@@ -242,8 +248,9 @@ class KnownMarks:
         """The index now has what this part of a layer has."""
         if state.known is not None:
             for (_, mark), seqs in part.marks.items():
-                marked = state.known.marks[mark]
-                marked |= seqs
+                if mark != ENDED:
+                    marked = state.known.marks[mark]
+                    marked |= seqs
 
     def clear(self) -> None:
         """Forget everything: it can be read again."""
@@ -252,20 +259,32 @@ class KnownMarks:
         self._states.clear()
         self._count = 0
 
-    def dead(self, state: ShardState, seqs: list[int]) -> list[BitMap64]:
-        """Sets that together hold those of `seqs` that are dead, below the purge floor apart."""
+    def dead(self, state: ShardState, seqs: list[int]) -> BitMap64:
+        """Those of `seqs` that are marked as dead; what lies below a floor may be missing."""
+        found = BitMap64()
         if not state.uses & 1 << DEAD:
-            return []
-        sets = [marked for part in self._parts(state) for marked in _marked(part, DEAD)]
-        sets.append(self.load(state, {seq // chunk.ROWS for seq in seqs})[DEAD])
-        return [some for some in sets if some]
+            return found
+        wanted = BitMap64(seqs)
+        wanted.discard(0)
+        if not wanted:
+            return found
+        low, high = wanted.min() // chunk.ROWS, wanted.max() // chunk.ROWS
+        near = chunk.span(low, high)
+        if high - low > 4 * len(wanted):
+            near = BitMap64([seq // chunk.ROWS for seq in wanted])
+        found |= wanted & self.load(state, near)[DEAD]
+        for part in self._parts(state):
+            for (_, mark), marked in part.marks.items():
+                if mark == DEAD:
+                    found |= wanted & marked
+        return found
 
     def unready(self, state: ShardState, low: int, high: int) -> BitMap64:
         """The seqs within [low, high] that no worker gets."""
         floor = max(state.meta.floor, state.gone)
         found = BitMap64()
         wanted = chunk.span(low, high)
-        for marked in self.load(state, set(range(low // chunk.ROWS, high // chunk.ROWS + 1))):
+        for marked in self.load(state, chunk.span(low // chunk.ROWS, high // chunk.ROWS)):
             found |= marked & wanted
         for part in self._parts(state):
             for marked in part.marks.values():
@@ -276,12 +295,8 @@ class KnownMarks:
         return parts_of(self._layers(), state.id)
 
 
-def _marked(part: ShardOverlay, mark: int) -> list[BitMap64]:
-    return [seqs for (_, kind), seqs in part.marks.items() if kind == mark]
-
-
-def _runs(numbers: list[int]) -> list[tuple[int, int]]:
-    """The rising numbers as ranges, both ends included."""
+def _runs(numbers: BitMap64) -> list[tuple[int, int]]:
+    """The numbers as ranges, both ends included."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:

@@ -136,13 +136,15 @@ class MemoryShard:
     def _put_rows(self, batch: Batch) -> None:
         changes = batch.changes
         blocks = iter(batch.blocks)
-        for first in changes.firsts:
-            self._show(_rows(next(blocks), batch), first, batch)
+        shown = {first: _rows(next(blocks), batch) for first in changes.firsts}
         for name, count in changes.staged:
             for block in islice(blocks, count):
                 self.stages.setdefault(name, []).extend(_rows(block, batch))
         for name, first, count in changes.published:
-            self._show(self._unstage(name, count), first, batch)
+            shown[first] = self._unstage(name, count)
+        # In the order of their seqs: a key names the newest row that has it.
+        for first, rows in sorted(shown.items()):
+            self._show(rows, first, batch)
         for name in changes.unstaged:
             self._unstage(name, len(self.stages.get(name, [])))
 

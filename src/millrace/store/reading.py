@@ -245,3 +245,17 @@ def _column(array: Array, count: int) -> Column:
 
 def _bytes(data: pa.Buffer | None) -> memoryview | bytes:
     return b"" if data is None else memoryview(data)
+
+
+def without(batch: pa.RecordBatch, place: Place, seqs: BitMap64) -> pa.RecordBatch:
+    """The rows of a batch, or of a slice of one, that lies at `place`, but for `seqs`."""
+    unwanted = np.frombuffer(seqs.to_array(), np.uint64)
+    keep = np.ones(batch.num_rows, np.bool_)
+    own = batch.column("seq").to_numpy()
+    if place.span == place.count:
+        keep[unwanted - own[0]] = False
+    else:
+        at = np.searchsorted(own, unwanted)
+        at, unwanted = at[at < len(own)], unwanted[at < len(own)]
+        keep[at[own[at] == unwanted]] = False
+    return batch.filter(pa.array(keep))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -23,9 +22,9 @@ from millrace.core.block import FLAG_KEYS
 from millrace.log.files import Disk
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
-from millrace.store.ledger import DEAD, Marks
+from millrace.store.ledger import DEAD, ENDED, KEPT, Marks
 from millrace.store.place import RELATIVE, Place, decode_place
-from millrace.store.reading import Reading
+from millrace.store.reading import Reading, without
 from millrace.store.sealed import SEALED_SCHEMA, SealedWriter
 from millrace.store.sealplan import Replaced, Restaged, SealPlan, SealResult
 from millrace.store.tables import (
@@ -87,6 +86,7 @@ class _Pass:
         self._shard = 0
         self._group: list[pa.RecordBatch] = []
         self._group_bytes = 0
+        self._group_rows = 0
         self._group_flags = 0
         self._firsts: list[int] = []
         self._origins: list[Place] = []
@@ -196,18 +196,13 @@ class _Pass:
                 self._flush()
             after = last + 1
             gone = dead.range_cardinality(first, last + 1)
-            self._firsts.append(first)
-            self._origins.append(place)
             if note.is_keyed and gone > place.span - place.count and place.flags & FLAG_KEYS:
                 self._drop_keys(shard, first, place, dead)
             if gone < place.span:
                 self._add(_wanted(self._read(shard, first, place), first, place, dead, gone))
                 self._group_flags |= place.flags & ~RELATIVE
-            if (
-                self._group_bytes >= limits.SEALED_BATCH_BYTES
-                or sum(batch.num_rows for batch in self._group) >= limits.SEALED_BATCH_ROWS
-            ):
-                self._flush()
+            self._firsts.append(first)
+            self._origins.append(place)
         self._flush()
 
     def _is_empty(self, shard: int, low: int, high: int, dead: BitMap64) -> bool:
@@ -226,8 +221,16 @@ class _Pass:
         return block.arrow(shard, first, place.time_ms).select(SEALED_SCHEMA.names)
 
     def _add(self, batch: pa.RecordBatch) -> None:
+        """Gather rows for the next record batch; a large one stands alone, as it is."""
+        size = batch.get_total_buffer_size()
+        if self._group and (
+            self._group_bytes + size > limits.SEALED_BATCH_BYTES
+            or self._group_rows + batch.num_rows > limits.SEALED_BATCH_ROWS
+        ):
+            self._flush()
         self._group.append(batch)
-        self._group_bytes += batch.get_total_buffer_size()
+        self._group_bytes += size
+        self._group_rows += batch.num_rows
 
     def _flush(self) -> None:
         """Write the rows that were gathered as one record batch."""
@@ -253,7 +256,7 @@ class _Pass:
         self._result.replaced.append(
             Replaced(self._shard, self._firsts, self._origins, first, place)
         )
-        self._group, self._group_bytes, self._group_flags = [], 0, 0
+        self._group, self._group_bytes, self._group_rows, self._group_flags = [], 0, 0, 0
         self._firsts, self._origins = [], []
 
     def _seal_stage(self, shard: int, name: str, ordinal: int, place: Place) -> None:
@@ -266,10 +269,20 @@ class _Pass:
 
     def _drop_keys(self, shard: int, first: int, place: Place, dead: BitMap64) -> None:
         """Note the keys of rows that are left out, where the index still names those rows."""
+        note = self._plan.shards[shard]
+        last = first + place.span - 1
+        # Where a newer row of the key has replaced it, the key names that one.
+        left = note.ended | self._marks.stored(shard, [0], ENDED, first, last)
+        for pin in note.pins:
+            left |= self._marks.stored(shard, [pin], KEPT, first, last)
+        left |= chunk.span(first, min(note.floor, last))
+        left &= dead & chunk.span(first, last)
+        if not left:
+            return
         pairs = [
             (key, seq)
             for key, seq in self._reading.decode(place, shard).pairs(first)
-            if key is not None and seq in dead
+            if key is not None and seq in left
         ]
         prefix = number_bytes(shard)
         named = self._cells.get(Table.KEYS, [prefix + key for key, _ in pairs])
@@ -310,10 +323,7 @@ def _wanted(
     """The rows that somebody may still ask for."""
     if gone == place.span - place.count:
         return batch
-    seqs = batch.column("seq").to_numpy()
-    unwanted = dead & chunk.span(first, first + place.span - 1)
-    ends = np.frombuffer(unwanted.to_array(), np.uint64)
-    return batch.filter(pa.array(np.isin(seqs, ends, assume_unique=True, invert=True)))
+    return without(batch, place, dead & chunk.span(first, first + place.span - 1))
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -22,6 +22,8 @@ class ShardNote(NamedTuple):
     """Whose marks in the index say that nobody wants a row any more."""
     dead: BitMap64
     """Such marks that are not in the index yet."""
+    ended: BitMap64
+    """Rows that their keys may still name, as far as that is not in the index yet."""
 
 
 class SealPlan(NamedTuple):
