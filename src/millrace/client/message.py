@@ -30,7 +30,7 @@ class Message:
     """A mapping, or pairs where order or duplicates matter; values are bytes or text."""
 
 
-Rows = Sequence[bytes] | Sequence[Message] | Sequence[CheckedMessage] | pa.RecordBatch | pa.Table
+Rows = Sequence[bytes | Message | CheckedMessage] | pa.RecordBatch | pa.Table
 """What may be published at once: bodies, messages, or Arrow columns."""
 
 

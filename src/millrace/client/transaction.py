@@ -154,7 +154,7 @@ class Transaction:
         self._add(*unpin_part(snapshot))
 
     def _shard(self, queue: Queue | str) -> ShardId | str:
-        if isinstance(queue, str):
+        if not isinstance(queue, Queue):
             return check.name(queue, "queue")
         engine, shard = engine_and_shard(queue)
         self._check_own(engine, "queue")
