@@ -33,7 +33,7 @@ from millrace.core.model import (
     Start,
 )
 from millrace.core.publish import check_deletes
-from millrace.core.takeover import resume
+from millrace.core.takeover import resume, shared_seq
 from millrace.core.view import View
 from millrace.errors import (
     CursorExpired,
@@ -129,30 +129,36 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
     cell = _find(view, command.name, command.cursor)
     if isinstance(cell, Refused):
         return cell
+    position = _go_on(view, command, cell.position)
+    if isinstance(position, Refused):
+        return position
     pin = view.pins.get(cell.pin)
     is_new = draft.is_new_pin(cell.pin)
-    floor = view.pointers.floor if pin is None or is_new else pin.floor
-    position = cell.position
-    back = resume(view.takeovers, view.history, view.last_seq, floor, position)
-    if back is not None:
-        if back == 0 or back < floor:
-            return _expired(command.name, position, floor)
-        position = Position(view.history, back, back, back)
     after, start = position.seq, _boundary(position)
-    if back is None and after < command.after and _is_known(view, command):
+    if command.history in (b"", view.history) and after < command.after <= view.last_seq:
+        # The reader is ahead of what it has committed.
         after = command.after
         if pin is not None and pin.boundary == after:
             start = after
+    # Within a pin it is judged by what was gone then, or a long first scan would restart for ever;
+    # beyond it, by what is gone now.
+    goes_on = pin is not None and pin.boundary > after
+    floor = pin.floor if pin is not None and goes_on else view.pointers.floor
+    if 0 < after < floor:
+        return CursorExpired(
+            f"cursor {command.name!r} stands at {after}, behind rows that are gone "
+            f"(up to {floor}); reset it to start over",
+            limit=floor,
+        )
     if view.last_seq <= after:
         return None
-    if pin is not None and back is None:
-        if is_new:
-            return draft.promise(_ref(view, cell.pin, pin, after, start))
-        if pin.boundary > after:
-            until = max(pin.deadline_ms, draft.now + command.pin_ms)
-            renewed = msgspec.structs.replace(pin, deadline_ms=until)
-            draft.renew_pin(cell.pin, renewed)
-            return _ref(view, cell.pin, renewed, after, start)
+    if pin is not None and is_new:
+        return draft.promise(_ref(view, cell.pin, pin, after, start))
+    if pin is not None and goes_on and position == cell.position:
+        until = max(pin.deadline_ms, draft.now + command.pin_ms)
+        renewed = msgspec.structs.replace(pin, deadline_ms=until)
+        draft.renew_pin(cell.pin, renewed)
+        return _ref(view, cell.pin, renewed, after, start)
     if pin is not None:
         draft.drop_pin(cell.pin)
     elif len(view.pins) >= limits.PINS_MAX:
@@ -162,17 +168,26 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
     return draft.promise(_ref(view, number, view.pins[number], after, start))
 
 
-def _expired(name: str, position: Position, floor: int) -> CursorExpired:
-    if position.seq < floor:
-        why = f"behind rows that are gone (up to {floor})"
-    else:
-        why = "in a history of which nothing is shared that it could go on from"
-    return CursorExpired(f"cursor {name!r} stands at {position.seq}, {why}; reset it to start over")
+def _go_on(view: View, command: NextSnapshot, position: Position) -> Position | CursorExpired:
+    """Where the cursor goes on: where it is, or where a takeover sends it.
 
-
-def _is_known(view: View, command: NextSnapshot) -> bool:
-    """Whether `after` is a place in the present history."""
-    return command.history in (b"", view.history) and command.after <= view.last_seq
+    It is sent to the start of its snapshot if that is not shared to its end: rows that were
+    replaced within the snapshot may be needed again. Where a follower has read what is not shared
+    at all, it must undo that itself, and so it is told.
+    """
+    read = [(position.history, position.seq)]
+    if command.history:
+        read.append((command.history, command.after))
+    for history, seq in read:
+        shared = shared_seq(view.takeovers, history, view.history, view.last_seq)
+        if seq > (shared or 0):
+            return CursorExpired(
+                f"cursor {command.name!r} has read up to {seq} in a history that the queue shares "
+                f"up to {shared or 0}; undo what came after that, and reset it",
+                limit=shared or 0,
+            )
+    back = resume(view.takeovers, view.history, view.last_seq, 0, position)
+    return position if back is None else Position(view.history, back, back, back)
 
 
 def _boundary(position: Position) -> int:

@@ -100,6 +100,10 @@ class Group:
                 if view.dropped:
                     del self._views[batch.shard]
 
+    def committed(self) -> list[Entry]:
+        """Every committed entry, as a replica reads it."""
+        return [entry for data in self.log for entry in decode_entries(memoryview(data))]
+
     def crash(self) -> None:
         """What was not committed is lost, and every view with it."""
         self.pending.clear()
@@ -113,9 +117,8 @@ class Group:
         if upto is not None:
             self.log = self.log[:upto]
             self.store = MemoryStore()
-            for data in self.log:
-                for entry in decode_entries(memoryview(data)):
-                    self.store.fold(entry, None)
+            for entry in self.committed():
+                self.store.fold(entry, None)
 
     def check(self) -> None:
         """What the decider keeps ahead is what is loaded from the folded cells; rows add up."""
@@ -139,7 +142,7 @@ class Group:
         out = BitMap64()
         if meta is not None:
             for batch in self.store.scan(shard, after, meta.last_seq, reader):
-                out |= BitMap64(batch.column("seq").to_pylist())
+                out |= BitMap64(batch.column("seq").to_numpy())
         return out
 
 

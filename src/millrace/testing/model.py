@@ -1,0 +1,358 @@
+"""The naive model of a shard: what a queue means, in lists and dictionaries.
+
+It shares no rule with the core, only its words. It knows no cells, windows, layers or intervals:
+each question is answered by looking at all rows. Where a command is answered by several seqs or
+errors, the model gives the names of the errors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millrace.core.model import Message
+
+Answer = object
+"""What is compared with the core's answer, in the plain form that `check` makes of that one."""
+
+
+@dataclass
+class ModelRow:
+    """A message and what became of it."""
+
+    seq: int
+    key: bytes | None
+    body: bytes | None
+    time: int
+    state: str = "live"
+    """live, kept (settled, for retaining cursors), or why it died."""
+    deliveries: int = 0
+    failures: int = 0
+    lease: int = 0
+    """Its latest lease, as long as it is neither ended nor settled."""
+
+
+@dataclass
+class ModelLease:
+    """A lease call: what became of each of its messages."""
+
+    token: int
+    """Unlike lease ids, never given twice, whatever a takeover loses."""
+    seqs: dict[int, str]
+    """open, freed, settled, overtaken, superseded, purged."""
+    deadlines: dict[int, int]
+    ended: int = 0
+
+
+@dataclass
+class ModelCursor:
+    id: int
+    retain: bool
+    seq: int
+    start: int
+    end: int
+    pin: int = 0
+
+
+@dataclass
+class ModelPin:
+    boundary: int
+    floor: int
+    deadline: int
+    cursor: str
+    retain: bool
+    rows: dict[int, bytes | None] | None = None
+    """What it shows; known when its batch ends."""
+    purged: int = 0
+
+
+@dataclass
+class Model:
+    """One shard. Calls are in the order of the commands; `end_batch` after those of each batch."""
+
+    keyed: bool
+    log: bool
+    keep_deletes_ms: int
+    now: int = 0
+    rows: dict[int, ModelRow] = field(default_factory=dict)
+    leases: dict[int, ModelLease] = field(default_factory=dict)
+    producers: dict[str, tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=dict)
+    cursors: dict[str, ModelCursor] = field(default_factory=dict)
+    pins: dict[int, ModelPin] = field(default_factory=dict)
+    stages: dict[str, list[Message]] = field(default_factory=dict)
+    ended_stages: set[str] = field(default_factory=set)
+    lease_id: int = 0
+    pin_id: int = 0
+    cursor_id: int = 0
+    floor: int = 0
+    purged: int = 0
+
+    @property
+    def last(self) -> int:
+        return len(self.rows)
+
+    def end_batch(self) -> None:
+        """A pin shows what its batch left."""
+        for pin in self.pins.values():
+            if pin.rows is None:
+                pin.rows = self.visible(retain=pin.retain)
+                pin.boundary, pin.floor, pin.purged = self.last, self.floor, self.purged
+        self.ended_stages.clear()
+
+    def visible(self, *, retain: bool) -> dict[int, bytes | None]:
+        """The rows that a reader sees as of now."""
+        shown = ("live", "kept") if retain else ("live",)
+        return {row.seq: row.body for row in self.rows.values() if row.state in shown}
+
+    # --- Publish ------------------------------------------------------------------------------
+
+    def publish(self, messages: list[Message], producer: str = "", number: int = 0) -> Answer:
+        """Append them, unless the number was used before; dense producers only."""
+        last, answers = self.producers.get(producer, (0, {}))
+        if producer:
+            if number <= last:
+                return (*answers[number], "repeated")
+            if number != last + 1:
+                return "OutOfOrder"
+        if any(m.body is None and (m.key is None or not self.keyed) for m in messages):
+            return "Invalid"
+        first = self.last + 1
+        for message in messages:
+            self._append(message)
+        if producer:
+            self.producers[producer] = (number, {**answers, number: (first, len(messages))})
+        return (first, len(messages))
+
+    def _append(self, message: Message) -> None:
+        if self.keyed and message.key is not None:
+            for row in self.rows.values():
+                if row.key == message.key and row.state in ("live", "kept"):
+                    self._end(row, "superseded")
+        seq = self.last + 1
+        self.rows[seq] = ModelRow(seq, message.key, message.body, self.now)
+
+    def _end(self, row: ModelRow, why: str) -> None:
+        row.state = why
+        if row.lease:
+            self._leave(row, why)
+
+    def _leave(self, row: ModelRow, why: str) -> None:
+        lease = self.leases[row.lease]
+        lease.seqs[row.seq] = why
+        row.lease = 0
+        if not {"open", "freed"} & set(lease.seqs.values()):
+            lease.ended = self.now
+
+    def stage(self, name: str, messages: list[Message]) -> Answer:
+        if name in self.ended_stages:
+            return "Retry"
+        if any(m.body is None and (m.key is None or not self.keyed) for m in messages):
+            return "Invalid"
+        self.stages.setdefault(name, []).extend(messages)
+        return len(self.stages[name])
+
+    def publish_staged(self, names: list[str]) -> Answer:
+        if len(set(names)) < len(names):
+            return "Invalid"
+        if not set(names) <= set(self.stages):
+            return "NotFound"
+        self.ended_stages |= set(names)
+        return self.publish([message for name in names for message in self.stages.pop(name)])
+
+    def drop_stage(self, name: str) -> Answer:
+        if name in self.stages:
+            self.ended_stages.add(name)
+        return self.stages.pop(name, None) is not None
+
+    # --- Work ---------------------------------------------------------------------------------
+
+    def lease(self, count: int, lease_ms: int, token: int) -> Answer:
+        """What was given back or ran out first, then what was never delivered, both by seq."""
+        waiting = [row for row in self.rows.values() if self._is_ready(row)]
+        taken = sorted(waiting, key=lambda row: (not row.deliveries, row.seq))[:count]
+        if not taken:
+            return {}
+        self.lease_id += 1
+        deadline = self.now + lease_ms
+        for row in taken:
+            if row.lease:
+                row.failures += self.leases[row.lease].seqs[row.seq] == "open"
+                self._leave(row, "overtaken")
+            row.deliveries += 1
+            row.lease = self.lease_id
+        seqs = [row.seq for row in taken]
+        self.leases[self.lease_id] = ModelLease(
+            token, dict.fromkeys(seqs, "open"), dict.fromkeys(seqs, deadline)
+        )
+        return {row.seq: (row.deliveries, row.failures) for row in taken}
+
+    def _is_ready(self, row: ModelRow) -> bool:
+        if row.state != "live" or row.body is None:
+            return False
+        if not row.lease:
+            return not row.deliveries
+        lease = self.leases[row.lease]
+        return lease.seqs[row.seq] == "freed" or lease.deadlines[row.seq] <= self.now
+
+    def judge(self, what: str, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
+        """done, or the error, of each message."""
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.token != token:
+            return dict.fromkeys(seqs, "Gone")
+        again = {"settle": "settled", "release": "freed", "extend": ""}[what]
+        errors = {
+            "superseded": "Superseded",
+            "overtaken": "Stale",
+            "freed": "Stale",
+            "settled": "Stale",
+            "purged": "Gone",
+        }
+        out: dict[int, str] = {}
+        for seq in seqs:
+            state = lease.seqs.get(seq, "purged")
+            out[seq] = "done" if state in ("open", again) else errors[state]
+        return out
+
+    def settle(self, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
+        out = self.judge("settle", lease_id, token, seqs)
+        for row in self._open(lease_id, out):
+            self._leave(row, "settled")
+            if not self.log:
+                row.state = "kept" if row.seq > self.retain_floor() else "settled"
+        return out
+
+    def release(self, lease_id: int, token: int, seqs: list[int], failed: int) -> dict[int, str]:
+        out = self.judge("release", lease_id, token, seqs)
+        for row in self._open(lease_id, out):
+            self.leases[lease_id].seqs[row.seq] = "freed"
+            row.failures += failed
+        return out
+
+    def extend(self, lease_id: int, token: int, seqs: list[int], lease_ms: int) -> dict[int, str]:
+        out = self.judge("extend", lease_id, token, seqs)
+        for row in self._open(lease_id, out):
+            self.leases[lease_id].deadlines[row.seq] = self.now + lease_ms
+        return out
+
+    def _open(self, lease_id: int, judged: dict[int, str]) -> list[ModelRow]:
+        done = [seq for seq, word in judged.items() if word == "done"]
+        return [self.rows[seq] for seq in done if self.leases[lease_id].seqs[seq] == "open"]
+
+    def purge(self) -> Answer:
+        for row in self.rows.values():
+            if row.state in ("live", "kept"):
+                self._end(row, "purged")
+        self.floor = self.purged = self.last
+        return self.last
+
+    # --- Followers ----------------------------------------------------------------------------
+
+    def retain_floor(self) -> int:
+        return min((c.seq for c in self.cursors.values() if c.retain), default=self.last)
+
+    def _pass(self) -> None:
+        for row in self.rows.values():
+            if row.state == "kept" and row.seq <= self.retain_floor():
+                row.state = "settled"
+
+    def open_cursor(self, name: str, start: int, *, retain: bool) -> Answer:
+        """`start` is the seq after which it begins, -1 for the end."""
+        if name not in self.cursors:
+            self._put_cursor(name, start, retain=retain)
+        elif self.cursors[name].retain != retain:
+            return "Exists"
+        return self.cursors[name].seq
+
+    def _put_cursor(self, name: str, start: int, *, retain: bool) -> None:
+        self.cursor_id += 1
+        seq = self.last if start < 0 else start
+        self.cursors[name] = ModelCursor(self.cursor_id, retain, seq, seq, seq)
+
+    def next(self, name: str, after: int, pin_ms: int) -> Answer:
+        cursor = self.cursors.get(name)
+        if cursor is None:
+            return "NotFound"
+        boundary = cursor.start if cursor.seq < cursor.end else cursor.seq
+        pin = self.pins.get(cursor.pin)
+        place = max(cursor.seq, after if after <= self.last else 0)
+        if pin and pin.rows is not None and pin.boundary == after > cursor.seq:
+            boundary = after
+        goes_on = pin is not None and pin.rows is not None and pin.boundary > place
+        floor = pin.floor if pin and goes_on else self.floor
+        if 0 < place < floor:
+            return "CursorExpired"
+        if self.last <= place:
+            return None
+        if pin and goes_on:
+            pin.deadline = max(pin.deadline, self.now + pin_ms)
+        elif not pin or pin.rows is not None:
+            self.pins.pop(cursor.pin, None)
+            cursor.pin = self.pin(pin_ms, name, retain=cursor.retain)
+        return (cursor.pin, place, boundary)
+
+    def commit(self, name: str, cursor_id: int, seq: int, start: int, end: int) -> Answer:
+        cursor = self.cursors.get(name)
+        if cursor is None or cursor.id != cursor_id:
+            return "NotFound"
+        if not start <= seq <= end <= self.last:
+            return "Invalid"
+        if seq < cursor.seq:
+            return "Stale"
+        pin = self.pins.get(cursor.pin)
+        if seq < end and (pin is None or pin.boundary != end):
+            return "SnapshotExpired"
+        if seq == end:
+            start = seq
+            if pin is not None and pin.rows is not None and pin.boundary <= seq:
+                del self.pins[cursor.pin]
+                cursor.pin = 0
+        elif cursor.seq < cursor.end and start < cursor.end:
+            start = min(start, cursor.start)
+        cursor.seq, cursor.start, cursor.end = seq, start, end
+        if cursor.retain:
+            self._pass()
+        return seq
+
+    def reset(self, name: str, start: int) -> Answer:
+        cursor = self.cursors.get(name)
+        if cursor is None:
+            return "NotFound"
+        self.pins.pop(cursor.pin, None)
+        self._put_cursor(name, start, retain=cursor.retain)
+        self._pass()
+        return self.cursors[name].seq
+
+    def delete_cursor(self, name: str) -> Answer:
+        cursor = self.cursors.pop(name, None)
+        if cursor is not None:
+            self.pins.pop(cursor.pin, None)
+            self._pass()
+        return cursor is not None
+
+    def pin(self, pin_ms: int, cursor: str = "", *, retain: bool = False) -> int:
+        self.pin_id += 1
+        self.pins[self.pin_id] = ModelPin(0, 0, self.now + pin_ms, cursor, retain)
+        return self.pin_id
+
+    def unpin(self, pin: int) -> Answer:
+        found = self.pins.pop(pin, None)
+        if found is not None and found.cursor in self.cursors:
+            cursor = self.cursors[found.cursor]
+            cursor.pin = 0 if cursor.pin == pin else cursor.pin
+        return found is not None
+
+    # --- Time ---------------------------------------------------------------------------------
+
+    def tick(self, remembered_ms: int) -> None:
+        """Pins, remembered leases and deletes that are too old go."""
+        for number, pin in list(self.pins.items()):
+            if pin.rows is not None and pin.deadline <= self.now:
+                self.unpin(number)
+        for lease_id, lease in list(self.leases.items()):
+            if lease.ended and lease.ended + remembered_ms <= self.now:
+                del self.leases[lease_id]
+        for row in self.rows.values():
+            seen = row.seq <= self.retain_floor()
+            due = (row.time // 1000 + 1) * 1000 + self.keep_deletes_ms <= self.now
+            if row.body is None and row.state == "live" and due and seen:
+                self._end(row, "expired")
+                self.floor = max(self.floor, row.seq)

@@ -1,0 +1,330 @@
+"""Transcripts: commands as text in, answers and changes as text out.
+
+A transcript begins with a sentence of purpose (lines that begin with `#`), then has one line per
+batch: commands, joined by ` & ` where they are decided together. After `---` comes what happened.
+
+Rows are written `body`, `key=body`, `key!` (a delete), with headers `key=body{name:value,...}`.
+Some words steer the group itself instead of asking something of a queue: `wait 5s`, `hold` (commit
+later), `fold`, `crash`, `take_over B 7` (a new history, after the first seven entries), `read`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.core.block import Block
+from millrace.core.commands import (
+    Command,
+    CommitCursor,
+    Configure,
+    CreateQueue,
+    DeleteCursor,
+    DeleteQueue,
+    DropStage,
+    Explain,
+    Extend,
+    Lease,
+    NextSnapshot,
+    Numbered,
+    OpenCursor,
+    Pin,
+    ProducerMode,
+    Publish,
+    PublishStaged,
+    Purge,
+    Release,
+    ResetCursor,
+    Settle,
+    SnapshotRef,
+    Stage,
+    Tick,
+    Transaction,
+    Unpin,
+)
+from millrace.core.decide import queue_key
+from millrace.core.fold import Reader
+from millrace.core.model import (
+    CATALOG,
+    LeaseId,
+    Message,
+    Position,
+    QueueSpec,
+    Seq,
+    ShardId,
+    Start,
+)
+from millrace.testing.group import Group, Result, history_named
+from millrace.testing.wording import say_answer, say_batch, say_counts, say_rows, seqs_of
+
+Ask = tuple[ShardId, Command]
+SPACE = "default"
+DIVIDER = "---"
+
+
+def run(text: str) -> str:
+    """The transcript with what happens now after its divider."""
+    given = text.partition(f"\n{DIVIDER}\n")[0].rstrip("\n")
+    play = Play()
+    out: list[str] = []
+    for line in given.splitlines():
+        if line.strip() and not line.startswith("#"):
+            out += [f"> {line}", *play.do(line)]
+    return "\n".join([given, DIVIDER, *out]) + "\n"
+
+
+class Play:
+    """A group that is driven by text."""
+
+    def __init__(self) -> None:
+        self.group = Group()
+        self._names: dict[ShardId, str] = {CATALOG: "catalog"}
+        self._refs: dict[tuple[str, str], SnapshotRef] = {}
+
+    def do(self, line: str) -> list[str]:
+        """Do one line; returns what is to be said about it."""
+        out = self._steer(line.split())
+        if out is None:
+            out = self._ask([part.split() for part in line.split(" & ")])
+        if not self.group.pending:
+            self.group.check()
+        return out
+
+    def _ask(self, parts: list[list[str]]) -> list[str]:
+        asks = [self._command(words) for words in parts]
+        before = len(self.group.log) + len(self.group.pending)
+        answers = self.group.ask(*asks)
+        for words, answer in zip(parts, answers, strict=True):
+            self._notice(words, answer)
+        out = [line for answer in answers for line in say_answer(answer, self.group.now)]
+        entries = [*self.group.committed(), *self.group.pending]
+        for entry in entries[before:]:
+            for batch in entry.batches:
+                out += say_batch(batch, self._names.get(batch.shard, "?"))
+        return out
+
+    def _notice(self, words: list[str], answer: Result) -> None:
+        if words[0] == "create" and not isinstance(answer, Exception):
+            self._names[self._shard(words[1])] = words[1]
+        if words[0] == "next" and isinstance(answer, SnapshotRef):
+            self._refs[words[1], words[2]] = answer
+
+    # --- Words that ask -----------------------------------------------------------------------
+
+    def _shard(self, name: str) -> ShardId:
+        catalog = self.group.view(CATALOG)
+        assert catalog is not None
+        cell = catalog.queues.get(queue_key(SPACE, name))
+        if cell is not None:
+            return ShardId(cell.shards[0])
+        gone = [shard for shard, known in self._names.items() if known == name]
+        return gone[-1] if gone else ShardId(99)
+
+    def _command(self, words: list[str]) -> Ask:
+        if words[0] == "transaction":
+            # Its parts are joined by " | ".
+            parts = [part.split() for part in " ".join(words[1:]).split(" | ")]
+            return CATALOG, Transaction(tuple(self._command(part) for part in parts))  # type: ignore[misc]
+        verb, name, rest = words[0], words[1], words[2:]
+        options = dict(word.split(":", 1) for word in rest if _is_option(word))
+        plain = [word for word in rest if not _is_option(word)]
+        if verb in ("create", "delete"):
+            return CATALOG, (
+                CreateQueue(SPACE, name, _spec(plain, options))
+                if verb == "create"
+                else DeleteQueue(SPACE, name)
+            )
+        return self._shard(name), self._shard_command(verb, name, plain, options)
+
+    def _shard_command(
+        self, verb: str, name: str, words: list[str], options: dict[str, str]
+    ) -> Command:
+        match verb:
+            case "configure":
+                return Configure(_spec(words, options))
+            case "publish":
+                return Publish(_rows(words), _numbered(options))
+            case "block":
+                return Publish(Block.of_messages(_rows(words)), _numbered(options))
+            case "lease":
+                return Lease(int(words[0]), millis(options.get("for", "30s")))
+            case "settle" | "release" | "extend":
+                return self._leased_command(verb, words, options)
+            case "purge":
+                return Purge()
+            case "explain":
+                return Explain(Seq(int(words[0])))
+            case "stage":
+                return Stage(words[0], Block.of_messages(_rows(words[1:])))
+            case "publish_staged":
+                return PublishStaged(tuple(words), _numbered(options))
+            case "drop":
+                return DropStage(words[0])
+            case "tick":
+                return Tick()
+            case _:
+                return self._follow_command(verb, name, words, options)
+
+    def _leased_command(self, verb: str, words: list[str], options: dict[str, str]) -> Command:
+        lease, seqs = LeaseId(int(words[0])), seqs_of(words[1])
+        history = self._history(options, self.group.history)
+        if verb == "settle":
+            return Settle(lease, seqs, history)
+        if verb == "release":
+            return Release(lease, seqs, history, "failed" in words)
+        return Extend(lease, seqs, history, millis(options["for"]))
+
+    def _follow_command(
+        self, verb: str, name: str, words: list[str], options: dict[str, str]
+    ) -> Command:
+        match verb:
+            case "cursor":
+                return OpenCursor(words[0], _start(words[1]), "retain" in words)
+            case "next":
+                return NextSnapshot(
+                    words[0],
+                    self._cursor_id(name, words[0], options),
+                    int(options.get("after", 0)),
+                    millis(options.get("for", "60s")),
+                    self._history(options, b""),
+                )
+            case "commit":
+                return CommitCursor(
+                    words[0],
+                    self._cursor_id(name, words[0], options),
+                    self._position(name, words, options),
+                )
+            case "reset":
+                return ResetCursor(words[0], _start(words[1]))
+            case "forget":
+                return DeleteCursor(words[0])
+            case "pin":
+                return Pin(millis(options.get("for", "60s")))
+            case "unpin":
+                return Unpin(int(words[0]))
+            case _:
+                raise ValueError(f"no such word: {verb}")
+
+    def _history(self, options: dict[str, str], otherwise: bytes) -> bytes:
+        return history_named(options["of"]) if "of" in options else otherwise
+
+    def _cursor_id(self, name: str, cursor: str, options: dict[str, str]) -> int:
+        view = self.group.view(self._shard(name))
+        cell = view.cursors.get(cursor) if view else None
+        return int(options.get("id", cell.id if cell else 0))
+
+    def _position(self, name: str, words: list[str], options: dict[str, str]) -> Position:
+        """Within the snapshot that the cursor was given last, unless another one is named."""
+        ref = self._refs.get((name, words[0]))
+        start, end = (ref.start, ref.boundary) if ref else (0, 0)
+        return Position(
+            self._history(options, self.group.history),
+            int(words[1]) if len(words) > 1 else end,
+            int(options.get("start", start)),
+            int(options.get("end", end)),
+        )
+
+    # --- Words that steer ----------------------------------------------------------------------
+
+    def _steer(self, words: list[str]) -> list[str] | None:
+        """Do what is asked of the group itself; None if it is not."""
+        group = self.group
+        match words:
+            case ["wait", time]:
+                group.now += millis(time)
+            case ["hold"]:
+                group.hold = True
+            case ["fold"]:
+                group.fold()
+                group.hold = False
+            case ["fold", count]:
+                group.fold(int(count))
+            case ["crash"]:
+                group.crash()
+            case ["take_over", history]:
+                group.take_over(history)
+            case ["take_over", history, upto]:
+                group.take_over(history, int(upto))
+            case ["read", name, *rest]:
+                return self._read(self._shard(name), rest)
+            case ["counts", name]:
+                meta = group.store.meta(self._shard(name))
+                return say_counts(meta) if meta else ["no such queue"]
+            case ["log"]:
+                return [f"{len(group.log)} entries"]
+            case _:
+                return None
+        return []
+
+    def _read(self, shard: ShardId, words: list[str]) -> list[str]:
+        options = dict(word.split(":", 1) for word in words if ":" in word)
+        meta = self.group.store.meta(shard)
+        reader = Reader(int(options["pin"]) if "pin" in options else None, "retain" in words)
+        upto = int(options.get("upto", meta.last_seq if meta else 0))
+        return say_rows(self.group.store.scan(shard, int(options.get("after", 0)), upto, reader))
+
+
+# --- Small words -------------------------------------------------------------------------------
+
+_OPTIONS = (
+    "producer",
+    "number",
+    "mode",
+    "after",
+    "for",
+    "of",
+    "id",
+    "start",
+    "end",
+    "keep_deletes",
+)
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _is_option(word: str) -> bool:
+    return word.partition(":")[0] in _OPTIONS and ":" in word
+
+
+def millis(word: str) -> int:
+    """A time with its unit, as 30s or 7d."""
+    number = word.rstrip("msd" if word.endswith("ms") else "smhd")
+    return int(number) * _UNITS[word[len(number) :]]
+
+
+def _start(word: str) -> Start | int:
+    return int(word) if word.isdigit() else Start(word)
+
+
+def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
+    return QueueSpec(
+        keyed="keyed" in words,
+        retention="log" if "log" in words else "work",
+        keep_deletes_ms=millis(options.get("keep_deletes", "1d")),
+    )
+
+
+def _numbered(options: dict[str, str]) -> Numbered | None:
+    if "producer" not in options:
+        return None
+    modes: dict[str, ProducerMode] = {"dense": "dense", "rising": "rising", "range": "range"}
+    return Numbered(
+        options["producer"],
+        int(options["number"]),
+        modes[options.get("mode", "dense")],
+        int(options.get("after", 0)),
+    )
+
+
+def _rows(words: Sequence[str]) -> tuple[Message, ...]:
+    return tuple(_message(word) for word in words)
+
+
+def _message(word: str) -> Message:
+    text, _, rest = word.partition("{")
+    headers = tuple(
+        (name, value.encode())
+        for name, _, value in (pair.partition(":") for pair in rest.rstrip("}").split(",") if pair)
+    )
+    if text.endswith("!"):
+        return Message(None, text[:-1].encode() or None, headers)
+    key, found, body = text.rpartition("=")
+    return Message(body.encode(), key.encode() if found else None, headers)

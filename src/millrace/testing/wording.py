@@ -1,0 +1,294 @@
+"""Answers, changes and rows in words that stay the same from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from millrace.core.block import Block
+from millrace.core.changes import Batch
+from millrace.core.codec import decode_cell
+from millrace.core.commands import (
+    Explanation,
+    Leased,
+    Outcome,
+    Published,
+    QueueRef,
+    SnapshotRef,
+)
+from millrace.core.fold import ShardMeta
+from millrace.core.model import (
+    CatalogCell,
+    Cell,
+    CursorCell,
+    Death,
+    DeletesCell,
+    Kind,
+    LeaseCell,
+    PinCell,
+    Pointers,
+    Position,
+    ProducerCell,
+    QueueCell,
+    QueueSpec,
+    StageCell,
+    TakeoverCell,
+    unpack_seqs,
+)
+from millrace.core.view import number
+from millrace.errors import MillraceError
+from millrace.testing.group import START_MS, Result, numbers
+
+# --- Answers -----------------------------------------------------------------------------------
+
+
+def say_answer(answer: Result, now: int) -> list[str]:
+    """An answer, a line for each thing that it says."""
+    match answer:
+        case MillraceError():
+            return [_error(answer)]
+        case tuple():
+            return [line for part in answer for line in say_answer(part, now)]
+        case bool():
+            return ["yes" if answer else "no"]
+        case None:
+            return ["nothing"]
+        case int():
+            return [str(answer)]
+        case Published():
+            return [_published(answer)]
+        case Leased():
+            return [_leased(answer)]
+        case Outcome():
+            return _outcome(answer)
+        case SnapshotRef():
+            return [_snapshot(answer)]
+        case QueueRef():
+            return [f"shard {answer.shards[0]}{', made' if answer.made else ''}"]
+        case Explanation():
+            return [_explanation(answer)]
+        case QueueSpec() | CatalogCell() | CursorCell():
+            return [say_cell(answer)]
+
+
+def _error(error: MillraceError) -> str:
+    return f"{type(error).__name__}: {error.message}"
+
+
+def _published(answer: Published) -> str:
+    if answer.first is None:
+        return "repeated, its seqs forgotten"
+    last = answer.first + answer.count - 1
+    where = f"seq {answer.first}" if answer.count == 1 else f"seqs {answer.first}-{last}"
+    return f"{where}, repeated" if answer.repeated else where
+
+
+def _leased(answer: Leased) -> str:
+    if not answer.seqs:
+        return "nothing to lease"
+    counts = "".join(
+        f", {seq} delivered {deliveries}x failed {failures}x"
+        for seq, (deliveries, failures) in answer.counts.items()
+    )
+    return f"lease {answer.lease}: {numbers(answer.seqs)} {_until(answer.deadline_ms)}{counts}"
+
+
+def _outcome(answer: Outcome) -> list[str]:
+    until = f" {_until(answer.deadline_ms)}" if answer.deadline_ms else ""
+    done = [f"done: {numbers(answer.done)}{until}"] if answer.done else []
+    return done + [f"{seq}: {_error(error)}" for seq, error in sorted(answer.refused.items())]
+
+
+def _snapshot(ref: SnapshotRef) -> str:
+    retain = ", kept rows too" if ref.retain else ""
+    start = f", begun at {ref.start}" if ref.start != ref.after else ""
+    return f"pin {ref.pin}: ({ref.after}, {ref.boundary}] as of batch {ref.index}{start}{retain}"
+
+
+def _explanation(answer: Explanation) -> str:
+    out = f"{answer.seq} is {answer.state}"
+    if answer.lease is not None:
+        out += f", lease {answer.lease}"
+        out += f", delivered {answer.deliveries}x failed {answer.failures}x"
+    if answer.until_ms is not None:
+        out += f", {_until(answer.until_ms)}"
+    return out + (f", superseded by {answer.superseded_by}" if answer.superseded_by else "")
+
+
+def _time(time_ms: int) -> str:
+    return f"{(time_ms - START_MS) / 1000:g}s"
+
+
+def _until(time_ms: int) -> str:
+    return f"until {_time(time_ms)}"
+
+
+# --- Changes -----------------------------------------------------------------------------------
+
+
+def say_batch(batch: Batch, shard: str) -> list[str]:
+    """A batch, a line for each change."""
+    return [
+        f"{shard} {batch.index} at {_time(batch.time_ms)}",
+        *(f"  {line}" for line in _changes(batch)),
+    ]
+
+
+def _changes(batch: Batch) -> Iterator[str]:
+    changes = batch.changes
+    blocks = iter(batch.blocks)
+    if changes.made:
+        yield "made keyed" if changes.made == 3 else "made"
+    for first in changes.firsts:
+        yield f"rows from {first}: {_block(next(blocks))}"
+    for name, count in changes.staged:
+        for _ in range(count):
+            yield f"staged {name}: {_block(next(blocks))}"
+    for name, first, count in changes.published:
+        yield f"stage {name} is {numbers(range(first, first + count))}"
+    for name in changes.unstaged:
+        yield f"stage {name} dropped"
+    for why, seqs in changes.died.items():
+        yield f"{Death(why).name.lower()} {numbers(unpack_seqs(seqs))}"
+    if changes.passed:
+        yield f"passed up to {changes.passed}"
+    if changes.settled:
+        yield f"kept {numbers(unpack_seqs(changes.settled))}"
+    if changes.purged:
+        yield f"purged up to {changes.purged}"
+    for pin in changes.unpinned:
+        yield f"unpinned {pin}"
+    for pin in changes.pinned:
+        yield f"pinned {pin}"
+    for kind, key, value in changes.cells:
+        yield f"{_cell_name(Kind(kind), key)} {_cell_value(Kind(kind), value)}"
+    if changes.dropped:
+        yield "dropped"
+
+
+def _block(block: Block) -> str:
+    return " ".join(
+        _row(row.key, row.body, row.headers) for row in block.rows(0, block.count, 0, 0)
+    )
+
+
+def _row(key: bytes | None, body: bytes | None, headers: Iterable[tuple[str, bytes]]) -> str:
+    name = "" if key is None else key.decode()
+    pairs = ",".join(f"{header}:{value.decode()}" for header, value in headers)
+    value = f"{name}!" if body is None else f"{name}={body.decode()}" if name else body.decode()
+    return value + (f"{{{pairs}}}" if pairs else "")
+
+
+def _cell_name(kind: Kind, key: bytes) -> str:
+    if kind in (Kind.LEASE, Kind.PIN, Kind.DELETES):
+        return f"[{kind.name.lower()} {number(key)}]"
+    text = key.decode().replace("\0", "/")
+    return f"[{kind.name.lower()} {text}]" if text else f"[{kind.name.lower()}]"
+
+
+def _cell_value(kind: Kind, value: bytes | None) -> str:
+    return "gone" if value is None else say_cell(decode_cell(kind, value))
+
+
+def say_cell(cell: Cell) -> str:
+    """What a cell holds, without what is as it always is."""
+    match cell:
+        case QueueSpec():
+            keyed = "keyed " if cell.keyed else ""
+            return f"{keyed}{cell.retention}, deletes kept {cell.keep_deletes_ms / 1000:g}s"
+        case Pointers():
+            return (
+                f"next {cell.next}, lease {cell.lease}, pin {cell.pin}, cursor {cell.cursor}, "
+                f"floor {cell.floor}"
+            )
+        case LeaseCell():
+            return _lease(cell)
+        case ProducerCell():
+            recent = " ".join(f"{n}:{first}+{count}" for n, first, count in cell.recent)
+            return f"{cell.mode} at {cell.last}, {_time(cell.time_ms)}, answers {recent}"
+        case CursorCell():
+            return _cursor(cell)
+        case PinCell():
+            whose = f" for {cell.cursor}" if cell.cursor else ""
+            retain = ", kept rows too" if cell.retain else ""
+            return (
+                f"batch {cell.index}, boundary {cell.boundary}, floor {cell.floor}, "
+                f"{_until(cell.deadline_ms)}{whose}{retain}"
+            )
+        case StageCell():
+            return f"{cell.rows} rows since {_time(cell.time_ms)}"
+        case DeletesCell():
+            return numbers(unpack_seqs(cell.seqs))
+        case TakeoverCell():
+            return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
+        case QueueCell():
+            return f"shard {cell.shards[0]}"
+        case CatalogCell():
+            return f"newest shard {cell.shard}"
+
+
+def _lease(cell: LeaseCell) -> str:
+    sets = {
+        "open": cell.open,
+        "freed": cell.freed,
+        "settled": cell.settled,
+        "overtaken": cell.overtaken,
+        "superseded": cell.superseded,
+    }
+    out = [_until(cell.deadline_ms)]
+    out += [f"{name} {numbers(unpack_seqs(seqs))}" for name, seqs in sets.items() if seqs]
+    out += [f"{seq} {_until(deadline)}" for seq, deadline in cell.deadlines.items()]
+    out += [
+        f"{seq} delivered {deliveries}x failed {failures}x"
+        for seq, (deliveries, failures) in cell.counts.items()
+    ]
+    return ", ".join(out) + (f", ended {_time(cell.ended_ms)}" if cell.ended_ms else "")
+
+
+def _cursor(cell: CursorCell) -> str:
+    out = f"id {cell.id} at {_position(cell.position)}, moved {_time(cell.moved_ms)}"
+    out += ", retains" if cell.retain else ""
+    out += f", pin {cell.pin}" if cell.pin else ""
+    return out + (", dropped" if cell.dropped else "")
+
+
+def _position(position: Position) -> str:
+    where = f"{_history(position.history)}:{position.seq}"
+    if position.seq == position.snapshot_start == position.snapshot_end:
+        return where
+    return f"{where} in ({position.snapshot_start}, {position.snapshot_end}]"
+
+
+def _history(history: bytes) -> str:
+    return history.rstrip(b".").decode()
+
+
+# --- What a store holds --------------------------------------------------------------------------
+
+
+def say_rows(batches: Iterable[pa.RecordBatch]) -> list[str]:
+    """Rows by seq, on one line."""
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    out = [
+        f"{row['seq']}:"
+        + _row(row["key"], row["value"], [(h["name"], h["value"]) for h in row["headers"] or ()])
+        for row in rows
+    ]
+    return [" ".join(out) or "no rows"]
+
+
+def say_counts(meta: ShardMeta) -> list[str]:
+    """The counters of a shard that are not 0."""
+    died = ", ".join(f"{meta.died[why]} {why.name.lower()}" for why in Death if meta.died[why])
+    return [f"{meta.published} published = {meta.live} live" + (f" + {died}" if died else "")]
+
+
+def seqs_of(text: str) -> BitMap64:
+    """The seqs that `numbers` wrote."""
+    out = BitMap64()
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        out.add_range(int(low), int(high or low) + 1)
+    return out
