@@ -5,7 +5,6 @@ Each test names the disaster that its rule prevents.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -36,12 +35,6 @@ def of_epoch(journal: Journal, epoch: int, first: int, texts: Sequence[bytes]) -
     for entry in entries:
         entry.epoch = Epoch(epoch)
     return entries
-
-
-async def turn() -> None:
-    """Let the loop do what it can without the lane."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 # --- L1: a record is what is synced together, not what commits together ---------------------------
@@ -363,7 +356,7 @@ def test_an_entry_that_commits_while_it_is_written_again_keeps_its_place() -> No
         append(b, b"keeps the writer busy")
         again = [world.writer.write_again(B), world.writer.write_again(A)]
         world.lane.step()
-        await turn()
+        await world.turn()
         assert world.lane.waits(), "it is being written"
         a.commit(2)
         assert world.ledger.bodies(A) == [b"0", b"1"], "`fold` has looked at the places"

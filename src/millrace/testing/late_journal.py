@@ -53,6 +53,8 @@ class LateJournal:
         self._suffixes = writer.suffixes
         self._suffixes.track(group, applied)
         self._accepted = self._suffixes.last(group)
+        self.last = self._accepted
+        """The index of the last entry, once all that was asked for is written."""
         self._committed_index = self._suffixes.applied(group)
         self._rolling_back = 0
         self._ended: Fatal | None = None
@@ -75,11 +77,11 @@ class LateJournal:
             raise Full("the group is rolling back; send again", field="journal")
         if entry.index != self._accepted + 1:
             raise Fatal(f"entry {entry.index} cannot follow entry {self._accepted}")
-        self._accepted = entry.index
+        self._accepted = self.last = entry.index
         try:
             self._writer.submit(entry, _nobody, self._lose, alone=alone, reserve=reserve)
         except MillraceError:
-            self._accepted = Index(entry.index - 1)
+            self._accepted = self.last = Index(entry.index - 1)
             raise
 
     def next_index(self) -> Index:
@@ -97,6 +99,7 @@ class LateJournal:
     def commit(self, upto: int | None = None, *, is_written: bool = True) -> Index:
         """Commit what is synced, up to an index, and tell; return the commit point.
 
+        Nothing is committed during a rollback: it may be what is being taken back.
         `is_written`: the commit point goes into the log, with the next record. Without it a restart
         has to learn of it from elsewhere, unless a checkpoint has it.
         """
@@ -104,6 +107,8 @@ class LateJournal:
         assert self._committed is not None
         before = self._committed_index
         for held in self._suffixes.held(self.group):
+            if self._rolling_back:
+                break
             if upto is not None and held.entry.index > upto:
                 break
             self._committed_index = held.entry.index
@@ -123,8 +128,11 @@ class LateJournal:
 
         They need not be synced together: each voids what it replaces, and all that came after it.
         """
-        self._check_uncommitted(entries[0].index - 1)
-        return [self._submit(entry) for entry in entries][-1]
+        futures: list[asyncio.Future[None]] = []
+        for entry in entries:
+            self._check_uncommitted(entry.index - 1)
+            futures.append(self._submit(entry))
+        return futures[-1]
 
     def remember(self, term: int, vote: int) -> asyncio.Future[None]:
         """Write down term and vote; nobody may hear of them before this is done."""
@@ -152,10 +160,10 @@ class LateJournal:
         self._writer.check_owner(self.group, self.epoch)
 
     def _check_uncommitted(self, after: int) -> None:
-        if not self._committed_index <= after <= self._accepted:
+        if not self._committed_index <= after <= self.last:
             raise Fatal(
                 f"entries after {after} cannot be taken back: {self._committed_index} is committed "
-                f"and {self._accepted} the last one"
+                f"and {self.last} the last one"
             )
 
     def _note(self, kind: EntryKind, index: Index, fact: bytes = b"") -> asyncio.Future[None]:
@@ -191,6 +199,8 @@ class LateJournal:
         except MillraceError:
             self._rolling_back -= rolls_back
             raise
+        if rolls_back:
+            self.last = entry.index
         return told
 
     def _roll_back(self) -> None:
@@ -213,7 +223,7 @@ class LateJournal:
                     self._failed(error)
             return
         # What is in the log stays; only what was on its way to it is gone.
-        last = self._suffixes.last(self.group)
+        last = self.last = self._suffixes.last(self.group)
         if self._accepted > last:
             self._accepted = last
             if self._dropped is not None:
