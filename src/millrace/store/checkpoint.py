@@ -45,6 +45,7 @@ from millrace.store.tables import (
     part_count,
     part_keys,
     parts,
+    shard_of,
     shard_range,
     stage_key,
     stages_range,
@@ -279,16 +280,19 @@ class Checkpoint:
         Raises:
             Fatal: something does; nothing was committed.
         """
-        homes = set(self._frozen.overlay.homes)
+        frozen = self._frozen
+        homes = set(frozen.overlay.homes)
+        # What the index still holds of shards that ended, nobody can ask for.
+        ended = {*frozen.overlay.dropped, *frozen.reclaiming}
         writes = self._writes[Table.BLOCKS]
         for sealed, home in homes:
             low, high = extents_range(home, sealed=sealed)
             for key, last in self._all(low, high):
                 for block, value in self._all(extent_low(key), last + b"\0"):
                     stays = writes.get(block, value)
-                    if stays is not None:
+                    if stays is not None and shard_of(block) not in ended:
                         self._check_place(block, decode_place(stays), (sealed, home))
-        for part in self._frozen.overlay.shards.values():
+        for part in frozen.overlay.shards.values():
             for first, place in part.rows[1].items():
                 if (place.sealed, place.home) in homes:
                     self._check_place(number_bytes(first), place, (place.sealed, place.home))

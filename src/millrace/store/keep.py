@@ -29,7 +29,7 @@ from millrace.store.place import Place, republished
 from millrace.store.reading import Reading
 from millrace.store.sealed import FOLDER, file_name
 from millrace.store.sealplan import Home, SealPlan, SealResult, ShardNote
-from millrace.store.tables import extent_low, extents_range, number_of, stage_of
+from millrace.store.tables import extent_low, extents_range, shard_of
 
 
 class Keeping:
@@ -199,7 +199,7 @@ class Keeping:
         if not homes:
             return None
         extents = [extent for home in homes for extent in self._extents(home)]
-        shards = {shard for low, _ in extents for shard in [_shard_of(low)]}
+        shards = {shard_of(low) for low, _ in extents}
         notes = {
             shard: self._note(state)
             for shard in sorted(shards)
@@ -353,8 +353,3 @@ class Keeping:
 
 def _spot(place: Place) -> tuple[bool, int, int]:
     return place.sealed, place.home, place.offset
-
-
-def _shard_of(key: bytes) -> int:
-    stage = stage_of(key)
-    return stage[0] if stage is not None else number_of(key[:8])

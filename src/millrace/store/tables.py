@@ -158,6 +158,11 @@ def stage_of(key: bytes) -> tuple[int, str, int] | None:
     return shard ^ _TOP, key[8:-9].decode(), number_of(key[-8:])
 
 
+def shard_of(key: bytes) -> int:
+    """Whose block it is, staged or visible."""
+    return number_of(key[:8]) & ~_TOP
+
+
 def extents_range(home: int, *, sealed: bool) -> tuple[bytes, bytes]:
     prefix = _EXTENTS + (b"\2" if sealed else b"\1")
     return prefix + _NUMBER.pack(home), prefix + _NUMBER.pack(home + 1)
