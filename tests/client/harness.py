@@ -23,6 +23,9 @@ SECONDS_MAX = 60
 SMALL = Settings(segment_bytes=1024 * 1024)
 """Segments that are made in a moment."""
 
+LARGE = Settings(segment_bytes=32 * 1024 * 1024, log_segments_free=1)
+"""Segments that hold the largest message."""
+
 
 def run(test: Coroutine[object, object, T]) -> T:
     """Run a test to its end, or fail it when that does not come."""

@@ -189,7 +189,9 @@ class Block:
         try:
             lists = batch.column("headers").cast(SCHEMA.field("headers").type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise Invalid(f"the column 'headers' is no list of (name, value): {error}") from error
+            raise Invalid(
+                f"the column 'headers' is no list of (name, value): {error}", field="headers"
+            ) from error
         pairs = cast(pa.StructArray, lists.flatten())  # type: ignore[attr-defined]
         return cls(
             batch.num_rows,
