@@ -1,0 +1,6 @@
+"""`python -m millrace.cli`."""
+
+from millrace.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="millrace")

@@ -1,0 +1,333 @@
+"""Entries, batches, changes and cells in words.
+
+Everything is said twice: as fields for JSON, complete but for bodies, and as a line of text. What
+authenticates receipts is said in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from pyroaring import BitMap64
+
+from millrace.cli.show import (
+    Fields,
+    Value,
+    escaped,
+    ranges,
+    ranges_text,
+    shortened,
+    shown_bytes,
+    size_text,
+    time_text,
+)
+from millrace.core.block import Block
+from millrace.core.changes import Batch, Entry, EntryKind
+from millrace.core.codec import decode_cell
+from millrace.core.model import (
+    CatalogCell,
+    Cell,
+    CursorCell,
+    Death,
+    DeletesCell,
+    Kind,
+    LeaseCell,
+    PinCell,
+    Pointers,
+    ProducerCell,
+    QueueCell,
+    QueueSpec,
+    Row,
+    StageCell,
+    TakeoverCell,
+    unpack_seqs,
+)
+from millrace.errors import Corrupt
+
+NUMBERED = frozenset({Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.TAKEOVER})
+"""Kinds of cells whose keys are numbers."""
+
+# --- Cells ---------------------------------------------------------------------------------------
+
+
+def kind_name(kind: int) -> str:
+    """A cell's kind as users name it."""
+    try:
+        return Kind(kind).name.lower()
+    except ValueError:
+        return f"kind-{kind}"
+
+
+def cell_key(kind: int, key: bytes) -> str:
+    """A cell's key: a number, a name, or nothing where there is one of a kind."""
+    if kind in NUMBERED and len(key) == 8:
+        return str(int.from_bytes(key, "big"))
+    if kind == Kind.QUEUE:
+        return escaped(key.replace(b"\0", b"/"))
+    return escaped(key)
+
+
+def cell_fields(kind: int, value: bytes) -> Fields:
+    """What a cell says.
+
+    Raises:
+        Corrupt: it does not decode.
+    """
+    if kind not in Kind.__members__.values():
+        raise Corrupt(f"a cell has the unknown kind {kind}")
+    return _fields(decode_cell(Kind(kind), value))
+
+
+def _fields(cell: Cell) -> Fields:
+    match cell:
+        case QueueSpec():
+            return {
+                "keyed": cell.keyed,
+                "retention": cell.retention,
+                "keep_deletes_ms": cell.keep_deletes_ms,
+            }
+        case Pointers():
+            return {
+                "next": cell.next,
+                "lease": cell.lease,
+                "pin": cell.pin,
+                "cursor": cell.cursor,
+                "floor": cell.floor,
+            }
+        case LeaseCell():
+            return _lease_fields(cell)
+        case ProducerCell():
+            return {
+                "mode": cell.mode,
+                "last": cell.last,
+                "time_ms": cell.time_ms,
+                "recent": [list(answer) for answer in cell.recent],
+            }
+        case CursorCell():
+            position = cell.position
+            return {
+                "id": cell.id,
+                "retain": cell.retain,
+                "history": position.history.hex(),
+                "seq": position.seq,
+                "snapshot_start": position.snapshot_start,
+                "snapshot_end": position.snapshot_end,
+                "moved_ms": cell.moved_ms,
+                "pin": cell.pin,
+                "dropped": cell.dropped,
+            }
+        case PinCell():
+            return {
+                "index": cell.index,
+                "boundary": cell.boundary,
+                "floor": cell.floor,
+                "deadline_ms": cell.deadline_ms,
+                "cursor": cell.cursor,
+                "retain": cell.retain,
+            }
+        case StageCell():
+            return {"rows": cell.rows, "bytes": cell.bytes, "time_ms": cell.time_ms}
+        case DeletesCell():
+            return {"seqs": ranges(unpack_seqs(cell.seqs))}
+        case TakeoverCell():
+            return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
+        case QueueCell():
+            return {"shards": list(cell.shards)}
+        case CatalogCell():
+            # Whoever has the secret can forge receipts.
+            return {"shard": cell.shard, "secret_bytes": len(cell.secret)}
+        case _:
+            assert_never(cell)
+
+
+def _lease_fields(cell: LeaseCell) -> Fields:
+    sets = {
+        "open": cell.open,
+        "freed": cell.freed,
+        "settled": cell.settled,
+        "overtaken": cell.overtaken,
+        "superseded": cell.superseded,
+    }
+    return {
+        "index": cell.index,
+        "deadline_ms": cell.deadline_ms,
+        "ended_ms": cell.ended_ms,
+        **{name: ranges(unpack_seqs(packed)) for name, packed in sets.items()},
+        "counts": {str(seq): list(pair) for seq, pair in cell.counts.items()},
+        "deadlines_ms": {str(seq): deadline for seq, deadline in cell.deadlines.items()},
+    }
+
+
+def cell_text(fields: Fields) -> str:
+    """A cell's fields on one line; what is empty, zero or false is left out."""
+    return "  ".join(
+        f"{name.removesuffix('_ms')} {_value_text(name, value)}"
+        for name, value in fields.items()
+        if value not in (0, "", [], {}, None)
+    )
+
+
+def _value_text(name: str, value: Value) -> str:
+    if name == "keep_deletes_ms":
+        return f"{value} ms"
+    if name.endswith("_ms") and isinstance(value, int):
+        return time_text(value)
+    if name in ("open", "freed", "settled", "overtaken", "superseded", "seqs"):
+        pairs: list[tuple[int, int]] = value  # type: ignore[assignment]
+        return ranges_text(pairs)
+    if name == "history" and isinstance(value, str):
+        return short_history(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return escaped(str(value))
+
+
+def short_history(history: bytes | str) -> str:
+    """Enough of a history's id to tell it from others."""
+    text = history.hex() if isinstance(history, bytes) else history
+    return f"{text[:8]}…" if text else "-"
+
+
+# --- Rows ----------------------------------------------------------------------------------------
+
+
+def row_fields(row: Row) -> Fields:
+    """A row; its body, key and headers shortened."""
+    return {
+        "seq": row.seq,
+        "time_ms": row.time_ms,
+        "key": shown_bytes(row.key),
+        "headers": [[escaped(name), shown_bytes(value)] for name, value in row.headers],
+        "body": shown_bytes(row.body),
+    }
+
+
+def row_text(row: Row) -> str:
+    """A row's key, headers and body on one line."""
+    parts = [f"key {shortened(row.key)}"] if row.key is not None else []
+    parts += [f"{escaped(name)}={shortened(value)}" for name, value in row.headers]
+    parts.append(shortened(row.body) if row.body is not None else "delete")
+    return "  ".join(parts)
+
+
+# --- Entries -------------------------------------------------------------------------------------
+
+
+def entry_fields(entry: Entry) -> Fields:
+    """An entry with its batches."""
+    fields: dict[str, Value] = {
+        "group": entry.group,
+        "kind": entry.kind.name.lower(),
+        "index": entry.index,
+        "epoch": entry.epoch,
+        "history": entry.history.hex(),
+    }
+    if entry.kind is EntryKind.FACT:
+        fields["fact"] = entry.fact.hex()
+    else:
+        fields["batches"] = [_batch_fields(batch) for batch in entry.batches]
+    return fields
+
+
+def _batch_fields(batch: Batch) -> Fields:
+    changes = batch.changes
+    fields: dict[str, Value] = {
+        "shard": batch.shard,
+        "index": batch.index,
+        "time_ms": batch.time_ms,
+        "made": changes.made,
+        "blocks": [
+            {"first": first, "rows": block.count, "offset": place[0], "length": place[1]}
+            for first, block, place in _blocks(batch)
+        ],
+        "staged": [list(stage) for stage in changes.staged],
+        "published": [list(stage) for stage in changes.published],
+        "unstaged": list(changes.unstaged),
+        "died": {death_name(why): ranges(unpack_seqs(seqs)) for why, seqs in changes.died.items()},
+        "passed": changes.passed,
+        "kept": ranges(unpack_seqs(changes.settled)),
+        "purged": changes.purged,
+        "unpinned": list(changes.unpinned),
+        "pinned": list(changes.pinned),
+        "cells": [
+            {
+                "kind": kind_name(kind),
+                "key": cell_key(kind, key),
+                "value": None if value is None else cell_fields(kind, value),
+            }
+            for kind, key, value in changes.cells
+        ],
+        "dropped": changes.dropped,
+    }
+    always = ("shard", "index", "time_ms")
+    return {name: value for name, value in fields.items() if value or name in always}
+
+
+def _blocks(batch: Batch) -> Iterator[tuple[int | None, Block, tuple[int, int]]]:
+    """Each block's first seq, if it has one yet, and its place in the payload."""
+    firsts: list[int | None] = [*batch.changes.firsts]
+    firsts += [None] * (len(batch.blocks) - len(firsts))
+    return zip(firsts, batch.blocks, batch.places, strict=True)
+
+
+def death_name(why: int) -> str:
+    """Why rows died."""
+    return Death(why).name.lower() if why in Death.__members__.values() else f"death-{why}"
+
+
+def entry_lines(entry: Entry) -> Iterator[str]:
+    """An entry as text, indented below its record."""
+    yield (
+        f"  entry  group {entry.group}  {entry.kind.name.lower()}  index {entry.index}  "
+        f"epoch {entry.epoch}  history {short_history(entry.history)}"
+    )
+    if entry.fact:
+        yield f"    fact {entry.fact.hex()}"
+    for batch in entry.batches:
+        yield (f"    batch  shard {batch.shard}  index {batch.index}  {time_text(batch.time_ms)}")
+        for line in _change_lines(batch):
+            yield f"      {line}"
+
+
+def _change_lines(batch: Batch) -> Iterator[str]:
+    changes = batch.changes
+    if changes.made:
+        yield f"the shard begins{', keyed' if changes.made == 3 else ''}"
+    for first, block, (_, length) in _blocks(batch):
+        seqs = f"{first}-{first + block.count - 1}" if first is not None else "staged"
+        yield f"rows {seqs}: {block.count} in {size_text(length)}, {_first_row(block)}"
+    for stage, count in changes.staged:
+        yield f'stage "{escaped(stage)}" gets {count} blocks'
+    for stage, first, rows in changes.published:
+        yield f'stage "{escaped(stage)}" is published as {first}-{first + rows - 1}'
+    for stage in changes.unstaged:
+        yield f'stage "{escaped(stage)}" is dropped'
+    for why, packed in changes.died.items():
+        yield f"died, {death_name(why)}: {_seqs(packed)}"
+    if changes.passed:
+        yield f"retaining cursors have passed {changes.passed}"
+    if changes.settled:
+        yield f"settled, kept for cursors: {_seqs(changes.settled)}"
+    if changes.purged:
+        yield f"purged up to {changes.purged}"
+    for pin in changes.unpinned:
+        yield f"pin {pin} is dropped"
+    for pin in changes.pinned:
+        yield f"pin {pin} is set"
+    for kind, key, value in changes.cells:
+        name = f"cell {kind_name(kind)} {cell_key(kind, key)}".rstrip()
+        yield f"{name}: {'deleted' if value is None else cell_text(cell_fields(kind, value))}"
+    if changes.dropped:
+        yield "the shard ends"
+
+
+def _first_row(block: Block) -> str:
+    if not block.count:
+        return "none"
+    return f"the first one {row_text(block.rows(0, 1, 0, 0)[0])}"
+
+
+def _seqs(packed: bytes) -> str:
+    found: BitMap64 = unpack_seqs(packed)
+    return ranges_text(ranges(found))

@@ -1,0 +1,132 @@
+"""`millrace dump PATH sealed [FILE]`: the sealed files, or the record batches of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millrace.cli.folder import Damage, Folder, Problem
+from millrace.cli.show import Column, Fields, Output, size_text
+from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS
+from millrace.errors import Corrupt
+from millrace.store.place import RELATIVE
+from millrace.store.sealed import FOLDER, SUFFIX, Line, file_name, file_number, read_lines
+
+FILES = (
+    Column("file", "file"),
+    Column("size", "size", is_number=True),
+    Column("batches", "batches", is_number=True),
+    Column("rows", "rows", is_number=True),
+    Column("shards", "shards"),
+)
+BATCHES = (
+    Column("batch", "batch", is_number=True),
+    Column("shard", "shard", is_number=True),
+    Column("seqs", "seqs"),
+    Column("rows", "rows", is_number=True),
+    Column("flags", "holds"),
+    Column("offset", "offset", is_number=True),
+    Column("length", "length", is_number=True),
+    Column("crc", "checksum"),
+)
+
+_FLAGS = {
+    FLAG_KEYS: "keys",
+    FLAG_HEADERS: "headers",
+    FLAG_DELETES: "deletes",
+    RELATIVE: "staged",
+}
+
+
+def flag_names(flags: int) -> list[str]:
+    """What a block or a record batch holds besides bodies."""
+    return [name for flag, name in _FLAGS.items() if flags & flag]
+
+
+def numbers(folder: Folder) -> list[int]:
+    """The sealed files that are there, known to the index or not."""
+    found = (file_number(name) for name in folder.disk.names(FOLDER))
+    return [number for number in found if number is not None]
+
+
+def dump_sealed(folder: Folder, output: Output, name: str | None) -> None:
+    """Show what the files say of themselves; the index is not asked."""
+    if name is not None:
+        _dump_file(folder, output, _number(folder, name))
+        return
+    damaged: list[str] = []
+
+    def files() -> Iterator[tuple[Fields, Fields]]:
+        for number in numbers(folder):
+            size = (folder.path / file_name(number)).stat().st_size
+            try:
+                lines = read_lines(folder.disk, number)
+            except Corrupt as error:
+                damaged.append(str(error))
+                yield _problem_fields(number, size, str(error))
+                continue
+            shards = sorted({line.shard for line in lines})
+            fields: Fields = {
+                "file": file_name(number),
+                "size": size,
+                "batches": len(lines),
+                "rows": sum(line.rows for line in lines),
+                "shards": shards,
+            }
+            yield fields, {**fields, "size": size_text(size), "shards": _some(shards)}
+
+    if not output.table("file", FILES, files()) and not output.is_json:
+        output.write("file", {}, ["there are no sealed files"])
+    if damaged:
+        raise _damage(damaged[0])
+
+
+def _dump_file(folder: Folder, output: Output, number: int) -> None:
+    try:
+        lines = read_lines(folder.disk, number)
+    except Corrupt as error:
+        raise _damage(str(error)) from error
+    output.table("batch", BATCHES, (_batch(at, line) for at, line in enumerate(lines)))
+
+
+def _batch(at: int, line: Line) -> tuple[Fields, Fields]:
+    fields: Fields = {
+        "batch": at,
+        "shard": line.shard,
+        "first": line.first,
+        "last": line.last,
+        "rows": line.rows,
+        "flags": flag_names(line.flags),
+        "offset": line.offset,
+        "length": line.length,
+        "crc": f"{line.crc:08x}",
+    }
+    texts: Fields = {
+        **fields,
+        "seqs": f"{line.first}-{line.last}",
+        "flags": ", ".join(flag_names(line.flags)) or None,
+    }
+    return fields, texts
+
+
+def _number(folder: Folder, name: str) -> int:
+    """The number of a file, given by its number or its name, with or without folder."""
+    stem = name.removeprefix(f"{FOLDER}/").removesuffix(SUFFIX)
+    known = numbers(folder)
+    if stem.isdecimal() and int(stem) in known:
+        return int(stem)
+    shown = ", ".join(map(str, known[:10])) or "none"
+    raise Problem(f"there is no sealed file {name!r}", f"there are the numbers {shown}")
+
+
+def _problem_fields(number: int, size: int, problem: str) -> tuple[Fields, Fields]:
+    fields: Fields = {"file": file_name(number), "size": size, "problem": problem}
+    return fields, {"file": file_name(number), "size": size_text(size), "shards": "DAMAGED"}
+
+
+def _some(shards: list[int]) -> str:
+    shown = ", ".join(map(str, shards[:8]))
+    return shown if len(shards) <= 8 else f"{shown}, … ({len(shards)} in all)"
+
+
+def _damage(message: str) -> Damage:
+    return Damage(message, "`millrace check` tells which rows it held")
