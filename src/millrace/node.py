@@ -12,6 +12,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,7 +75,10 @@ class Ports:
 
 def real_ports(folder: Path) -> Ports:
     """The machine's own disk, threads, clock and chance; the folder is made if it is missing."""
-    if not folder.exists():
+    if folder.exists():
+        if not folder.is_dir():
+            raise Invalid(f"{folder} is not a folder", field="path")
+    else:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -114,16 +118,17 @@ class Node:
         """
         lock = ports.disk.lock("lock")
         node = cls(ports, settings, lock)
-        try:
-            await node._start()
-        except BaseException:
-            lock.release()
-            raise
+        with ExitStack() as begun:
+            begun.callback(lock.release)
+            await node._start(begun)
+            begun.pop_all()
         return node
 
-    async def _start(self) -> None:
+    async def _start(self, begun: ExitStack) -> None:
+        """Begin everything; `begun` ends what was begun, in case the rest fails."""
         ports, settings = self._ports, self._settings
         cells = ports.cells()
+        begun.callback(cells.close)
         store = DiskStore.open(ports.disk, cells)
         replay = Replay(ports.disk, start=store.replay_mark(), needed_from=store.needed_from())
         entries = [
@@ -135,6 +140,7 @@ class Node:
             segments_free=settings.log_segments_free,
         )
         log = Log.open(replay, shape, chance=ports.chance)
+        begun.callback(log.close)
         store.attach(log)
         recovery = Recovery(
             store.applied, store.facts(), store.fold, commits_when_synced=lambda _: True
@@ -146,6 +152,8 @@ class Node:
         self.reading = ports.lane("millrace-reading")
         self._writing = ports.lane("millrace-log")
         self._caring = ports.lane("millrace-care")
+        for lane in (self.reading, self._writing, self._caring):
+            begun.callback(lane.close)
         self.writer = LogWriter(log, self._writing)
         epoch, history = await self._begin_epoch(recovery)
         journal = LocalJournal(LOCAL, epoch, history, Index(store.applied(LOCAL)), self.writer)
@@ -158,8 +166,8 @@ class Node:
         self._keeper = Keeper(
             log, store, cells, self.writer, self._caring, self._host, recovery.facts, pace
         )
-        self._lower_switch_interval()
         await self._found_catalog(epoch, history)
+        self._lower_switch_interval()
         self._keeper.start()
 
     # --- Beginnings -----------------------------------------------------------------------------
