@@ -14,7 +14,7 @@ import lmdb
 from bench.publish import BATCH, IN_FLIGHT, spread
 from bench.report import Result, Usage, at_least, at_most, median
 from bench.scratch import engine, node_of, scratch, settle_down
-from bench.work import CALL, drain
+from bench.work import CALL, WORKERS, drain
 from millrace.core.model import Message
 from millrace.settings import Settings
 
@@ -137,8 +137,10 @@ async def backlog(total: int = STORE) -> list[Result]:
                 if turn:
                     short_rate.append(160_000 / short_took)
                     deep_rate.append(160_000 / deep_took)
-            while (await queue.stats())["live"]:
-                await _drain(queue, 8_000)
+            while (left := (await queue.stats())["live"] // CALL) >= WORKERS:
+                await _drain(queue, min(8_000, left // WORKERS * WORKERS))
+            while leases := await queue.lease(CALL):
+                await queue.settle(leases)
             print("  backlog drained", flush=True)
             await settle_down(m)
             again = await _rate(m, big)

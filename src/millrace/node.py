@@ -48,6 +48,7 @@ from millrace.shard.request import Request
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
 from millrace.store.lmdb_cells import LmdbCells
+from millrace.store.pace import LoopPace
 
 LOCAL = GroupId(0)
 """The commit group of the local journal."""
@@ -86,7 +87,7 @@ def real_ports(folder: Path) -> Ports:
         RealDisk(folder.absolute().parent).sync_folder("")
     return Ports(
         disk=RealDisk(folder),
-        cells=lambda: LmdbCells(folder / "index"),
+        cells=lambda: LmdbCells(folder / "index", pace=LoopPace(asyncio.get_running_loop())),
         lane=ThreadLane,
         now_ms=lambda: time.time_ns() // 1_000_000,
         chance=os.urandom,
