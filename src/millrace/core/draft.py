@@ -135,10 +135,12 @@ class Draft:
         """A stage takes the next seqs; returns the first one."""
         first = Seq(self.view.last_seq + 1)
         self._flush()
-        if rows and self.view.retaining:
+        self.ended_stages.add(name)
+        if not rows:
+            return first
+        if self.view.retaining:
             self._refresh_retaining()
         self.changes.published.append((name, first, rows))
-        self.ended_stages.add(name)
         self.view.last_seq = Seq(self.view.last_seq + rows)
         return first
 

@@ -118,7 +118,7 @@ def _explanation(answer: Explanation) -> str:
 
 
 def _time(time_ms: int) -> str:
-    return f"{(time_ms - START_MS) / 1000:g}s"
+    return f"{(time_ms - START_MS) / 1000:.12g}s"
 
 
 def _until(time_ms: int) -> str:

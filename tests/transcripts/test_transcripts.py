@@ -1,0 +1,31 @@
+"""Every transcript says what happens today; `UPDATE=1` writes it down anew, to be read as code."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from millrace.testing.transcript import DIVIDER, run
+
+HERE = Path(__file__).parent
+PATHS = sorted(HERE.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    now = run(text)
+    if os.environ.get("UPDATE"):
+        path.write_text(now, encoding="utf-8")
+    else:
+        assert text == now
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_purpose_is_on_top(path: Path) -> None:
+    given = path.read_text(encoding="utf-8").partition(f"\n{DIVIDER}\n")[0]
+    purpose = [line for line in given.splitlines() if line.startswith("#")]
+    assert given.startswith("# ")
+    assert purpose[-1].endswith(".")
