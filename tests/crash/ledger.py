@@ -1,0 +1,380 @@
+"""The outside ledger: what was tried and answered, against what is there after a crash.
+
+It lives in another process than the engine, and learns of every attempt before it is made and of
+every acknowledgement after it was given (`events.py`). When the engine is opened again, the program
+shows all queues before anything else happens; from that moment on everything unknown is decided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.crash.book import Book, Fate, Message, Sending
+from tests.crash.events import (
+    Answer,
+    AnyAnswer,
+    AnyAttempt,
+    AnyEvent,
+    Attempt,
+    Closed,
+    Commit,
+    Done,
+    DropStage,
+    Duty,
+    End,
+    Ended,
+    Look,
+    Purge,
+    Read,
+    Refused,
+    Send,
+    SendStage,
+    Sent,
+    Serving,
+    Showed,
+    Stage,
+    Staged,
+    Take,
+    Took,
+    Transact,
+)
+from tests.crash.findings import Findings
+from tests.crash.follower import Follower
+from tests.crash.scene import Shape
+from tests.crash.stages import Stages
+
+NUMBERS_KEPT = 64
+"""Numbers of a producer that may be tried again; the queue itself remembers 32."""
+
+RECEIPTS_HANDED_ON = 200
+"""Leases that the next life is told of; the others run out."""
+
+
+@dataclass(slots=True)
+class Bundle:
+    """The parts of one transaction."""
+
+    sending: Sending | None = None
+    settled: list[tuple[str, Message, int]] = field(default_factory=list)
+    """Queue, message, lease call."""
+    commits: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Ledger:
+    """Books of all queues, and what is still unknown."""
+
+    def __init__(self, shapes: dict[str, Shape]) -> None:
+        self.findings = Findings()
+        self.counts: Counter[str] = Counter()
+        self.books = {
+            name: Book(name, self.findings, keyed=shape.keyed) for name, shape in shapes.items()
+        }
+        self._followers = {
+            name: Follower(self.books[name]) for name, shape in shapes.items() if shape.followed
+        }
+        self._stages = {name: Stages(book) for name, book in self.books.items()}
+        self._clock = 0
+        self.life = 0
+        self._tried: dict[int, tuple[AnyAttempt, int]] = {}
+        """Attempts of this life without an answer, and when they were made."""
+        self._sendings: dict[int, Sending] = {}
+        """By op of this life."""
+        self._bundles: dict[int, Bundle] = {}
+        """Transactions of this life without an answer, by op."""
+        self._torn: list[Bundle] = []
+        """Transactions of earlier lives without an answer."""
+        self._numbered: dict[tuple[str, str], dict[int, Sending]] = {}
+        self._unknown: list[Sending] = []
+        """Numbered publishes of earlier lives without an answer."""
+
+    # --- What the program says -------------------------------------------------------------------
+
+    def hear(self, event: AnyEvent) -> None:
+        """Take in the next event."""
+        self._clock += 1
+        for book in self.books.values():
+            book.clock = self._clock
+        match event:
+            case Look():
+                self._look(event)
+            case Serving():
+                self._judge_bundles()
+            case Closed():
+                self.counts["closed"] += 1
+            case Attempt():
+                self._attempt(event)
+            case Answer():
+                self._answer(event)
+
+    def _attempt(self, event: AnyAttempt) -> None:
+        match event:
+            case Transact():
+                self._bundles[event.op] = Bundle()
+            case Send():
+                self._send(event)
+            case Stage():
+                self._stages[event.queue].attempt(event)
+            case SendStage():
+                self._send_stage(event)
+            case End():
+                ending = self.books[event.queue].ending(event.calls, is_settle=event.is_settle)
+                if event.op in self._bundles:
+                    settled = [(event.queue, message, version) for message, version in ending]
+                    self._bundles[event.op].settled += settled
+            case Commit():
+                self._followers[event.queue].committing(event.seq)
+                if event.op in self._bundles:
+                    self._bundles[event.op].commits.append((event.queue, event.seq))
+            case Read():
+                self._followers[event.queue].asking()
+            case Purge():
+                for message in self.books[event.queue].present.values():
+                    message.purging = Fate.OPEN
+            case DropStage():
+                self._stages[event.queue].dropping(event.stage)
+            case Take():
+                pass
+        if isinstance(event, Transact) or event.op not in self._bundles:
+            self._tried[event.op] = (event, self._clock)
+
+    def _send(self, event: Send) -> None:
+        book = self.books[event.queue]
+        known = self._numbered.setdefault((event.queue, event.producer), {})
+        sending = known.get(event.number) if event.producer else None
+        if sending is None:
+            sending = Sending(
+                event.queue,
+                event.tags,
+                event.keys,
+                event.producer,
+                event.number,
+                deletes=event.deletes,
+            )
+            self.counts["attempted"] += len(event.tags)
+            book.attempt(sending)
+        elif sending.fate is Fate.NO:
+            # It is known that it never came about: this is its first time.
+            book.attempt(sending)
+        else:
+            self.counts["repeated"] += 1
+        self._remember(event.op, sending)
+
+    def _send_stage(self, event: SendStage) -> None:
+        book, stages = self.books[event.queue], self._stages[event.queue]
+        known = self._numbered.setdefault((event.queue, event.producer), {})
+        sending = known.get(event.number)
+        if sending is None:
+            tags = stages.tags(event.stage)
+            sending = Sending(
+                event.queue, tags, [], event.producer, event.number, stage=event.stage
+            )
+            self.counts["attempted"] += len(tags)
+            book.attempt(sending)
+        elif sending.fate is Fate.NO:
+            book.attempt(sending)
+        else:
+            self.counts["repeated"] += 1
+        self._remember(event.op, sending)
+
+    def _remember(self, op: int, sending: Sending) -> None:
+        self._sendings[op] = sending
+        if op in self._bundles:
+            self._bundles[op].sending = sending
+        if sending.producer:
+            known = self._numbered[sending.queue, sending.producer]
+            known[sending.number] = sending
+            while len(known) > NUMBERS_KEPT:
+                del known[min(known)]
+
+    # --- What it was answered --------------------------------------------------------------------
+
+    def _answer(self, event: AnyAnswer) -> None:
+        attempt, since = self._tried.pop(event.op)
+        self.counts["answers"] += 1
+        match event, attempt:
+            case Sent(), Send() | SendStage() | Transact():
+                self._sent(event)
+                self._finish_bundle(event.op)
+            case Refused(), _:
+                self.counts["refused"] += 1
+                self._refused(event.op, attempt, event.code)
+            case Staged(), Stage():
+                self._stages[attempt.queue].staged(attempt, event.rows)
+            case Took(), Take():
+                self.counts["leased"] += len(event.rows)
+                book = self.books[attempt.queue]
+                book.took(event, attempt.at_ms, attempt.lease_ms, since)
+            case Ended(), End():
+                self._ended(attempt, event)
+            case Showed(), Read():
+                self.counts["shown"] += len(event.rows)
+                self._followers[attempt.queue].show(event)
+            case Done(), Commit():
+                self._followers[attempt.queue].done(attempt.seq)
+            case Done(), DropStage():
+                self._stages[attempt.queue].dropped(attempt.stage)
+            case Done(), Purge():
+                for message in self.books[attempt.queue].present.values():
+                    if message.purging is Fate.OPEN:
+                        message.purging = Fate.YES
+            case _:
+                raise AssertionError(f"{event} does not answer {attempt}")
+
+    def _sent(self, event: Sent) -> None:
+        sending = self._sendings.pop(event.op)
+        book = self.books[sending.queue]
+        self._stages[sending.queue].sent(sending.stage)
+        if sending.fate is Fate.OPEN:
+            self.counts["acknowledged"] += len(sending.tags)
+        if event.first == 0:
+            known = self._numbered[sending.queue, sending.producer]
+            is_old = sending.number + NUMBERS_KEPT // 2 <= max(known)
+            if sending.fate is not Fate.YES or not is_old:
+                book.fault(
+                    "misjudged",
+                    f"{sending.producer}/{sending.number} was answered without its seqs",
+                )
+            return
+        if event.count != len(sending.tags):
+            book.fault("torn", f"{len(sending.tags)} were sent, {event.count} answered")
+        book.apply(sending, event.first)
+
+    def _finish_bundle(self, op: int) -> None:
+        bundle = self._bundles.pop(op, None)
+        if bundle is None:
+            return
+        self.counts["transactions"] += 1
+        for queue, message, version in bundle.settled:
+            self.counts["settled"] += 1
+            self.books[queue].ended(message, version, is_settle=True)
+        for queue, seq in bundle.commits:
+            self._followers[queue].done(seq)
+
+    def _refused(self, op: int, attempt: AnyAttempt, code: str) -> None:
+        sending = self._sendings.pop(op, None)
+        bundle = self._bundles.pop(op, None)
+        if sending is not None:
+            self.books[sending.queue].refuse(sending, code)
+        if bundle is not None:
+            for _, message, _ in bundle.settled:
+                if message.settling is Fate.OPEN:
+                    message.settling = Fate.NO
+            for queue, seq in bundle.commits:
+                self._followers[queue].not_done(seq)
+        if isinstance(attempt, Stage):
+            self._stages[attempt.queue].refused(attempt)
+
+    def _ended(self, attempt: End, event: Ended) -> None:
+        book = self.books[attempt.queue]
+        is_settle = attempt.is_settle
+        for seq, version in attempt.calls:
+            message = book.placed.get(seq)
+            code = event.refused.get(seq)
+            if message is None:
+                if code is not None and is_settle and seq in book.settled:
+                    book.fault("misjudged", f"{seq} was settled, and is {code} now")
+                continue
+            if code is None:
+                self.counts["settled"] += is_settle
+                book.ended(message, version, is_settle=is_settle)
+            else:
+                book.not_ended(message, version, code, event.at_ms, is_settle=is_settle)
+
+    # --- Life after life -------------------------------------------------------------------------
+
+    def _look(self, look: Look) -> None:
+        book = self.books[look.queue]
+        book.look(look)
+        self._stages[look.queue].look(look, self._numbered)
+        follower = self._followers.get(look.queue)
+        if follower is not None:
+            follower.begin(look.cursor)
+        book.forget(look.cursor)
+
+    def _judge_bundles(self) -> None:
+        """Every queue was looked at: what of each unanswered transaction came about?"""
+        for bundle in self._torn:
+            parts = [message.settling is Fate.YES for _, message, _ in bundle.settled]
+            if bundle.sending is not None:
+                parts.append(bundle.sending.fate is Fate.YES)
+            parts += [self._followers[queue].committed >= seq for queue, seq in bundle.commits]
+            if len(set(parts)) > 1:
+                self.findings.add("torn", f"a transaction of {len(parts)} parts: {parts}, {bundle}")
+            self.counts["transactions resolved"] += 1
+        self._torn.clear()
+        self._unknown.clear()
+
+    def end_life(self, *, seed: int) -> Duty:
+        """The process is no more. What it tried and was not answered is UNKNOWN from now on."""
+        self.life += 1
+        self.counts["unknown"] += len(self._tried)
+        bundled = {id(b.sending) for b in self._bundles.values()}
+        for sending in self._sendings.values():
+            if sending.fate is Fate.OPEN and sending.producer and id(sending) not in bundled:
+                self._unknown.append(sending)
+        self._torn += self._bundles.values()
+        self._tried.clear()
+        self._sendings.clear()
+        self._bundles.clear()
+        return Duty(
+            life=self.life,
+            seed=seed,
+            sends=[_again(sending) for sending in self._unknown if not sending.stage],
+            stages=[
+                SendStage(0, s.queue, s.stage, s.producer, s.number)
+                for s in self._unknown
+                if s.stage
+            ],
+            transactions=[
+                (
+                    [
+                        (message.receipt, message.seq, version)
+                        for _, message, version in bundle.settled
+                    ],
+                    _again(bundle.sending),
+                )
+                for bundle in self._torn
+                if bundle.sending is not None and bundle.sending.producer
+            ],
+            receipts=self._receipts(),
+            numbers={
+                f"{queue}/{producer}": max(known)
+                for (queue, producer), known in self._numbered.items()
+                if known
+            },
+        )
+
+    def _receipts(self) -> list[tuple[str, str, int, int, bool]]:
+        bundled = {message.tag for bundle in self._torn for _, message, _ in bundle.settled}
+        found = [
+            (
+                book.name,
+                message.receipt,
+                message.seq,
+                message.version,
+                message.settling is Fate.OPEN,
+            )
+            for book in self.books.values()
+            for message in book.placed.values()
+            if message.receipt
+            and message.settling is not Fate.YES
+            and message.tag not in bundled
+            and not message.superseded_at
+            and message.purging is Fate.NO
+        ]
+        # Those that may have been settled come first.
+        found.sort(key=lambda receipt: not receipt[4])
+        return found[:RECEIPTS_HANDED_ON]
+
+
+def _again(sending: Sending) -> Send:
+    return Send(
+        0,
+        sending.queue,
+        sending.tags,
+        sending.keys,
+        sending.deletes,
+        sending.producer,
+        sending.number,
+    )

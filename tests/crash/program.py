@@ -1,0 +1,92 @@
+"""The program that is killed: it uses every queue in every way, and tells the ledger.
+
+Run as `python -m tests.crash.program <folder>`, it waits for its duty on standard input, opens the
+folder, shows all queues, does again what its predecessor was not answered, and then works until it
+is killed, or until it has done what the duty says. What it tells goes to standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import millrace
+from millrace import Settings
+from tests.crash import acts
+from tests.crash.events import Closed, Duty, Look, Serving, duty_in
+from tests.crash.player import Player, tags_in
+from tests.crash.scene import FOLLOWER, QUEUES, SETTINGS
+
+DRAIN_SECONDS_MAX = 20
+"""Leases that were lost run out well before."""
+
+
+async def run(folder: Path, duty: Duty, out: int, settings: Settings = SETTINGS) -> None:
+    """Live one life."""
+    async with millrace.open(folder, settings=settings) as opened:
+        player = Player(opened, duty, out)
+        await find_queues(player)
+        await look(player)
+        player.say(Serving())
+        await _again(player)
+        if duty.is_last:
+            async with asyncio.timeout(DRAIN_SECONDS_MAX):
+                await acts.drain(player)
+            await look(player)
+            player.say(Serving())
+        else:
+            await acts.play(player)
+    player.say(Closed())
+
+
+async def find_queues(player: Player) -> None:
+    """Open every queue and cursor, and make what is missing."""
+    for name, shape in QUEUES.items():
+        queue = await player.millrace.queue(name, keyed=shape.keyed)
+        player.queues[name] = queue
+        if shape.followed:
+            player.cursors[name] = await queue.cursor(FOLLOWER, retain=True)
+
+
+async def look(player: Player) -> None:
+    """Show every queue as it is; nothing else may happen meanwhile."""
+    for name, queue in player.queues.items():
+        counters = await queue.stats()
+        async with queue.snapshot() as snapshot:
+            rows = await tags_in(snapshot)
+        cursor = (await queue.cursors()).get(FOLLOWER, -1)
+        known = [path.partition("/") for path in player.duty.numbers]
+        producers = {
+            producer: await queue.producer(producer) for at, _, producer in known if at == name
+        }
+        player.say(Look(name, counters, rows, cursor, producers, await queue.stages()))
+
+
+async def _again(player: Player) -> None:
+    """Do what was not answered once more: it must not come about twice."""
+    duty = player.duty
+    for stage in duty.stages:
+        stage.op = player.op()
+        await player.send_stage(stage)
+    for send in duty.sends:
+        send.op = player.op()
+        await player.send(send)
+    for receipts, send in duty.transactions:
+        send.op = player.op()
+        await player.transact([(text, seq, version) for text, seq, version in receipts], send)
+    chance = player.chance("receipts")
+    for name, text, seq, version, is_tried in duty.receipts:
+        if is_tried or chance.random() < 0.6:
+            is_settle = is_tried or chance.random() < 0.6
+            await player.end(name, [(text, seq, version)], is_settle=is_settle)
+
+
+def main() -> None:
+    """Live one life, as the duty on standard input says."""
+    duty = duty_in(sys.stdin.buffer.read())
+    asyncio.run(run(Path(sys.argv[1]), duty, sys.stdout.fileno()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""The queues that the program under test uses, and the settings under which it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the ledger has to know of a queue."""
+
+    keyed: bool = False
+    followed: bool = False
+    """It has a retaining cursor, which sees everything."""
+
+
+FOLLOWER = "follower"
+"""The name of the retaining cursors."""
+
+QUEUES = {
+    "plain": Shape(followed=True),
+    "keyed": Shape(keyed=True, followed=True),
+    "input": Shape(),
+    "output": Shape(followed=True),
+    "mirror": Shape(),
+    "archive": Shape(),
+}
+"""`input` is worked on in transactions that publish to `output`; the cursor of `keyed` is moved in
+transactions that publish to `mirror`; `archive` is never settled, and purged now and then."""
+
+KEYS = 60
+"""So few keys that most publishes replace something."""
+
+SETTINGS = Settings(
+    segment_bytes=512 * 1024,
+    log_segments_max=12,
+    log_segments_free=2,
+    log_segments_unsealed=1,
+    checkpoint_seconds=0.05,
+    checkpoint_log_bytes=64 * 1024,
+)
+"""So small that a second of work sees checkpoints, sealing, recycling and files written anew."""
