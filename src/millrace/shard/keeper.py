@@ -116,15 +116,16 @@ class Keeper:
 
     async def _prepare(self) -> None:
         """Have segments ready ahead of need; on a full disk, those who wait for room are told."""
-        full = False
-        if self._unprepared:
+        # What the index gave back is for its own commits, which free space: no segment may take it.
+        full = self._cells.short_of_space
+        if self._unprepared and not full:
             self._unprepared = False
             try:
                 while await self._lane.submit(self._log.prepare):
                     pass
             except Full:
                 self._unprepared = full = True
-        self._host.short_of_space = full or self._cells.short_of_space
+        self._host.short_of_space = full
 
     # --- Checkpoints ----------------------------------------------------------------------------
 
