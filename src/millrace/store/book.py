@@ -27,6 +27,7 @@ class Book:
         self._elsewhere = 0
         """Rows that died in files that are shared by many shards, or in the log."""
         self._looked: dict[int, int] = {}
+        self._doubted: set[int] = set()
         self.next_number = 1
         """Of the next file that is made."""
         self.removing: set[int] = set()
@@ -71,6 +72,7 @@ class Book:
         """The rows were counted."""
         facts = self._files.get(number)
         self._looked[number] = self._elsewhere
+        self._doubted.discard(number)
         if facts is not None:
             self._set(number, msgspec.structs.replace(facts, dead=dead))
 
@@ -80,6 +82,7 @@ class Book:
         for shard in facts.spans:
             self._spans[shard] = [span for span in self._spans[shard] if span[2] != number]
         self._looked.pop(number, None)
+        self._doubted.discard(number)
         self.removing.add(number)
         self._layered.new.files[number] = msgspec.structs.replace(facts, dropping=True, spans={})
 
@@ -126,6 +129,10 @@ class Book:
             spans = {key: span for key, span in facts.spans.items() if key != shard}
             self._set(number, msgspec.structs.replace(facts, spans=spans))
 
+    def doubt(self) -> None:
+        """A shard or a stage has ended: files whose rows are not known by seq may be empty now."""
+        self._doubted |= {number for number, facts in self._files.items() if not facts.spans}
+
     def _add_dead(self, number: int, count: int) -> None:
         facts = self._files[number]
         dead = min(facts.dead + count, facts.rows)
@@ -141,9 +148,12 @@ class Book:
                 # Shared by many shards: all that died since the last look may have lain in it.
                 dead += self._elsewhere - self._looked.get(number, 0)
             live = max(facts.rows - dead, 0) / max(facts.rows, 1)
-            if live * 100 < limits.SPARSE_PER_CENT:
+            if live * 100 < limits.SPARSE_PER_CENT or number in self._doubted:
                 found.append((live, number))
         return [number for _, number in sorted(found)]
+
+    def rows_of(self, number: int) -> int:
+        return self._files[number].rows
 
     def size_of(self, number: int) -> int:
         return self._files[number].size

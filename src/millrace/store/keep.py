@@ -143,6 +143,12 @@ class Keeping:
         layered.layers = (layered.new,)
         for shard in frozen.overlay.dropped:
             book.count_dropped(shard)
+        if frozen.overlay.dropped or any(
+            place is None
+            for part in frozen.overlay.shards.values()
+            for place in part.staged.values()
+        ):
+            book.doubt()
         for shard, seqs in frozen.moved:
             if seqs:
                 book.count_dead(shard, seqs)
@@ -211,7 +217,8 @@ class Keeping:
             for part in parts_of(self._layered.layers, shard)
             for (name, ordinal), first in part.moved.items()
         }
-        self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number)
+        rows = {home: self._book.rows_of(home) for sealed, home in homes if sealed}
+        self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number, rows)
         return self._plan
 
     def _full_segments(self, unsealed: int) -> list[int]:

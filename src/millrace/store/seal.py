@@ -99,6 +99,10 @@ class _Pass:
             for shard in sorted(visible):
                 self._shard = shard
                 self._seal(shard, visible[shard])
+            if staged:
+                # Their seqs are not known yet, so that nobody could tell when such a file is empty
+                # from the seqs of the other rows in it.
+                self._close_file()
             for shard, name, ordinal, place in staged:
                 self._seal_stage(shard, name, ordinal, place)
             self._close_file()
@@ -143,22 +147,20 @@ class _Pass:
         staged: list[tuple[int, str, int, Place]],
     ) -> None:
         """Count the rows of the files; those that are not sparse are left alone."""
-        live = dict.fromkeys((home for sealed, home in self._plan.homes if sealed), 0)
-        rows = dict.fromkeys(live, 0)
+        rows = self._plan.rows
+        live = dict.fromkeys(rows, 0)
         for shard, places in visible.items():
             for first, place, dead in self._with_dead(shard, places):
                 if place.sealed:
                     last = first + place.span - 1
                     live[place.home] += place.span - dead.range_cardinality(first, last + 1)
-                    rows[place.home] += place.count
         for _, _, _, place in staged:
             if place.sealed:
                 live[place.home] += place.count
-                rows[place.home] += place.count
         spared = {
             home
             for home, count in live.items()
-            if count * 100 >= limits.SPARSE_PER_CENT * max(rows[home], 1)
+            if count and count * 100 >= limits.SPARSE_PER_CENT * rows[home]
         }
         for home in spared:
             self._result.spared[home] = rows[home] - live[home]

@@ -35,6 +35,8 @@ class SealPlan(NamedTuple):
     shards: dict[int, ShardNote]
     number: int
     """Of the first file that may be made."""
+    rows: dict[int, int]
+    """How many rows the files among the homes were made with."""
 
 
 class Replaced(NamedTuple):
@@ -67,4 +69,5 @@ class SealResult(NamedTuple):
     key_drops: dict[int, list[tuple[bytes, int]]]
     files: dict[int, FileFacts]
     spared: dict[int, int]
-    """Files that are not sparse after all, with their dead rows: nothing was done to them."""
+    """Files that are not sparse after all, with their dead rows: nothing was done to them. Rows that
+    the index no longer lists are among the dead: their shard has ended, or their stage."""
