@@ -70,7 +70,7 @@ class SimLoop(asyncio.BaseEventLoop):
         task = self.create_task(main)
         task.add_done_callback(lambda _: self.stop())
         self.run_forever()
-        if not task.done():
+        if self._is_halted or not task.done():
             raise Halted
         return task.result()
 

@@ -201,6 +201,11 @@ class Machine:
         if self.cells is not None:
             self.cells.room = self._chance.choice([Room.AMPLE, Room.BALLAST, Room.BALLAST])
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk has only so much room."""
+        return self.disk.budget_bytes is not None
+
     def empty_disk(self) -> None:
         """Give it room again."""
         self.disk.budget_bytes = None

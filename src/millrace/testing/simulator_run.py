@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
-from millrace.errors import Fatal, MillraceError
+from millrace.errors import Fatal, Full, MillraceError
 from millrace.node import LOCAL, Node
 from millrace.testing.checker import check
 from millrace.testing.checker_history import History
@@ -66,11 +66,14 @@ class Run:
     def play(self) -> Report:
         """Run it, and say what was wrong."""
         gc.collect()
-        # Buffers are given back when the collector finds them; it must not choose the moment.
+        # Buffers are given back when the collector finds them; it must not choose the moment. What
+        # was there before the run is not looked at again and again.
         gc.disable()
+        gc.freeze()
         try:
             self._play()
         finally:
+            gc.unfreeze()
             gc.enable()
         return Report(
             self.seed,
@@ -117,7 +120,10 @@ class Run:
     def _blame_failure(self, error: MillraceError, *, is_calm: bool) -> None:
         """The engine could not be opened, or failed while it was being checked."""
         self.history.say(f"failed: {type(error).__name__}: {error}")
-        if is_calm or not self.machine.has_failed:
+        if isinstance(error, Full) and self.machine.is_full:
+            # Somebody has to make room.
+            self.machine.empty_disk()
+        elif is_calm or not self.machine.has_failed:
             self._blame(f"opening failed: {type(error).__name__}: {error}")
 
     def _blame(self, violation: str) -> None:

@@ -96,7 +96,7 @@ class Publisher(Client):
         call = _again(self.chance.choice(old))
         call.is_late = True
         await self.ask(session, call, self._send(place, call), _note_range)
-        if call.error and "Full" not in call.error and "Closed" not in call.error:
+        if call.error and not call.error.startswith(("Full", "Closed", "NotFound")):
             self.blame(f"I6: a repeat of {call.producer}/{call.sequence}: {call.error}")
 
     # --- Stages --------------------------------------------------------------------------------
