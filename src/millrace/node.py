@@ -76,15 +76,12 @@ class Ports:
 
 def real_ports(folder: Path) -> Ports:
     """The machine's own disk, threads, clock and chance; the folder is made if it is missing."""
-    if folder.exists():
+    try:
         if not folder.is_dir():
-            raise Invalid(f"{folder} is not a folder", field="path")
-    else:
-        try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise Invalid(f"{folder} cannot be made: {error.strerror}", field="path") from error
-        RealDisk(folder.absolute().parent).sync_folder("")
+            RealDisk(folder.absolute().parent).sync_folder("")
+    except OSError as error:
+        raise Invalid(f"{folder} cannot be used: {error.strerror}", field="path") from error
     return Ports(
         disk=RealDisk(folder),
         cells=lambda: LmdbCells(folder / "index", pace=LoopPace(asyncio.get_running_loop())),

@@ -1,0 +1,97 @@
+"""What a program sees on a full disk; run in a process of its own, on a small file system.
+
+`test_opening.py` runs it as `python -m tests.client.full_disk <folder>`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from millrace import errors
+from millrace.client.millrace import Millrace
+from millrace.settings import Settings
+from tests.client.harness import eventually, opened, run
+
+DISK_BYTES = 160 * 1024 * 1024
+SETTINGS = Settings(
+    segment_bytes=1024 * 1024, log_segments_max=64, log_segments_free=1, log_segments_unsealed=60
+)
+
+
+def fill(disk: Path) -> None:
+    """Write a file until nothing is left."""
+    with (disk / "filler").open("ab", buffering=0) as file:
+        status = os.statvfs(disk)
+        os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize)
+
+
+async def publish_until_full(m: Millrace) -> int:
+    queue = await m.queue("orders")
+    count = 0
+    while True:
+        try:
+            await queue.publish_many([bytes(1000)] * 100)
+        except errors.Full:
+            return count
+        count += 100
+
+
+async def is_refused(call: Awaitable[object]) -> None:
+    with pytest.raises(errors.Full, match="the disk is full") as caught:
+        await call
+    assert caught.value.field == "disk"
+
+
+async def main(disk: Path) -> None:
+    folder = disk / "data"
+    async with opened(folder, settings=SETTINGS) as m:
+        queue = await m.queue("orders")
+        cursor = await queue.cursor("report")
+        await queue.publish_many([b"%d" % n for n in range(100)])
+        fill(disk)
+        count = 100 + await publish_until_full(m)
+        await is_refused(queue.stage("s", [bytes(1000)] * 100))
+        t = m.transaction()
+        t.settle(await queue.lease(10))
+        t.publish_many(queue, [bytes(1000)] * 100)
+        await is_refused(t.__aexit__(None, None, None))
+
+        # What is there can be followed, leased and settled.
+        snapshot = await cursor.next()
+        assert snapshot is not None
+        assert snapshot.arrow().read_all().num_rows == count
+        await snapshot.commit()
+        assert await queue.settle(await queue.lease(200)) == {}
+        async with m.transaction() as t:
+            t.settle(await queue.lease(50))
+        stats = await queue.stats()
+        assert (stats["published"], stats["settled"]) == (count, 250)
+
+    # It can be closed and opened again, and nothing is lost.
+    async with opened(folder, settings=SETTINGS) as m:
+        queue = await m.find("orders")
+        stats = await queue.stats()
+        assert (stats["published"], stats["settled"]) == (count, 250)
+        assert await queue.stages() == {}
+        assert await queue.settle(await queue.lease(10)) == {}
+        (disk / "filler").unlink()
+
+        async def has_room() -> bool:
+            try:
+                await queue.publish(b"after")
+            except errors.Full:
+                return False
+            return True
+
+        await eventually(has_room)
+        await queue.purge()
+        assert (await queue.stats())["published"] == count + 1
+
+
+if __name__ == "__main__":
+    run(main(Path(sys.argv[1])))
