@@ -10,8 +10,10 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from millrace.core.changes import Entry
+from millrace import limits
+from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import decode_entries, encode_entry
+from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.log.files import Disk
 from millrace.log.replay import Replay
 from millrace.log.segment import LogShape
@@ -23,7 +25,7 @@ from millrace.store.memory import MemoryCells
 from millrace.store.memory_store import MemoryStore
 from millrace.testing.disk import SimDisk
 
-SEGMENT_BYTES = 1024 * 1024
+SEGMENT_BYTES = 512 * 1024
 
 
 class Subject(Protocol):
@@ -99,7 +101,8 @@ class DiskSubject:
         self.log = Log.open(replay, self._shape, chance=self._chance.randbytes)
         self.store.attach(self.log)
         for entry, position in records:
-            self.store.fold(entry, position)
+            if entry.kind is EntryKind.DATA:
+                self.store.fold(entry, position)
 
     def close(self) -> None:
         self.log.close()
@@ -143,11 +146,20 @@ class DiskSubject:
 
     def turn_over(self) -> None:
         """Begin a new segment, so that the one before counts as full."""
+        filler = Entry(
+            GroupId(0),
+            Epoch(0),
+            Index(0),
+            History(bytes(16)),
+            [],
+            kind=EntryKind.FACT,
+            fact=bytes(self.log.record_bytes_max - limits.SECTOR_BYTES),
+        )
         generation = self.log.mark().generation
         while self.log.mark().generation == generation:
             while self.log.prepare():
                 pass
-            self.log.append([bytes(0)])
+            self.log.append(encode_entry(filler, 0))
 
     def disturb(self, how: int) -> None:
         match how % 8:
