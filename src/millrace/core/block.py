@@ -186,18 +186,18 @@ class Block:
         keys = _column(batch.column("key"), "key") if "key" in names else None
         if "headers" not in names:
             return cls(batch.num_rows, bodies, keys)
-        try:
-            lists = batch.column("headers").cast(SCHEMA.field("headers").type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise Invalid(
-                f"the column 'headers' is no list of (name, value): {error}", field="headers"
-            ) from error
-        pairs = cast(pa.StructArray, lists.flatten())  # type: ignore[attr-defined]
+        lists = cast(
+            "pa.ListArray[pa.StructScalar]",
+            _cast(batch.column("headers"), SCHEMA.field("headers").type, "headers"),
+        )
+        pairs = cast(pa.StructArray, lists.flatten())
+        if pairs.null_count or any(pairs.field(at).null_count for at in range(2)):
+            raise Invalid("a header has no name or no value", field="headers")
         return cls(
             batch.num_rows,
             bodies,
             keys,
-            _offsets((len(item or ()) for item in lists.to_pylist()), batch.num_rows),
+            _offsets(lists.value_lengths().fill_null(0).to_numpy().tolist(), batch.num_rows),
             _column(pairs.field("name").cast(pa.binary()), "headers"),
             _column(pairs.field("value"), "headers"),
         )
@@ -415,14 +415,18 @@ def _split_header_values(data: memoryview, offsets_bytes: int) -> Column:
     return Column(data[:offsets_bytes], data[offsets_bytes:])
 
 
+def _cast(array: Array, kind: pa.DataType, name: str) -> Array:
+    try:
+        return array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise Invalid(f"the column '{name}' cannot be read as {kind}: {error}", field=name) from (
+            error
+        )
+
+
 def _column(array: Array, name: str) -> Column:
     """The buffers of an Arrow array that begins at offset 0, cast to binary where needed."""
-    try:
-        binary = array if array.type == VALUE else array.cast(VALUE)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Invalid(
-            f"the column '{name}' cannot be read as bytes: {error}", field=name
-        ) from error
+    binary = array if array.type == VALUE else _cast(array, VALUE, name)
     if binary.offset or len(binary.buffers()[1] or b"") < 4 * (len(binary) + 1):
         # A slice has its bytes in the middle of its parent's: copy what belongs to it.
         binary = pa.concat_arrays([binary, pa.array([], VALUE)])
