@@ -144,11 +144,11 @@ class Folding:
 
     def _put_takeover(self, state: ShardState, cell: TakeoverCell) -> None:
         kind = KINDS[Kind.TAKEOVER]
-        known = list(self._layered.cells_of(state.id, kind))
-        newest = number(known[-1][1:]) if known else 0
-        state.part.cells[kind + number_key(newest + 1)] = encode_cell(cell)
-        if len(known) >= limits.HISTORIES_MAX:
-            state.part.cells[known[0]] = None
+        newest = self._layered.last_cell(state.id, kind)
+        at = number(newest[1:]) + 1 if newest is not None else 1
+        state.part.cells[kind + number_key(at)] = encode_cell(cell)
+        if at > limits.HISTORIES_MAX:
+            state.part.cells[kind + number_key(at - limits.HISTORIES_MAX)] = None
 
 
 def _place(batch: Batch, at: int, position: Position) -> Place:

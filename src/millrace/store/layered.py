@@ -118,6 +118,16 @@ class Layered:
                     found[key] = value
         return dict(sorted(found.items()))
 
+    def last_cell(self, shard: int, prefix: bytes) -> bytes | None:
+        """The greatest kind and key that begins with `prefix`; only for cells that rise in number
+        and are dropped from the other end."""
+        low = number_bytes(shard) + prefix
+        stored = self.cells.range(Table.CELLS, low, _after(low), limit=1, reverse=True)
+        found = [key[8:-2] for key, _ in stored]
+        for part in parts_of(self.layers, shard):
+            found += [key for key in part.cells if key.startswith(prefix)]
+        return max(found, default=None)
+
 
 def _after(prefix: bytes) -> bytes:
     """The first key after all that begin with `prefix`."""

@@ -69,5 +69,5 @@ class SealResult(NamedTuple):
     key_drops: dict[int, list[tuple[bytes, int]]]
     files: dict[int, FileFacts]
     spared: dict[int, int]
-    """Files that are not sparse after all, with their dead rows: nothing was done to them. Rows that
-    the index no longer lists are among the dead: their shard has ended, or their stage."""
+    """Files that are not sparse after all, with their dead rows: nothing was done to them. Rows
+    that the index no longer lists are among the dead: their shard has ended, or their stage."""
