@@ -265,3 +265,9 @@ FRONTS_STEP = 64
 
 NODE_CELLS_MAX = 1_000_000
 """Entries that the index has for the node itself: commit groups, facts, shards being reclaimed."""
+
+SMALL_FILE_BYTES = 16 * 1024 * 1024
+"""Sealed files below this size are made into one, when there are too many of them."""
+
+SMALL_FILES_MAX = 16
+"""Small sealed files that are let be: each stuck message would otherwise get a file of its own."""

@@ -152,6 +152,15 @@ class Book:
                 found.append((live, number))
         return [number for _, number in sorted(found)]
 
+    def small(self) -> list[int]:
+        """Files that should become one, if there are many such, oldest first."""
+        found = [
+            number
+            for number, facts in sorted(self._files.items())
+            if facts.size < limits.SMALL_FILE_BYTES
+        ]
+        return found if len(found) >= limits.SMALL_FILES_MAX else []
+
     def rows_of(self, number: int) -> int:
         return self._files[number].rows
 

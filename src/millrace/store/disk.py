@@ -29,6 +29,7 @@ from millrace.store.asking import Asking
 from millrace.store.book import Book
 from millrace.store.cells import Cells, Table
 from millrace.store.checkpoint import GROUP, MARK, Frozen
+from millrace.store.emptying import Emptying
 from millrace.store.folding import Folding
 from millrace.store.keep import Keeping
 from millrace.store.layered import Layered
@@ -59,7 +60,10 @@ class DiskStore:
         self._book = Book(self._layered)
         self._folding = Folding(self._layered, self._reading)
         self._asking = Asking(self._layered, self._reading)
-        self._keeping = Keeping(disk, self._layered, self._book, self._folding, self._reading)
+        self._emptying = Emptying(self._layered, self._book, self._folding, self._reading)
+        self._keeping = Keeping(
+            disk, self._layered, self._book, self._emptying, self._reading.files
+        )
         self._sealing = Sealing(disk, cells, self._layered.marks, self._reading)
 
     @classmethod
@@ -174,8 +178,10 @@ class DiskStore:
         The oldest segments, if more than `unsealed` full ones are in use; else files that are
         sparse or dead. `everything`: whatever `unsealed` says, until nothing is left to seal.
         """
-        return self._keeping.plan(
-            unsealed=-1 if everything else unsealed, failed=self._sealing.failed
+        return self._emptying.plan(
+            self._keeping.mark,
+            unsealed=-1 if everything else unsealed,
+            failed=self._sealing.failed,
         )
 
     def run_seal(self, plan: SealPlan, pause: Callable[[], None] = lambda: None) -> SealResult:
@@ -189,7 +195,7 @@ class DiskStore:
 
     def finish_seal(self, result: SealResult) -> None:
         """Say where the rows lie now; on the engine's thread. Durable with the next checkpoint."""
-        self._keeping.finish(result)
+        self._emptying.finish(result)
 
     def sealed_bytes(self) -> int:
         """Of all sealed files."""

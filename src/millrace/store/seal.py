@@ -151,11 +151,11 @@ class _Pass:
         live = dict.fromkeys(rows, 0)
         for shard, places in visible.items():
             for first, place, dead in self._with_dead(shard, places):
-                if place.sealed:
+                if place.sealed and place.home in live:
                     last = first + place.span - 1
                     live[place.home] += place.span - dead.range_cardinality(first, last + 1)
         for _, _, _, place in staged:
-            if place.sealed:
+            if place.sealed and place.home in live:
                 live[place.home] += place.count
         spared = {
             home

@@ -36,7 +36,7 @@ class SealPlan(NamedTuple):
     number: int
     """Of the first file that may be made."""
     rows: dict[int, int]
-    """How many rows the files among the homes were made with."""
+    """How many rows files were made with that are left alone if enough of them are wanted."""
 
 
 class Replaced(NamedTuple):

@@ -1,0 +1,217 @@
+"""Emptying log generations and sealed files: what a pass is to do, and what it has done.
+
+Planning and finishing run on the engine's thread and are short; the pass itself (`seal`) is bulk
+work for a lane.
+
+A home (a log generation, a sealed file) is given up in three steps: its rows are said to lie
+elsewhere, that is committed, and only then the home is released or removed (F1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.log.record import Mark
+from millrace.store.book import Book
+from millrace.store.cells import Table
+from millrace.store.folding import Folding
+from millrace.store.layered import Layered
+from millrace.store.ledger import DEAD, ENDED, KEPT, ShardState
+from millrace.store.overlay import Overlay, parts_of
+from millrace.store.place import Place, republished
+from millrace.store.reading import Reading
+from millrace.store.sealplan import Home, SealPlan, SealResult, ShardNote
+from millrace.store.tables import extent_low, extents_range, shard_of
+
+Edits = dict[int, tuple[list[int], list[tuple[int, Place]]]]
+"""Shard → first seqs whose places count no more, and new places by their first seqs."""
+
+
+class Emptying:
+    """Plans passes and takes in their results, one at a time."""
+
+    def __init__(self, layered: Layered, book: Book, folding: Folding, reading: Reading) -> None:
+        self._layered = layered
+        self._book = book
+        self._folding = folding
+        self._reading = reading
+        self._plan: SealPlan | None = None
+        self._finished: Overlay | None = None
+        """The layer that the last pass was finished in: the next one needs it in the index."""
+        self.needed = 0
+        """The oldest generation in which rows lie; older ones are needed until that is durable."""
+        self.fronts: set[int] = set()
+        """Shards whose oldest rows may all be gone."""
+
+    def plan(self, mark: Mark | None, *, unsealed: int, failed: SealPlan | None) -> SealPlan | None:
+        """What to empty next: the oldest segments, if more than `unsealed` are full; else files.
+
+        `mark`: what lies in generations before it is in the index.
+        """
+        if self._plan is not None and self._plan is failed:
+            self._end()
+        if self._plan is not None or mark is None or self._finished in self._layered.layers:
+            return None
+        homes: list[Home] = [(False, home) for home in self._full_segments(mark, unsealed)]
+        if not homes:
+            homes = [(True, number) for number in self._some(self._book.suspects())]
+        rows = {home: self._book.rows_of(home) for sealed, home in homes if sealed}
+        if not homes:
+            homes = [(True, number) for number in self._some(self._book.small())]
+        if not homes:
+            return None
+        extents = [extent for home in homes for extent in self._extents(home)]
+        shards = {shard_of(low) for low, _ in extents}
+        notes = {
+            shard: self._note(state)
+            for shard in sorted(shards)
+            if (state := self._layered.state(shard)) is not None
+        }
+        self._folding.moved = {
+            (shard, name, ordinal): first
+            for shard in notes
+            for part in parts_of(self._layered.layers, shard)
+            for (name, ordinal), first in part.moved.items()
+        }
+        self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number, rows)
+        return self._plan
+
+    def _full_segments(self, mark: Mark, unsealed: int) -> list[int]:
+        log = self._reading.log
+        full = [
+            segment.generation
+            for segment in log.segments()
+            if self.needed <= segment.generation < mark.generation
+        ]
+        if len(full) <= max(unsealed, 0):
+            return []
+        together = max(1, limits.SEALED_FILE_BYTES // (log.record_bytes_max + limits.SECTOR_BYTES))
+        left = len(full) // 2 if unsealed >= 0 else 0
+        return full[: min(together, len(full) - left)]
+
+    def _some(self, numbers: list[int]) -> list[int]:
+        """As many of the files as make about one new file."""
+        taken: list[int] = []
+        size = 0
+        for number in numbers:
+            size += self._book.size_of(number)
+            if taken and size > limits.SEALED_FILE_BYTES:
+                break
+            taken.append(number)
+        return taken
+
+    def _extents(self, home: Home) -> Iterable[tuple[bytes, bytes]]:
+        low, high = extents_range(home[1], sealed=home[0])
+        while True:
+            cells = self._layered.cells.range(Table.BLOCKS, low, high, limit=limits.PLACES_STEP)
+            for key, value in cells:
+                yield extent_low(key), value
+            if len(cells) < limits.PLACES_STEP:
+                return
+            low = cells[-1][0] + b"\0"
+
+    def _note(self, state: ShardState) -> ShardNote:
+        pins = state.pins_of([0])
+        dead, ended = BitMap64(), BitMap64()
+        for part in parts_of(self._layered.layers, state.id):
+            for (pin, mark), seqs in part.marks.items():
+                if mark == DEAD and pin in pins:
+                    dead |= seqs
+                elif mark in (ENDED, KEPT):
+                    ended |= seqs
+        floor = max(state.meta.intervals[0].floor, state.gone)
+        stored = [pin for pin in pins if pin == 0 or pin in state.stored]
+        return ShardNote(state.meta.keyed, floor, stored, dead, ended)
+
+    def _end(self) -> None:
+        """No pass is under way any more."""
+        self._plan = self._folding.moved = None
+
+    def finish(self, result: SealResult) -> None:
+        layered, book = self._layered, self._book
+        moved = self._folding.moved or {}
+        self._end()
+        homes = {home for home in result.plan.homes if not (home[0] and home[1] in result.spared)}
+        for number, dead in result.spared.items():
+            book.correct(number, dead)
+        for number, facts in result.files.items():
+            book.add(number, facts)
+        edits: Edits = {}
+        for found in result.replaced:
+            removed, put = edits.setdefault(found.shard, ([], []))
+            removed += found.firsts
+            if found.place is not None:
+                put.append((found.first, found.place))
+        self._restage(result, moved, edits)
+        for shard, (removed, put) in edits.items():
+            state = layered.state(shard)
+            if state is not None:
+                layered.touch(state).part.replace(removed, put)
+                state.part.key_drops += result.key_drops.get(shard, [])
+                self.fronts.add(shard)
+        self._count(result, edits)
+        self._finished = layered.new
+        homes -= self._left_behind(moved)
+        layered.new.homes += sorted(homes)
+        self._reading.forget(homes)
+        for sealed, home in sorted(homes):
+            if sealed:
+                book.drop(home)
+        full = sorted(home for sealed, home in result.plan.homes if not sealed)
+        for home in full:
+            if (False, home) not in homes:
+                break
+            self.needed = home + 1
+
+    def _restage(
+        self,
+        result: SealResult,
+        moved: dict[tuple[int, str, int], int],
+        edits: Edits,
+    ) -> None:
+        """Staged rows lie elsewhere now; some were published while they were copied."""
+        layered = self._layered
+        twice = {place for found in result.replaced for place in map(_spot, found.origins)}
+        for found in result.restaged:
+            state = layered.state(found.shard)
+            if state is None or _spot(found.origin) in twice:
+                continue
+            first = moved.get((found.shard, found.stage, found.ordinal))
+            if first is not None:
+                now = layered.blocks.at(found.shard, first)
+                if now is not None and _spot(now[1]) == _spot(found.origin):
+                    _, put = edits.setdefault(found.shard, ([], []))
+                    put.append((first, republished(found.place, now[1].time_ms)))
+            elif found.ordinal in dict(layered.blocks.staged(found.shard, found.stage)):
+                layered.touch(state).part.stage(found.stage, found.ordinal, found.place)
+
+    def _count(self, result: SealResult, edits: Edits) -> None:
+        """Count the rows of the new files that died while they were copied (F2)."""
+        dead = dict.fromkeys(result.files, 0)
+        for shard, (_, put) in edits.items():
+            state = self._layered.state(shard)
+            if not put:
+                continue
+            low, high = min(put)[0], max(first + place.span for first, place in put)
+            gone = self._layered.marks.reclaimable(state, low, high) if state else BitMap64()
+            for first, place in put:
+                count = gone.range_cardinality(first, first + place.span)
+                dead[place.home] += count - (place.span - place.count) if state else place.count
+        for number, count in dead.items():
+            self._book.correct(number, count)
+
+    def _left_behind(self, moved: dict[tuple[int, str, int], int]) -> set[Home]:
+        """Homes in which rows still lie that were published at a moment when the pass was blind."""
+        found: set[Home] = set()
+        for (shard, _, _), first in moved.items():
+            now = self._layered.blocks.at(shard, first)
+            if now is not None:
+                found.add((now[1].sealed, now[1].home))
+        return found
+
+
+def _spot(place: Place) -> tuple[bool, int, int]:
+    return place.sealed, place.home, place.offset
