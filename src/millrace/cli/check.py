@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -22,6 +22,9 @@ from millrace.cli.checking.report import (
     decode,
 )
 from millrace.cli.folder import Folder, Problem, Use
+
+CHILD = (sys.executable, "-m", "millrace.cli.checking")
+"""The program that does the work; it is given the folder and the parts to check."""
 
 _FILES = {
     Part.INDEX: "index/data.mdb",
@@ -59,7 +62,7 @@ def check(path: Path, is_json: bool) -> None:  # noqa: FBT001
     now = folder.use()
     if now.is_in_use or now.opened_ns != use.opened_ns:
         raise Problem(
-            f"{path} was opened by process {now.pid} while it was checked: this means nothing",
+            f"{path} was opened by {now.owner} while it was checked: this means nothing",
             "close it there, and check again",
         )
     checking.close()
@@ -68,7 +71,7 @@ def check(path: Path, is_json: bool) -> None:  # noqa: FBT001
 
 def _in_use(folder: Folder, use: Use) -> Problem:
     return Problem(
-        f"{folder.path} is in use by process {use.pid or 'unknown'}",
+        f"{folder.path} is in use by {use.owner}",
         "close it there first; `millrace dump` also shows a folder in use",
     )
 
@@ -76,8 +79,9 @@ def _in_use(folder: Folder, use: Use) -> Problem:
 class Checking:
     """A check, as its parent sees it."""
 
-    def __init__(self, folder: Folder, *, is_json: bool) -> None:
+    def __init__(self, folder: Folder, *, is_json: bool, child: Sequence[str] = CHILD) -> None:
         self._folder = folder
+        self._child = child
         self._is_json = is_json
         self._is_watched = sys.stderr.isatty()
         self._part = Part.INDEX
@@ -104,8 +108,7 @@ class Checking:
 
     def _run_child(self, parts: list[Part]) -> int:
         """Returns the child's exit code; below zero, the signal that ended it."""
-        names = [part.value for part in parts]
-        command = [sys.executable, "-m", "millrace.cli.checking", str(self._folder.path), *names]
+        command = [*self._child, str(self._folder.path), *(part.value for part in parts)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             for line in child.stdout:

@@ -69,6 +69,10 @@ class Use(NamedTuple):
     opened_ns: int
     """When an owner last took it; 0 if none ever did."""
 
+    @property
+    def owner(self) -> str:
+        return "an unknown process" if self.pid is None else f"process {self.pid}"
+
 
 class Folder:
     """A folder with queues in it.
@@ -95,7 +99,7 @@ class Folder:
         try:
             descriptor = os.open(self.path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            # Nobody ever had it, or another user has it: LMDB's own readers' table is safe to use.
+            # It is missing, or not to be read by this user: then someone may well have it.
             return Use(is_in_use=(self.path / LOCK).exists(), pid=None, opened_ns=0)
         try:
             digits = os.pread(descriptor, 20, 0).strip()

@@ -37,17 +37,20 @@ def check_shards(folder: Folder, report: Report, store: Inspection) -> None:
         report.found_error(error, LOG)
         report.tell(Skipped("rows and counters were not checked: the log cannot be folded"))
         return
-    check_extents(state, report)
-    shards = store.layered.all()
-    places = Places(state, report)
-    rows = 0
-    for at, shard in enumerate(shards):
-        report.progress(at, len(shards))
-        try:
-            rows += _Shard(state, report, places, shard).check()
-        except MillraceError as error:
-            report.found(INDEX_FILE, None, f"shard {shard}: {error.message}")
-    report.tell(Counted(rows=rows))
+    try:
+        check_extents(state, report)
+        places = Places(state, report)
+        shards = store.layered.all()
+        rows = 0
+        for at, shard in enumerate(shards):
+            report.progress(at, len(shards))
+            try:
+                rows += _Shard(state, report, places, shard).check()
+            except MillraceError as error:
+                report.found(INDEX_FILE, None, f"shard {shard}: {error.message}")
+        report.tell(Counted(rows=rows))
+    finally:
+        state.replay.close()
 
 
 class _Shard:

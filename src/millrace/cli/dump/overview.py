@@ -95,7 +95,7 @@ def _show_folder(state: State, output: Output) -> None:
     lines = [
         f"folder      {escaped(str(folder.path))}",
         f"identity    {fields['identity'] or 'none'}{', a copy' if fields['is_copy'] else ''}",
-        f"in use      {f'by process {use.pid}' if use.is_in_use else 'no'}",
+        f"in use      {f'by {use.owner}' if use.is_in_use else 'no'}",
         f"log         id {fields['log_id'] or 'none'}, next record {end.serial}",
         f"checkpoint  {begin}; {state.records} records after it; "
         f"generations from {store.needed} on are needed",

@@ -37,7 +37,12 @@ def _json_option(verb: F) -> F:
 def _limit_option(verb: F) -> F:
     help_text = "Show at most so many."
     return click.option(
-        "--limit", type=click.IntRange(min=1), default=LIMIT, show_default=True, help=help_text
+        "--limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=LIMIT,
+        show_default=True,
+        help=help_text,
     )(verb)
 
 
@@ -56,7 +61,7 @@ class Look:
         """Say of a folder in use that it is, and of damage what can be done."""
         use = self.folder.use()
         if use.is_in_use:
-            note(f"process {use.pid} has the folder in use: this is how it was a moment ago")
+            note(f"{use.owner} has the folder in use: this is how it was a moment ago")
         try:
             yield
         except (Corrupt, Moved) as error:
@@ -81,8 +86,17 @@ class Look:
                 state.close()
 
 
+class Parts(Verbs):
+    """What can be shown; the verb's own options may also stand behind PATH."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[1:2] in (["--json"], ["--help"], ["-h"]):
+            args = [args[1], args[0], *args[2:]]
+        return super().parse_args(ctx, args)
+
+
 @click.group(
-    cls=Verbs,
+    cls=Parts,
     invoke_without_command=True,
     subcommand_metavar="[WHAT [OPTIONS]...]",
     epilog="""\b
@@ -113,9 +127,11 @@ def dump(context: click.Context, path: Path, is_json: bool) -> None:  # noqa: FB
 
 
 @dump.command()
-@click.option("--from", "first", type=click.IntRange(min=1), default=1, help="Begin at record N.")
+@click.option(
+    "--from", "first", type=click.IntRange(min=1), metavar="N", default=1, help="Begin at record N."
+)
 @_limit_option
-@click.option("--generation", type=click.IntRange(min=1), help="Only this generation.")
+@click.option("--generation", type=click.IntRange(min=1), metavar="N", help="Only this generation.")
 @click.option("--bytes", "with_bytes", is_flag=True, help="Payloads, too, in hexadecimal.")
 @_json_option
 @click.pass_obj
@@ -138,7 +154,9 @@ def log(
 
 
 @dump.command()
-@click.option("--shard", type=click.IntRange(min=0), multiple=True, help="Only this shard.")
+@click.option(
+    "--shard", type=click.IntRange(min=0), metavar="N", multiple=True, help="Only this shard."
+)
 @click.option(
     "--kind",
     type=click.Choice([kind.name.lower() for kind in Kind]),
@@ -177,7 +195,9 @@ def cells(
 
 @dump.command()
 @click.argument("queue")
-@click.option("--after", type=click.IntRange(min=0), default=0, help="Begin behind this seq.")
+@click.option(
+    "--after", type=click.IntRange(min=0), metavar="SEQ", default=0, help="Begin behind it."
+)
 @_limit_option
 @_json_option
 @click.pass_obj
