@@ -1,0 +1,352 @@
+"""Bounds: beyond each of them comes a clear error, and nothing in a view grows for ever."""
+
+from __future__ import annotations
+
+import pytest
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.block import Block
+from millrace.core.commands import (
+    CreateQueue,
+    Explain,
+    Extend,
+    Found,
+    Lease,
+    Leased,
+    NextSnapshot,
+    Numbered,
+    OpenCursor,
+    Outcome,
+    Pin,
+    Publish,
+    Published,
+    PublishStaged,
+    Purge,
+    Settle,
+    Stage,
+    Tick,
+    Transaction,
+)
+from millrace.core.decide import decide
+from millrace.core.draft import Desk
+from millrace.core.follow import tick_due
+from millrace.core.model import (
+    CATALOG,
+    LeaseId,
+    Message,
+    Millis,
+    QueueSpec,
+    Seq,
+    ShardId,
+    Start,
+)
+from millrace.core.view import View
+from millrace.errors import Full, Gone, Invalid, NotFound, TooLarge
+from millrace.testing.group import SECRET, Group, Result, facts_of
+
+QUEUE = ShardId(1)
+
+
+def make(*, keyed: bool = False, log: bool = False) -> Group:
+    group = Group()
+    group.ask(
+        (CATALOG, CreateQueue("default", "q", QueueSpec(keyed, "log" if log else "work", 10_000)))
+    )
+    return group
+
+
+def view_of(group: Group) -> View:
+    view = group.view(QUEUE)
+    assert view is not None
+    return view
+
+
+def publish(group: Group, *bodies: bytes | None, key: bytes | None = None) -> None:
+    group.ask((QUEUE, Publish(tuple(Message(body, key) for body in bodies))))
+
+
+def lease(group: Group, count: int, lease_ms: int = 30_000) -> Leased:
+    [answer] = group.ask((QUEUE, Lease(count, lease_ms)))
+    assert isinstance(answer, Leased)
+    return answer
+
+
+def settle(group: Group, lease: int, *seqs: int) -> Result:
+    return group.ask((QUEUE, Settle(LeaseId(lease), BitMap64(seqs), group.history)))[0]
+
+
+# --- Beyond a limit comes an error ----------------------------------------------------------------
+
+
+def test_producers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P4: beyond the count a new producer is refused, and none is forgotten for it."""
+    monkeypatch.setattr(limits, "PRODUCERS_MAX", 2)
+    group = make()
+    rows = (Message(b"x"),)
+    for name in ("p", "q"):
+        group.ask((QUEUE, Publish(rows, Numbered(name, 1))))
+    [answer] = group.ask((QUEUE, Publish(rows, Numbered("r", 1))))
+    assert isinstance(answer, TooLarge)
+    assert answer.limit == 2
+    [answer] = group.ask((QUEUE, Publish(rows, Numbered("p", 1))))
+    assert answer == Published(Seq(1), 1, repeated=True)
+
+
+def test_cursors_pins_and_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CURSORS_MAX", "PINS_MAX", "STAGES_MAX"):
+        monkeypatch.setattr(limits, name, 1)
+    monkeypatch.setattr(limits, "STAGE_ROWS_MAX", 3)
+    group = make()
+    publish(group, b"x")
+    block = Block.of_bodies([b"x", b"y"])
+    commands = (
+        OpenCursor("c", Start.BEGINNING, False),
+        Pin(1000),
+        Stage("s", block),
+    )
+    for command in commands:
+        assert not isinstance(group.ask((QUEUE, command))[0], TooLarge)
+    for refused in (
+        OpenCursor("d", Start.BEGINNING, False),
+        Pin(1000),
+        NextSnapshot("c", 1, 0, 1000),
+        Stage("t", block),
+        Stage("s", block),
+    ):
+        assert isinstance(group.ask((QUEUE, refused))[0], TooLarge), refused
+    group.check()
+
+
+def test_parts_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TRANSACTION_PARTS_MAX", 1)
+    group = make()
+    part = (QUEUE, Publish((Message(b"x"),)))
+    assert isinstance(group.ask((CATALOG, Transaction((part, part))))[0], TooLarge)
+    assert group.ask((CATALOG, Transaction((part,))))[0] == (Published(Seq(1), 1),)
+    assert group.ask((CATALOG, Transaction(())))[0] == ()
+
+
+def test_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit nothing new is handed out, but what ran out is: else nobody could go on."""
+    monkeypatch.setattr(limits, "IN_FLIGHT_MAX", 3)
+    group = make()
+    publish(group, *[b"x"] * 9)
+    assert list(lease(group, 2, 10_000).seqs) == [1, 2]
+    assert list(lease(group, 5, 90_000).seqs) == [3]
+    [answer] = group.ask((QUEUE, Lease(1, 30_000)))
+    assert isinstance(answer, Full)
+    group.now += 10_000
+    assert list(lease(group, 5).seqs) == [1, 2]
+    settle(group, 3, 1)
+    assert list(lease(group, 5).seqs) == [4]
+    group.check()
+
+
+def test_leases_that_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H3: by count too, the oldest end first; what is evicted is gone, and stays so."""
+    monkeypatch.setattr(limits, "LEASES_REMEMBERED_MAX", 2)
+    group = make()
+    publish(group, *[b"x"] * 4)
+    for number in range(1, 5):
+        assert lease(group, 1).lease == number
+    for number in (3, 1, 4):
+        group.now += 1
+        settle(group, number, number)
+    group.check()
+    answers = {number: settle(group, number, number) for number in (1, 2, 3, 4)}
+    refused = {
+        number: [type(error) for error in answer.refused.values()]
+        for number, answer in answers.items()
+        if isinstance(answer, Outcome)
+    }
+    assert refused == {1: [], 2: [], 3: [Gone], 4: []}
+    group.check()
+
+
+def test_leases_that_end_in_the_same_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is evicted at its own end is gone for good: it is not written again."""
+    monkeypatch.setattr(limits, "LEASES_REMEMBERED_MAX", 1)
+    group = make()
+    publish(group, *[b"x"] * 3)
+    for _ in range(3):
+        lease(group, 1)
+    settle(group, 2, 2)
+    settle(group, 1, 1)
+    group.check()
+    assert sorted(view_of(group).leases) == [2, 3]
+    group.ask((QUEUE, Purge()))
+    group.check()
+    assert sorted(view_of(group).leases) == [3]
+
+
+@pytest.mark.parametrize("secret", [b"", b"short", b"x" * 65])
+def test_secrets(secret: bytes) -> None:
+    group = Group()
+    assert isinstance(group.ask((CATALOG, Found(secret)))[0], Invalid)
+
+
+def test_found_once() -> None:
+    group = Group()
+    [answer] = group.ask((CATALOG, Found(b"x" * 32)))
+    assert getattr(answer, "secret", None) == SECRET
+
+
+# --- Nothing grows for ever -----------------------------------------------------------------------
+
+
+def test_deadlines_that_were_moved_are_forgotten() -> None:
+    group = make()
+    publish(group, b"x", b"y")
+    lease(group, 2)
+    for seconds in range(5_000):
+        group.now += 1_000
+        seqs = BitMap64([1 + seconds % 2])
+        group.ask((QUEUE, Extend(LeaseId(1), seqs, group.history, 12 * 3_600_000)))
+    assert len(view_of(group).deadlines) < 2_100
+    group.check()
+
+
+def test_deadlines_of_ended_leases_are_forgotten() -> None:
+    group = make()
+    publish(group, *[b"x"] * 3_000)
+    for number in range(1, 3_001):
+        lease(group, 1, 12 * 3_600_000)
+        settle(group, number, number)
+    assert len(view_of(group).deadlines) < 1_100
+
+
+def test_layers_and_facts_go_when_they_are_folded() -> None:
+    group = make(keyed=True)
+    group.hold = True
+    for _ in range(5):
+        publish(group, b"x", key=b"k")
+    assert len(view_of(group).layers) == 6 - 1
+    group.fold()
+    assert view_of(group).layers == []
+    assert not view_of(group).facts.keys
+    group.check()
+
+
+def test_hidden_rows_are_known_only_within_the_window() -> None:
+    """Revisions that die above the window are asked for when it gets there, not remembered."""
+    group = make(keyed=True)
+    publish(group, b"x", key=b"first")
+    publish(group, b"x", key=b"second")
+    lease(group, 1)
+    for _ in range(100):
+        publish(group, b"x", key=b"k")
+    assert len(view_of(group).hidden) == 0
+    assert list(lease(group, 5).seqs) == [2, 102]
+    assert len(view_of(group).hidden) == 0
+    group.check()
+
+
+def test_a_desert_of_dead_rows_is_crossed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHUNK_ROWS", 8)
+    group = make(keyed=True)
+    for _ in range(100):
+        publish(group, b"x", key=b"k")
+    publish(group, None, key=b"k")
+    assert not lease(group, 1).seqs
+    assert len(view_of(group).hidden) == 0
+    group.crash()
+    assert view_of(group).pointers.next == 102
+    publish(group, b"y", key=b"k")
+    assert list(lease(group, 1).seqs) == [102]
+    group.check()
+
+
+def test_deletes_of_many_seconds_go_together() -> None:
+    group = make(keyed=True)
+    for number in range(200):
+        group.now += 1_000
+        publish(group, None, key=b"%d" % number)
+    assert len(list(view_of(group).deletes)) == 200
+    group.now += 30_000
+    group.ask((QUEUE, Tick()))
+    assert not view_of(group).deletes
+    group.check()
+
+
+# --- Ticks ----------------------------------------------------------------------------------------
+
+
+def test_a_tick_is_due_when_it_would_change_something() -> None:
+    group = make(keyed=True)
+    group.ask((QUEUE, Publish((Message(b"x", b"k"), Message(None, b"l")), Numbered("p", 1))))
+    group.ask((QUEUE, OpenCursor("lake", Start.BEGINNING, True)))
+    group.ask((QUEUE, Stage("s", Block.of_bodies([b"x"]))), (QUEUE, Pin(50_000)))
+    lease(group, 1)
+    settle(group, 1, 1)
+    spans = [9_000, 30_000, 20_000, 600_000, 86_400_000, 7 * 86_400_000]
+    due = []
+    for span in spans:
+        group.now += span
+        due.append(tick_due(view_of(group), group.now))
+        before = facts_of(view_of(group), group.now)
+        group.ask((QUEUE, Tick()))
+        assert due[-1] or facts_of(view_of(group), group.now) == before
+        group.check()
+    # The delete waits for the cursor, and so a tick stays due; it changes nothing.
+    assert due == [False, True, True, True, True, True]
+    assert not view_of(group).stages
+    assert not view_of(group).producers
+    assert not view_of(group).retaining
+
+
+# --- Bad input ------------------------------------------------------------------------------------
+
+
+def test_no_such_shard() -> None:
+    group = make()
+    for command in (Lease(1, 1), Purge(), Tick(), Explain(Seq(1)), Stage("s", Block.of_bodies([]))):
+        assert isinstance(group.ask((ShardId(9), command))[0], NotFound)
+
+
+def test_nothing_named_is_nothing_done() -> None:
+    """No seqs, no rows, no stages: answered, and nothing is written."""
+    group = make()
+    publish(group, b"x")
+    lease(group, 1)
+    entries = len(group.log)
+    assert settle(group, 1) == Outcome(BitMap64(), {})
+    assert settle(group, 7) == Outcome(BitMap64(), {})
+    other = Settle(LeaseId(1), BitMap64(), b"other history...")
+    assert group.ask((QUEUE, other))[0] == Outcome(BitMap64(), {})
+    assert group.ask((QUEUE, Publish(())))[0] == Published(Seq(2), 0)
+    assert group.ask((QUEUE, Publish(Block.of_bodies([]))))[0] == Published(Seq(2), 0)
+    assert group.ask((QUEUE, PublishStaged(())))[0] == Published(Seq(2), 0)
+    assert len(group.log) == entries
+
+
+def test_an_empty_stage_is_published_as_nothing() -> None:
+    group = make(keyed=True)
+    group.ask((QUEUE, Stage("s", Block.of_bodies([]))))
+    answers = group.ask((QUEUE, PublishStaged(("s",))), (QUEUE, Publish((Message(b"x"),))))
+    assert answers == [Published(Seq(1), 0), Published(Seq(1), 1)]
+    assert list(lease(group, 1).seqs) == [1]
+    group.check()
+
+
+def test_rows_that_are_none_leave_no_trace_among_others() -> None:
+    group = make()
+    group.ask(
+        (QUEUE, Publish(())),
+        (QUEUE, Publish((Message(b"a"),))),
+        (QUEUE, Publish(())),
+        (QUEUE, Publish(Block.of_bodies([]))),
+        (QUEUE, Publish((Message(b"b"),))),
+    )
+    rows = group.store.rows(QUEUE, BitMap64([1, 2]))
+    assert [row.body for row in rows] == [b"a", b"b"]
+
+
+def test_an_unknown_command_fails() -> None:
+    """It is never answered as if it had been done."""
+    group = make()
+    desk = Desk(group.view, Millis(group.now))
+    with pytest.raises(AssertionError):
+        decide(desk, QUEUE, "purge everything")  # type: ignore[arg-type]
+    with pytest.raises(AssertionError):
+        decide(desk, QUEUE, Transaction(((QUEUE, Purge()),)))  # type: ignore[arg-type]
