@@ -470,7 +470,12 @@ class Host:
     def _committed(self, entry: Entry, position: Position) -> None:
         # Even after a defect has ended this host: the entry is committed, and the next checkpoint
         # will say that the store has it.
-        self._store.fold(entry, position)
+        try:
+            self._store.fold(entry, position)
+        except Fatal as error:
+            # It is committed, and nobody may be told so: the next open folds it.
+            self._failed(error)
+            return
         for batch in entry.batches:
             view = self._views.get(batch.shard)
             if view is not None:

@@ -22,6 +22,7 @@ from millrace.core.changes import Entry
 from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
+from millrace.errors import Fatal
 from millrace.log.files import Disk
 from millrace.log.record import Mark, Position
 from millrace.log.segments import Log
@@ -65,6 +66,8 @@ class DiskStore:
             disk, self._layered, self._book, self._emptying, self._reading.files
         )
         self._sealing = Sealing(disk, cells, self._layered.marks, self._reading)
+        self._is_broken = False
+        """An entry was folded in part: no checkpoint may say that it is in the index."""
 
     @classmethod
     def open(cls, disk: Disk, cells: Cells) -> DiskStore:
@@ -148,6 +151,8 @@ class DiskStore:
 
         `mark`: every entry that was not folded, committed or not, lies after it.
         """
+        if self._is_broken:
+            raise Fatal("the store failed to take in an entry; open the folder again")
         return self._keeping.freeze(mark, facts)
 
     def write(self, frozen: Frozen) -> None:
@@ -244,4 +249,8 @@ class DiskStore:
         return self._asking.scan(shard, after, upto, reader)
 
     def fold(self, entry: Entry, position: Position | None) -> None:
+        if self._is_broken:
+            raise Fatal("the store failed to take in an entry; open the folder again")
+        self._is_broken = True
         self._folding.fold(entry, position)
+        self._is_broken = False
