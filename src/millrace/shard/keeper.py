@@ -121,7 +121,7 @@ class Keeper:
         if self._unprepared and not full:
             self._unprepared = False
             try:
-                while await self._lane.submit(self._log.prepare):
+                while not self._stopping and await self._lane.submit(self._log.prepare):
                     pass
             except Full:
                 self._unprepared = full = True
