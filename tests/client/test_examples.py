@@ -1,0 +1,63 @@
+"""The examples run to their end, and say what they promise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SAID = {
+    "blocking": [
+        "4 workers settled 15 messages",
+        "the lake gets 15 rows with the columns",
+    ],
+    "demo": [
+        "the first snapshot: what lies after 0, up to the boundary 3",
+        "3  order-3   a keg of paint",
+        "the second snapshot: what lies after 3, up to the boundary 5",
+        "5  order-3   deleted",
+        "2 settled, 2 shipped",
+        "speed     40000 published,  40000 live",
+    ],
+    "follower": [
+        "up to 2: {'nails': '5', 'hammer': '20'}",
+        "up to 4: {'nails': '6'}",
+    ],
+    "transaction": [
+        "5 squared is 25",
+        "refused: the message was leased again by someone else; there are still 5 squares",
+    ],
+    "worker": [
+        "marble: the chisel slipped, delivery 2",
+        "marble is done, delivery 3",
+        "4 stones are done",
+    ],
+}
+"""What each of them prints, in this order."""
+
+
+def test_every_example_is_tried() -> None:
+    assert sorted(path.stem for path in (ROOT / "examples").glob("*.py")) == sorted(SAID)
+
+
+@pytest.mark.parametrize("name", sorted(SAID))
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    places = [done.stdout.find(text) for text in SAID[name]]
+    assert -1 not in places, done.stdout
+    assert places == sorted(places), done.stdout
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
