@@ -164,7 +164,11 @@ class LogWriter:
             raise self._error.with_traceback(None)
         future = self._again.get(group)
         if future is None:
-            future = self._again[group] = self._loop.create_future()
+            future = self._loop.create_future()
+            if group not in self.suffixes:
+                future.set_result(None)
+                return future
+            self._again[group] = future
             if not self.busy:
                 self._write(alone=False)
         return future
