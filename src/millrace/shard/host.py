@@ -222,7 +222,8 @@ class Host:
             return
         self._taken = list(requests)
         try:
-            self._decide_all(requests)
+            if self._decide_all(requests) and self._inbox:
+                self._wake()
         except Exception as error:
             # A defect in the rules: what was decided so far cannot be trusted, so that the group
             # ends here. Everyone who waits is told.
@@ -246,9 +247,11 @@ class Host:
             and self._answers_in_flight < _ANSWERS_IN_FLIGHT_MAX
         )
 
-    def _decide_all(self, requests: deque[Request]) -> None:
+    def _decide_all(self, requests: deque[Request]) -> bool:
+        """Decide, and append what was decided; False if the rest must wait for a commit."""
         desk = Desk(self.view, Millis(self._now_ms()))
         answers: list[tuple[Request, Result]] = []
+        needs_commit = False
         self._fetch_keys(requests)
         while requests:
             if requests[0].is_plain and self._publish_plain(desk, requests, answers):
@@ -263,12 +266,14 @@ class Host:
                 requests.appendleft(request)
                 self._inbox.extendleft(reversed(requests))
                 self._inbox_bytes += sum(left.size for left in requests)
+                needs_commit = True
                 break
             if _is_empty(request.command, result) and self._wait(request):
                 continue
             answers.append((request, result))
         self._serve_waiters(desk, answers)
         self._finish(desk, answers)
+        return not needs_commit
 
     def _publish_plain(
         self, desk: Desk, requests: deque[Request], answers: list[tuple[Request, Result]]
@@ -392,12 +397,8 @@ class Host:
             journal.append(entry, alone=alone, reserve=reserve)
         except Fatal as error:
             self._failed(error)
-            return
         except MillraceError as error:
             self._dropped(entry.index, error)
-            return
-        if self._inbox:
-            self._wake()
 
     def _answer_after(self, answers: list[tuple[Request, Result]]) -> None:
         """Nothing was changed: the answers wait for what they were judged by."""
