@@ -201,9 +201,14 @@ def by_call(engine: Engine, leases: Leases) -> list[Call]:
     """
     held: dict[Grant, list[int]] = {}
     proved: dict[tuple[ShardId, LeaseId, bytes], list[int]] = {}
+    seqs: list[int] = []
+    newest: Grant | None = None
     for lease in _listed(leases):
         if isinstance(lease, Lease):
-            held.setdefault(lease._grant, []).append(lease.seq)
+            if lease._grant is not newest:
+                newest = lease._grant
+                seqs = held.setdefault(newest, [])
+            seqs.append(lease._row.seq)
         else:
             receipt = engine.unseal(lease)
             at = (receipt.shard, receipt.lease, bytes(receipt.history))
