@@ -20,7 +20,7 @@ def test_version() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "meant"),
-    [(["dumb", "data"], "dump"), (["checl", "data"], "check"), (["dump", ".", "rwos"], "rows")],
+    [(["dumb", "data"], "dump"), (["checkup", "data"], "check"), (["dump", ".", "rwos"], "rows")],
 )
 def test_mistyped_verbs(arguments: list[str], meant: str, folder: Path) -> None:
     arguments = [str(folder) if word == "." else word for word in arguments]
