@@ -34,6 +34,13 @@ _FILES = {
 }
 """What was being read when a part ended its process."""
 
+_WORDS = {
+    Part.INDEX: "index",
+    Part.LOG: "log",
+    Part.SEALED: "sealed files",
+    Part.SHARDS: "shards",
+}
+
 
 @click.command(
     epilog="""\b
@@ -99,7 +106,7 @@ class Checking:
                 return
             if code > 0:
                 raise Problem(
-                    f"the check itself has failed while it looked at the {self._part.value}",
+                    f"the check itself has failed while it looked at the {_WORDS[self._part]}",
                     "this is a defect: please report it with what is printed above",
                 )
             what = f"the process that read it was ended by {_signal_name(-code)}: it is damaged"
@@ -121,10 +128,10 @@ class Checking:
         match message:
             case Began():
                 self._part = message.part
-                self._show_progress(f"checking the {message.part.value}")
+                self._show_progress(f"checking the {_WORDS[message.part]}")
             case Progress():
                 share = 100 * message.done // max(message.total, 1)
-                self._show_progress(f"checking the {self._part.value}: {share} %")
+                self._show_progress(f"checking the {_WORDS[self._part]}: {share} %")
             case Finding():
                 self.findings += 1
                 fields = {"file": message.file, "offset": message.offset, "what": message.what}
