@@ -22,7 +22,7 @@ from millrace.testing.checker_history import History
 from millrace.testing.checker_ledger import Ledger, LedgerDisk
 from millrace.testing.clock import SimClock
 from millrace.testing.disk import Crashed, Effect, SimDisk
-from millrace.testing.lanes import Pace, SimLane
+from millrace.testing.lanes import Pace, SimLane, Steps
 from millrace.testing.loop import SimLoop
 
 
@@ -38,6 +38,8 @@ class Fault(Enum):
     FULL_DISK = "full disk"
     CLOCK = "clock"
     SLOW = "slow"
+    INTERLEAVE = "interleave"
+    """Lanes are interrupted between two effects."""
     FLIP = "flip"
 
 
@@ -71,6 +73,7 @@ def draw_plan(seed: int) -> Plan:
         usual=chance.choice([0.0, 0.0005, 0.005]),
         slow=chance.choice([0.05, 0.5]) if slow else 0.02,
         slow_share=chance.choice([0.02, 0.2]) if slow else 0.01,
+        is_stepped=Fault.INTERLEAVE in faults,
     )
     return Plan(faults, settings, pace, chance.choice([60, 300, 1000]))
 
@@ -96,6 +99,7 @@ class Machine:
         self._chance = random.Random(f"{seed}/machine")
         self._lanes = random.Random(f"{seed}/lanes")
         self._bytes = random.Random(f"{seed}/bytes")
+        self._steps = Steps()
         self._crash_at: int | None = None
         self._fail_at: dict[int, Fault] = {}
         self._is_recovering = False
@@ -112,7 +116,7 @@ class Machine:
         return Ports(
             disk=LedgerDisk(self.disk, self.ledger),
             cells=self._open_cells,
-            lane=lambda name: SimLane(name, self.plan.pace, self._lanes),
+            lane=lambda name: SimLane(name, self.plan.pace, self._lanes, self._steps),
             now_ms=self.clock.now_ms,
             chance=self._bytes.randbytes,
         )
@@ -140,6 +144,7 @@ class Machine:
         """The process has ended, however it did; the disk is now as the next one finds it."""
         crashed = self.is_over
         self.is_over = True
+        self._steps.drop_all()
         self._is_recovering = crashed
         self.disk.fail_sync_in = self.disk.fail_write_in = None
         if self.cells is not None:
@@ -157,6 +162,7 @@ class Machine:
 
     def effect(self, verb: str, name: str) -> None:
         """Something is about to change the disk or the index."""
+        self._steps.pause()
         if self.is_over:
             raise Crashed
         self.effects += 1

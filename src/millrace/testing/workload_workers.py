@@ -103,7 +103,7 @@ class Worker(Client):
             # Once more, as if the answer had been lost: it is answered as before.
             again = Settle(shard=held.shard, seq=held.seq, version=held.version)
             await self._end(session, again, held, place.queue.settle([held.receipt]))
-            if again.error and "Gone" not in again.error and not _is_passing(again):
+            if again.error and not again.error.startswith(("Gone", "NotFound", "Full", "Closed")):
                 self.blame(f"I5: a repeated settle of {held.seq}: {again.error}")
 
     async def _release(self, session: Session, place: Place, held: Held) -> None:
@@ -176,7 +176,7 @@ class Worker(Client):
 
 def _is_passing(call: Call) -> bool:
     """Whether it was refused for a reason that may be gone later."""
-    return "Full" in call.error or "Closed" in call.error
+    return call.error.startswith(("Full", "Closed"))
 
 
 def _note_leases(call: Lease, leases: list[Leased]) -> None:
