@@ -13,7 +13,6 @@ from millrace.core.block import Block
 from millrace.core.check import HeadersLike
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
-from millrace.errors import TooLarge
 
 Body = bytes | bytearray | memoryview
 """A body; it is stored, and read, as bytes."""
@@ -43,25 +42,18 @@ def make_block(rows: Rows) -> Block:
     if isinstance(rows, pa.Table):
         batches = rows.combine_chunks().to_batches()
         return check.rows(batches[0] if len(batches) == 1 else [])
-    if isinstance(rows, list | tuple) and any(type(row) is Message for row in rows):
-        if len(rows) > limits.PUBLISH_MESSAGES_MAX:
-            raise _too_many(len(rows))
-        return check.rows(
-            [
-                check.message(row.body, row.key, row.headers) if isinstance(row, Message) else row
-                for row in rows
-            ]
-        )
+    if not isinstance(rows, list | tuple):
+        return check.rows(rows)
+    kinds = set(map(type, rows))
+    if kinds == {bytes}:
+        # The way of many bodies, which must cost little for each.
+        return check.bodies(rows)
+    if Message in kinds and len(rows) <= limits.PUBLISH_MESSAGES_MAX:
+        rows = [
+            check.message(row.body, row.key, row.headers) if isinstance(row, Message) else row
+            for row in rows
+        ]
     return check.rows(rows)
-
-
-def _too_many(count: int) -> TooLarge:
-    return TooLarge(
-        f"{count} messages at once, up to {limits.PUBLISH_MESSAGES_MAX} are allowed; "
-        "publish in parts, or stage them",
-        field="rows",
-        limit=limits.PUBLISH_MESSAGES_MAX,
-    )
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

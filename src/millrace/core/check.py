@@ -6,7 +6,7 @@ Every error names the field and the limit.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -195,6 +195,17 @@ def numbered(
     return Numbered(producer, number, mode, after or 0)
 
 
+def bodies(value: Sequence[bytes]) -> Block:
+    """Rows for one publish, of bodies that are known to be bytes."""
+    _check_rows(len(value))
+    try:
+        block = Block.of_bodies(value)
+    except OverflowError as error:
+        raise _too_large_together() from error
+    _check_block(block)
+    return block
+
+
 def rows(value: object) -> Block:
     """Rows for one publish: messages, bodies, or an Arrow batch with value, key and headers."""
     if isinstance(value, pa.RecordBatch):
@@ -209,13 +220,8 @@ def rows(value: object) -> Block:
     if not value:
         raise Invalid("rows are empty; there is nothing to publish", field="rows")
     _check_rows(len(value))
-    if all(type(item) is bytes for item in value):
-        try:
-            block = Block.of_bodies(value)
-        except OverflowError as error:
-            raise _too_large_together() from error
-        _check_block(block)
-        return block
+    if set(map(type, value)) == {bytes}:
+        return bodies(value)
     checked = []
     for item in value:
         if isinstance(item, Message):
