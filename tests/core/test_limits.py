@@ -228,6 +228,16 @@ def test_layers_and_facts_go_when_they_are_folded() -> None:
     group.check()
 
 
+def test_what_was_fetched_is_forgotten_with_a_fold() -> None:
+    """A fact is as of the last folded batch: beyond it, the layers no longer cover for it."""
+    group = make(keyed=True)
+    publish(group, b"x", key=b"k")
+    view = view_of(group)
+    view.facts.keys[b"k"] = 0
+    view.folded(view.index)
+    assert view.facts.keys == {}
+
+
 def test_hidden_rows_are_known_only_within_the_window() -> None:
     """Revisions that die above the window are asked for when it gets there, not remembered."""
     group = make(keyed=True)

@@ -164,7 +164,8 @@ def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
     messages: list[Message] = []
     seq = draft.view.last_seq + 1
     for command in commands:
-        assert isinstance(command, Publish) and isinstance(command.rows, tuple)
+        assert isinstance(command, Publish)
+        assert isinstance(command.rows, tuple)
         messages.extend(command.rows)
         answers.append(Published(Seq(seq), len(command.rows)))
         seq += len(command.rows)

@@ -175,7 +175,9 @@ class Draft:
 
     def pass_to(self, seq: Seq) -> None:
         """Kept rows up to `seq` are wanted by nobody any more."""
-        self.changes.passed = max(self.changes.passed, seq)
+        if not self.changes.purged:
+            # Else what was kept before this batch is dead already.
+            self.changes.passed = max(self.changes.passed, seq)
         if self._kept and self._kept.min() <= seq:
             # Those that this batch keeps are not passed with the older ones: it may keep others
             # below `seq` for a cursor that comes after.
@@ -198,7 +200,7 @@ class Draft:
     def still_live(self, seqs: BitMap64) -> BitMap64:
         """Those of `seqs` whose death was not decided in a batch that is not folded yet.
 
-        What died because retaining cursors passed it is not known here: `work.passed_by` tells.
+        What died because retaining cursors passed it is not known here, but to `publish`.
         """
         live = seqs.copy()
         for died in self._died.values():

@@ -81,10 +81,11 @@ def _need_keys(draft: Draft, keys: list[bytes | None]) -> Need | None:
         # The store has no row yet, perhaps not even the shard.
         return None
     known = view.facts.keys
-    missing = [key for key in keys if key is not None and key not in known]
-    if missing:
-        return Need(view.shard, keys=tuple(missing))
-    passed = max((layer.passed for layer in view.layers), default=0)
+    if not all(map(known.__contains__, keys)):
+        missing = [key for key in keys if key is not None and key not in known]
+        if missing:
+            return Need(view.shard, keys=tuple(missing))
+    passed = _passed_to(draft)
     if not passed:
         return None
     older = BitMap64([_newest(draft, key) for key in keys if key is not None])
@@ -127,7 +128,7 @@ def _supersede(draft: Draft, first: int, keys: list[bytes | None], deletes: list
         newest[key] = seq
     if older:
         died = draft.still_live(BitMap64(older))
-        died -= _passed(view, died)
+        died -= _passed(draft, died)
         if died:
             if view.holder:
                 supersede_leased(draft, died)
@@ -136,16 +137,21 @@ def _supersede(draft: Draft, first: int, keys: list[bytes | None], deletes: list
         draft.put_deletes(BitMap64([first + at for at in deletes]))
 
 
+def _passed_to(draft: Draft) -> int:
+    """How far retaining cursors have moved in batches that are not folded yet."""
+    return max(draft.changes.passed, *(layer.passed for layer in draft.view.layers), 0)
+
+
 def _maybe_kept(view: View, seqs: BitMap64, passed: int) -> list[int]:
     """Those of `seqs` up to `passed` that were delivered and are in no lease any more."""
     most = min(passed, view.pointers.next - 1, view.stored_seq)
     return [seq for seq in seqs if 0 < seq <= most and seq not in view.holder]
 
 
-def _passed(view: View, seqs: BitMap64) -> BitMap64:
+def _passed(draft: Draft, seqs: BitMap64) -> BitMap64:
     """Those of `seqs` that ended because retaining cursors passed them in an unfolded batch."""
-    out = BitMap64()
-    passed = max((layer.passed for layer in view.layers), default=0)
+    view, out = draft.view, BitMap64()
+    passed = _passed_to(draft)
     if not passed:
         return out
     facts = view.facts.rows
@@ -155,7 +161,7 @@ def _passed(view: View, seqs: BitMap64) -> BitMap64:
     for layer in view.layers:
         out |= kept & BitMap64(range(layer.passed + 1))
         kept |= layer.kept & seqs
-    return out
+    return out | (kept & BitMap64(range(draft.changes.passed + 1)))
 
 
 # --- Producers ---------------------------------------------------------------------------------
