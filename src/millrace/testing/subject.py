@@ -20,9 +20,11 @@ from millrace.log.segment import LogShape
 from millrace.log.segments import Log
 from millrace.store.base import Store
 from millrace.store.cells import Cells
+from millrace.store.checkpoint import Frozen
 from millrace.store.disk import DiskStore
 from millrace.store.memory import MemoryCells
 from millrace.store.memory_store import MemoryStore
+from millrace.store.sealplan import SealPlan, SealResult
 from millrace.testing.disk import SimDisk
 
 SEGMENT_BYTES = 512 * 1024
@@ -90,6 +92,10 @@ class DiskSubject:
 
     def open(self) -> None:
         """Open log and store as a node does: index, replay, attach, fold."""
+        self._frozen: Frozen | None = None
+        self._is_written = False
+        self._plan: SealPlan | None = None
+        self._result: SealResult | None = None
         self.cells = self._open_cells()
         self.store = DiskStore.open(self.disk, self.cells)
         replay = Replay(
@@ -123,19 +129,47 @@ class DiskSubject:
 
     def checkpoint(self) -> None:
         """Bring the index up to the log, and recycle what is no longer needed."""
-        frozen = self.store.freeze(self.log.mark(), {})
-        self.store.write(frozen)
-        self.store.thaw(frozen)
-        self.log.release_before(self.store.needed_from())
+        self.settle()
+        for _ in range(3):
+            self.step_checkpoint()
+
+    def step_checkpoint(self) -> None:
+        """Freeze, write or thaw, whatever comes next; batches may be folded in between."""
+        if self._frozen is None:
+            self._frozen = self.store.freeze(self.log.mark(), {})
+        elif not self._is_written:
+            self.store.write(self._frozen)
+            self._is_written = True
+        else:
+            self.store.thaw(self._frozen)
+            self._frozen, self._is_written = None, False
+            self.log.release_before(self.store.needed_from())
 
     def seal(self, *, everything: bool = True) -> bool:
         """One pass, and the checkpoint that makes it count."""
-        plan = self.store.plan_seal(everything=everything)
-        if plan is None:
+        self.settle()
+        self.step_seal(everything=everything)
+        if self._plan is None:
             return False
-        self.store.finish_seal(self.store.run_seal(plan))
         self.checkpoint()
         return True
+
+    def step_seal(self, *, everything: bool = True) -> None:
+        """Plan, run or finish, whatever comes next; batches may be folded in between."""
+        if self._plan is None:
+            self._plan = self.store.plan_seal(everything=everything)
+        elif self._result is None:
+            self._result = self.store.run_seal(self._plan)
+        else:
+            self.store.finish_seal(self._result)
+            self._plan = self._result = None
+
+    def settle(self) -> None:
+        """End what was begun."""
+        while self._plan is not None:
+            self.step_seal()
+        while self._frozen is not None:
+            self.step_checkpoint()
 
     def seal_all(self) -> None:
         """Empty the log as far as possible."""
@@ -180,16 +214,18 @@ class DiskSubject:
 
     def half_checkpoint(self, how: int) -> None:
         """Freeze, perhaps write, and then lose the process before it is thawed."""
-        frozen = self.store.freeze(self.log.mark(), {})
+        self.settle()
+        self.step_checkpoint()
         if how // 8 % 2:
-            self.store.write(frozen)
+            self.step_checkpoint()
         self.reopen()
 
     def half_seal(self) -> None:
         """Copy rows, and lose the process before anyone is told where they are."""
-        plan = self.store.plan_seal(everything=True)
-        if plan is not None:
-            self.store.run_seal(plan)
+        self.settle()
+        self.step_seal()
+        if self._plan is not None:
+            self.step_seal()
             self.reopen()
 
 
