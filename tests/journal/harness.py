@@ -250,7 +250,7 @@ class World:
     def fill(self, spare: int = 8 * KIB) -> None:
         """Leave no more room than `spare`, but for the reserve."""
         while (room := self.log.room(reserve=False)) > spare:
-            self.log.append(junk(min(room, self.shape.segment_bytes // 2) - 4 * KIB))
+            self.log.append(junk(min(room - spare, self.shape.segment_bytes // 4) - 128))
 
     def turn_over(self, generations: int = 1) -> None:
         """Write until so many segments were begun."""

@@ -1,0 +1,839 @@
+"""A host over journals that refuse, roll back, commit late, fail, and are handed over.
+
+What is decided ahead is in the views alone; whatever becomes of it, callers are told the truth, in
+order, and the host goes on from what is committed, or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+import pytest
+from pyroaring import BitMap64
+
+from millrace import errors, limits
+from millrace.core.block import Block
+from millrace.core.changes import Entry
+from millrace.core.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    Explain,
+    Explanation,
+    Found,
+    Lease,
+    Leased,
+    NextSnapshot,
+    OpenCursor,
+    Outcome,
+    Pin,
+    Publish,
+    Published,
+    PublishStaged,
+    QueueRef,
+    Settle,
+    Stage,
+)
+from millrace.core.model import (
+    CATALOG,
+    CursorCell,
+    Epoch,
+    LeaseId,
+    Message,
+    QueueSpec,
+    Seq,
+    ShardId,
+    Start,
+)
+from millrace.core.view import View
+from millrace.journal.local import LocalJournal
+from millrace.log.segment import LogShape
+from millrace.shard.host import Host
+from millrace.shard.request import Request
+from millrace.store.memory_store import MemoryStore
+from millrace.testing.group import through_bytes
+from millrace.testing.late_journal import LateJournal
+from millrace.testing.loop import SimLoop
+from tests.journal.harness import HISTORY, KIB, LOCAL, A, World, new_world, run
+
+T = TypeVar("T")
+
+QUEUE = ShardId(1)
+
+
+class Node:
+    """A world with a real store, and a host for one of its groups."""
+
+    def __init__(self, world: World, *, is_late: bool = False, epoch: int = 1) -> None:
+        self.world = world
+        assert world.store is not None
+        self.store = world.store
+        self.is_late = is_late
+        self.told: list[str] = []
+        self.begin(epoch)
+
+    def begin(self, epoch: int) -> None:
+        group = A if self.is_late else LOCAL
+        applied = self.store.applied(group)
+        writer = self.world.writer
+        self.local = (
+            None if self.is_late else LocalJournal(LOCAL, Epoch(epoch), HISTORY, applied, writer)
+        )
+        self.late = LateJournal(A, Epoch(epoch), HISTORY, applied, writer) if self.is_late else None
+        self.journal = self.local or self.late
+        assert self.journal is not None
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        self.clock = loop.clock
+        self.host = Host(self.journal, self.store, self.clock.now_ms)
+
+    async def found(self, *, keyed: bool = False) -> None:
+        """A catalog and a queue."""
+        assert self.journal is not None
+        self.host.adopt(View(CATALOG, self.journal.epoch, HISTORY))
+        for command in (Found(bytes(32)), CreateQueue("default", "q", QueueSpec(keyed=keyed))):
+            future = self.ask(command, shard=CATALOG)
+            await self.commit()
+            await future
+
+    def ask(
+        self, command: Command, *, shard: ShardId = QUEUE, wait_ms: int = 0, name: str = ""
+    ) -> asyncio.Future[object]:
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        until = self.clock.now_ms() + wait_ms if wait_ms else 0
+        future.add_done_callback(lambda _: self.hear(name, future))
+        self.host.submit(Request(shard, command, future, wait_until_ms=until))
+        if self.world.lane.is_held:
+            # In company, so that it is not written at once.
+            companion: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            companion.add_done_callback(lambda _: self.hear("", companion))
+            self.host.submit(Request(shard, Explain(Seq(1)), companion))
+        return future
+
+    def hear(self, name: str, future: asyncio.Future[object]) -> None:
+        if not future.cancelled():
+            future.exception()
+        if name:
+            self.told.append(name)
+
+    async def done(self, command: Command, kind: type[T], *, shard: ShardId = QUEUE) -> T:
+        """Ask, have it committed, and return the answer."""
+        future = self.ask(command, shard=shard)
+        await self.commit()
+        answer = await future
+        assert isinstance(answer, kind)
+        return answer
+
+    async def commit(self) -> None:
+        """Let all that can be committed be committed."""
+        for _ in range(4):
+            await self.world.turn()
+            await self.world.settle()
+            if self.late is not None and self.world.writer.error is None:
+                self.late.commit()
+            await self.world.turn()
+
+    async def turn(self) -> None:
+        await self.world.turn()
+
+    def hold(self) -> None:
+        self.world.lane.is_held = True
+
+    def seqs(self) -> list[int]:
+        meta = self.store.meta(QUEUE)
+        assert meta is not None
+        rows = self.store.rows(QUEUE, BitMap64(range(1, meta.last_seq + 1)))
+        return [row.seq for row in rows]
+
+    def bodies(self) -> list[bytes | None]:
+        meta = self.store.meta(QUEUE)
+        assert meta is not None
+        return [row.body for row in self.store.rows(QUEUE, BitMap64(range(1, meta.last_seq + 1)))]
+
+
+def publish(*bodies: bytes, key: bytes | None = None) -> Publish:
+    return Publish(tuple(Message(body, key) for body in bodies))
+
+
+def make_node(*, is_late: bool = False, shape: LogShape | None = None) -> Node:
+    world = new_world(shape=shape) if shape else new_world()
+    world = World(world.disk, None, world.shape, store=MemoryStore())
+    return Node(world, is_late=is_late)
+
+
+def error_of(future: asyncio.Future[object]) -> BaseException | None:
+    assert future.done()
+    return future.exception()
+
+
+# --- Answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_nothing_is_answered_before_what_it_depends_on_is_committed(*, is_late: bool) -> None:
+    """Not even a question: it was judged by what may still be taken back."""
+
+    async def main() -> None:
+        node = make_node(is_late=is_late)
+        await node.found()
+        node.hold()
+        node.ask(publish(b"a"), name="publish")
+        await node.turn()
+        node.ask(Explain(Seq(1)), name="explain")
+        node.ask(Settle(LeaseId(9), BitMap64([1]), HISTORY), name="settle")
+        await node.turn()
+        if is_late:
+            await node.world.settle()
+        node.ask(publish(b"b"), name="publish b")
+        await node.turn()
+        node.ask(Explain(Seq(2)), name="explain b")
+        node.ask(publish(b"x"), shard=ShardId(77), name="refused")
+        await node.turn()
+        assert node.told == []
+        await node.commit()
+        assert node.told == [
+            "publish",
+            "explain",
+            "settle",
+            "publish b",
+            "explain b",
+            "refused",
+        ]
+
+    run(main())
+
+
+def test_the_decider_is_two_entries_ahead_at_most() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        assert node.late is not None
+        futures = []
+        for number in range(10):
+            futures.append(node.ask(publish(b"%d" % number)))
+            await node.turn()
+            await node.world.settle()
+        assert node.late.waiting() == limits.ENTRIES_AHEAD_MAX
+        node.late.commit(node.late.commit_point + 1)
+        await node.turn()
+        assert futures[0].done()
+        assert not futures[1].done()
+        await node.world.settle()
+        assert node.late.waiting() == limits.ENTRIES_AHEAD_MAX
+        before = node.late.next_index()
+        await node.commit()
+        assert node.late.next_index() == before, "the rest went into one entry"
+        assert [await future for future in futures] == [
+            Published(Seq(number + 1), 1) for number in range(10)
+        ]
+
+    run(main())
+
+
+def test_questions_do_not_pile_up_behind_an_entry_that_does_not_commit() -> None:
+    """I11: they take no entry, so that the bound on entries does not bound them."""
+
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        node.ask(publish(b"a"))
+        await node.turn()
+        await node.world.settle()
+        futures: list[asyncio.Future[object]] = []
+        with pytest.raises(errors.Full):  # noqa: PT012
+            for _ in range(10):
+                for _ in range(limits.INBOX_COMMANDS_MAX):
+                    futures.append(node.ask(Explain(Seq(1))))
+                for _ in range(100):
+                    await node.turn()
+        assert len(futures) >= limits.INBOX_COMMANDS_MAX
+        assert not any(future.done() for future in futures)
+        for _ in range(100):
+            await node.commit()
+        assert all(isinstance(future.result(), Explanation) for future in futures)
+
+    run(main())
+
+
+def test_what_does_not_fit_into_one_round_is_decided_in_the_next() -> None:
+    """Questions alone change nothing, and no commit comes to wake the decider for the rest."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        futures = [node.ask(Explain(Seq(1))) for _ in range(5_000)]
+        await node.turn()
+        for future in futures:
+            assert isinstance(await future, Explanation)
+
+    run(main())
+
+
+def test_who_has_left_is_given_nothing() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(b"a", b"b"), Published)
+        early = node.ask(Lease(1, 60_000))
+        early.cancel()
+        await node.commit()
+        node.hold()
+        late = node.ask(Lease(1, 60_000))
+        await node.turn()
+        late.cancel()
+        await node.commit()
+        leased = await node.done(Lease(10, 60_000), Leased)
+        assert list(leased.seqs) == [1, 2], "what was handed to nobody came back at once"
+
+    run(main())
+
+
+# --- Refused appends ------------------------------------------------------------------------------
+
+
+def test_a_refused_append_leaves_what_is_in_flight_alone() -> None:
+    """L7: the bound on uncommitted bytes refuses the second entry while the first one waits."""
+
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found(keyed=True)
+        assert node.late is not None
+        size = node.world.writer.suffix_bytes_max * 2 // 3
+        first = node.ask(publish(bytes(100), key=b"k"), name="first")
+        await node.turn()
+        filler = node.ask(Stage("s", Block.of_messages([Message(bytes(size // 2))])), name="stage")
+        await node.turn()
+        await node.world.settle()
+        assert node.late.waiting() == 2
+        assert node.told == []
+        node.late.commit(node.late.commit_point + 1)
+        await node.turn()
+        # Not what grows, which would wait for room, but what the journal has to refuse.
+        leases = node.ask(Lease(1, 60_000), name="lease")
+        await node.turn()
+        await node.commit()
+        assert isinstance(await first, Published)
+        assert await filler == 1
+        assert list((await leases).seqs) == [1]  # type: ignore[attr-defined]
+
+    run(main())
+
+
+def refuse_next(node: Node) -> None:
+    """Let the log refuse what may not use the reserve."""
+    node.world.fill(spare=4 * KIB)
+
+
+def test_what_is_refused_is_told_so_and_the_host_goes_on() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found(keyed=True)
+        await node.done(publish(b"old", key=b"k"), Published)
+        node.hold()
+        settled = node.ask(Lease(1, 60_000), name="lease")
+        await node.turn()
+        refused = node.ask(publish(b"new", key=b"k"), name="publish")
+        asked = node.ask(Explain(Seq(2)), name="explain")
+        await node.turn()
+        assert node.local is not None
+        assert node.local.waiting() == 2
+        refuse_next(node)
+        await node.commit()
+        assert isinstance(await settled, Leased)
+        for future in (refused, asked):
+            assert isinstance(error_of(future), errors.Full)
+        assert node.told == ["lease", "publish", "explain"]
+        # The view knew of the new revision; nothing of it is left.
+        assert (await node.done(Explain(Seq(2)), Explanation)).state == "unknown"
+        outcome = await node.done(Settle(LeaseId(1), BitMap64([1]), HISTORY), Outcome)
+        assert list(outcome.done) == [1]
+        node.world.prepare()
+        published = await node.done(publish(b"newer", key=b"k"), Published)
+        assert published.first == 2
+        world = node.world.end(power=True)
+        assert world.store is not None
+        assert [row.body for row in world.store.rows(QUEUE, BitMap64([1, 2, 3]))] == [b"newer"]
+
+    run(main())
+
+
+def test_what_is_in_flight_before_a_refused_entry_is_folded_before_views_are_loaded() -> None:
+    """A view that is loaded too early would give the same seq twice."""
+
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        assert node.late is not None
+        first = node.ask(publish(b"a"), name="a")
+        await node.turn()
+        await node.world.settle()
+        node.world.fill(spare=4 * KIB)
+        refused = node.ask(Pin(60_000), name="pin")
+        node.ask(CreateQueue("default", "other", QueueSpec()), shard=CATALOG, name="create")
+        await node.turn()
+        await node.world.settle()
+        await node.turn()
+        again = node.ask(Lease(5, 60_000), name="lease")
+        assert node.host.view(QUEUE) is not None, "somebody looks, and loads what is folded"
+        await node.turn()
+        assert not first.done()
+        await node.commit()
+        assert isinstance(await first, Published)
+        leased = await again
+        assert isinstance(leased, Leased)
+        assert list(leased.seqs) == [1]
+        assert refused.done()
+
+    run(main())
+
+
+def test_a_rollback_takes_back_what_was_decided() -> None:
+    """Mending the log but not the caches: keys, producers, leases and seqs would be wrong."""
+
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found(keyed=True)
+        assert node.late is not None
+        await node.done(publish(b"one", key=b"k"), Published)
+        lost = [
+            node.ask(publish(b"two", key=b"k"), name="publish"),
+            node.ask(Lease(1, 60_000), name="lease"),
+            node.ask(OpenCursor("c", Start.BEGINNING, retain=True), name="cursor"),
+            node.ask(CreateQueue("default", "other", QueueSpec()), shard=CATALOG, name="create"),
+        ]
+        await node.turn()
+        await node.world.settle()
+        assert node.late.waiting() == 1
+        node.hold()
+        node.late.void(node.late.commit_point)
+        # Judged by what is being taken back, its answer goes with it.
+        lost.append(node.ask(Explain(Seq(2)), name="explain"))
+        await node.turn()
+        assert node.told == []
+        await node.commit()
+        assert node.told == ["publish", "lease", "cursor", "create", "explain"]
+        for future in lost:
+            assert isinstance(error_of(future), errors.Retry)
+        assert (await node.done(Explain(Seq(2)), Explanation)).state == "unknown"
+        leased = await node.done(Lease(5, 60_000), Leased)
+        assert (leased.lease, list(leased.seqs)) == (1, [1])
+        published = await node.done(publish(b"three", key=b"k"), Published)
+        assert published.first == 2
+        cursor = await node.done(OpenCursor("c", Start.END, retain=False), CursorCell)
+        assert cursor.id == 1
+        made = await node.done(
+            CreateQueue("default", "other", QueueSpec()), QueueRef, shard=CATALOG
+        )
+        assert made.made
+        world = node.world.end(power=True)
+        assert world.store is not None
+        assert world.store.meta(QUEUE) == node.store.meta(QUEUE)
+        assert list(world.store.cells(QUEUE)) == list(node.store.cells(QUEUE))
+
+    run(main())
+
+
+def test_entries_of_another_leader_are_folded_and_answer_nobody() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        other = make_node(is_late=True)
+        await node.found()
+        await other.found()
+        assert node.late is not None
+        assert other.late is not None
+        ours = node.ask(publish(b"ours"), name="ours")
+        answered = other.ask(publish(b"theirs", b"as well"))
+        await node.turn()
+        await node.world.settle()
+        await other.world.settle()
+        theirs = [through_bytes(held.entry) for held in other.world.writer.suffixes.held(A)]
+        for entry in theirs:
+            entry.epoch = Epoch(2)
+        node.late.replace(theirs)
+        await node.turn()
+        await node.world.settle()
+        await node.turn()
+        assert isinstance(error_of(ours), errors.Retry)
+        waits = node.ask(publish(b"after"))
+        await node.turn()
+        assert not waits.done()
+        await node.commit()
+        published = await waits
+        assert isinstance(published, Published)
+        assert published.first == 3
+        assert node.bodies() == [b"theirs", b"as well", b"after"]
+        await other.commit()
+        await answered
+
+    run(main())
+
+
+def test_small_segments_cut_what_waits_into_entries_that_fit() -> None:
+    """Together the commands were larger than a record, and all of them were refused."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        for _ in range(3):
+            futures = [node.ask(publish(bytes(20 * KIB))) for _ in range(10)]
+            for _ in range(3):
+                node.world.prepare()
+                node.host.tick()
+                await node.commit()
+            for future in futures:
+                assert isinstance(await future, Published)
+            node.world.turn_over()
+
+    run(main())
+
+
+def test_settles_use_the_reserve_although_publishes_wait_beside_them() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(*[b"x"] * 50), Published)
+        leased = await node.done(Lease(50, 60_000), Leased)
+        node.world.fill(spare=limits.RECORD_SLACK_BYTES + 8 * KIB)
+        left = node.world.log.room(reserve=False) - limits.RECORD_SLACK_BYTES
+        assert 7 * KIB < left < 50 * 256, "room for a publish, not for the settles beside it"
+        published = node.ask(publish(bytes(6 * KIB)), name="publish")
+        settled = [node.ask(Settle(leased.lease, BitMap64([seq]), HISTORY)) for seq in leased.seqs]
+        too_much = node.ask(publish(bytes(6 * KIB)), name="waits for room")
+        await node.commit()
+        for future in settled:
+            outcome = await future
+            assert isinstance(outcome, Outcome)
+            assert len(outcome.done) == 1
+        assert isinstance(await published, Published)
+        assert not too_much.done()
+        node.host.short_of_space = True
+        node.host.tick()
+        assert isinstance(error_of(too_much), errors.Full)
+
+    run(main())
+
+
+# --- Queues that end ------------------------------------------------------------------------------
+
+
+def test_a_queue_that_is_about_to_end_is_not_loaded_again() -> None:
+    """Its view was dropped with the first commit after the decision, though not with its own.
+
+    A new one, loaded from what was folded so far, gave an index that was in flight already.
+    """
+
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        assert node.late is not None
+        first = node.ask(publish(b"a"))
+        await node.turn()
+        await node.world.settle()
+        deleted = node.ask(DeleteQueue("default", "q"), shard=CATALOG)
+        await node.turn()
+        await node.world.settle()
+        assert node.late.waiting() == 2
+        node.late.commit(node.late.commit_point + 1)
+        assert isinstance(await first, Published)
+        refused = node.ask(publish(b"b"))
+        await node.turn()
+        await node.commit()
+        assert await deleted is True
+        assert isinstance(error_of(refused), errors.NotFound)
+        assert node.store.meta(QUEUE) is None
+
+    run(main())
+
+
+# --- Ends -----------------------------------------------------------------------------------------
+
+
+def test_a_failed_sync_is_told_to_everyone_once() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        waits = node.ask(Lease(1, 60_000), wait_ms=60_000, name="waits")
+        await node.turn()
+        node.hold()
+        node.world.disk.fail_sync_in = 1
+        flight = node.ask(publish(b"a"), name="in flight")
+        await node.turn()
+        ahead = node.ask(publish(b"b"), name="ahead")
+        await node.turn()
+        inbox = node.ask(publish(b"c"), name="in the inbox")
+        await node.turn()
+        await node.commit()
+        for future in (waits, flight, ahead, inbox):
+            assert isinstance(error_of(future), errors.Fatal)
+        assert sorted(node.told) == sorted(set(node.told))
+        for _ in range(3):
+            with pytest.raises(errors.Fatal):
+                node.ask(publish(b"d"))
+        await node.host.stop()
+
+    run(main())
+
+
+def test_whoever_waits_for_messages_hears_that_the_log_has_ended() -> None:
+    """Nothing was being written: it was the end mark that failed."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        waits = node.ask(Lease(1, 60_000), wait_ms=3_600_000)
+        await node.turn()
+        node.world.disk.fail_sync_in = 1
+        with pytest.raises(errors.Fatal):
+            await waits
+
+    run(main())
+
+
+def test_a_defect_in_the_rules_is_told_to_everyone() -> None:
+    """A waiter that was being served when it happened was neither waiting nor answered."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        cursor = await node.done(OpenCursor("c", Start.BEGINNING, retain=False), CursorCell)
+        broken = NextSnapshot("c", cursor.id, 0, pin_ms=None)  # type: ignore[arg-type]
+        served = node.ask(broken, wait_ms=60_000, name="served")
+        waits = node.ask(Lease(3, 60_000), shard=ShardId(1), wait_ms=60_000, name="waits")
+        await node.turn()
+        node.hold()
+        flight = node.ask(Pin(60_000), name="in flight")
+        await node.turn()
+        decided = node.ask(publish(b"a"), name="decided")
+        await node.turn()
+        await node.commit()
+        for future in (served, waits, flight, decided):
+            assert isinstance(error_of(future), errors.Fatal), node.told
+        view = node.host.view(QUEUE)
+        assert view is not None
+        assert list(view.pins) == [1], "what was in flight is committed, and so it is folded"
+
+    run(main(), unhandled=["TypeError"])
+
+
+def test_ticks_do_not_pile_up_while_nothing_commits() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        assert node.late is not None
+        pinned = node.ask(Pin(1_000))
+        await node.commit()
+        await pinned
+        for number in range(limits.ENTRIES_AHEAD_MAX):
+            node.ask(publish(b"%d" % number))
+            await node.turn()
+            await node.world.settle()
+        node.clock.jump(10_000)
+        for _ in range(limits.INBOX_COMMANDS_MAX + 1):
+            node.host.tick()
+        node.ask(publish(b"there is room"))
+        await node.commit()
+        view = node.host.view(QUEUE)
+        assert view is not None
+        assert view.pins == {}
+
+    run(main())
+
+
+def test_a_tick_that_nobody_awaits_fails_in_silence() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(b"a"), Published)
+        pinned = node.ask(Pin(1_000))
+        await node.commit()
+        await pinned
+        node.clock.jump(10_000)
+        node.world.disk.fail_sync_in = 1
+        node.host.tick()
+        await node.commit()
+        with pytest.raises(errors.Fatal):
+            node.ask(publish(b"b"))
+
+    run(main())
+
+
+# --- Stopping and handing over --------------------------------------------------------------------
+
+
+def test_stop_finishes_what_was_decided_and_refuses_the_rest() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        waits = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.turn()
+        node.hold()
+        flight = [node.ask(publish(b"a"))]
+        await node.turn()
+        flight.append(node.ask(publish(b"b")))
+        await node.turn()
+        inbox = node.ask(publish(b"c"))
+        stops = [asyncio.create_task(node.host.stop()) for _ in range(3)]
+        await node.turn()
+        stops[1].cancel()
+        await node.turn()
+        assert not stops[0].done()
+        assert not stops[2].done(), "that one gave up is nothing to the others"
+        with pytest.raises(errors.Closed):
+            node.ask(publish(b"d"))
+        await node.commit()
+        await stops[0]
+        await stops[2]
+        for future in flight:
+            assert isinstance(future.result(), Published | Leased)
+        for future in (inbox,):
+            assert isinstance(error_of(future), errors.Closed)
+        assert waits.done()
+
+    run(main())
+
+
+def test_a_host_that_cannot_finish_can_be_ended() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        flight = node.ask(publish(b"a"))
+        await node.turn()
+        await node.world.settle()
+        stopping = asyncio.create_task(node.host.stop())
+        await node.turn()
+        assert not stopping.done()
+        assert node.late is not None
+        node.late.resign()
+        await stopping
+        assert isinstance(error_of(flight), errors.Fatal)
+        # Nobody knows what becomes of it; the next decider finds it, and it is committed.
+        node.begin(2)
+        assert node.late is not None
+        assert node.late.waiting() == 1
+        published = await node.done(publish(b"b"), Published)
+        assert published.first == 2
+        assert node.bodies() == [b"a", b"b"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_another_host_goes_on_where_the_first_one_stopped(*, is_late: bool) -> None:
+    """Epoch + 1; receipts and leases survive, and the first one writes nothing any more."""
+
+    async def main() -> None:
+        node = make_node(is_late=is_late)
+        await node.found(keyed=True)
+        for number in range(4):
+            await node.done(publish(b"%d" % number, key=b"k%d" % number), Published)
+        leased = await node.done(Lease(3, 60_000), Leased)
+        done = await node.done(Settle(leased.lease, BitMap64([1]), HISTORY), Outcome)
+        await node.host.stop()
+        old, old_journal = node.host, node.journal
+        assert old_journal is not None
+        node.begin(2)
+        assert node.journal is not None
+        assert (node.journal.epoch, node.journal.waiting()) == (2, 0)
+        # The same receipts: one is settled again, one for the first time, one is leased to nobody.
+        again = await node.done(Settle(leased.lease, BitMap64([1, 2]), HISTORY), Outcome)
+        assert list(again.done) == [1, 2]
+        assert done.refused == again.refused == {}
+        other = await node.done(Lease(10, 60_000), Leased)
+        assert list(other.seqs) == [4], "3 is still leased"
+        stale = await node.done(Settle(other.lease, BitMap64([3]), HISTORY), Outcome)
+        assert list(stale.refused) == [3]
+        published = await node.done(publish(b"new", key=b"k2"), Published)
+        assert published.first == 5
+        superseded = await node.done(Settle(leased.lease, BitMap64([3]), HISTORY), Outcome)
+        assert isinstance(superseded.refused[3], errors.Superseded)
+        with pytest.raises(errors.Closed):
+            old.submit(Request(QUEUE, publish(b"x"), asyncio.get_running_loop().create_future()))
+        entry = Entry(old_journal.group, Epoch(1), old_journal.next_index(), HISTORY, [])
+        with pytest.raises((errors.Closed, errors.Fatal)):
+            old_journal.append(entry, alone=True, reserve=False)
+        await node.commit()
+        world = node.world.end(power=True)
+        assert world.store is not None
+        assert world.store.meta(QUEUE) == node.store.meta(QUEUE)
+        assert list(world.store.cells(QUEUE)) == list(node.store.cells(QUEUE))
+
+    run(main())
+
+
+def test_a_host_that_was_overtaken_answers_nobody() -> None:
+    """It was not stopped, and does not know: its journal refuses, and nothing is written."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(b"a"), Published)
+        old = node.host
+        node.begin(2)
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        old.submit(Request(QUEUE, publish(b"from the past"), future))
+        await node.commit()
+        assert isinstance(error_of(future), errors.Closed)
+        published = await node.done(publish(b"b"), Published)
+        assert published.first == 2
+        assert node.bodies() == [b"a", b"b"]
+
+    run(main())
+
+
+def test_the_next_host_waits_for_what_the_last_one_left() -> None:
+    """Serving before it is committed would decide by a state that is not the group's."""
+
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found(keyed=True)
+        await node.done(publish(b"old", key=b"k"), Published)
+        node.ask(publish(b"left behind", key=b"k"))
+        await node.turn()
+        await node.world.settle()
+        world = node.world.end(power=True)
+        node = Node(world, is_late=True, epoch=2)
+        assert node.late is not None
+        left = node.late.waiting()
+        assert left >= 1
+        asked = node.ask(publish(b"new", key=b"k"), name="new")
+        explained = node.ask(Explain(Seq(2)), name="explain")
+        for _ in range(3):
+            await node.turn()
+            await node.world.settle()
+        assert node.late.waiting() == left, "nothing was decided"
+        assert node.told == []
+        await node.commit()
+        published = await asked
+        assert isinstance(published, Published)
+        assert published.first == 3
+        answer = await explained
+        assert isinstance(answer, Explanation)
+        assert answer.state == "dead"
+        meta = node.store.meta(QUEUE)
+        assert meta is not None
+        assert (meta.published, meta.live) == (3, 1)
+
+    run(main())
+
+
+def test_stages_that_are_in_flight_are_waited_for() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found(keyed=True)
+        block = Block.of_messages([Message(b"1", b"k"), Message(b"2", b"k")])
+        staged = node.ask(Stage("s", block), name="stage")
+        await node.turn()
+        shown = node.ask(PublishStaged(("s",)), name="publish")
+        after = node.ask(Explain(Seq(2)), name="explain")
+        await node.turn()
+        await node.commit()
+        assert node.told == ["stage", "publish", "explain"]
+        assert await staged == 2
+        assert await shown == Published(Seq(1), 2)
+        assert (await after) is not None
+        meta = node.store.meta(QUEUE)
+        assert meta is not None
+        assert (meta.published, meta.live) == (2, 1)
+
+    run(main())
