@@ -1,0 +1,136 @@
+"""Golden values: cells, changes and entries that were written once must be read for ever."""
+
+from __future__ import annotations
+
+import pytest
+from pyroaring import BitMap64
+
+from millrace.core.block import Block
+from millrace.core.changes import Batch, Changes, Entry, EntryKind
+from millrace.core.codec import decode_cell, decode_entries, encode_cell, encode_entry
+from millrace.core.model import (
+    CatalogCell,
+    Cell,
+    CursorCell,
+    DeletesCell,
+    Epoch,
+    GroupId,
+    History,
+    Index,
+    Kind,
+    LeaseCell,
+    Message,
+    Millis,
+    PinCell,
+    Pointers,
+    Position,
+    ProducerCell,
+    QueueCell,
+    QueueSpec,
+    ShardId,
+    StageCell,
+    TakeoverCell,
+    pack_seqs,
+)
+
+HISTORY = bytes(range(16))
+SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
+
+CELLS: list[tuple[Kind, Cell, str]] = [
+    (Kind.SPEC, QueueSpec(keyed=True, retention="log", keep_deletes_ms=5), "93c3a36c6f6705"),
+    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4), "950703020104"),
+    (
+        Kind.LEASE,
+        LeaseCell(9, SEQS, SEQS, SEQS, b"", b"", 8, {3: (2, 1)}, {3: 99}, 12),
+        (
+            "9a09c42c0100000000000000000000003a300000020000000000020001000000180000001e000000"
+            "0100020003007011c42c0100000000000000000000003a3000000200000000000200010000001800"
+            "00001e0000000100020003007011c42c0100000000000000000000003a3000000200000000000200"
+            "01000000180000001e0000000100020003007011c400c4000881039202018103630c"
+        ),
+    ),
+    (
+        Kind.PRODUCER,
+        ProducerCell("dense", 3, 8, ((2, 5, 1), (3, 6, 4))),
+        "94a564656e73650308929302050193030604",
+    ),
+    (
+        Kind.CURSOR,
+        CursorCell(4, True, Position(HISTORY, 5, 2, 9), 8, 6, True),
+        "9604c394c410000102030405060708090a0b0c0d0e0f0502090806c3",
+    ),
+    (Kind.PIN, PinCell(11, 9, 4, 99, "lake", True), "960b090463a46c616b65c3"),
+    (Kind.STAGE, StageCell(3, 200, 8), "9303ccc808"),
+    (
+        Kind.DELETES,
+        DeletesCell(SEQS),
+        (
+            "91c42c0100000000000000000000003a300000020000000000020001000000180000001e00000001"
+            "00020003007011"
+        ),
+    ),
+    (Kind.TAKEOVER, TakeoverCell(HISTORY, 11, 9), "93c410000102030405060708090a0b0c0d0e0f0b09"),
+    (Kind.QUEUE, QueueCell((1, 2)), "91920102"),
+    (Kind.CATALOG, CatalogCell(2, b"secret"), "9202c406736563726574"),
+]
+ENTRY = (
+    "040000000100000005000000000000000600000000000000000102030405060708090a0b0c0d0e0f"
+    "e0010000000000000100000000000000010000000000000002000000000000000300000000000000"
+    "0200000099000000a8010000000000009d91089192a173019193a1740a0291a1758201c42c010000"
+    "0000000000000000003a300000020000000000020001000000180000001e00000001000200030070"
+    "1102c41e0100000000000000000000003a3000000100000000000000100000000500c41e01000000"
+    "00000000000000003a3000000100000000000000100000000600040391019102929306c4016bc401"
+    "769306c4016cc003c3000000000000000200000007000000010000000c0000000400000000000000"
+    "0c000000040000000c00000008000000010000000900000001000000000000000000000004000000"
+    "0400000000000000626f647900000000000000000300000004000000000000006b65796b00000000"
+    "0000000001000000010000000000000000000000010000006e000000000000000000000001000000"
+    "76000000000000000200000000000000000000000c00000001000000000000000000000000000000"
+    "00000000000000000000000000000000000000000000000001000000000000007800000000000000"
+)
+
+
+@pytest.mark.parametrize(("kind", "cell", "written"), CELLS, ids=[kind.name for kind, *_ in CELLS])
+def test_cells(kind: Kind, cell: Cell, written: str) -> None:
+    assert encode_cell(cell).hex() == written
+    assert decode_cell(kind, bytes.fromhex(written)) == cell
+
+
+def test_every_kind_has_its_golden_value() -> None:
+    assert [kind for kind, *_ in CELLS] == list(Kind)
+
+
+def test_fields_that_are_missing_have_their_defaults() -> None:
+    """What an older version wrote is shorter."""
+    assert decode_cell(Kind.LEASE, b"\x92\x05\xc4\x00") == LeaseCell(5, b"")
+    assert decode_cell(Kind.POINTERS, b"\x91\x07") == Pointers(7)
+
+
+def entry() -> Entry:
+    changes = Changes(
+        firsts=[8],
+        staged=[("s", 1)],
+        published=[("t", 10, 2)],
+        unstaged=["u"],
+        died={1: SEQS, 2: pack_seqs(BitMap64([5]))},
+        settled=pack_seqs(BitMap64([6])),
+        passed=4,
+        purged=3,
+        unpinned=[1],
+        pinned=[2],
+        cells=[(int(Kind.PIN), b"k", b"v"), (int(Kind.PIN), b"l", None)],
+        made=3,
+        dropped=True,
+    )
+    rows = Block.of_messages([Message(b"body", b"key", (("n", b"v"),)), Message(None, b"k")])
+    staged = Block.of_bodies([b"", b"x"])
+    batch = Batch(ShardId(1), Index(2), Millis(3), changes, [rows, staged])
+    return Entry(GroupId(4), Epoch(5), Index(6), History(HISTORY), [batch])
+
+
+def test_entry() -> None:
+    assert b"".join(encode_entry(entry(), 0)).hex() == ENTRY
+    [read] = decode_entries(memoryview(bytes.fromhex(ENTRY)))
+    assert read.batches[0].changes == entry().batches[0].changes
+    assert read.kind is EntryKind.DATA
+    for one, other in zip(read.batches[0].blocks, entry().batches[0].blocks, strict=True):
+        assert one.rows(0, 2, 1, 3) == other.rows(0, 2, 1, 3)
