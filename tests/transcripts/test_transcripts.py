@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,3 +31,17 @@ def test_purpose_is_on_top(path: Path) -> None:
     purpose = [line for line in given.splitlines() if line.startswith("#")]
     assert given.startswith("# ")
     assert purpose[-1].endswith(".")
+
+
+def test_nothing_depends_on_the_order_of_a_set() -> None:
+    """The same commands give the same bytes, whatever the seed of `hash()`."""
+    program = (
+        "import sys; from pathlib import Path; from millrace.testing.transcript import run\n"
+        "for path in sys.argv[1:]:\n"
+        "    text = Path(path).read_text(encoding='utf-8')\n"
+        "    assert run(text) == text, path\n"
+    )
+    paths = [str(path) for path in PATHS]
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run([sys.executable, "-c", program, *paths], check=True, env=environment)
