@@ -22,6 +22,7 @@ from millrace.core.block import Block
 from millrace.core.commands import (
     Command,
     CommitCursor,
+    Configure,
     CreateQueue,
     DeleteCursor,
     DropStage,
@@ -141,6 +142,8 @@ class Driver:
         self.group.ask((CATALOG, CreateQueue("default", "q", spec)))
         self.states = [copy.deepcopy(self.model)] * FIRST_ENTRIES
         self.is_exact = log or retain
+        self.retain = retain
+        self.is_fixed = True
         self.follower = self.stored = Follower({}, b"", 0, 0)
         self.open_cursor("f", 0, retain=retain)
 
@@ -198,6 +201,16 @@ class Driver:
         self.waiting.clear()
         del self.states[entries + 1 :]
         self.model = copy.deepcopy(self.states[entries])
+
+    def configure(self, *, log: bool) -> None:
+        def expect() -> object:
+            self.model.log = log
+            return spec
+
+        spec = QueueSpec(self.model.keyed, "log" if log else "work", KEEP_DELETES_MS)
+        self.ask(Configure(spec), expect)
+        self.is_fixed = False
+        self.is_exact = self.is_exact and self.retain
 
     # --- Publishing and working -----------------------------------------------------------------
 
@@ -417,7 +430,7 @@ class Driver:
         """What its table holds cannot be mended: begin again with an empty one."""
         self.reset_cursor("f", 0)
         self.commit_all()
-        self.is_exact = self.model.log
+        self.is_exact = self.model.log and self.is_fixed
         self.follower = self.stored = Follower({}, b"", 0, self.model.purged)
 
     # --- What always holds ----------------------------------------------------------------------
@@ -443,13 +456,16 @@ class Driver:
 
 WEIGHTS = {
     "publish": 12,
+    "configure": 1,
     "lease": 8,
+    "work": 6,
     "settle": 8,
     "release": 3,
     "extend": 3,
     "transact": 4,
-    "stage": 4,
-    "publish_staged": 4,
+    "stage": 5,
+    "publish_staged": 3,
+    "stage_and_publish": 4,
     "drop_stage": 1,
     "purge": 1,
     "follow": 8,
@@ -510,6 +526,10 @@ class CoreMachine(RuleBasedStateMachine):
                 driver.stage(data.draw(STAGES), self._messages(data))
             case "publish_staged":
                 driver.publish_staged(data.draw(st.lists(STAGES, min_size=1, max_size=2)))
+            case "stage_and_publish":
+                name = data.draw(STAGES)
+                driver.stage(name, self._messages(data))
+                driver.publish_staged([name])
             case "drop_stage":
                 name = data.draw(STAGES)
                 driver.ask(DropStage(name), lambda: driver.model.drop_stage(name))
@@ -517,6 +537,12 @@ class CoreMachine(RuleBasedStateMachine):
                 driver.lease(
                     data.draw(st.integers(1, 4)), data.draw(st.sampled_from([5_000, 60_000]))
                 )
+            case "work":
+                driver.lease(data.draw(st.integers(1, 4)), 60_000)
+                if driver.receipts and not driver.together:
+                    driver.settle(driver.receipts[-1], driver.receipts[-1].seqs)
+            case "configure":
+                driver.configure(log=data.draw(st.booleans()))
             case "settle" | "release" | "extend" | "transact":
                 if driver.receipts:
                     self._work(kind, data)
