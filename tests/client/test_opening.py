@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,6 +19,9 @@ import pytest
 
 import millrace
 from millrace import errors
+from millrace.client.engine import EmbeddedEngine
+from millrace.client.millrace import Millrace
+from millrace.node import Node, real_ports
 from tests.client import full_disk
 from tests.client.harness import SMALL, opened, run
 
@@ -242,11 +246,14 @@ def test_a_damaged_log_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "data"
 
     async def fill() -> None:
-        async with opened(path) as m:
+        settings = replace(SMALL, checkpoint_seconds=3600)
+        node = await Node.open(real_ports(path), settings)
+        async with Millrace(EmbeddedEngine(node)) as m:
             queue = await m.queue("orders")
+            await node.keeper.checkpoint()
+            # After it and before the next one, so that all of these must be read again.
             for n in range(20):
                 await queue.publish(b"%d" % n * 1000)
-            # Before the checkpoint that closing makes, so that all of it must be read again.
             await asyncio.to_thread(shutil.copytree, path, tmp_path / "crashed")
 
     run(fill())
