@@ -33,16 +33,22 @@ def run(test: Coroutine[object, object, T]) -> T:
 
 
 class Clock:
-    """The machine's time, which can be put forward."""
+    """The machine's time, which can be put forward, and stopped."""
 
     def __init__(self) -> None:
-        self.ahead_ms = 0
+        self._ahead_ms = 0
+        self._stopped_ms: int | None = None
 
     def __call__(self) -> int:
-        return time.time_ns() // 1_000_000 + self.ahead_ms
+        now = time.time_ns() // 1_000_000 if self._stopped_ms is None else self._stopped_ms
+        return now + self._ahead_ms
+
+    def stop(self) -> None:
+        """From now on nothing but `forward` makes time pass, however slow the machine is."""
+        self._stopped_ms = time.time_ns() // 1_000_000
 
     def forward(self, *, seconds: float) -> None:
-        self.ahead_ms += round(seconds * 1000)
+        self._ahead_ms += round(seconds * 1000)
 
 
 @asynccontextmanager

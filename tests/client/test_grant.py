@@ -44,10 +44,10 @@ def test_extending_is_tried_again_while_the_engine_is_busy(tmp_path: Path) -> No
             async with (await queue.lease(seconds=1))[0] as lease:
                 first = lease.deadline_ms
 
-                async def extended() -> bool:
+                async def is_later() -> bool:
                     return lease.deadline_ms > first
 
-                await eventually(extended)
+                await eventually(is_later)
             assert engine.refusals == 0
             assert (await queue.stats())["settled"] == 1
 

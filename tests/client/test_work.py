@@ -10,7 +10,7 @@ import pytest
 from millrace import errors
 from millrace.client.lease import Lease
 from millrace.client.millrace import Millrace
-from tests.client.harness import embedded, eventually, opened, run
+from tests.client.harness import Clock, embedded, eventually, opened, run, timed
 
 
 @embedded
@@ -85,56 +85,58 @@ async def test_a_cancelled_step_ends_nothing(m: Millrace) -> None:
     await lease.settle()
 
 
-@embedded
-async def test_leases_are_extended_while_they_are_worked_on(m: Millrace) -> None:
+@timed
+async def test_leases_are_extended_while_they_are_worked_on(m: Millrace, clock: Clock) -> None:
+    clock.stop()
     queue = await m.queue("orders")
     await queue.publish(b"x")
-    work = queue.work(seconds=1)
-    lease = await anext(work)
-    first = lease.deadline_ms
-
-    async def extended() -> bool:
-        return lease.deadline_ms > first
-
-    await eventually(extended)
-    assert await queue.lease() == []
+    lease = await anext(queue.work(seconds=0.2))
+    for _ in range(3):
+        clock.forward(seconds=0.19)
+        await extended(lease)
+        assert await queue.lease() == []
     await lease.settle()
     assert await queue.lease() == []
     assert (await queue.stats())["settled"] == 1
 
 
-@embedded
-async def test_a_context_extends_its_lease(m: Millrace) -> None:
+async def extended(lease: Lease) -> None:
+    """Wait until the lease was extended."""
+    before = lease.deadline_ms
+
+    async def is_later() -> bool:
+        return lease.deadline_ms > before
+
+    await eventually(is_later)
+
+
+@timed
+async def test_a_context_extends_its_lease(m: Millrace, clock: Clock) -> None:
+    clock.stop()
     queue = await m.queue("orders")
     await queue.publish(b"x")
-    async with (await queue.lease(seconds=1))[0] as lease:
-        first = lease.deadline_ms
-
-        async def extended() -> bool:
-            return lease.deadline_ms > first
-
-        await eventually(extended)
+    async with (await queue.lease(seconds=0.2))[0] as lease:
+        clock.forward(seconds=0.19)
+        await extended(lease)
+        clock.forward(seconds=0.19)
         assert await queue.lease() == []
     assert (await queue.stats())["settled"] == 1
 
 
-@embedded
-async def test_what_the_program_dropped_runs_out(m: Millrace) -> None:
+@timed
+async def test_what_the_program_dropped_runs_out(m: Millrace, clock: Clock) -> None:
+    clock.stop()
     queue = await m.queue("orders")
     await queue.publish_many([b"1", b"2"])
-    work = queue.work(seconds=0.05, batch=1)
+    work = queue.work(seconds=0.2, batch=1)
     kept = await anext(work)
     dropped = await anext(work)
-    until = dropped.deadline_ms
     del dropped
-
-    async def extended_for_long() -> bool:
-        return kept.deadline_ms > until + 200
-
-    await eventually(extended_for_long)
-    assert (await queue.explain(2)).state == "returned"
-    again = (await queue.lease())[0]
-    assert (again.body, again.deliveries, again.failures) == (b"2", 2, 1)
+    for _ in range(2):
+        clock.forward(seconds=0.19)
+        await extended(kept)
+    again = await queue.lease(2)
+    assert [(lease.body, lease.deliveries, lease.failures) for lease in again] == [(b"2", 2, 1)]
     await kept.settle()
 
 
