@@ -1,8 +1,7 @@
-"""The store's answers: keys, marks, rows and scans, from all layers and the index.
+"""The store's answers: keys, marks and single rows, from all layers and the index.
 
-Rule 1: everything is answered as of the last folded batch.
-Rule 2: `scan` may be iterated on any thread, beside folding, checkpoints and sealing. Rows that
-were moved meanwhile are looked up again; which rows a pin shows does not change.
+Everything is answered as of the last folded batch, on the engine's thread; scans have their own
+module.
 """
 
 from __future__ import annotations
@@ -12,29 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.commands import RowFacts, StageFacts
-from millrace.core.fold import Reader
 from millrace.core.model import Row
-from millrace.errors import Corrupt
 from millrace.store import chunk
 from millrace.store.blocks import Found
 from millrace.store.cells import Table
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD, DELETE, KEPT
+from millrace.store.ledger import DEAD, DELETE, KEPT, ShardState
 from millrace.store.overlay import parts_of
-from millrace.store.place import Place
-from millrace.store.reading import Decoded, Reading, without
+from millrace.store.reading import Decoded, Reading
+from millrace.store.scanning import Scanning, lost
 from millrace.store.sealed import Moved
 from millrace.store.tables import number_bytes
 
 T = TypeVar("T")
-
-SCAN_ROWS = 64 * chunk.ROWS
-"""Seqs whose marks a scan reads at once."""
 
 _NO_SEQ = bytes(8)
 
@@ -45,18 +38,19 @@ class Asking:
     def __init__(self, layered: Layered, reading: Reading) -> None:
         self._layered = layered
         self._reading = reading
+        self.scan = Scanning(layered, reading).visible
 
     # --- Keys and marks --------------------------------------------------------------------------
 
     def find(self, shard: int, keys: Sequence[bytes]) -> list[int]:
         state = self._layered.must(shard)
         known: list[dict[bytes, int]] = [
-            part.keys for part in parts_of(self._layered.layers, shard) if part.keys
+            part.keys for part in parts_of(self._layered.layers, state.id) if part.keys
         ]
         seqs: list[int | None] = list(map(known[0].get, keys)) if known else [None] * len(keys)
         if None in seqs:
             missing = [key for key, seq in zip(keys, seqs, strict=True) if seq is None]
-            older = self._find_older(shard, missing, known[1:])
+            older = self._find_older(state.id, missing, known[1:])
             seqs = [older[key] if seq is None else seq for key, seq in zip(keys, seqs, strict=True)]
         floor = max(state.meta.floor, state.gone)
         found = [seq if seq is not None and seq > floor else 0 for seq in seqs]
@@ -64,14 +58,14 @@ class Asking:
         return [0 if seq in dead else seq for seq in found] if dead else found
 
     def _find_older(
-        self, shard: int, keys: list[bytes], known: list[dict[bytes, int]]
+        self, number: int, keys: list[bytes], known: list[dict[bytes, int]]
     ) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
         for layer in known:
             found |= {key: layer[key] for key in keys if key in layer and key not in found}
         # In order, neighbours are found on the same page.
         rest = sorted({key for key in keys if key not in found} if found else set(keys))
-        prefix = number_bytes(shard)
+        prefix = number_bytes(number)
         values = self._layered.cells.get(Table.KEYS, [prefix + key for key in rest])
         whole = b"".join([value or _NO_SEQ for value in values])
         found |= zip(rest, struct.unpack(f">{len(rest)}Q", whole), strict=True)
@@ -105,7 +99,7 @@ class Asking:
     def stage(self, shard: int, name: str) -> StageFacts:
         keys: list[bytes | None] = []
         deletes: list[int] = []
-        for _, place in self._layered.blocks.staged(shard, name):
+        for _, place in self._layered.blocks.staged(self._layered.must(shard).id, name):
             block = self._reading.decoded(place, shard).block
             deletes += [len(keys) + at for at in block.deletes()]
             keys += block.key_list()
@@ -118,7 +112,7 @@ class Asking:
         found: Found | None = None
         while low < high:
             middle = (low + high) // 2
-            place = self._layered.blocks.after(shard, middle, high - 1)
+            place = self._layered.blocks.after(state.id, middle, high - 1)
             if place is None:
                 high = middle
             elif place[1].last_ms >= time_ms:
@@ -138,13 +132,12 @@ class Asking:
     # --- Rows ------------------------------------------------------------------------------------
 
     def rows(self, shard: int, seqs: BitMap64) -> list[Row]:
-        if not seqs:
-            return []
+        state = self._layered.must(shard)
         out: list[Row] = []
         left = seqs
         while left:
             low = left.min()
-            found = self._at(shard, low)
+            found = self._at(state, low)
             if found is None:
                 left = left - chunk.span(low, low)
                 continue
@@ -156,21 +149,22 @@ class Asking:
             left = left - chunk.span(low, end - 1)
         return out
 
-    def _at(self, shard: int, seq: int) -> tuple[int, Decoded] | None:
+    def _at(self, state: ShardState, seq: int) -> tuple[int, Decoded] | None:
         def look() -> tuple[int, Decoded] | None:
-            found = self._layered.blocks.at(shard, seq)
-            return found and (found[0], self._reading.decoded(found[1], shard))
+            found = self._layered.blocks.at(state.id, seq)
+            return found and (found[0], self._reading.decoded(found[1], state.shard))
 
-        return _again(look, shard, seq)
+        return _again(look, state.shard, seq)
 
     def hot(self, shard: int, seqs: BitMap64) -> bool:
         return all(self._reading.is_hot(place) for _, place in self._places(shard, seqs))
 
     def _places(self, shard: int, seqs: BitMap64) -> Iterator[Found]:
+        number = self._layered.must(shard).id
         left = seqs
         while left:
             low = left.min()
-            found = self._layered.blocks.at(shard, low)
+            found = self._layered.blocks.at(number, low)
             end = low + 1
             if found is not None:
                 yield found
@@ -180,65 +174,19 @@ class Asking:
             left = left - chunk.span(low, end - 1)
 
     def warm(self, shard: int, seqs: BitMap64) -> Callable[[], None]:
+        number = self._layered.must(shard).id
+
         def look() -> Callable[[], None]:
             found = list(self._places(shard, seqs))
             if found:
                 # What comes next is likely to be asked for next.
                 after = found[-1][0] + found[-1][1].span
-                ahead = self._layered.blocks.at(shard, after)
+                ahead = self._layered.blocks.at(number, after)
                 found += [ahead] if ahead is not None else []
             cold = [place for _, place in found if not self._reading.is_hot(place)]
             return self._reading.toucher(shard, cold)
 
         return _again(look, shard, seqs.min() if seqs else 0)
-
-    # --- Scans -----------------------------------------------------------------------------------
-
-    def scan(self, shard: int, after: int, upto: int, reader: Reader) -> Iterator[pa.RecordBatch]:
-        layered = self._layered
-        state = layered.must(shard)
-        low, upto = after + 1, min(upto, state.meta.last_seq)
-        known_to, hidden, tries = 0, BitMap64(), 0
-        while low <= upto:
-            page, after_page = layered.blocks.page(shard, low, upto)
-            for first, place in page:
-                begin, last = max(first, low), min(first + place.span - 1, upto)
-                if last > known_to:
-                    known_to = min(upto, max(last, begin + SCAN_ROWS - 1))
-                    hidden = layered.marks.hidden(state, reader, begin, known_to)
-                try:
-                    batch = self._visible(shard, first, place, begin, last, hidden)
-                except Moved:
-                    tries += 1
-                    if tries > limits.LOOK_AGAIN_MAX:
-                        raise _lost(shard, first) from None
-                    break
-                low, tries = last + 1, 0
-                if batch is not None:
-                    yield batch
-            else:
-                low = after_page
-
-    def _visible(
-        self, shard: int, first: int, place: Place, low: int, high: int, hidden: BitMap64
-    ) -> pa.RecordBatch | None:
-        """The rows of a place within [low, high] that are not hidden.
-
-        Seqs of which there is no row are dead for everyone, and so are hidden.
-        """
-        visible = high - low + 1 - hidden.range_cardinality(low, high + 1)
-        if visible == 0:
-            return None
-        batch = self._reading.batch(shard, first, place)
-        if low != first or high != first + place.span - 1:
-            begin, end = low - first, high - first + 1
-            if place.span != place.count:
-                bounds = np.array([low, high + 1], np.uint64)
-                begin, end = np.searchsorted(batch.column("seq").to_numpy(), bounds).tolist()
-            batch = batch.slice(begin, end - begin)
-        if visible == batch.num_rows:
-            return batch
-        return without(batch, place, hidden & chunk.span(low, high))
 
 
 def _again(look: Callable[[], T], shard: int, seq: int) -> T:
@@ -248,11 +196,4 @@ def _again(look: Callable[[], T], shard: int, seq: int) -> T:
             return look()
         except Moved:
             continue
-    raise _lost(shard, seq)
-
-
-def _lost(shard: int, seq: int) -> Corrupt:
-    return Corrupt(
-        f"shard {shard}: the rows at {seq} are not where the index says; a sealed file is missing. "
-        "Restore it from a backup, or resync the shard from a replica"
-    )
+    raise lost(shard, seq)

@@ -31,6 +31,7 @@ from millrace.store.tables import (
     StoredShard,
     block_key,
     chunk_of,
+    copy_key,
     deaths_key,
     dropped_key,
     encode_file,
@@ -74,7 +75,10 @@ class Frozen:
         self.facts = facts
         self.groups = groups
         self.shards = shards
-        """Every shard that was touched."""
+        """Every shard that was touched, by the number under which the index holds it."""
+        self.metas: dict[int, StoredShard] = {}
+        """The same by shard, without copies that are not complete."""
+        self.building: list[int] = []
         self.needed = 0
         self.next_file = 0
         self.merging: list[tuple[int, int, int]] = []
@@ -105,7 +109,7 @@ class Checkpoint:
         frozen, overlay = self._frozen, self._frozen.overlay
         self._put_parts(
             Table.META,
-            [(number_bytes(shard), encode_shard(known)) for shard, known in frozen.shards.items()],
+            [(number_bytes(shard), encode_shard(known)) for shard, known in frozen.metas.items()],
         )
         cells: Pairs = []
         for shard, part in overlay.shards.items():
@@ -230,8 +234,11 @@ class Checkpoint:
         self._put_parts(
             Table.NODE, [(fact_key(group), fact) for group, fact in frozen.facts.items()]
         )
-        for shard in frozen.overlay.dropped:
-            node[dropped_key(shard)] = b""
+        for number in frozen.overlay.dropped:
+            node[dropped_key(number)] = b""
+        for number, shard in frozen.overlay.copies.items():
+            node[copy_key(number)] = number_bytes(shard)
+            node[dropped_key(number)] = None
 
     def _drop_extents(self) -> None:
         writes = self._writes[Table.BLOCKS]
@@ -244,7 +251,7 @@ class Checkpoint:
     def _reclaim(self) -> None:
         """Remove what is left of dropped shards."""
         frozen = self._frozen
-        for shard in frozen.overlay.dropped:
+        for shard in frozen.overlay.ended:
             meta = self._writes[Table.META]
             low, high = shard_range(shard)
             found = self._cells.range(Table.META, low, high, limit=limits.RECLAIM_STEP)
@@ -262,6 +269,7 @@ class Checkpoint:
                 self._writes[table].update(dict.fromkeys(key for key, _ in found))
             if self._left:
                 self._writes[Table.NODE][dropped_key(shard)] = None
+                self._writes[Table.NODE][copy_key(shard)] = None
                 frozen.reclaimed.append(shard)
 
     def _take(self, table: Table, low: bytes, high: bytes) -> list[tuple[bytes, bytes]]:
@@ -283,7 +291,7 @@ class Checkpoint:
         frozen = self._frozen
         homes = set(frozen.overlay.homes)
         # What the index still holds of shards that ended, nobody can ask for.
-        ended = {*frozen.overlay.dropped, *frozen.reclaiming}
+        ended = {*frozen.overlay.dropped, *frozen.reclaiming} - {*frozen.building}
         writes = self._writes[Table.BLOCKS]
         for sealed, home in homes:
             low, high = extents_range(home, sealed=sealed)

@@ -35,10 +35,12 @@ from millrace.store.folding import Folding
 from millrace.store.keep import Keeping
 from millrace.store.layered import Layered
 from millrace.store.reading import Reading
+from millrace.store.scanning import Scanning
 from millrace.store.seal import Sealing
 from millrace.store.sealed import FOLDER, SealedFiles, file_name, file_number
 from millrace.store.sealplan import SealPlan, SealResult
 from millrace.store.tables import (
+    COPY_PREFIX,
     DROPPED_PREFIX,
     FACT_PREFIX,
     GROUP_PREFIX,
@@ -61,6 +63,7 @@ class DiskStore:
         self._book = Book(self._layered)
         self._folding = Folding(self._layered, self._reading)
         self._asking = Asking(self._layered, self._reading)
+        self._scanning = Scanning(self._layered, self._reading)
         self._emptying = Emptying(self._layered, self._book, self._folding, self._reading)
         self._keeping = Keeping(
             disk, self._layered, self._book, self._emptying, self._reading.files
@@ -88,6 +91,9 @@ class DiskStore:
             self._layered.groups[GroupId(number_of(key))] = GROUP.unpack(value)
         facts = joined(prefixed(node, FACT_PREFIX))
         self._layered.reclaiming |= {number_of(key) for key, _ in prefixed(node, DROPPED_PREFIX)}
+        self._layered.copies |= {
+            number_of(key): number_of(value) for key, value in prefixed(node, COPY_PREFIX)
+        }
         self._keeping.begin(
             mark,
             number_of(known.get(NEEDED_KEY, b"")),
@@ -209,14 +215,14 @@ class DiskStore:
     # --- Questions -------------------------------------------------------------------------------
 
     def shards(self) -> list[ShardId]:
-        return [ShardId(shard) for shard in self._layered.all() if self.meta(ShardId(shard))]
+        return [ShardId(shard) for shard in self._layered.all()]
 
     def meta(self, shard: ShardId) -> ShardMeta | None:
         state = self._layered.state(shard)
-        return state.meta if state is not None and not state.syncing else None
+        return state.meta if state is not None else None
 
     def cells(self, shard: ShardId) -> Iterable[tuple[Kind, bytes, bytes]]:
-        found = self._layered.cells_of(shard)
+        found = self._layered.cells_of(self._layered.must(shard).id)
         return [(Kind(key[0]), key[1:], value) for key, value in found.items()]
 
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:

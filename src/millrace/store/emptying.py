@@ -68,7 +68,7 @@ class Emptying:
         notes = {
             shard: self._note(state)
             for shard in sorted(shards)
-            if (state := self._layered.state(shard)) is not None
+            if (state := self._layered.numbered(shard)) is not None
         }
         self._folding.moved = {
             (shard, name, ordinal): first
@@ -147,7 +147,7 @@ class Emptying:
                 put.append((found.first, found.place))
         self._restage(result, moved, edits)
         for shard, (removed, put) in edits.items():
-            state = layered.state(shard)
+            state = layered.numbered(shard)
             if state is not None:
                 layered.touch(state).part.replace(removed, put)
                 state.part.key_drops += result.key_drops.get(shard, [])
@@ -176,7 +176,7 @@ class Emptying:
         layered = self._layered
         twice = {place for found in result.replaced for place in map(_spot, found.origins)}
         for found in result.restaged:
-            state = layered.state(found.shard)
+            state = layered.numbered(found.shard)
             if state is None or _spot(found.origin) in twice:
                 continue
             first = moved.get((found.shard, found.stage, found.ordinal))
@@ -192,7 +192,7 @@ class Emptying:
         """Count the rows of the new files that died while they were copied (F2)."""
         dead = dict.fromkeys(result.files, 0)
         for shard, (_, put) in edits.items():
-            state = self._layered.state(shard)
+            state = self._layered.numbered(shard)
             if not put:
                 continue
             low, high = min(put)[0], max(first + place.span for first, place in put)

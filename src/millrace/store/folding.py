@@ -56,13 +56,12 @@ class Folding:
         meta = state.meta
         if batch.index <= meta.index:
             return
-        if batch.index != meta.index + 1 or state.syncing:
+        if batch.index != meta.index + 1:
             raise Fatal(
                 f"shard {batch.shard}: batch {batch.index} cannot follow batch {meta.index}"
-                f"{' while a resync is under way' if state.syncing else ''}"
             )
         if changes.dropped:
-            layered.drop(batch.shard)
+            layered.drop(state)
             return
         part = layered.touch(state).part
         if batch.blocks or changes.published:

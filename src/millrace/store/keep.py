@@ -64,17 +64,27 @@ class Keeping:
             mark,
             dict(facts),
             dict(layered.groups),
-            {shard: layered.must(shard).to_store() for shard in overlay.shards},
+            {
+                number: state.to_store()
+                for number in overlay.shards
+                if (state := layered.numbered(number)) is not None
+            },
         )
+        frozen.metas = {
+            state.shard: frozen.shards[number]
+            for number in frozen.shards
+            if (state := layered.numbered(number)) is not None and layered.is_current(state)
+        }
         frozen.needed = self._emptying.needed
         frozen.next_file = self._book.next_number
         frozen.merging = merging
         frozen.cleaning = [
-            (shard, state.gone, tuple({0, *state.stored}))
-            for shard in sorted(self._cleaning)
-            if (state := layered.state(shard)) is not None
+            (number, state.gone, tuple({0, *state.stored}))
+            for number in sorted(self._cleaning)
+            if (state := layered.numbered(number)) is not None
         ]
-        frozen.reclaiming = sorted(layered.reclaiming)
+        frozen.reclaiming = sorted(layered.reclaiming - layered.building)
+        frozen.building = sorted(layered.building)
         frozen.removable = sorted(self._book.removing)
         layered.layers = (Overlay(), overlay)
         return frozen
@@ -82,22 +92,19 @@ class Keeping:
     def _note_pins(self, overlay: Overlay) -> list[tuple[int, int, int]]:
         """Note under which pins there will be marks, and find those that are to be moved."""
         layered = self._layered
-        for shard, part in overlay.shards.items():
-            if part.marks:
-                touched = layered.must(shard)
-                roots = touched.roots()
-                touched.stored |= {roots.get(pin, pin) for pin, _ in part.marks}
-        moving = [
-            (shard, pin, into)
-            for shard in sorted(layered.marks.merging)
-            if (state := layered.state(shard)) is not None
-            for into, pins in state.sources.items()
-            for pin in pins
-            if pin in state.stored
-        ]
-        for shard, _, into in moving:
+        for number, part in overlay.shards.items():
+            if part.marks and (state := layered.numbered(number)) is not None:
+                roots = state.roots()
+                state.stored |= {roots.get(pin, pin) for pin, _ in part.marks}
+        moving: list[tuple[int, int, int]] = []
+        for number in sorted(layered.marks.merging):
+            if (state := layered.numbered(number)) is not None:
+                for into, pins in state.sources.items():
+                    moving += [(number, pin, into) for pin in pins if pin in state.stored]
+        for number, _, into in moving:
             # They will lie there as soon as this is written, though that pin may go meanwhile.
-            layered.touch(layered.must(shard)).stored |= {into}
+            if (state := layered.numbered(number)) is not None:
+                layered.touch(state).stored |= {into}
         return moving
 
     def refreeze(self, frozen: Frozen) -> None:
@@ -121,56 +128,63 @@ class Keeping:
 
     def thaw(self, frozen: Frozen) -> None:
         layered, book = self._layered, self._book
-        layered.reclaiming |= frozen.overlay.dropped
+        layered.reclaiming |= frozen.overlay.dropped - layered.new.copies.keys()
         layered.reclaiming -= set(frozen.reclaimed)
+        for number in frozen.reclaimed:
+            layered.copies.pop(number, None)
         layered.layers = (layered.new,)
-        for shard in frozen.overlay.dropped:
-            book.count_dropped(shard)
+        for number in frozen.overlay.dropped - layered.building:
+            book.count_dropped(number)
         if frozen.overlay.dropped or any(
             place is None
             for part in frozen.overlay.shards.values()
             for place in part.staged.values()
         ):
             book.doubt()
-        for shard, seqs in frozen.moved:
-            if seqs:
-                book.count_dead(shard, seqs)
-        for shard, pin in frozen.merged:
-            if (state := layered.loaded(shard)) is not None:
-                layered.touch(state).stored -= {pin}
-        for shard, part in frozen.overlay.shards.items():
-            if (state := layered.loaded(shard)) is not None:
-                layered.known.absorb(state, part)
-                roots = state.roots()
-                for (pin, mark), seqs in part.marks.items():
-                    if mark == DEAD and roots.get(pin, pin) == 0 and seqs:
-                        book.count_dead(shard, seqs)
-                book.count_floor(shard, state.meta.intervals[0].floor)
-        for shard in list(layered.marks.merging):
-            state = layered.loaded(shard)
+        self._count_marks(frozen)
+        for number in list(layered.marks.merging):
+            state = layered.loaded(number)
             if state is None or not state.forget_merged(layered.new):
-                layered.marks.merging.discard(shard)
-        cleaned = {shard: gone for shard, gone, _ in frozen.cleaning}
-        for shard in frozen.cleaned:
-            state = layered.loaded(shard)
-            if state is None or state.gone == cleaned[shard]:
-                self._cleaning.discard(shard)
+                layered.marks.merging.discard(number)
+        cleaned = {number: gone for number, gone, _ in frozen.cleaning}
+        for number in frozen.cleaned:
+            state = layered.loaded(number)
+            if state is None or state.gone == cleaned[number]:
+                self._cleaning.discard(number)
         for number in frozen.removable:
             book.forget(number)
         self.mark, self.needed, self.facts = frozen.mark, frozen.needed, frozen.facts
 
+    def _count_marks(self, frozen: Frozen) -> None:
+        """The marks of the layer are in the index now, and some of its older ones were moved."""
+        layered, book = self._layered, self._book
+        for number, seqs in frozen.moved:
+            if seqs:
+                book.count_dead(number, seqs)
+        for number, pin in frozen.merged:
+            if (state := layered.loaded(number)) is not None:
+                layered.touch(state).stored -= {pin}
+        for number, part in frozen.overlay.shards.items():
+            if (state := layered.loaded(number)) is not None:
+                layered.known.absorb(state, part)
+                roots = state.roots()
+                for (pin, mark), seqs in part.marks.items():
+                    if mark == DEAD and roots.get(pin, pin) == 0 and seqs:
+                        book.count_dead(number, seqs)
+                book.count_floor(number, state.meta.intervals[0].floor)
+
     def _move_fronts(self) -> None:
         """Learn up to which seq shards have nothing left, some at a time."""
         layered, fronts = self._layered, self._emptying.fronts
-        for shard in sorted(fronts)[: limits.FRONTS_STEP]:
-            fronts.discard(shard)
-            state = layered.state(shard)
-            if state is None:
+        for number in sorted(fronts)[: limits.FRONTS_STEP]:
+            fronts.discard(number)
+            state = layered.numbered(number)
+            if state is None or not layered.is_current(state):
                 continue
             last = state.meta.last_seq
-            found = layered.blocks.after(shard, state.gone + 1, last)
+            found = layered.blocks.after(number, state.gone + 1, last)
             gone = found[0] - 1 if found is not None else last
             if gone > state.gone:
                 if gone // chunk.ROWS > state.gone // chunk.ROWS:
-                    self._cleaning.add(shard)
+                    self._cleaning.add(number)
                 layered.touch(state).gone = gone

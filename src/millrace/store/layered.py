@@ -6,12 +6,15 @@ Everything that the parts of the disk store share is here; each of them does one
 from __future__ import annotations
 
 from millrace import limits
+from millrace.core.fold import ShardMeta
 from millrace.core.model import GroupId
 from millrace.store.blocks import Blocks
 from millrace.store.cells import Cells, Table
 from millrace.store.ledger import KnownMarks, Marks, ShardState, new_shard
 from millrace.store.overlay import Layers, Overlay, parts_of
 from millrace.store.tables import (
+    FIRST_COPY,
+    StoredShard,
     decode_shard,
     joined,
     number_bytes,
@@ -29,29 +32,40 @@ class Layered:
         self.groups: dict[GroupId, tuple[int, int]] = {}
         """Group → applied index and epoch."""
         self.reclaiming: set[int] = set()
-        """Shards that ended, and of which the index still holds something."""
+        """Numbers under which the index still holds what nobody wants."""
+        self.copies: dict[int, int] = {}
+        """Numbers of copies that resyncs have made → their shards."""
+        self.building: set[int] = set()
+        """Copies that are being made."""
         self.marks = Marks(cells, lambda: self.layers)
         self.known = KnownMarks(self.marks, lambda: self.layers)
         self.blocks = Blocks(cells, lambda: self.layers)
         self._states: dict[int, ShardState] = {}
+        self._numbered: dict[int, ShardState] = {}
 
     @property
     def new(self) -> Overlay:
         """The layer that takes what is folded."""
         return self.layers[0]
 
+    # --- By shard --------------------------------------------------------------------------------
+
     def state(self, shard: int) -> ShardState | None:
         """The shard, loaded when it is first asked for; None if there is none."""
         found = self._states.get(shard)
-        if found is None and not self._is_dropped(shard):
+        if found is None and not self._has_ended(shard):
             low, high = shard_range(shard)
             stored = joined(self.cells.range(Table.META, low, high, limit=limits.PLACES_STEP))
             if stored:
                 known = decode_shard(stored[number_bytes(shard)])
-                found = self._states[shard] = ShardState(shard, known, self.marks)
+                found = ShardState(shard, known, self.marks)
+                self._enter(found)
                 if known.sources:
-                    self.marks.merging.add(shard)
+                    self.marks.merging.add(found.id)
         return found
+
+    def _enter(self, state: ShardState) -> None:
+        self._states[state.shard] = self._numbered[state.id] = state
 
     def must(self, shard: int) -> ShardState:
         """The shard, which the caller knows to be there."""
@@ -62,43 +76,96 @@ class Layered:
 
     def make(self, shard: int) -> ShardState:
         """A shard that begins now."""
-        state = self._states[shard] = ShardState(shard, new_shard(), self.marks)
+        state = ShardState(shard, new_shard(), self.marks)
+        self._enter(state)
         return state
+
+    def drop(self, state: ShardState) -> None:
+        """The shard ends at once; what the index holds of it is removed later."""
+        self.new.ended.add(state.shard)
+        self._states.pop(state.shard, None)
+        self._give_up(state)
+
+    def _give_up(self, state: ShardState) -> None:
+        """Nobody wants what the index holds under this number any more."""
+        self.new.shards.pop(state.id, None)
+        self.new.dropped.add(state.id)
+        self._numbered.pop(state.id, None)
+
+    def all(self) -> list[int]:
+        """Every shard there is."""
+        found = set(self._states)
+        low = b""
+        while True:
+            cells = self.cells.range(Table.META, low, b"\xff" * 10, limit=limits.PLACES_STEP)
+            found.update(
+                shard for key, _ in cells if not self._has_ended(shard := number_of(key[:8]))
+            )
+            if len(cells) < limits.PLACES_STEP:
+                return sorted(found)
+            low = cells[-1][0] + b"\0"
+
+    def _has_ended(self, shard: int) -> bool:
+        return any(shard in layer.ended for layer in self.layers)
+
+    # --- By number -------------------------------------------------------------------------------
+
+    def numbered(self, number: int) -> ShardState | None:
+        """What the index holds under a number; None if nobody wants it any more."""
+        found = self._numbered.get(number)
+        if found is None:
+            found = self.state(self.copies.get(number, number))
+        return found if found is not None and found.id == number else None
+
+    def loaded(self, number: int) -> ShardState | None:
+        """As `numbered`, if it is in memory."""
+        return self._numbered.get(number)
+
+    def is_current(self, state: ShardState) -> bool:
+        """Whether it is what is known of its shard, and not a copy in the making."""
+        return self._states.get(state.shard) is state
 
     def touch(self, state: ShardState) -> ShardState:
         """The shard is about to be changed: what changes goes to the newest layer."""
         state.part = self.new.shard(state.id)
         return state
 
-    def drop(self, shard: int) -> None:
-        """The shard ends at once; what the index holds of it is removed later."""
-        self.new.shards.pop(shard, None)
-        self.new.dropped.add(shard)
-        self._states.pop(shard, None)
+    # --- Copies ----------------------------------------------------------------------------------
 
-    def loaded(self, shard: int) -> ShardState | None:
-        """The shard if it is in memory."""
-        return self._states.get(shard)
+    def begin_copy(self, shard: int) -> ShardState:
+        """A new copy of a shard; if the process ends before it is complete, it is removed."""
+        number = max([FIRST_COPY - 1, *self.copies, *self.building, *self.reclaiming]) + 1
+        for layer in self.layers:
+            number = max([number - 1, *layer.dropped, *layer.copies]) + 1
+        state = ShardState(shard, StoredShard(ShardMeta(), number=number), self.marks)
+        self._numbered[number] = state
+        self.building.add(number)
+        # Listed as unwanted from the start: only what is completed is taken off the list.
+        self.new.dropped.add(number)
+        return state
 
-    def all(self) -> list[int]:
-        """Every shard there is."""
-        found = {shard for shard in self._states if not self._is_dropped(shard)}
-        low = b""
-        while True:
-            cells = self.cells.range(Table.META, low, b"\xff" * 10, limit=limits.PLACES_STEP)
-            found.update(
-                shard for key, _ in cells if not self._is_dropped(shard := number_of(key[:8]))
-            )
-            if len(cells) < limits.PLACES_STEP:
-                return sorted(found)
-            low = cells[-1][0] + b"\0"
+    def end_copy(self, state: ShardState) -> None:
+        """The copy is complete: from now on it is the shard."""
+        before = self.state(state.shard)
+        self.building.discard(state.id)
+        self.reclaiming.discard(state.id)
+        self.copies[state.id] = self.new.copies[state.id] = state.shard
+        self.new.dropped.discard(state.id)
+        if before is not None:
+            self._give_up(before)
+        self._enter(state)
+        self.touch(state)
 
-    def _is_dropped(self, shard: int) -> bool:
-        return shard in self.reclaiming or any(shard in layer.dropped for layer in self.layers)
+    def drop_copy(self, state: ShardState) -> None:
+        """The copy will not be completed."""
+        self.building.discard(state.id)
+        self._give_up(state)
 
-    def cells_of(self, shard: int, prefix: bytes = b"") -> dict[bytes, bytes]:
-        """Kind and key → value of the shard's cells, in order."""
-        low = number_bytes(shard) + prefix
+    # --- Cells -----------------------------------------------------------------------------------
+
+    def cells_of(self, number: int, prefix: bytes = b"") -> dict[bytes, bytes]:
+        """Kind and key → value of the cells under a number, in order."""
+        low = number_bytes(number) + prefix
         high = _after(low)
         stored: list[tuple[bytes, bytes]] = []
         while True:
@@ -108,7 +175,7 @@ class Layered:
                 break
             low = cells[-1][0] + b"\0"
         found = {key[8:]: value for key, value in joined(stored).items()}
-        for part in reversed(parts_of(self.layers, shard)):
+        for part in reversed(parts_of(self.layers, number)):
             for key, value in part.cells.items():
                 if not key.startswith(prefix):
                     continue
@@ -118,13 +185,13 @@ class Layered:
                     found[key] = value
         return dict(sorted(found.items()))
 
-    def last_cell(self, shard: int, prefix: bytes) -> bytes | None:
+    def last_cell(self, number: int, prefix: bytes) -> bytes | None:
         """The greatest kind and key that begins with `prefix`; only for cells that rise in number
         and are dropped from the other end."""
-        low = number_bytes(shard) + prefix
+        low = number_bytes(number) + prefix
         stored = self.cells.range(Table.CELLS, low, _after(low), limit=1, reverse=True)
         found = [key[8:-2] for key, _ in stored]
-        for part in parts_of(self.layers, shard):
+        for part in parts_of(self.layers, number):
             found += [key for key in part.cells if key.startswith(prefix)]
         return max(found, default=None)
 

@@ -43,14 +43,16 @@ class ShardState:
         "marks",
         "meta",
         "part",
+        "shard",
         "sources",
         "stored",
-        "syncing",
         "uses",
     )
 
     def __init__(self, shard: int, stored: StoredShard, marks: Marks) -> None:
-        self.id = shard
+        self.shard = shard
+        self.id = stored.number or shard
+        """The number under which the index holds it."""
         self.marks = marks
         self.meta = stored.meta
         self.gone = stored.gone
@@ -58,7 +60,6 @@ class ShardState:
         self.stored = frozenset(stored.stored)
         self.sources = dict(stored.sources)
         self.uses = stored.uses
-        self.syncing = stored.syncing
         self.part = ShardOverlay()
         """The newest layer's part of this shard."""
         self.known: Known | None = None
@@ -71,7 +72,7 @@ class ShardState:
             tuple(sorted(self.stored)),
             dict(sorted(self.sources.items())),
             self.uses,
-            self.syncing,
+            self.id if self.id != self.shard else 0,
         )
 
     # --- The ledger, as `core.fold` asks for it ------------------------------------------------

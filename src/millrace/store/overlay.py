@@ -124,21 +124,26 @@ def firsts_between(rows: Rows, low: int, high: int) -> list[int]:
 class Overlay:
     """One layer above the index: everything that was folded between two checkpoints."""
 
-    __slots__ = ("dropped", "files", "homes", "shards")
+    __slots__ = ("copies", "dropped", "ended", "files", "homes", "shards")
 
     def __init__(self) -> None:
         self.shards: dict[int, ShardOverlay] = {}
+        """By the number under which the index holds a shard."""
+        self.ended: set[int] = set()
+        """Shards that ended; older layers may not know it."""
         self.dropped: set[int] = set()
-        """Shards that ended, with all that older layers hold of them."""
+        """Numbers under which the index holds what nobody wants any more."""
+        self.copies: dict[int, int] = {}
+        """Copies that are complete → their shards."""
         self.files: dict[int, FileFacts | None] = {}
         """Sealed files; None: forgotten."""
         self.homes: list[tuple[bool, int]] = []
         """Generations and files in which nothing lies any more; their extents go."""
 
-    def shard(self, shard: int) -> ShardOverlay:
-        found = self.shards.get(shard)
+    def shard(self, number: int) -> ShardOverlay:
+        found = self.shards.get(number)
         if found is None:
-            found = self.shards[shard] = ShardOverlay()
+            found = self.shards[number] = ShardOverlay()
         return found
 
 
@@ -146,6 +151,6 @@ Layers = tuple[Overlay, ...]
 """The layers above the index, newest first; replaced whole, so that any thread may read it."""
 
 
-def parts_of(layers: Layers, shard: int) -> list[ShardOverlay]:
-    """What the layers hold of a shard, newest first."""
-    return [part for layer in layers if (part := layer.shards.get(shard)) is not None]
+def parts_of(layers: Layers, number: int) -> list[ShardOverlay]:
+    """What the layers hold under a number, newest first."""
+    return [part for layer in layers if (part := layer.shards.get(number)) is not None]

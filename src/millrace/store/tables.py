@@ -101,8 +101,9 @@ class StoredShard(msgspec.Struct, frozen=True, array_like=True):
     """Interval → the pins of those that were merged into it, and that DEATHS still tells apart."""
     uses: int = 0
     """Which marks were ever made, as bits."""
-    syncing: bool = False
-    """A resync has begun and not ended: nobody may be served."""
+    number: int = 0
+    """Under which number the index holds it, if not under the shard's own: a resync has made a new
+    copy of it there."""
 
 
 _decode_shard = msgspec.msgpack.Decoder(StoredShard).decode
@@ -230,6 +231,14 @@ NEXT_FILE_KEY = b"file"
 GROUP_PREFIX = b"group"
 FACT_PREFIX = b"fact"
 DROPPED_PREFIX = b"dropped"
+"""Numbers under which the index still holds what nobody wants: shards that ended, copies that a
+resync has replaced, and those that one has begun and not ended."""
+
+COPY_PREFIX = b"copy"
+"""Numbers of the copies that resyncs have made → their shards."""
+
+FIRST_COPY = 1 << 62
+"""The first number that a resync gives to a copy; no shard has it."""
 
 
 def group_key(group: int) -> bytes:
@@ -240,8 +249,12 @@ def fact_key(group: int) -> bytes:
     return FACT_PREFIX + group.to_bytes(4, "big")
 
 
-def dropped_key(shard: int) -> bytes:
-    return DROPPED_PREFIX + _NUMBER.pack(shard)
+def dropped_key(number: int) -> bytes:
+    return DROPPED_PREFIX + _NUMBER.pack(number)
+
+
+def copy_key(number: int) -> bytes:
+    return COPY_PREFIX + _NUMBER.pack(number)
 
 
 def prefixed(cells: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -107,7 +107,7 @@ def _meta(key: bytes, value: bytes) -> tuple[Fields, Fields]:
             ("stored", stored.stored),
             ("sources", stored.sources),
             ("uses", stored.uses),
-            ("syncing", stored.syncing),
+            ("number", stored.number),
         )
     }
     return {"shard": number_of(key)}, {**fields, "history": stored.meta.history.hex()}
