@@ -500,21 +500,33 @@ class Host:
         self._look_idle()
 
     def _dropped(self, first: Index, error: MillraceError) -> None:
-        """The entries from `first` on were not accepted; whoever asked is told, in order."""
+        """The entries from `first` on were not accepted.
+
+        When the log is full, whoever asked for room is told so; the others, who came to the same
+        entry or to a later one, are decided again: what frees space must not suffer for it.
+        """
         self._views.clear()
         self._draining = True
-        lost: list[_Flight] = []
+        lost: deque[_Flight] = deque()
         while self._flight and self._flight[-1].index >= first:
-            lost.append(self._flight.pop())
-        for flight in reversed(lost):
+            lost.appendleft(self._flight.pop())
+        if isinstance(error, TooLarge) and lost and len(lost[0].answers) > 1:
+            # None of them is at fault alone.
+            error = Full("too much was asked at once; send again", field="record")
+        again: list[Request] = []
+        for flight in lost:
             self._ahead_bytes -= flight.size
             self._answers_in_flight -= len(flight.answers)
-            reason = error
-            if isinstance(error, TooLarge) and len(flight.answers) > 1:
-                # None of them is at fault alone.
-                reason = Full("too much was asked at once; send again", field="record")
+            is_first = flight is lost[0]
+            has_grown = any(request.grows for request, _ in flight.answers)
             for request, _ in flight.answers:
-                request.fail(reason)
+                is_at_fault = is_first and (request.grows or not has_grown)
+                if is_at_fault or self._stopped is not None or not isinstance(error, Full):
+                    request.fail(error)
+                else:
+                    again.append(request)
+        self._inbox.extendleft(reversed(again))
+        self._inbox_bytes += sum(request.size for request in again)
         if self._inbox:
             self._wake()
         self._look_idle()
