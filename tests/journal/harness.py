@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -63,6 +64,8 @@ def run(main: Coroutine[Any, Any, T], *, unhandled: Sequence[str] = ()) -> T:
     loop = SimLoop(SimClock())
     try:
         result = loop.run(main)
+        # What was set and never looked at is noticed when it is thrown away.
+        gc.collect()
         assert len(loop.failures) == len(unhandled), loop.failures
         for found, expected in zip(loop.failures, unhandled, strict=True):
             assert expected in found

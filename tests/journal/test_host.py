@@ -7,6 +7,7 @@ order, and the host goes on from what is committed, or ends.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from typing import TypeVar
 
 import pytest
@@ -52,10 +53,11 @@ from millrace.log.segment import LogShape
 from millrace.shard.host import Host
 from millrace.shard.request import Request
 from millrace.store.memory_store import MemoryStore
+from millrace.testing.check_journal import append
 from millrace.testing.group import through_bytes
 from millrace.testing.late_journal import LateJournal
 from millrace.testing.loop import SimLoop
-from tests.journal.harness import HISTORY, KIB, LOCAL, A, World, new_world, run
+from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, new_world, run
 
 T = TypeVar("T")
 
@@ -285,6 +287,7 @@ def test_who_has_left_is_given_nothing() -> None:
         await node.commit()
         leased = await node.done(Lease(10, 60_000), Leased)
         assert list(leased.seqs) == [1, 2], "what was handed to nobody came back at once"
+        assert leased.counts == {1: (2, 0)}, "the first one had left before anything was decided"
 
     run(main())
 
@@ -293,36 +296,49 @@ def test_who_has_left_is_given_nothing() -> None:
 
 
 def test_a_refused_append_leaves_what_is_in_flight_alone() -> None:
-    """L7: the bound on uncommitted bytes refuses the second entry while the first one waits."""
+    """L7: the second entry is refused while the first one waits, for hours perhaps.
+
+    What stands before it is folded before views are loaded again, or a seq would be given twice.
+    """
 
     async def main() -> None:
         node = make_node(is_late=True)
-        await node.found(keyed=True)
+        await node.found()
         assert node.late is not None
-        size = node.world.writer.suffix_bytes_max * 2 // 3
-        first = node.ask(publish(bytes(100), key=b"k"), name="first")
-        await node.turn()
-        filler = node.ask(Stage("s", Block.of_messages([Message(bytes(size // 2))])), name="stage")
+        first = node.ask(publish(b"a"), name="a")
         await node.turn()
         await node.world.settle()
+        node.hold()
+        # Another group keeps the writer busy, so that the next entry waits for its turn.
+        append(node.world.late(B), b"busy", reserve=True)
+        refused = node.ask(publish(b"refused"), name="refused")
+        await node.turn()
         assert node.late.waiting() == 2
-        assert node.told == []
-        node.late.commit(node.late.commit_point + 1)
+        again = node.ask(Lease(5, 60_000), name="lease")
+        refuse_what_grows(node)
+        await node.world.settle()
         await node.turn()
-        # Not what grows, which would wait for room, but what the journal has to refuse.
-        leases = node.ask(Lease(1, 60_000), name="lease")
-        await node.turn()
+        assert node.told == ["refused"]
+        assert isinstance(error_of(refused), errors.Full)
+        view = node.host.view(QUEUE)
+        assert view is not None
+        assert view.last_seq == 0, "somebody looks, and sees what is folded"
+        assert (node.late.waiting(), first.done(), again.done()) == (1, False, False)
         await node.commit()
-        assert isinstance(await first, Published)
-        assert await filler == 1
-        assert list((await leases).seqs) == [1]  # type: ignore[attr-defined]
+        assert await first == Published(Seq(1), 1)
+        leased = await again
+        assert isinstance(leased, Leased)
+        assert list(leased.seqs) == [1]
+        node.world.prepare()
+        assert (await node.done(publish(b"b"), Published)).first == 2
+        assert node.bodies() == [b"a", b"b"]
 
     run(main())
 
 
-def refuse_next(node: Node) -> None:
-    """Let the log refuse what may not use the reserve."""
-    node.world.fill(spare=4 * KIB)
+def refuse_what_grows(node: Node) -> None:
+    """From now on the log takes only what may use the reserve."""
+    node.world.fill(spare=0)
 
 
 def test_what_is_refused_is_told_so_and_the_host_goes_on() -> None:
@@ -331,23 +347,25 @@ def test_what_is_refused_is_told_so_and_the_host_goes_on() -> None:
         await node.found(keyed=True)
         await node.done(publish(b"old", key=b"k"), Published)
         node.hold()
-        settled = node.ask(Lease(1, 60_000), name="lease")
+        leased = node.ask(Lease(1, 60_000), name="lease")
         await node.turn()
         refused = node.ask(publish(b"new", key=b"k"), name="publish")
         asked = node.ask(Explain(Seq(2)), name="explain")
         await node.turn()
         assert node.local is not None
         assert node.local.waiting() == 2
-        refuse_next(node)
-        await node.commit()
-        assert isinstance(await settled, Leased)
-        for future in (refused, asked):
-            assert isinstance(error_of(future), errors.Full)
-        assert node.told == ["lease", "publish", "explain"]
-        # The view knew of the new revision; nothing of it is left.
-        assert (await node.done(Explain(Seq(2)), Explanation)).state == "unknown"
-        outcome = await node.done(Settle(LeaseId(1), BitMap64([1]), HISTORY), Outcome)
-        assert list(outcome.done) == [1]
+        after = node.ask(Settle(LeaseId(1), BitMap64([1]), HISTORY), name="settle")
+        refuse_what_grows(node)
+        node.world.lane.release()
+        outcome = await after
+        assert isinstance(outcome, Outcome)
+        assert list(outcome.done) == [1], "the view knew of a newer revision; it is gone"
+        assert isinstance(await leased, Leased)
+        assert isinstance(error_of(refused), errors.Full)
+        explained = await asked
+        assert isinstance(explained, Explanation)
+        assert explained.state == "unknown", "it asked for no room, and was decided again"
+        assert node.told == ["lease", "publish", "explain", "settle"]
         node.world.prepare()
         published = await node.done(publish(b"newer", key=b"k"), Published)
         assert published.first == 2
@@ -358,32 +376,64 @@ def test_what_is_refused_is_told_so_and_the_host_goes_on() -> None:
     run(main())
 
 
-def test_what_is_in_flight_before_a_refused_entry_is_folded_before_views_are_loaded() -> None:
-    """A view that is loaded too early would give the same seq twice."""
+def test_who_comes_after_the_last_refused_entry_is_not_forgotten() -> None:
+    """No commit follows that would wake the decider."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        node.hold()
+        append(node.world.late(A), b"busy", reserve=True)
+        refused = node.ask(publish(b"a"))
+        await node.turn()
+        assert node.local is not None
+        assert node.local.waiting() == 1
+        ahead = node.ask(publish(b"b"))
+        await node.turn()
+        assert node.local.waiting() == 2
+        after = node.ask(Explain(Seq(1)))
+        refuse_what_grows(node)
+        node.world.lane.release()
+        answer = await after
+        assert isinstance(answer, Explanation)
+        assert answer.state == "unknown"
+        assert isinstance(error_of(refused), errors.Full)
+        assert not ahead.done(), "it waits for room, as if it had come now"
+        node.world.prepare()
+        node.host.tick()
+        await node.commit()
+        assert await ahead == Published(Seq(1), 1)
+
+    run(main())
+
+
+class TreacherousJournal(LateJournal):
+    """Does not say that another leader has replaced what was decided here."""
+
+    def _roll_back(self) -> None:
+        self._accepted = self._suffixes.last(self.group)
+
+
+def test_an_entry_of_another_leader_is_never_taken_for_our_own() -> None:
+    """Answering by the index alone would say OK to what was thrown away."""
 
     async def main() -> None:
         node = make_node(is_late=True)
         await node.found()
         assert node.late is not None
-        first = node.ask(publish(b"a"), name="a")
+        await node.host.stop()
+        journal = TreacherousJournal(A, Epoch(2), HISTORY, node.store.applied(A), node.world.writer)
+        node.host = Host(journal, node.store, node.clock.now_ms)
+        node.late = journal
+        ours = node.ask(publish(b"ours"))
         await node.turn()
         await node.world.settle()
-        node.world.fill(spare=4 * KIB)
-        refused = node.ask(Pin(60_000), name="pin")
-        node.ask(CreateQueue("default", "other", QueueSpec()), shard=CATALOG, name="create")
-        await node.turn()
-        await node.world.settle()
-        await node.turn()
-        again = node.ask(Lease(5, 60_000), name="lease")
-        assert node.host.view(QUEUE) is not None, "somebody looks, and loads what is folded"
-        await node.turn()
-        assert not first.done()
+        [held] = node.world.writer.suffixes.held(A)
+        theirs = through_bytes(held.entry)
+        theirs.epoch = Epoch(3)
+        journal.replace([theirs])
         await node.commit()
-        assert isinstance(await first, Published)
-        leased = await again
-        assert isinstance(leased, Leased)
-        assert list(leased.seqs) == [1]
-        assert refused.done()
+        assert isinstance(error_of(ours), errors.Fatal)
 
     run(main())
 
@@ -473,7 +523,11 @@ def test_small_segments_cut_what_waits_into_entries_that_fit() -> None:
     """Together the commands were larger than a record, and all of them were refused."""
 
     async def main() -> None:
-        node = make_node()
+        shape = LogShape(
+            segment_bytes=256 * KIB, segments_max=16, segments_free=6, segments_reserve=1
+        )
+        node = make_node(shape=shape)
+        node.world.prepare()
         await node.found()
         for _ in range(3):
             futures = [node.ask(publish(bytes(20 * KIB))) for _ in range(10)]
@@ -488,12 +542,28 @@ def test_small_segments_cut_what_waits_into_entries_that_fit() -> None:
     run(main())
 
 
+class WatchedJournal(LocalJournal):
+    """Writes down which entries may use the reserve."""
+
+    reserves: list[bool]
+
+    def append(self, entry: Entry, *, alone: bool, reserve: bool) -> None:
+        self.reserves.append(reserve)
+        super().append(entry, alone=alone, reserve=reserve)
+
+
 def test_settles_use_the_reserve_although_publishes_wait_beside_them() -> None:
     async def main() -> None:
         node = make_node()
         await node.found()
         await node.done(publish(*[b"x"] * 50), Published)
         leased = await node.done(Lease(50, 60_000), Leased)
+        await node.host.stop()
+        journal = WatchedJournal(
+            LOCAL, Epoch(2), HISTORY, node.store.applied(LOCAL), node.world.writer
+        )
+        journal.reserves = []
+        node.host = Host(journal, node.store, node.clock.now_ms)
         node.world.fill(spare=limits.RECORD_SLACK_BYTES + 8 * KIB)
         left = node.world.log.room(reserve=False) - limits.RECORD_SLACK_BYTES
         assert 7 * KIB < left < 50 * 256, "room for a publish, not for the settles beside it"
@@ -506,6 +576,7 @@ def test_settles_use_the_reserve_although_publishes_wait_beside_them() -> None:
             assert isinstance(outcome, Outcome)
             assert len(outcome.done) == 1
         assert isinstance(await published, Published)
+        assert journal.reserves == [False, True]
         assert not too_much.done()
         node.host.short_of_space = True
         node.host.tick()
@@ -567,9 +638,12 @@ def test_a_failed_sync_is_told_to_everyone_once() -> None:
         for future in (waits, flight, ahead, inbox):
             assert isinstance(error_of(future), errors.Fatal)
         assert sorted(node.told) == sorted(set(node.told))
+        depths = set()
         for _ in range(3):
-            with pytest.raises(errors.Fatal):
+            with pytest.raises(errors.Fatal) as caught:
                 node.ask(publish(b"d"))
+            depths.add(len(traceback.extract_tb(caught.value.__traceback__)))
+        assert len(depths) == 1, "the error does not remember everyone who was refused"
         await node.host.stop()
 
     run(main())
