@@ -530,7 +530,7 @@ def test_small_segments_cut_what_waits_into_entries_that_fit() -> None:
         node.world.prepare()
         await node.found()
         for _ in range(3):
-            futures = [node.ask(publish(bytes(20 * KIB))) for _ in range(10)]
+            futures = [node.ask(publish(bytes(20 * KIB))) for _ in range(20)]
             for _ in range(3):
                 node.world.prepare()
                 node.host.tick()
@@ -724,10 +724,11 @@ def test_a_tick_that_nobody_awaits_fails_in_silence() -> None:
         await pinned
         node.clock.jump(10_000)
         node.world.disk.fail_sync_in = 1
+        node.hold()
         node.host.tick()
+        failed = node.ask(publish(b"b"))
         await node.commit()
-        with pytest.raises(errors.Fatal):
-            node.ask(publish(b"b"))
+        assert isinstance(error_of(failed), errors.Fatal)
 
     run(main())
 
