@@ -11,6 +11,7 @@ Rule 4: the file is read, not mapped: a bad sector is then an error and not the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from millrace import errors, limits
@@ -94,6 +95,20 @@ class Replay:
         many should copy them.
         """
         return self._records
+
+    def prove_later(self) -> None:
+        """Have the segments before the start summed when they are first read."""
+        if self.start is None:
+            return
+        used = self.survey.used
+        for segment, following in zip(used, used[1:], strict=False):
+            if segment.generation < self.start.generation:
+                header = _header(following)
+                until = Mark(header.generation, SECTOR, header.prev_crc, header.first_serial)
+                segment.prove_first(partial(prove, segment, until))
+        for segment in used:
+            if segment.generation == self.start.generation:
+                segment.prove_first(partial(prove, segment, self.start))
 
     def empty(self) -> list[Segment]:
         """Return the generations without a record that no mark names; call it at the end."""
@@ -197,6 +212,25 @@ class Replay:
             raise corrupt(
                 segment.name, mark.offset, f"a bad record, but a whole one follows at {later}"
             )
+
+
+def prove(segment: Segment, until: Mark) -> None:
+    """Sum every record of the segment up to `until`, which its last one must lead to.
+
+    Replay begins at a mark; what lies before it is needed, too, as long as it is not sealed.
+
+    Raises:
+        Corrupt: a record is damaged.
+    """
+    window, header = _Window(segment), _header(segment)
+    mark = Mark(header.generation, SECTOR, header.prev_crc, header.first_serial)
+    while mark.serial < until.serial:
+        found = _record_at(window, header, mark)
+        if found is None:
+            raise corrupt(segment.name, mark.offset, "a record that is still needed is damaged")
+        mark = _after(found[0], mark)
+    if (mark.serial, mark.prev_crc) != (until.serial, until.prev_crc):
+        raise corrupt(segment.name, mark.offset, "the records do not lead to what follows them")
 
 
 class _Window:

@@ -8,6 +8,7 @@ Rule 2: giving a hold back takes no lock, because the garbage collector may do i
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
@@ -46,7 +47,7 @@ class LogShape:
 class Segment:
     """One file, and what is known of it in its present life."""
 
-    __slots__ = ("_view", "end", "file", "header", "holds", "name", "size")
+    __slots__ = ("_proof", "_view", "end", "file", "header", "holds", "name", "size")
 
     def __init__(self, file: File, header: SegmentHeader | None, *, size: int, end: int) -> None:
         self.file = file
@@ -57,13 +58,25 @@ class Segment:
         """Where the next record begins, if it fits."""
         self.holds = 0
         self._view: memoryview | None = None
+        self._proof: Callable[[], None] | None = None
+
+    def prove_first(self, proof: Callable[[], None]) -> None:
+        """Have `proof` run before any byte is read; it raises `Corrupt` as often as it is asked."""
+        self._proof = proof
 
     @property
     def generation(self) -> int:
         return self.header.generation if self.header is not None else 0
 
     def view(self) -> memoryview:
-        """Return the file's map; it is made once and serves every later life."""
+        """Return the file's map; it is made once and serves every later life.
+
+        Raises:
+            Corrupt: what lies before the start of the replay was never summed, and is damaged.
+        """
+        if self._proof is not None:
+            self._proof()
+            self._proof = None
         if self._view is None:
             self._view = self.file.map()
         return self._view

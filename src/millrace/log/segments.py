@@ -92,6 +92,7 @@ class Log:
                 raise errors.Corrupt(f"{replay.folder}: this is another log", field=replay.folder)
             _tidy(replay)
             _write_again(replay)
+            replay.prove_later()
             empty = replay.empty()
             pool = Pool(
                 replay.disk,
