@@ -10,6 +10,7 @@ Rule 4: the file is read, not mapped: a bad sector is then an error and not the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -101,7 +102,7 @@ class Replay:
         if self.start is None:
             return
         used = self.survey.used
-        for segment, following in zip(used, used[1:], strict=False):
+        for segment, following in itertools.pairwise(used):
             if segment.generation < self.start.generation:
                 header = _header(following)
                 until = Mark(header.generation, SECTOR, header.prev_crc, header.first_serial)
