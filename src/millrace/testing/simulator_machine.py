@@ -95,7 +95,8 @@ class Machine:
         self.has_failed = False
         """Something was made to fail in this life, so that the engine may give up."""
         self.disk = SimDisk(random.Random(f"{seed}/disk"))
-        self._image: Image | None = None
+        self.image: Image | None = None
+        """The index, as the next process finds it."""
         self._chance = random.Random(f"{seed}/machine")
         self._lanes = random.Random(f"{seed}/lanes")
         self._bytes = random.Random(f"{seed}/bytes")
@@ -122,7 +123,7 @@ class Machine:
         )
 
     def _open_cells(self) -> SimCells:
-        self.cells = SimCells(self, self._image)
+        self.cells = SimCells(self, self.image)
         return self.cells
 
     def _draw_faults(self, *, is_calm: bool) -> None:
@@ -148,7 +149,7 @@ class Machine:
         self._is_recovering = crashed
         self.disk.fail_sync_in = self.disk.fail_write_in = None
         if self.cells is not None:
-            self._image = self.cells.image()
+            self.image = self.cells.image()
             self.cells = None
         how = self._chance.choice(["power", "power", "kill"])
         self.disk = self.disk.crash() if how == "power" else self.disk.kill()

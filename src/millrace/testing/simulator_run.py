@@ -20,6 +20,7 @@ from millrace.node import LOCAL, Node
 from millrace.testing.checker import check
 from millrace.testing.checker_history import History
 from millrace.testing.loop import Halted, SimLoop, Stuck
+from millrace.testing.simulator_flips import flip_bits
 from millrace.testing.simulator_machine import Fault, Machine, Plan, draw_plan
 from millrace.testing.simulator_peace import make_peace
 from millrace.testing.workload import Client, Over, Session, World
@@ -30,6 +31,9 @@ from millrace.testing.workload_workers import Worker
 
 LIVES_MAX = 60
 """Lives of one run: a machine that crashes in every recovery gets no further."""
+
+FLIPS = 4
+"""Bits that are turned over, each in a copy of its own, after an engine was closed."""
 
 LIFE_SECONDS_MAX = 60.0
 """Virtual time after which an engine is closed and opened again, if nothing happened to it."""
@@ -62,6 +66,7 @@ class Run:
         self.events = 0
         self.violations: list[str] = []
         self._chance = random.Random(f"{seed}/run")
+        self._flips = random.Random(f"{seed}/flips")
 
     def play(self) -> Report:
         """Run it, and say what was wrong."""
@@ -111,10 +116,13 @@ class Run:
         self.events += loop.events
         self.violations += [f"unhandled: {failure}" for failure in loop.failures]
         self.violations += self.machine.ledger.violations + self.world.violations
+        crashed = self.machine.is_over
         how = self.machine.end()
         loop.bury()
         self.history.engine_ended()
         self.history.say(f"the engine {how}")
+        if self.plan.has(Fault.FLIP) and not crashed and not self.machine.has_failed:
+            self.violations += flip_bits(self.machine, self._flips, FLIPS)
         gc.collect()
 
     def _blame_failure(self, error: MillraceError, *, is_calm: bool) -> None:

@@ -197,7 +197,7 @@ class Client:
         key = chance.choice(KEYS) if chance.random() < (0.9 if keyed else 0.2) else None
         if keyed and key is not None and chance.random() < 0.15:
             return Sent(tag, key, None)
-        size = chance.choice([0, 10, 10, 100, 100, 1000, 8000, 20_000])
+        size = chance.choice([0, 10, 100, 1000, 5000, 10_000, 20_000, 30_000])
         return Sent(tag, key, f"{tag}|".encode() + bytes(size))
 
 

@@ -13,6 +13,9 @@ from millrace.errors import Fatal, MillraceError
 from millrace.testing.checker_history import Commit, Other, Read, Seen
 from millrace.testing.workload import Client, Over, Place, Session, World, seen_of
 
+KEPT_MAX = 12
+"""Arrow tables that a reader holds on to."""
+
 
 class Follower(Client):
     """Reads one snapshot after another through a cursor, and commits some of them."""
@@ -156,7 +159,7 @@ class Pinner(Client):
         for table, rows in self._kept:
             if table.to_pylist() != rows:
                 self.blame("L9: an Arrow batch has changed under its reader")
-        del self._kept[:-3]
+        del self._kept[:-KEPT_MAX]
 
     async def finish(self, session: Session) -> None:
         place = await session.queue(self._queue)
