@@ -11,7 +11,7 @@ checkpoints, its sealed files and recovery.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -21,12 +21,30 @@ from millrace.core.fold import Reader
 from millrace.core.model import GroupId, Kind, PinCell, ShardId
 from millrace.core.view import number
 from millrace.log.files import Disk, File, Lock
-from millrace.log.record import DATA, RECORD_HEADER_BYTES, RECORD_MAGIC, RecordHeader, decode_record
+from millrace.log.record import (
+    DATA,
+    RECORD_HEADER_BYTES,
+    RECORD_MAGIC,
+    SEGMENT_MAGIC,
+    RecordHeader,
+    decode_record,
+)
 from millrace.store.base import Store
 from millrace.store.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+class Spot(NamedTuple):
+    """A range of a file."""
+
+    name: str
+    offset: int
+    length: int
+
+    def holds(self, name: str, offset: int) -> bool:
+        return name == self.name and self.offset <= offset < self.offset + self.length
 
 
 class Ledger:
@@ -39,16 +57,26 @@ class Ledger:
         self._group = group
         self._known: dict[int, int] = {}
         """Number of a synced record → its checksum."""
-        self._doubtful: tuple[str, RecordHeader, list[Entry]] | None = None
+        self._doubtful: tuple[Spot, RecordHeader, list[Entry]] | None = None
+        self.last = Spot("", 0, 0)
+        """Where the last synced record lies."""
+        self.is_proven = True
+        """Whether something synced after it tells that it was whole: without that, damage to it
+        cannot be told from a torn write."""
+        self._begun = ""
         self._epoch = 0
 
     def new_life(self) -> None:
         """The process has ended. What was in doubt is written again if the next one finds it."""
-        self._doubtful = None
+        self._doubtful, self._begun = None, ""
 
-    def wrote(self, name: str, data: bytes) -> None:
+    def wrote(self, name: str, data: bytes, offset: int) -> None:
         """A file was written to; whether the bytes will stay is not known yet."""
-        if not name.startswith("log/") or not data.startswith(RECORD_MAGIC):
+        if not name.startswith("log/"):
+            return
+        if data.startswith(SEGMENT_MAGIC):
+            self._begun = name
+        if not data.startswith(RECORD_MAGIC):
             return
         header = decode_record(data)
         assert header is not None, "the magic was there"
@@ -59,13 +87,16 @@ class Ledger:
             return
         payload = memoryview(data)[RECORD_HEADER_BYTES : RECORD_HEADER_BYTES + header.length]
         entries = decode_entries(payload) if header.kind == DATA else []
-        self._doubtful = (name, header, entries)
+        self._doubtful = (Spot(name, offset, len(data)), header, entries)
 
     def synced(self, name: str) -> None:
         """A file was synced: the record that was written to it is there for ever."""
-        if self._doubtful is None or self._doubtful[0] != name:
+        if self._begun == name:
+            self._begun, self.is_proven = "", True
+        if self._doubtful is None or self._doubtful[0].name != name:
             return
-        _, header, entries = self._doubtful
+        self.last, header, entries = self._doubtful
+        self.is_proven = header.kind != DATA
         self._doubtful = None
         if header.serial != len(self._known) + 1:
             self._say(f"I1: record {header.serial} follows {len(self._known)} synced ones")
@@ -241,7 +272,7 @@ class LedgerFile:
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
         data = b"".join(memoryview(buffer).cast("B") for buffer in buffers)
         # Told before the write: what fails half-way may still be there afterwards.
-        self._ledger.wrote(self.name, data)
+        self._ledger.wrote(self.name, data, offset)
         self._file.write([data], offset)
 
     def sync(self) -> None:

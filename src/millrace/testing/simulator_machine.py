@@ -112,7 +112,6 @@ class Machine:
         self.loop = loop
         self.is_over = self.has_failed = False
         self.disk.hook = self._hook
-        self.ledger.new_life()
         self._draw_faults(is_calm=is_calm)
         return Ports(
             disk=LedgerDisk(self.disk, self.ledger),
@@ -146,6 +145,7 @@ class Machine:
         crashed = self.is_over
         self.is_over = True
         self._steps.drop_all()
+        self.ledger.new_life()
         self._is_recovering = crashed
         self.disk.fail_sync_in = self.disk.fail_write_in = None
         if self.cells is not None:

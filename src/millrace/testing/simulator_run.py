@@ -33,7 +33,7 @@ LIVES_MAX = 60
 """Lives of one run: a machine that crashes in every recovery gets no further."""
 
 FLIPS = 4
-"""Bits that are turned over, each in a copy of its own, after an engine was closed."""
+"""Bits that are turned over, each in a copy of its own, after an engine has ended."""
 
 LIFE_SECONDS_MAX = 60.0
 """Virtual time after which an engine is closed and opened again, if nothing happened to it."""
@@ -116,12 +116,11 @@ class Run:
         self.events += loop.events
         self.violations += [f"unhandled: {failure}" for failure in loop.failures]
         self.violations += self.machine.ledger.violations + self.world.violations
-        crashed = self.machine.is_over
         how = self.machine.end()
         loop.bury()
         self.history.engine_ended()
         self.history.say(f"the engine {how}")
-        if self.plan.has(Fault.FLIP) and not crashed and not self.machine.has_failed:
+        if self.plan.has(Fault.FLIP) and not self.machine.has_failed:
             self.violations += flip_bits(self.machine, self._flips, FLIPS)
         gc.collect()
 
