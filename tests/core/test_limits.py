@@ -23,12 +23,13 @@ from millrace.core.commands import (
     Published,
     PublishStaged,
     Purge,
+    Release,
     Settle,
     Stage,
     Tick,
     Transaction,
 )
-from millrace.core.decide import decide
+from millrace.core.decide import decide, publish_plain
 from millrace.core.draft import Desk
 from millrace.core.follow import tick_due
 from millrace.core.model import (
@@ -42,6 +43,7 @@ from millrace.core.model import (
     Start,
 )
 from millrace.core.view import View
+from millrace.core.work import is_empty
 from millrace.errors import Full, Gone, Invalid, NotFound, TooLarge
 from millrace.testing.group import SECRET, Group, Result, facts_of
 
@@ -350,6 +352,51 @@ def test_rows_that_are_none_leave_no_trace_among_others() -> None:
     )
     rows = group.store.rows(QUEUE, BitMap64([1, 2]))
     assert [row.body for row in rows] == [b"a", b"b"]
+
+
+def test_a_run_of_plain_publishes_is_decided_as_each_alone() -> None:
+    commands = [Publish((Message(b"a"), Message(b"b"))), Publish((Message(b"c"),)), Publish(())]
+    one, other = make(), make()
+    answers = one.ask(*((QUEUE, command) for command in commands))
+    desk = Desk(other.view, Millis(other.now))
+    draft = desk.draft(QUEUE)
+    assert draft is not None
+    assert publish_plain(draft, commands) == answers
+    assert b"".join(draft.finish().blocks[0].encode()) == b"".join(
+        one.committed()[-1].batches[0].blocks[0].encode()
+    )
+
+
+def test_no_queue_without_a_catalog() -> None:
+    group = make()
+    [answer] = group.ask((QUEUE, CreateQueue("default", "r", QueueSpec())))
+    assert isinstance(answer, NotFound)
+
+
+def test_a_stage_is_published_once_in_a_transaction() -> None:
+    group = make()
+    group.ask((QUEUE, Stage("s", Block.of_bodies([b"x"]))))
+    part = (QUEUE, PublishStaged(("s",)))
+    assert isinstance(group.ask((CATALOG, Transaction((part, part))))[0], Invalid)
+    assert group.ask((CATALOG, Transaction((part,))))[0] == (Published(Seq(1), 1),)
+
+
+def test_what_is_done_under_a_forgotten_lease() -> None:
+    group = make()
+    for command in (
+        Release(LeaseId(5), BitMap64([1]), group.history),
+        Extend(LeaseId(5), BitMap64([1]), group.history, 1000),
+    ):
+        [answer] = group.ask((QUEUE, command))
+        assert isinstance(answer, Outcome)
+        assert isinstance(answer.refused[1], Gone)
+
+
+def test_an_empty_lease_says_so() -> None:
+    group = make()
+    assert is_empty(lease(group, 1))
+    publish(group, b"x")
+    assert not is_empty(lease(group, 1))
 
 
 def test_an_unknown_command_fails() -> None:

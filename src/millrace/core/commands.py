@@ -233,11 +233,6 @@ class Need(msgspec.Struct, frozen=True):
     rows: tuple[int, ...] = ()
     """How these rows stand."""
 
-    @property
-    def row(self) -> int:
-        """The first of `rows`, 0 if there is none; for whoever fetches them one by one."""
-        return self.rows[0] if self.rows else 0
-
 
 class StageFacts(msgspec.Struct, frozen=True):
     """What the store knows of a stage."""
