@@ -21,17 +21,10 @@ from millrace.core.block import key_list
 from millrace.core.changes import Entry
 from millrace.core.commands import (
     Command,
-    Lease,
-    Leased,
     Need,
-    NextSnapshot,
-    Pin,
     Publish,
-    Release,
-    SnapshotRef,
     Tick,
     Transaction,
-    Unpin,
 )
 from millrace.core.decide import Answer, decide, learn, publish_plain
 from millrace.core.draft import Desk
@@ -40,8 +33,9 @@ from millrace.core.view import View
 from millrace.errors import Closed, Fatal, Full, MillraceError, Refused, Retry, TooLarge
 from millrace.journal.base import Journal
 from millrace.log.record import Position
-from millrace.shard.request import Request
-from millrace.shard.waiters import Waiters
+from millrace.shard.inbox import Inbox
+from millrace.shard.request import Request, undo_of
+from millrace.shard.waiters import Waiters, is_empty
 from millrace.store.base import Store
 
 Result = Answer | Refused | Retry
@@ -68,11 +62,11 @@ class Host:
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._views: dict[ShardId, View] = {}
-        self._inbox: deque[Request] = deque()
-        self._inbox_bytes = 0
-        self._stalled: deque[Request] = deque()
+        self._inbox = Inbox(
+            batch_bytes=min(limits.RECORD_BYTES_TARGET, journal.record_bytes_max),
+            record_bytes_max=journal.record_bytes_max,
+        )
         self._taken: list[Request] = []
-        self._ticking: set[ShardId] = set()
         self._flight: deque[_Flight] = deque()
         self._answers_in_flight = 0
         self._ahead_bytes = 0
@@ -85,7 +79,6 @@ class Host:
         self._after_commit: Callable[[], None] | None = None
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
-        self._batch_bytes = min(limits.RECORD_BYTES_TARGET, journal.record_bytes_max)
         self._draining = journal.waiting() > 0
         journal.listen(self._committed, self._dropped, self._failed)
 
@@ -101,41 +94,15 @@ class Host:
         """
         if self._stopped is not None:
             raise self._stopped.with_traceback(None)
-        if request.size > self._journal.record_bytes_max:
-            raise TooLarge(
-                f"{request.size} bytes at once are more than a record of the log holds; "
-                "publish in parts, or stage them",
-                field="rows",
-                limit=self._journal.record_bytes_max,
-            )
-        if (
-            len(self._inbox) + len(self._stalled) >= limits.INBOX_COMMANDS_MAX
-            or self._inbox_bytes + request.size > limits.INBOX_BYTES_MAX
-        ):
-            raise Full(
-                "the queue's inbox is full; send again later",
-                field="inbox",
-                limit=limits.INBOX_COMMANDS_MAX,
-            )
-        self._put(request)
+        self._inbox.check(request)
+        self._inbox.put(request)
         self._wake()
-
-    def _put(self, request: Request) -> None:
-        """Into the inbox, whatever its state: our own requests, and those that waited outside."""
-        self._inbox_bytes += request.size
-        self._inbox.append(request)
 
     def take_back(self, request: Request, result: object) -> None:
         """Nobody heard the answer: what it handed out returns now, not when its time is over."""
-        command: Command
-        if isinstance(result, Leased) and result.seqs:
-            command = Release(result.lease, result.seqs, self._journal.history)
-        elif isinstance(result, SnapshotRef) and isinstance(request.command, Pin):
-            command = Unpin(result.pin)
-        else:
-            return
-        if self._stopped is None:
-            self._put(self._ask(request.shard, command))
+        undo = undo_of(request.command, result, self._journal.history)
+        if undo is not None and self._stopped is None:
+            self._inbox.put(self._ask(request.shard, undo))
             self._wake()
 
     def _ask(self, shard: ShardId, command: Command) -> Request:
@@ -174,17 +141,14 @@ class Host:
             return
         now = self._now_ms()
         for shard, view in list(self._views.items()):
-            # One at a time: while nothing commits, time passes all the same.
-            if shard not in self._ticking and not view.dropped and follow.tick_due(view, now):
-                self._ticking.add(shard)
-                self._put(self._ask(shard, Tick()))
+            if not view.dropped and follow.tick_due(view, now):
+                self._inbox.put_tick(self._ask(shard, Tick()))
         for request in self._waiters.expire(now):
-            self._put(request.without_wait())
-        if self._stalled and self.short_of_space:
-            self._refuse_stalled()
-        if self._stalled and self._stalled[0].size <= self._room():
-            self._inbox.extendleft(reversed(self._stalled))
-            self._stalled.clear()
+            self._inbox.put(request.without_wait())
+        if self.short_of_space:
+            error = Full("the disk is full: settle or purge, or give it more space", field="disk")
+            self._inbox.refuse_stalled(error)
+        self._inbox.resume(self._room())
         if self._inbox:
             self._wake()
 
@@ -217,7 +181,7 @@ class Host:
         self._pumping = False
         if self._stopped is not None or not self._may_decide():
             return
-        requests = self._take()
+        requests = self._inbox.take(self._room())
         if not requests:
             return
         self._taken = list(requests)
@@ -264,11 +228,10 @@ class Host:
             if isinstance(result, Need):
                 # It needs what is in flight to be folded first: it goes first next time.
                 requests.appendleft(request)
-                self._inbox.extendleft(reversed(requests))
-                self._inbox_bytes += sum(left.size for left in requests)
+                self._inbox.put_first(requests)
                 needs_commit = True
                 break
-            if _is_empty(request.command, result) and self._wait(request):
+            if is_empty(request.command, result) and self._wait(request):
                 continue
             answers.append((request, result))
         self._serve_waiters(desk, answers)
@@ -290,32 +253,6 @@ class Host:
         answers.extend(zip(run, found, strict=True))
         return True
 
-    def _take(self) -> deque[Request]:
-        """What is decided next: all that waits, up to the size of a record."""
-        taken: deque[Request] = deque()
-        size = 0
-        room = self._room()
-        is_growing = False
-        while self._inbox:
-            request = self._inbox[0]
-            if taken and size + request.size > self._batch_bytes:
-                break
-            if is_growing and not request.grows and size + request.size > room:
-                # With what grows it would be refused; alone it may use the reserve.
-                break
-            self._inbox.popleft()
-            if request.grows and (self._stalled or size + request.size > room):
-                # It waits while the log is being emptied; what grows keeps its order.
-                self._stalled.append(request)
-                continue
-            self._inbox_bytes -= request.size
-            size += request.size
-            is_growing = is_growing or request.grows
-            if isinstance(request.command, Tick):
-                self._ticking.discard(request.shard)
-            taken.append(request)
-        return taken
-
     def _room(self) -> int:
         """Bytes that may still be decided: what is decided ahead takes room as well."""
         return self._journal.room(reserve=False) - self._ahead_bytes - limits.RECORD_SLACK_BYTES
@@ -323,13 +260,6 @@ class Host:
     def fail(self, error: Fatal) -> None:
         """The store has failed: nothing more is decided or answered."""
         self._failed(error)
-
-    def _refuse_stalled(self) -> None:
-        error = Full("the disk is full: settle or purge, or give it more space", field="disk")
-        for request in self._stalled:
-            self._inbox_bytes -= request.size
-            request.answer(error)
-        self._stalled.clear()
 
     def _fetch_keys(self, requests: deque[Request]) -> None:
         """Look up the keys of all publishes at once: one call to the store per shard."""
@@ -428,7 +358,7 @@ class Host:
             while draft is not None and (request := self._waiters.next(shard, draft)) is not None:
                 self._taken.append(request)
                 result = self._decide(desk, request)
-                if isinstance(result, Need) or _is_empty(request.command, result):
+                if isinstance(result, Need) or is_empty(request.command, result):
                     self._waiters.add_first(request)
                     break
                 answers.append((request, result))
@@ -462,7 +392,7 @@ class Host:
             if view.deadlines[0][0] > now:
                 self._arm(shard)
             elif (request := self._waiters.take_first(shard)) is not None:
-                self._put(request)
+                self._inbox.put(request)
         if self._inbox:
             self._wake()
 
@@ -525,8 +455,7 @@ class Host:
                     request.fail(error)
                 else:
                     again.append(request)
-        self._inbox.extendleft(reversed(again))
-        self._inbox_bytes += sum(request.size for request in again)
+        self._inbox.put_first(again)
         if self._inbox:
             self._wake()
         self._look_idle()
@@ -550,22 +479,11 @@ class Host:
             self._idle = None
 
     def _refuse_waiting(self, error: MillraceError) -> None:
-        for request in (*self._inbox, *self._stalled, *self._waiters.drop_all()):
+        for request in (*self._inbox.drop_all(), *self._waiters.drop_all()):
             request.fail(error)
-        self._inbox.clear()
-        self._stalled.clear()
-        self._ticking.clear()
-        self._inbox_bytes = 0
 
 
 def _hear(future: asyncio.Future[object]) -> None:
     """Nobody else takes notice of what became of it."""
     if not future.cancelled():
         future.exception()
-
-
-def _is_empty(command: Command, result: Result | Need) -> bool:
-    """Whether there was nothing to be had, so that the request may wait."""
-    if isinstance(command, NextSnapshot):
-        return result is None
-    return isinstance(command, Lease) and work.is_empty(result)

@@ -9,11 +9,16 @@ from millrace.core.commands import (
     Command,
     Configure,
     CreateQueue,
+    Leased,
     OpenCursor,
+    Pin,
     Publish,
     PublishStaged,
+    Release,
+    SnapshotRef,
     Stage,
     Transaction,
+    Unpin,
 )
 from millrace.core.decide import Answer
 from millrace.core.model import ShardId
@@ -97,3 +102,12 @@ def grows(command: Command) -> bool:
     return isinstance(
         command, Publish | PublishStaged | Stage | CreateQueue | OpenCursor | Configure
     )
+
+
+def undo_of(command: Command, result: object, history: bytes) -> Command | None:
+    """What gives back the lease or the pin of an answer that nobody heard, if it was one."""
+    if isinstance(result, Leased) and result.seqs:
+        return Release(result.lease, result.seqs, history)
+    if isinstance(result, SnapshotRef) and isinstance(command, Pin):
+        return Unpin(result.pin)
+    return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 
 from millrace import limits
-from millrace.core.commands import Lease, NextSnapshot
+from millrace.core import work
+from millrace.core.commands import Command, Lease, NextSnapshot
 from millrace.core.draft import Draft
 from millrace.core.model import ShardId
 from millrace.shard.request import Request
@@ -86,3 +87,10 @@ class Waiters:
         waiting = [request for queue in self._waiting.values() for request in queue]
         self._waiting.clear()
         return waiting
+
+
+def is_empty(command: Command, result: object) -> bool:
+    """Whether there was nothing to be had, so that the request may wait."""
+    if isinstance(command, NextSnapshot):
+        return result is None
+    return isinstance(command, Lease) and work.is_empty(result)
