@@ -105,7 +105,10 @@ class Keeper:
 
     async def _round(self) -> None:
         now = self._loop.time()
+        # A group that cannot commit uses up segments, too, and nobody is told of a commit.
+        self._look()
         await self._prepare()
+        await self._move_suffixes()
         if self._checkpoint_due(now):
             await self._checkpoint()
         await self._seal()
@@ -145,8 +148,8 @@ class Keeper:
             await self._checkpoint()
 
     async def _checkpoint(self) -> None:
-        mark = self._writer.mark
-        frozen = self._store.freeze(mark, self._facts)
+        reached, mark = self._writer.mark, self._writer.replay_mark()
+        frozen = self._store.freeze(mark, self._facts | self._writer.suffixes.facts)
         try:
             await self._lane.submit(lambda: self._store.write(frozen))
         except Full:
@@ -155,10 +158,23 @@ class Keeper:
             self._host.short_of_space = True
             return
         self._store.thaw(frozen)
-        self._checkpoint_mark = frozen.mark
+        # One that had found the disk full is written as it was then, and the next one is due.
+        self._checkpoint_mark = reached if frozen.mark == mark else frozen.mark
         self._checkpoint_at = self._loop.time()
         needed = self._store.needed_from()
         await self._lane.submit(lambda: self._log.release_before(needed))
+
+    async def _move_suffixes(self) -> None:
+        """Append again what is not committed and lies where the log is to be recycled (L7)."""
+        segments = self._log.segments()
+        is_tight = self._log.room(reserve=False) < self._log.record_bytes_max
+        kept = 1 if is_tight else self._pace.segments_unsealed + 1
+        for group in self._writer.suffixes.before(segments[-kept:][0].generation):
+            try:
+                await self._writer.write_again(group)
+            except Full:
+                # Nothing was written; it stays where it is until there is room.
+                return
 
     # --- Sealing --------------------------------------------------------------------------------
 
