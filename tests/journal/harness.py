@@ -113,6 +113,7 @@ class HeldLane:
         return bool(self._waiting)
 
     def close(self) -> None:
+        self.is_held = True
         self._waiting.clear()
 
     def _run(self) -> None:
