@@ -246,6 +246,16 @@ def test_commits_are_synced(tmp_path: Path) -> None:
     cells.close()
 
 
+def test_a_file_that_was_not_finished_is_made_anew(tmp_path: Path) -> None:
+    # The power went while the folder was being made: of the new file there is a name at best.
+    (tmp_path / "data.new").write_bytes(bytes(8192))
+    cells = open_cells(tmp_path)
+    assert not (tmp_path / "data.new").exists()
+    cells.commit({Table.META: {b"a": b"1"}})
+    assert cells.check() == []
+    cells.close()
+
+
 def test_readers_see_whole_commits(tmp_path: Path) -> None:
     cells = open_cells(tmp_path)
     keys = [b"%05d" % number for number in range(3 * limits.CELLS_STEP)]

@@ -35,6 +35,12 @@ from millrace.store.steps import forget, sorted_keys, steps
 _SUMS = 255
 """The number of the table that describes the others."""
 
+_DATA = "data.mdb"
+"""What LMDB calls its file."""
+_NEW = "data.new"
+"""The file while it is being made; what is left of one is removed."""
+_LMDB_VERSION = 0
+"""The format of LMDB 0.9, whatever the process's environment asks for."""
 _FORMAT = struct.Struct("<I")
 _FORMAT_KEY = b"format"
 _FORMAT_NOW = 1
@@ -91,13 +97,14 @@ class LmdbCells:
             self._ballast = Ballast(folder, size_bytes=ballast_bytes, spare_bytes=spare_bytes)
             # LMDB writes to this file through a map: on a full disk that would end the process.
             self._ballast.allocate(folder / "lock.mdb", limits.CELLS_LOCK_BYTES)
+            if not (folder / _DATA).exists():
+                self._make(map_bytes)
             self._env = lmdb.open(
                 os.fspath(folder),
                 map_size=map_bytes,
                 max_dbs=len(Table) + 1,
                 max_readers=limits.CELLS_READERS_MAX,
-                # The format of LMDB 0.9, whatever the process's environment asks for.
-                lib_version=0,
+                lib_version=_LMDB_VERSION,
             )
         except (lmdb.Error, OSError) as error:
             self._fail(error)
@@ -223,6 +230,22 @@ class LmdbCells:
         # LMDB reports a write of which only a part found room as an input/output error.
         is_partial = error.code == errno.EIO
         return is_partial and self._ballast.free_bytes() < limits.CELLS_WRITE_BYTES_MAX
+
+    def _make(self, map_bytes: int) -> None:
+        """Make the file under another name: under its own it is never there in part."""
+        new = self._folder / _NEW
+        new.unlink(missing_ok=True)
+        self._env = lmdb.open(
+            os.fspath(new),
+            subdir=False,
+            lock=False,
+            map_size=map_bytes,
+            max_dbs=len(Table) + 1,
+            lib_version=_LMDB_VERSION,
+        )
+        with self._env:
+            self._begin()
+        new.rename(self._folder / _DATA)
 
     def _begin(self) -> None:
         """Open every table, make those that are missing, and see that the last commit is whole."""
