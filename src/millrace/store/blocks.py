@@ -18,7 +18,9 @@ from millrace.store.tables import (
     block_key,
     first_of,
     number_of,
+    stage_of,
     stage_range,
+    stages_range,
 )
 
 Found = tuple[int, Place]
@@ -115,6 +117,17 @@ class Blocks:
         return [part.rows for part in parts_of(self._layers(), shard)]
 
     # --- Stages --------------------------------------------------------------------------------
+
+    def stages(self, shard: int) -> list[str]:
+        """The names of the stages that may have blocks."""
+        low, high = stages_range(shard)
+        found: set[str] = set()
+        while cells := self._cells.range(Table.BLOCKS, low, high, limit=limits.PLACES_STEP):
+            found.update(stage[1] for key, _ in cells if (stage := stage_of(key)) is not None)
+            low = cells[-1][0] + b"\0"
+        for part in parts_of(self._layers(), shard):
+            found.update(name for name, _ in part.staged)
+        return sorted(found)
 
     def staged(self, shard: int, name: str) -> list[tuple[int, Place]]:
         """Ordinal and place of a stage's blocks, in order."""

@@ -22,7 +22,7 @@ from millrace.core.changes import Entry
 from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
-from millrace.errors import Fatal
+from millrace.errors import Fatal, Retry
 from millrace.log.files import Disk
 from millrace.log.record import Mark, Position
 from millrace.log.segments import Log
@@ -31,7 +31,9 @@ from millrace.store.book import Book
 from millrace.store.cells import Cells, Table
 from millrace.store.checkpoint import GROUP, MARK, Frozen
 from millrace.store.emptying import Emptying
+from millrace.store.export import DiskExport
 from millrace.store.folding import Folding
+from millrace.store.intake import DiskIntake
 from millrace.store.keep import Keeping
 from millrace.store.layered import Layered
 from millrace.store.reading import Reading
@@ -100,6 +102,9 @@ class DiskStore:
             {GroupId(number_of(key)): fact for key, fact in facts.items()},
         )
         self._book.load(cells)
+        for number in self._layered.reclaiming:
+            self._book.count_dropped(number)
+        self._book.doubt()
         self._book.next_number = max(1, number_of(known.get(NEXT_FILE_KEY, b"")))
 
     def attach(self, log: Log) -> None:
@@ -211,6 +216,44 @@ class DiskStore:
     def sealed_bytes(self) -> int:
         """Of all sealed files."""
         return self._book.bytes()
+
+    # --- Resync ----------------------------------------------------------------------------------
+
+    def export(self, shard: ShardId) -> DiskExport | None:
+        """The shard as of now, to be sent; see `resync`."""
+        state = self._layered.state(shard)
+        return DiskExport(self._layered, self._reading, state) if state is not None else None
+
+    def intake(self, shard: ShardId, meta: ShardMeta, *, gone: int, shared: int) -> DiskIntake:
+        """Begin a copy of a shard that is sent; see `resync`.
+
+        Raises:
+            Retry: rows are being moved, or another copy is being made.
+        """
+        if self._emptying.is_busy:
+            raise Retry("rows are being sealed; try again when that has ended")
+        return DiskIntake(
+            self._disk,
+            self._layered,
+            self._book,
+            self._reading,
+            self._emptying,
+            self._layered.state(shard),
+            self._layered.begin_copy(shard),
+            meta,
+            gone=gone,
+            shared=shared,
+        )
+
+    def forget(self, shard: ShardId) -> None:
+        """End a shard that the source of a resync does not have."""
+        state = self._layered.state(shard)
+        if state is not None:
+            self._layered.drop(state)
+
+    def set_applied(self, group: GroupId, index: Index, epoch: Epoch) -> None:
+        """All shards of the group were brought to this entry by a resync."""
+        self._layered.groups[group] = (index, epoch)
 
     # --- Questions -------------------------------------------------------------------------------
 

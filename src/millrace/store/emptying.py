@@ -39,8 +39,10 @@ class Emptying:
         self._folding = folding
         self._reading = reading
         self._plan: SealPlan | None = None
-        self._finished: Overlay | None = None
-        """The layer that the last pass was finished in: the next one needs it in the index."""
+        self._unwritten: Overlay | None = None
+        """The layer that the last result went to: the next pass needs it in the index."""
+        self.is_held = False
+        """A resync is about to refer to places that a pass would empty."""
         self.needed = 0
         """The oldest generation in which rows lie; older ones are needed until that is durable."""
         self.fronts: set[int] = set()
@@ -53,7 +55,7 @@ class Emptying:
         """
         if self._plan is not None and self._plan is failed:
             self._end()
-        if self._plan is not None or mark is None or self._finished in self._layered.layers:
+        if self.is_busy or mark is None or self._unwritten in self._layered.layers:
             return None
         homes: list[Home] = [(False, home) for home in self._full_segments(mark, unsealed)]
         if not homes:
@@ -126,6 +128,15 @@ class Emptying:
         stored = [pin for pin in pins if pin == 0 or pin in state.stored]
         return ShardNote(state.meta.keyed, floor, stored, dead, ended)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether no pass may begin."""
+        return self._plan is not None or self.is_held
+
+    def wait(self) -> None:
+        """Plan nothing until what was said of places so far is in the index."""
+        self._unwritten = self._layered.new
+
     def _end(self) -> None:
         """No pass is under way any more."""
         self._plan = self._folding.moved = None
@@ -153,7 +164,7 @@ class Emptying:
                 state.part.key_drops += result.key_drops.get(shard, [])
                 self.fronts.add(shard)
         self._count(result, edits)
-        self._finished = layered.new
+        self.wait()
         homes -= self._left_behind(moved)
         layered.new.homes += sorted(homes)
         self._reading.forget(homes)

@@ -151,6 +151,7 @@ class Layered:
         self.reclaiming.discard(state.id)
         self.copies[state.id] = self.new.copies[state.id] = state.shard
         self.new.dropped.discard(state.id)
+        self.new.ended.discard(state.shard)
         if before is not None:
             self._give_up(before)
         self._enter(state)

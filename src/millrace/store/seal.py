@@ -240,7 +240,7 @@ class _Pass:
             return
         first, place = 0, None
         if self._group:
-            batch = _joined(self._group)
+            batch = joined_batches(self._group)
             seqs, times = batch.column("seq"), batch.column("time").view(pa.int64())
             first = seqs[0].as_py()
             span = seqs[-1].as_py() - first + 1
@@ -328,7 +328,8 @@ def _wanted(
     return without(batch, place, dead & chunk.span(first, first + place.span - 1))
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def joined_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of all batches in one."""
     if len(batches) == 1:
         return batches[0]
     [whole] = pa.Table.from_batches(batches).combine_chunks().to_batches()

@@ -1,0 +1,259 @@
+"""resync(any state) = fold(all batches), between both stores, in all combinations.
+
+A commit group decides random commands. The source folds everything; the target stops somewhere on
+the way, is perhaps led astray by another history, and is then brought to the source's state. After
+that both fold the same batches and must stay the same.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from millrace.core.block import Block
+from millrace.core.changes import Entry
+from millrace.core.commands import (
+    Command,
+    CommitCursor,
+    CreateQueue,
+    DropStage,
+    Lease,
+    Leased,
+    NextSnapshot,
+    OpenCursor,
+    Pin,
+    Publish,
+    PublishStaged,
+    Purge,
+    Settle,
+    SnapshotRef,
+    Stage,
+    Tick,
+    Unpin,
+)
+from millrace.core.model import (
+    CATALOG,
+    CursorCell,
+    Epoch,
+    Message,
+    Position,
+    QueueSpec,
+    ShardId,
+    Start,
+)
+from millrace.store.resync import State, Suffix, choose, resync, send_state
+from millrace.testing.check_store import GROUP, compare
+from millrace.testing.group import Group
+from millrace.testing.subject import DiskSubject, MemorySubject, simulated
+
+KEYS = [b"k%d" % at for at in range(12)]
+QUEUE = ShardId(1)
+Pair = MemorySubject | DiskSubject
+Make = Callable[[], Pair]
+
+
+class Program:
+    """Random commands to one queue, decided one after the other."""
+
+    def __init__(self, seed: int, *, keyed: bool) -> None:
+        self.chance = random.Random(seed)
+        self.keyed = keyed
+        self.group = Group()
+        self.group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(keyed, "work", 3_000))))
+        self.leases: list[Leased] = []
+        self.pins: list[int] = []
+        self.cursors: dict[str, int] = {}
+        self.takeovers = 0
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.group.now += self.chance.choice([0, 10, 1_000, 4_000])
+            self.step()
+            if self.chance.random() < 0.05:
+                self.takeovers += 1
+                self.group.take_over(f"H{self.takeovers}{self.chance.random()}"[:12])
+
+    def step(self) -> None:
+        chance = self.chance
+        name = chance.choice(["s", "t"])
+        cursor = chance.choice(["c", "d"])
+        commands: list[Command] = [
+            Publish(tuple(self.messages())),
+            Publish(Block.of_messages(self.messages())),
+            Lease(chance.randint(1, 20), 1_000),
+            Pin(100_000),
+            Stage(name, Block.of_messages(self.messages())),
+            PublishStaged((name,)),
+            DropStage(name),
+            OpenCursor(cursor, Start.BEGINNING, retain=True),
+            NextSnapshot(cursor, self.cursors.get(cursor, 0), 0, 100_000),
+            Tick(),
+        ]
+        if self.leases:
+            leased = chance.choice(self.leases)
+            seqs = BitMap64([seq for seq in leased.seqs if chance.random() < 0.7])
+            if seqs:
+                commands += [Settle(leased.lease, seqs, self.group.history)] * 3
+        if self.pins:
+            commands += [Unpin(self.pins.pop(chance.randrange(len(self.pins))))]
+        if chance.random() < 0.1:
+            commands += [Purge()]
+        command = chance.choice(commands)
+        [answer] = self.group.ask((QUEUE, command))
+        match answer:
+            case Leased() if answer.seqs:
+                self.leases.append(answer)
+            case SnapshotRef() if isinstance(command, Pin):
+                self.pins.append(answer.pin)
+            case SnapshotRef() if chance.random() < 0.7:
+                end = answer.boundary
+                place = Position(answer.history, end, min(answer.start, end), end)
+                self.group.ask((QUEUE, CommitCursor(cursor, self.cursors[cursor], place)))
+            case CursorCell():
+                self.cursors[cursor] = answer.id
+
+    def messages(self) -> list[Message]:
+        chance = self.chance
+        found: list[Message] = []
+        for _ in range(chance.randint(1, 25)):
+            key = chance.choice([*KEYS, None])
+            gone = self.keyed and key is not None and chance.random() < 0.2
+            headers = (("h", b"v"),) if chance.random() < 0.2 else ()
+            found.append(Message(None if gone else chance.randbytes(20), key, headers))
+        return found
+
+
+def feed(subject: Pair, entries: list[Entry], chance: random.Random) -> None:
+    for entry in entries:
+        subject.feed(entry)
+        if chance.random() < 0.3:
+            subject.disturb(chance.randrange(16))
+
+
+def rest_of(subject: Pair) -> Callable[[], None]:
+    return subject.checkpoint if isinstance(subject, DiskSubject) else lambda: None
+
+
+def bring(source: Pair, target: Pair, chance: random.Random) -> None:
+    """Resync every shard, and say up to which entry the target now is."""
+    if isinstance(target, DiskSubject):
+        target.settle()
+    for shard in sorted({*source.store.shards(), *target.store.shards()}):
+        if isinstance(target, DiskSubject) and chance.random() < 0.3:
+            break_off(source, target, shard)
+        resync(source.store, target.store, shard, rest_of(target))
+    target.store.set_applied(GROUP, source.store.applied(GROUP), Epoch(1))
+    if isinstance(target, DiskSubject):
+        target.checkpoint()
+
+
+def break_off(source: Pair, target: DiskSubject, shard: ShardId) -> None:
+    """The process ends in the middle: the target must be as it was before."""
+    export = source.store.export(shard)
+    if export is None:
+        return
+    before = target.store.meta(shard)
+    cells = list(target.store.cells(shard)) if before is not None else []
+    calls = iter(range(1_000))
+
+    def rest() -> None:
+        target.checkpoint()
+        if next(calls) == 1:
+            raise InterruptedError
+
+    try:
+        send_state(export, target.store, shard, 0, rest)
+    except InterruptedError:
+        target.reopen()
+        assert target.store.meta(shard) == before
+        assert before is None or list(target.store.cells(shard)) == cells
+
+
+STORES: dict[str, Make] = {"memory": MemorySubject, "disk": simulated}
+
+
+@pytest.mark.parametrize("to", STORES)
+@pytest.mark.parametrize("source", STORES)
+def test_resync_is_fold(source: str, to: str) -> None:
+    @settings(
+        max_examples=int(os.environ.get("RESYNCS", "15")),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        seed=st.integers(0, 1 << 32),
+        keyed=st.booleans(),
+        shared=st.integers(0, 40),
+        astray=st.sampled_from([0, 0, 5, 20]),
+    )
+    def check(seed: int, keyed: bool, shared: int, astray: int) -> None:  # noqa: FBT001
+        _check(STORES[source], STORES[to], seed, shared, astray, keyed=keyed)
+
+    check()
+
+
+def _check(
+    make_source: Make, make_target: Make, seed: int, shared: int, astray: int, *, keyed: bool
+) -> None:
+    chance = random.Random(seed)
+    program = Program(seed, keyed=keyed)
+    program.run(shared)
+    prefix = len(program.group.log)
+    target = make_target()
+    feed(target, program.group.committed(), chance)
+    if astray:
+        # The target goes on alone for a while; then another one takes over where it left off.
+        other = Program(seed + 1, keyed=keyed)
+        other.group.log = list(program.group.log)
+        other.group.take_over("astray", prefix)
+        other.run(astray)
+        feed(target, other.group.committed()[prefix:], chance)
+        program.group.take_over("other", prefix)
+    program.run(40)
+    source = make_source()
+    feed(source, program.group.committed(), chance)
+    bring(source, target, chance)
+    compare(target.store, source.store, KEYS)
+    before = len(program.group.log)
+    program.run(15)
+    for entry in program.group.committed()[before:]:
+        source.feed(entry)
+        target.feed(entry)
+        if chance.random() < 0.3:
+            target.disturb(chance.randrange(16))
+        compare(target.store, source.store, KEYS)
+    target.close()
+
+
+def test_a_suffix_is_chosen_where_it_can_be_had() -> None:
+    """What is only behind is sent batches; what went astray, or too far behind, is sent state."""
+    program = Program(1, keyed=True)
+    program.run(20)
+    source, target = MemorySubject(), MemorySubject()
+    entries = program.group.committed()
+    for entry in entries:
+        source.feed(entry)
+    for entry in entries[:10]:
+        target.feed(entry)
+    export = source.store.export(QUEUE)
+    assert export is not None
+    meta = target.store.meta(QUEUE)
+    assert meta is not None
+    assert choose(export, meta, lambda _: True) == Suffix(meta.index)
+    assert choose(export, meta, lambda index: index > meta.index) == State(meta.last_seq)
+    assert choose(export, None, lambda _: True) == Suffix(0)
+    assert choose(export, None, lambda _: False) == State(0)
+    program.group.take_over("other", 12)
+    program.run(5)
+    astray = MemorySubject()
+    for entry in program.group.committed():
+        astray.feed(entry)
+    wrong = astray.store.meta(QUEUE)
+    assert wrong is not None
+    assert choose(export, wrong, lambda _: True) == State(0)
