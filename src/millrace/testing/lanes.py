@@ -13,6 +13,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from millrace.testing.disk import Crashed
@@ -36,80 +37,78 @@ class Pace(NamedTuple):
 
 
 class Steps:
-    """The stepped pieces of work of one life."""
+    """The lanes of one life whose work is done in steps."""
 
     def __init__(self) -> None:
         self._here = threading.local()
-        self._standing: list[Stepped] = []
+        self._walkers: list[Walker] = []
 
-    def begin(self, work: Callable[[], None]) -> Stepped:
-        """A piece of work that stands still until its first step."""
-        stepped = Stepped(work, self._here)
-        self._standing.append(stepped)
-        return stepped
-
-    def end(self, stepped: Stepped) -> None:
-        self._standing.remove(stepped)
+    def walker(self) -> Walker:
+        """One who stands still and has nothing to do."""
+        walker = Walker(self._here)
+        self._walkers.append(walker)
+        return walker
 
     def pause(self) -> None:
-        """Called before each effect: stand still here, if this is a stepped piece of work."""
-        stepped: Stepped | None = getattr(self._here, "stepped", None)
-        if stepped is not None:
-            stepped.pause()
+        """Called before each effect: stand still here, if this is done in steps."""
+        walker: Walker | None = getattr(self._here, "walker", None)
+        if walker is not None:
+            walker.pause()
 
-    def drop_all(self) -> None:
+    def end(self) -> None:
         """The process is gone: what stands still goes no further."""
-        for stepped in self._standing:
-            stepped.drop()
-        self._standing.clear()
+        for walker in self._walkers:
+            walker.end()
+        self._walkers.clear()
 
 
-class Stepped:
-    """One piece of work and the thread that holds its stack."""
+class Walker:
+    """A thread that moves only while whoever calls `step` waits for it."""
 
-    def __init__(self, work: Callable[[], None], here: threading.local) -> None:
-        self._work = work
+    def __init__(self, here: threading.local) -> None:
         self._here = here
+        self._work: Callable[[], None] | None = None
         self._go = threading.Semaphore(0)
         self._stopped = threading.Semaphore(0)
-        self._is_dropped = False
-        self.is_over = False
+        self._is_ending = False
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
+    def begin(self, work: Callable[[], None]) -> None:
+        """Do this from the next step on."""
+        self._work = work
+
     def step(self) -> bool:
-        """Let it go on to its next effect; tells whether it has ended."""
+        """Let it go on to its next effect; tells whether the work is done."""
         self._go.release()
         self._stopped.acquire()
-        if self.is_over:
-            self._thread.join()
-        return self.is_over
+        return self._work is None
 
     def pause(self) -> None:
-        """Stand still until the next step; on its own thread."""
+        """Stand still until the next step; on the thread itself."""
         self._stopped.release()
         self._go.acquire()
-        if self._is_dropped:
+        if self._is_ending:
             raise Crashed
 
-    def drop(self) -> None:
-        """End it where it stands."""
-        self._is_dropped = True
-        while not self.is_over:
-            self.step()
+    def end(self) -> None:
+        """End the work where it stands, and the thread."""
+        self._is_ending = True
+        while self._thread.is_alive():
+            self._go.release()
+            self._thread.join(0.001)
 
     def _run(self) -> None:
+        self._here.walker = self
         self._go.acquire()
-        self._here.stepped = self
-        try:
-            if not self._is_dropped:
+        while not self._is_ending:
+            assert self._work is not None, "it was told what to do"
+            with suppress(Crashed):
+                # The machine may end within it; then nobody waits for an answer.
                 self._work()
-        except Crashed:
-            # The machine has ended within it; nobody waits for an answer.
-            return
-        finally:
-            self.is_over = True
+            self._work = None
             self._stopped.release()
+            self._go.acquire()
 
 
 class SimLane:
@@ -119,10 +118,10 @@ class SimLane:
         self.name = name
         self._pace = pace
         self._chance = chance
-        self._steps = steps
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Callable[[], None]] = deque()
-        self._current: Stepped | None = None
+        self._walker = steps.walker() if pace.is_stepped else None
+        self._is_walking = False
         self._is_busy = False
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -143,28 +142,27 @@ class SimLane:
         return future
 
     def close(self) -> None:
-        if self._current is not None:
-            while not self._current.step():
-                pass
-            self._steps.end(self._current)
-            self._current = None
-        while self._waiting:
-            self._waiting.popleft()()
+        while self._is_walking or self._waiting:
+            self._move()
 
     def _next(self) -> None:
-        """Go on with the work that has begun, or begin the next."""
-        if self._current is None and self._waiting:
-            work = self._waiting.popleft()
-            if self._pace.is_stepped:
-                self._current = self._steps.begin(work)
-            else:
-                work()
-        if self._current is not None and self._current.step():
-            self._steps.end(self._current)
-            self._current = None
-        self._is_busy = self._current is not None or bool(self._waiting)
+        self._move()
+        self._is_busy = self._is_walking or bool(self._waiting)
         if self._is_busy:
             self._loop.call_later(self._pace.delay(self._chance), self._next)
+
+    def _move(self) -> None:
+        """Go on with the work that has begun, or begin the next."""
+        walker = self._walker
+        if self._waiting and not self._is_walking:
+            work = self._waiting.popleft()
+            if walker is None:
+                work()
+                return
+            walker.begin(work)
+            self._is_walking = True
+        if walker is not None and self._is_walking:
+            self._is_walking = not walker.step()
 
 
 def _finish(future: asyncio.Future[T], result: T) -> None:

@@ -144,7 +144,7 @@ class Machine:
         """The process has ended, however it did; the disk is now as the next one finds it."""
         crashed = self.is_over
         self.is_over = True
-        self._steps.drop_all()
+        self._steps.end()
         self.ledger.new_life()
         self._is_recovering = crashed
         self.disk.fail_sync_in = self.disk.fail_write_in = None

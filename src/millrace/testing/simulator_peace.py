@@ -33,6 +33,8 @@ async def make_peace(run: Run, node: Node, session: Session) -> None:
     for client in run.clients:
         await client.finish(session)
     await asyncio.sleep(REST_SECONDS)
+    if not run.machine.ledger.is_proven:
+        run.violations.append("L3: the log is quiet, and its end is not marked")
     await _take_stock(run, session)
     run.violations += run.machine.ledger.compare(node.store)
     await _empty(run, session)

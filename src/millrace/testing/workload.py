@@ -35,7 +35,10 @@ QUEUES: dict[str, tuple[bool, str]] = {
     "table": (True, "log"),
     "churn": (True, "work"),
 }
-"""Name → keyed, retention. `churn` is deleted and made again all the time."""
+"""Name → keyed, retention."""
+
+CHURN = "churn"
+"""The queue that is deleted and made again all the time."""
 
 KEEP_DELETES_SECONDS = 2.0
 
@@ -79,6 +82,7 @@ class Session:
         self.is_ending = False
         self.failed: Fatal | None = None
         self.on_failure: Callable[[], None] = lambda: None
+        self._places: dict[str, Place] = {}
 
     def fail(self, error: Fatal) -> None:
         """The engine has ended by itself."""
@@ -88,6 +92,8 @@ class Session:
 
     async def queue(self, name: str) -> Place:
         """The queue of this name, made if it is missing."""
+        if name in self._places:
+            return self._places[name]
         keyed, retention = QUEUES[name]
         try:
             queue = await self.millrace.queue(
@@ -100,7 +106,10 @@ class Session:
             raise Over from error
         engine, shard = engine_and_shard(queue)
         self.world.history.shards.setdefault(shard, Shard(keyed, retention))
-        return Place(name, queue, engine, shard)
+        place = Place(name, queue, engine, shard)
+        if name != CHURN:
+            self._places[name] = place
+        return place
 
 
 class Client:
