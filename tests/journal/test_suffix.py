@@ -17,7 +17,7 @@ from millrace.journal.base import Journal
 from millrace.log.record import Position
 from millrace.log.replay import Replay
 from millrace.testing.check_journal import append, body_of, entry_of
-from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, new_world, run
+from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, junk, new_world, run
 
 
 def bodies(world: World, group: GroupId) -> list[bytes]:
@@ -412,6 +412,59 @@ def test_a_crash_while_a_suffix_is_written_again_changes_nothing() -> None:
                 await future
             world = world.end(power=True)
             assert bodies(world, A) == [b"%d" % number * 5000 for number in range(4)]
+
+    run(main())
+
+
+def test_a_suffix_that_finds_no_room_stays_where_it_is() -> None:
+    """And nobody else suffers: not even those of its group who wait."""
+
+    async def main() -> None:
+        world = new_world()
+        a = world.late(A)
+        append(a, bytes(30 * KIB))
+        await world.settle()
+        before = world.writer.suffixes.oldest()
+        world.fill(spare=0)
+        while world.log.room(reserve=True) > 12 * KIB:
+            world.log.append(
+                junk(min(world.log.room(reserve=True), 64 * KIB) - 12 * KIB), reserve=True
+            )
+        world.lane.is_held = True
+        append(world.late(B), b"keeps the writer busy", reserve=True)
+        again = world.writer.write_again(A)
+        append(a, b"2", reserve=True)
+        await world.settle()
+        with pytest.raises(errors.Full):
+            await again
+        assert world.writer.suffixes.oldest() == before
+        assert [len(body) for body in bodies(world, A)] == [30 * KIB, 1]
+        assert world.dropped == []
+        a.commit(is_written=False)
+        assert world.ledger.applied(A) == 2, "`fold` has looked at their places"
+
+    run(main())
+
+
+def test_a_group_is_handed_over_while_its_suffix_is_being_moved() -> None:
+    async def main() -> None:
+        world = new_world()
+        a = world.late(A)
+        append(a, b"1")
+        append(a, b"2")
+        await world.settle()
+        a.commit(1)
+        world.lane.is_held = True
+        again = world.writer.write_again(A)
+        new = world.late(A, 2)
+        assert (new.next_index(), new.waiting()) == (3, 1)
+        append(new, b"3")
+        with pytest.raises(errors.Fatal, match="still being written"):
+            world.late(A, 3)
+        await world.settle()
+        await again
+        new.commit()
+        assert world.ledger.bodies(A) == [b"1", b"2", b"3"]
 
     run(main())
 

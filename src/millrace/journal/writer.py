@@ -17,39 +17,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import NamedTuple
+from itertools import chain
 
 from millrace import limits
 from millrace.core.block import Buffer
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import encode_entry
-from millrace.core.model import Epoch, GroupId, Index
+from millrace.core.model import Epoch, GroupId
 from millrace.errors import Closed, DiskFailed, Fatal, Full, MillraceError, TooLarge
+from millrace.journal.outbox import Failed, Job, Outbox, Synced, size_of, uncommitted_before
 from millrace.journal.suffix import Suffixes
 from millrace.log.lane import Lane
 from millrace.log.record import Mark, Position
 from millrace.log.segments import Log
-
-Synced = Callable[[Entry, Position], None]
-
-Failed = Callable[[MillraceError], None]
-"""Told that what a group has in the writer will not be synced.
-
-After `Fatal` the outcome is unknown, and the writer has ended; otherwise nothing was written.
-"""
-
-
-class _Job(NamedTuple):
-    entry: Entry
-    buffers: list[Buffer]
-    size: int
-    synced: Synced
-    failed: Failed
-    reserve: bool
-    is_again: bool = False
-    """It is in the log already, and is written once more."""
 
 
 class LogWriter:
@@ -59,9 +41,7 @@ class LogWriter:
         self._log = log
         self._lane = lane
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[_Job] = deque()
-        self._writing: list[_Job] = []
-        self._again: dict[GroupId, asyncio.Future[None]] = {}
+        self._writing: list[Job] = []
         self._owners: dict[GroupId, tuple[Epoch, Failed]] = {}
         self._error: MillraceError | None = None
         self._quiet: asyncio.TimerHandle | None = None
@@ -76,6 +56,9 @@ class LogWriter:
         """What a group that commits late may have in the log and not committed."""
         self.suffixes = Suffixes() if suffixes is None else suffixes
         """What the log holds of groups that commit late, and every group's facts."""
+        self._outbox = Outbox(
+            self.suffixes, bytes_target=self._record_bytes_target, bytes_max=log.record_bytes_max
+        )
         self.mark: Mark = log.mark()
         """The place after the last record whose entries were all told of."""
 
@@ -93,7 +76,7 @@ class LogWriter:
         known = self._owners.get(group)
         if known is not None and known[0] >= epoch:
             raise Fatal(f"group {group} has a decider of epoch {known[0]}; {epoch} is too late")
-        if any(job.entry.group == group for job in (*self._writing, *self._waiting)):
+        if any(job.entry.group == group and job.moves_index() for job in self._jobs()):
             raise Fatal(f"group {group} is still being written by its last decider")
         self._owners[group] = (epoch, failed)
 
@@ -116,11 +99,15 @@ class LogWriter:
             raise self._error.with_traceback(None)
         # Encoded here, beside the sync of the record before; its place in the record comes later.
         buffers = encode_entry(entry, 0)
-        size = sum(map(_length, buffers))
+        size = size_of(buffers)
         self._check_size(entry, size)
-        self._waiting.append(_Job(entry, buffers, size, synced, failed, reserve))
+        self._outbox.add(Job(entry, buffers, size, synced, failed, reserve))
         if not self.busy:
             self._write(alone=alone)
+
+    def _jobs(self) -> chain[Job]:
+        """All that is on its way to the log, in order."""
+        return chain(self._writing, self._outbox)
 
     def _check_size(self, entry: Entry, size: int) -> None:
         late = entry.kind is EntryKind.DATA and entry.group in self.suffixes
@@ -132,27 +119,13 @@ class LogWriter:
                 field="rows",
                 limit=most,
             )
-        if late and size + self._uncommitted(entry) > most:
+        if late and size + uncommitted_before(entry, self.suffixes, self._jobs()) > most:
             raise Full(
                 "too much of this queue is written and not committed; send again when its "
                 "replicas are back",
                 field="uncommitted",
                 limit=most,
             )
-
-    def _uncommitted(self, entry: Entry) -> int:
-        """Bytes of the group's suffix when the entry gets there: before it, and not replaced."""
-        low, size = entry.index, 0
-        for job in (*self._writing, *self._waiting):
-            other = job.entry
-            if other.group != entry.group or job.is_again:
-                continue
-            if other.kind is EntryKind.VOID:
-                low = min(low, Index(other.index + 1))
-            elif other.kind is EntryKind.DATA:
-                low = min(low, other.index)
-                size += job.size if other.index < entry.index else 0
-        return size + self.suffixes.size(entry.group, low)
 
     def write_again(self, group: GroupId) -> asyncio.Future[None]:
         """Append the group's whole suffix once more, in one record (L7).
@@ -162,15 +135,8 @@ class LogWriter:
         """
         if self._error is not None:
             raise self._error.with_traceback(None)
-        future = self._again.get(group)
-        if future is None:
-            future = self._loop.create_future()
-            if group not in self.suffixes:
-                future.set_result(None)
-                return future
-            self._again[group] = future
-            if not self.busy:
-                self._write(alone=False)
+        future = self._outbox.add_again(group)
+        self._go_on()
         return future
 
     @property
@@ -186,14 +152,15 @@ class LogWriter:
     # --- Writing --------------------------------------------------------------------------------
 
     def _write(self, *, alone: bool) -> None:
-        jobs = self._take()
+        is_tight = self._log.room(reserve=False) < 2 * self._record_bytes_target
+        jobs = self._outbox.take(is_tight=is_tight)
         if not jobs:
             return
         self._writing = jobs
         buffers: list[Buffer] = []
         length = 0
         for job in jobs:
-            _shift(job.entry, length)
+            job.place(length)
             buffers.extend(job.buffers)
             length += job.size
         reserve = all(job.reserve for job in jobs)
@@ -222,51 +189,6 @@ class LogWriter:
             self._note_sync(self._loop.time() - began)
             self._done(*result)
 
-    def _take(self) -> list[_Job]:
-        """The next record: suffixes that are written again, then what waits, in order."""
-        jobs, length = self._take_again()
-        # Near the end of the log, what may use the reserve is not mixed with what may not: all of
-        # it would be refused.
-        tight = self._log.room(reserve=False) < 2 * self._record_bytes_target
-        while self._waiting:
-            job = self._waiting[0]
-            if jobs and (
-                length + job.size > self._record_bytes_target
-                or (tight and job.reserve != jobs[0].reserve)
-            ):
-                break
-            jobs.append(self._waiting.popleft())
-            length += job.size
-        return jobs
-
-    def _take_again(self) -> tuple[list[_Job], int]:
-        jobs: list[_Job] = []
-        length = 0
-        for group, future in list(self._again.items()):
-            if jobs and length + self.suffixes.size(group) > self._log.record_bytes_max:
-                break
-            del self._again[group]
-            again = self._jobs_again(group, future)
-            length += sum(job.size for job in again)
-            jobs += again
-        return jobs, length
-
-    def _jobs_again(self, group: GroupId, future: asyncio.Future[None]) -> list[_Job]:
-        copies = self.suffixes.copies(group)
-
-        def synced(entry: Entry, position: Position) -> None:
-            if entry is copies[-1] and not future.done():
-                future.set_result(None)
-
-        if not copies and not future.done():
-            future.set_result(None)
-        jobs: list[_Job] = []
-        for copy in copies:
-            buffers = encode_entry(copy, 0)
-            size = sum(map(_length, buffers))
-            jobs.append(_Job(copy, buffers, size, synced, _tells(future), True, True))
-        return jobs
-
     def _finish(self, future: asyncio.Future[tuple[Position, Mark]], began: float) -> None:
         error = future.exception()
         if error is not None:
@@ -292,7 +214,7 @@ class LogWriter:
                 job.synced(job.entry, position)
                 jobs.popleft()
         except BaseException as error:
-            self._waiting.extendleft(reversed(jobs))
+            self._outbox.add_first(jobs)
             self._end(error if isinstance(error, Fatal) else _unexpected(error))
             raise
         finally:
@@ -303,7 +225,7 @@ class LogWriter:
             self._quiet = self._loop.call_later(limits.END_MARK_SECONDS, self._mark_end)
 
     def _go_on(self) -> None:
-        if (self._waiting or self._again) and not self.busy and self._error is None:
+        if self._outbox and not self.busy and self._error is None:
             self._write(alone=False)
 
     # --- Failing --------------------------------------------------------------------------------
@@ -317,25 +239,23 @@ class LogWriter:
     def _end(self, error: Fatal) -> None:
         """What became of the record is unknown, and nothing more is written: all are told."""
         self._error = error
-        jobs = [*self._writing, *self._waiting]
+        told = [job.failed for job in self._writing] + self._outbox.take_all()
         self._writing = []
-        self._waiting.clear()
-        owners = [failed for _, failed in self._owners.values()]
-        self._tell([*(job.failed for job in jobs), *owners, *self._drop_again()], error)
+        self._tell([*told, *(failed for _, failed in self._owners.values())], error)
 
     def _refuse(self, error: MillraceError) -> None:
         """Nothing of the record was written: its groups are told, the others go on."""
         jobs, self._writing = self._writing, []
-        groups = {job.entry.group for job in jobs}
-        jobs += [job for job in self._waiting if job.entry.group in groups]
-        self._waiting = deque(job for job in self._waiting if job.entry.group not in groups)
+        again = [job for job in jobs if job.is_again]
+        if again:
+            # A suffix that was to be written again is still where it was: nothing follows from it,
+            # and the others may fit without it.
+            self._outbox.add_first(deque(job.alone() for job in jobs if not job.is_again))
+            jobs = again
+        else:
+            jobs += self._outbox.take_groups({job.entry.group for job in jobs})
         self._tell([job.failed for job in jobs], error)
         self._go_on()
-
-    def _drop_again(self) -> list[Failed]:
-        futures = list(self._again.values())
-        self._again.clear()
-        return [_tells(future) for future in futures]
 
     def _tell(self, told: Iterable[Failed], error: MillraceError) -> None:
         """Tell each of them once, even if one of them raises."""
@@ -378,8 +298,7 @@ class LogWriter:
             self._quiet = None
         if self._error is None:
             self._error = Closed("the engine was closed; open it again")
-            jobs, self._waiting = self._waiting, deque()
-            self._tell([*(job.failed for job in jobs), *self._drop_again()], self._error)
+            self._tell(self._outbox.take_all(), self._error)
 
     # --- Space ----------------------------------------------------------------------------------
 
@@ -397,25 +316,6 @@ class LogWriter:
         if mark is None:
             raise Fatal(f"generation {oldest.generation} was recycled, and a group still needs it")
         return min(mark, self.mark)
-
-
-def _shift(entry: Entry, by: int) -> None:
-    """The entry begins at this byte of its record."""
-    if by:
-        for batch in entry.batches:
-            batch.places = [(start + by, length) for start, length in batch.places]
-
-
-def _tells(future: asyncio.Future[None]) -> Failed:
-    def failed(error: MillraceError) -> None:
-        if not future.done():
-            future.set_exception(error)
-
-    return failed
-
-
-def _length(buffer: Buffer) -> int:
-    return buffer.nbytes if isinstance(buffer, memoryview) else len(buffer)
 
 
 def _unexpected(error: BaseException) -> DiskFailed:
