@@ -370,8 +370,9 @@ class Book:
             if message.is_over and (cursor < 0 or message.seq <= cursor)
         ]
         for message in over:
-            del self.present[message.tag]
-            del self.placed[message.seq]
+            self.present.pop(message.tag, None)
+            # Two may have been found in one place, or one in two.
+            self.placed.pop(message.seq, None)
             self.over.add(message.tag)
             if message.settling is Fate.YES:
                 self.settled.add(message.seq)

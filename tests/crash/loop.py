@@ -206,7 +206,8 @@ def summary(ledger: Ledger) -> str:
     return (
         f"{counts['attempted']:,} attempted, {counts['acknowledged']:,} acknowledged, "
         f"{counts['settled']:,} settled, {counts['transactions']:,} transactions, "
-        f"{counts['shown']:,} followed, {counts['unknown']:,} unknown; {ledger.findings.line()}"
+        f"{counts['shown']:,} followed, {counts['unknown']:,} calls unknown, "
+        f"{counts['refused']:,} refused; {ledger.findings.line()}"
     )
 
 

@@ -12,18 +12,18 @@ import sys
 from pathlib import Path
 
 import millrace
-from millrace import Settings
 from tests.crash import acts
 from tests.crash.events import Closed, Duty, Look, Serving, duty_in
 from tests.crash.player import Player, tags_in
-from tests.crash.scene import FOLLOWER, QUEUES, SETTINGS
+from tests.crash.scene import FOLLOWER, QUEUES, SETTINGS, TRACED
 
 DRAIN_SECONDS_MAX = 20
 """Leases that were lost run out well before."""
 
 
-async def run(folder: Path, duty: Duty, out: int, settings: Settings = SETTINGS) -> None:
+async def run(folder: Path, duty: Duty, out: int) -> None:
     """Live one life."""
+    settings = TRACED if duty.operations else SETTINGS
     async with millrace.open(folder, settings=settings) as opened:
         player = Player(opened, duty, out)
         await find_queues(player)

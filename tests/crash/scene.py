@@ -42,3 +42,13 @@ SETTINGS = Settings(
     checkpoint_log_bytes=64 * 1024,
 )
 """So small that a second of work sees checkpoints, sealing, recycling and files written anew."""
+
+TRACED = Settings(
+    segment_bytes=256 * 1024,
+    log_segments_max=8,
+    log_segments_free=1,
+    log_segments_unsealed=0,
+    checkpoint_seconds=0.01,
+    checkpoint_log_bytes=32 * 1024,
+)
+"""For programs whose every system call is recorded: yet smaller."""
