@@ -48,6 +48,7 @@ class LogWriter:
         self._written_at = 0.0
         self._marked = True
         self._marking = False
+        self._rolling: asyncio.Future[None] | None = None
         self._telling = False
         self._sync_seconds = 0.0
         self._record_bytes_target = min(limits.RECORD_BYTES_TARGET, log.record_bytes_max)
@@ -225,7 +226,12 @@ class LogWriter:
             self._quiet = self._loop.call_later(limits.END_MARK_SECONDS, self._mark_end)
 
     def _go_on(self) -> None:
-        if self._outbox and not self.busy and self._error is None:
+        if self.busy or self._error is not None:
+            return
+        if self._rolling is not None:
+            self._marking = True
+            self._lane.submit(self._roll).add_done_callback(self._rolled)
+        elif self._outbox:
             self._write(alone=False)
 
     # --- Failing --------------------------------------------------------------------------------
@@ -239,6 +245,8 @@ class LogWriter:
     def _end(self, error: Fatal) -> None:
         """What became of the record is unknown, and nothing more is written: all are told."""
         self._error = error
+        if self._rolling is not None and not self._rolling.done():
+            self._rolling.set_exception(error)
         told = [job.failed for job in self._writing] + self._outbox.take_all()
         self._writing = []
         self._tell([*told, *(failed for _, failed in self._owners.values())], error)
@@ -290,6 +298,34 @@ class LogWriter:
             self._fail(error if isinstance(error, MillraceError) else _unexpected(error))
         else:
             self._go_on()
+
+    def roll(self) -> asyncio.Future[None]:
+        """Begin a new generation of the log; done when all that was written lies before it."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        if self._rolling is None:
+            self._rolling = self._loop.create_future()
+            self._go_on()
+        return self._rolling
+
+    def _roll(self) -> Mark:
+        self._log.roll()
+        return self._log.mark()
+
+    def _rolled(self, future: asyncio.Future[Mark]) -> None:
+        self._marking = False
+        waiting, self._rolling = self._rolling, None
+        error = future.exception()
+        if error is not None:
+            self._fail(error if isinstance(error, MillraceError) else _unexpected(error))
+        else:
+            self.mark = future.result()
+            self._go_on()
+        if waiting is not None and not waiting.done():
+            if error is None:
+                waiting.set_result(None)
+            else:
+                waiting.set_exception(error)
 
     def close(self) -> None:
         """Take nothing more. What is being written must have ended; what waits is refused."""

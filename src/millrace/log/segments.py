@@ -154,6 +154,16 @@ class Log:
         """
         self._writer.mark_end()
 
+    def roll(self) -> None:
+        """Go on in a new generation, so that everything up to here lies in full segments.
+
+        Does nothing if the present one holds no record, or if no segment is ready.
+
+        Raises:
+            Fatal: the log has ended.
+        """
+        self._writer.roll()
+
     # --- Space -------------------------------------------------------------------------------
 
     def prepare(self) -> bool:

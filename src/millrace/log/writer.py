@@ -100,6 +100,13 @@ class Writer:
             # The header of a new generation names the last record as well as an end mark would.
             self.begin(spare=self._reserve)
 
+    def roll(self) -> None:
+        """See `Log.roll`."""
+        self._check()
+        segment = self._segment
+        if segment is not None and segment.end > SECTOR:
+            self.begin(spare=self._reserve)
+
     def begin(self, *, spare: int) -> Segment | None:
         """Begin the next generation in a ready segment, or return None if only `spare` are left."""
         old = self._pool.take(spare=spare)

@@ -205,7 +205,10 @@ class Keeper:
             return await self._seal()
 
     async def seal_all(self) -> None:
-        """Seal every full segment: what is alive then lies in files."""
+        """Seal everything that is written by now: what is alive of it then lies in files."""
         async with self._working:
+            self._unprepared = True
+            await self._prepare()
+            await self._writer.roll()
             while await self._seal(everything=True):
                 pass
