@@ -210,5 +210,7 @@ class Keeper:
             self._unprepared = True
             await self._prepare()
             await self._writer.roll()
+            # Only what the index knows of can be sealed.
+            await self._checkpoint()
             while await self._seal(everything=True):
                 pass
