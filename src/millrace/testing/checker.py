@@ -17,6 +17,7 @@ from millrace.testing.checker_history import (
     Drop,
     History,
     Lease,
+    Peek,
     Publish,
     Purge,
     Read,
@@ -52,7 +53,7 @@ def check(history: History) -> Violations:
 def seen_rows(history: History) -> Iterator[tuple[int, Seen]]:
     """Every sight of a message, with its shard."""
     for call in history.calls:
-        if isinstance(call, Lease | Read):
+        if isinstance(call, Lease | Read | Peek):
             for row in call.rows:
                 yield call.shard, row
     for number, shard in history.shards.items():

@@ -143,6 +143,13 @@ class Commit(Call):
 
 
 @dataclass(slots=True, kw_only=True)
+class Peek(Call):
+    """Some messages, as they were at some moment."""
+
+    rows: tuple[Seen, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
 class Other(Call):
     """Whatever needs no checking of its own; kept for the story."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from crc32c import crc32c
 from pyroaring import BitMap64
 
 from millrace.core.changes import Entry, EntryKind
@@ -54,6 +55,8 @@ class Ledger:
         self.store = MemoryStore()
         self.violations: list[str] = []
         self.records = 0
+        self.sum = 0
+        """Of all bytes that were ever written."""
         self._group = group
         self._known: dict[int, int] = {}
         """Number of a synced record → its checksum."""
@@ -72,6 +75,7 @@ class Ledger:
 
     def wrote(self, name: str, data: bytes, offset: int) -> None:
         """A file was written to; whether the bytes will stay is not known yet."""
+        self.sum = crc32c(data, self.sum)
         if not name.startswith("log/"):
             return
         if data.startswith(SEGMENT_MAGIC):

@@ -183,13 +183,28 @@ def _seqs_of_tags(history: History) -> dict[tuple[int, str], int]:
     return found
 
 
+def _seen_transactions(history: History) -> set[int]:
+    """Transactions that were done, whatever was answered: what they published is there."""
+    tags = _seqs_of_tags(history)
+    return {
+        call.transaction
+        for call in history.of(Publish)
+        if call.transaction is not None and any((call.shard, row.tag) in tags for row in call.rows)
+    }
+
+
 def _check_cursors(history: History) -> list[str]:
     """I9: a cursor moves forwards, and what was committed is never shown to it again."""
     found: list[str] = []
     committed: dict[tuple[int, str], int] = defaultdict(int)
+    done = _seen_transactions(history)
     events = sorted(
-        (call for call in history.calls if isinstance(call, Commit | Read) and call.is_ok),
-        key=lambda call: call.ended or 0,
+        (
+            call
+            for call in history.calls
+            if isinstance(call, Commit | Read) and (call.is_ok or call.transaction in done)
+        ),
+        key=lambda call: call.latest or call.number,
     )
     for call in events:
         at = (call.shard, call.cursor)

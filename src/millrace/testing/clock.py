@@ -17,6 +17,7 @@ class SimClock:
         """What the event loop calls the time."""
         self.offset_ms = 0
         """How far the wall clock was set forwards or backwards."""
+        self._highest_ms = BEGIN_MS
 
     def now_ms(self) -> int:
         """What the wall clock shows."""
@@ -24,7 +25,12 @@ class SimClock:
 
     def jump(self, delta_ms: int) -> None:
         """Set the wall clock; timers of the loop do not notice."""
+        self._highest_ms = max(self._highest_ms, self.now_ms())
         self.offset_ms += delta_ms
+
+    def catch_up(self) -> None:
+        """Set the wall clock to the latest time that it ever showed."""
+        self.jump(max(0, self._highest_ms - self.now_ms()))
 
     def pass_to(self, seconds: float) -> None:
         """Let time pass up to a moment; to one in the past it does not."""

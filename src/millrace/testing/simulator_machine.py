@@ -152,7 +152,14 @@ class Machine:
             self.image = self.cells.image()
             self.cells = None
         how = self._chance.choice(["power", "power", "kill"])
-        self.disk = self.disk.crash() if how == "power" else self.disk.kill()
+        if not crashed and self._chance.random() < 0.5:
+            # The same process opens the folder again; whoever closed it must have let it go.
+            how = "stay"
+            self.disk.hook = None
+        elif how == "power":
+            self.disk = self.disk.crash()
+        else:
+            self.disk = self.disk.kill()
         self.crashes += crashed
         return f"{'crashed' if crashed else 'ended'}, {how}"
 

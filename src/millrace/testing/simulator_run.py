@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
-from millrace.errors import Fatal, Full, MillraceError
-from millrace.node import LOCAL, Node
+from millrace.errors import Fatal, Full, InUse, MillraceError
+from millrace.node import LOCAL, Node, Ports
 from millrace.testing.checker import check
 from millrace.testing.checker_history import History
 from millrace.testing.loop import Halted, SimLoop, Stuck
@@ -120,6 +120,7 @@ class Run:
         loop.bury()
         self.history.engine_ended()
         self.history.say(f"the engine {how}")
+        self.history.trace(f"bytes {self.machine.ledger.sum}")
         if self.plan.has(Fault.FLIP) and not self.machine.has_failed:
             self.violations += flip_bits(self.machine, self._flips, FLIPS)
         gc.collect()
@@ -143,6 +144,7 @@ class Run:
         node = await Node.open(ports, self.plan.settings)
         self.history.say(f"opened: entry {node.store.applied(LOCAL)}")
         self.violations += self.machine.ledger.compare(node.store)
+        await self._intrude(ports)
         millrace = Millrace(EmbeddedEngine(node))
         session = Session(millrace, self.world)
         if self.violations:
@@ -159,6 +161,14 @@ class Run:
             self.history.say(f"closing failed: {type(error).__name__}: {error}")
             if not self.machine.has_failed:
                 self._blame(f"closing failed: {type(error).__name__}: {error}")
+
+    async def _intrude(self, ports: Ports) -> None:
+        """A second process must not get in."""
+        try:
+            await Node.open(ports, self.plan.settings)
+        except InUse:
+            return
+        self._blame("a folder that is in use was opened a second time")
 
     async def _let_loose(self, session: Session) -> None:
         """Let the clients do as they like until this life is over."""
@@ -195,7 +205,7 @@ class Run:
         while True:
             await asyncio.sleep(chance.expovariate(1 / 1.0))
             if self.plan.has(Fault.CLOCK) and chance.random() < 0.4:
-                delta = chance.choice([-60_000, -500, 500, 5_000, 60_000, 3_700_000])
+                delta = chance.choice([-86_400_000, -60_000, -500, 500, 5_000, 60_000, 3_700_000])
                 machine.clock.jump(delta)
                 self.history.say(f"the clock jumps by {delta} ms")
             if self.plan.has(Fault.FULL_DISK) and chance.random() < 0.4:

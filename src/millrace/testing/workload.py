@@ -120,6 +120,8 @@ class Client:
         self.world = world
         self.history = world.history
         self.chance = world.chance(name)
+        self.is_patient = False
+        """Waits for every answer."""
         self._tags = 0
 
     async def live(self, session: Session) -> None:
@@ -172,7 +174,11 @@ class Client:
             call.actor = self.name
             self.history.begin(call)
         try:
-            result = await work
+            result = await self._impatiently(work)
+        except TimeoutError as error:
+            for call in calls:
+                self.history.unknown(call, error)
+            return [None]
         except Fatal as error:
             for call in calls:
                 self.history.unknown(call, error)
@@ -187,6 +193,12 @@ class Client:
             if not call.error:
                 self.history.done(call)
         return [result]
+
+    async def _impatiently(self, work: Awaitable[T]) -> T:
+        """Some do not wait for the answer; they do not know then what became of the call."""
+        if self.is_patient or self.chance.random() > 0.04:
+            return await work
+        return await asyncio.wait_for(work, self.chance.expovariate(1 / 0.003))
 
     def blame(self, violation: str) -> None:
         """Something is wrong that no later look at the history would show."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 
 import pyarrow as pa
 
 from millrace.client.cursor import Cursor, Snapshot
+from millrace.client.transaction import Later
 from millrace.core.commands import Pin, SnapshotRef
 from millrace.errors import Fatal, MillraceError
-from millrace.testing.checker_history import Commit, Other, Read, Seen
+from millrace.testing.checker_history import Call, Commit, Other, Publish, Read, Seen
 from millrace.testing.workload import Client, Over, Place, Session, World, seen_of
+from millrace.testing.workload_publishers import publish_in
 
 KEPT_MAX = 12
 """Arrow tables that a reader holds on to."""
@@ -77,7 +80,9 @@ class Follower(Client):
             await asyncio.sleep(self.think())
             await read_again(self, session, snapshot, self._name(cursor), self._since(cursor))
         after, boundary = snapshot.after, snapshot.boundary
-        if chance.random() < 0.6:
+        if chance.random() < 0.2:
+            await self._pass_on(session, cursor, snapshot)
+        elif chance.random() < 0.6:
             await self._commit(session, cursor, snapshot, boundary)
         elif chance.random() < 0.5 and boundary > after + 1:
             await self._commit(session, cursor, snapshot, chance.randint(after + 1, boundary - 1))
@@ -95,6 +100,28 @@ class Follower(Client):
     async def _commit(self, session: Session, cursor: Cursor, snapshot: Snapshot, seq: int) -> None:
         call = Commit(shard=cursor._shard, cursor=self._name(cursor), seq=seq)
         await self.ask(session, call, snapshot.commit(seq), lambda call, nothing: None)
+
+    async def _pass_on(self, session: Session, cursor: Cursor, snapshot: Snapshot) -> None:
+        """Publish a result and move the cursor, at once."""
+        target = await session.queue("log")
+        number = self.history.step
+        publish = Publish(shard=target.shard, rows=self.make_rows(target, 1), transaction=number)
+        commit = Commit(
+            shard=cursor._shard,
+            cursor=self._name(cursor),
+            seq=snapshot.boundary,
+            transaction=number,
+        )
+
+        async def work() -> Later[int | None]:
+            async with session.millrace.transaction() as transaction:
+                transaction.commit(snapshot)
+                return publish_in(transaction, target, publish)
+
+        def note(_: Sequence[Call], answer: Later[int | None]) -> None:
+            publish.first = answer.value
+
+        await self.ask_together(session, [commit, publish], work(), note)
 
     def _name(self, cursor: Cursor) -> str:
         return f"{self.name}#{cursor._cell.id}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millrace.errors import Fatal, MillraceError
-from millrace.testing.checker_history import Drop, Purge
-from millrace.testing.workload import Client, Over, Session
+from millrace.testing.checker_history import Drop, Peek, Purge
+from millrace.testing.workload import Client, Over, Session, seen_of
 
 LASTING = ["plain", "keyed", "log", "table"]
 """Queues that nobody deletes."""
@@ -38,10 +38,15 @@ class Owner(Client):
         try:
             counts = await place.queue.stats()
             found = await place.queue.explain(self.chance.randint(1, counts["published"] + 1))
+            call = self.history.begin(Peek(shard=place.shard, actor=self.name))
             rows = await place.queue.peek(self.chance.randint(1, 20))
         except Fatal as error:
             session.fail(error)
             raise Over from error
         except MillraceError as error:
             raise Over from error
+        call.rows = tuple(
+            seen_of(row.seq, row.body, row.key, row.headers, time_ms=row.time_ms) for row in rows
+        )
+        self.history.done(call)
         self.history.trace(f"{counts} {found} {[row.seq for row in rows]}")

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 
+import pyarrow as pa
+
 from millrace.client.transaction import Later, Transaction
-from millrace.testing.checker_history import Call, Other, Publish
+from millrace.core.block import SCHEMA
+from millrace.core.commands import ProducerMode
+from millrace.core.model import Message
+from millrace.testing.checker_history import Call, Other, Outcome, Publish, Sent
 from millrace.testing.workload import (
     Client,
     Place,
@@ -25,6 +30,7 @@ class Publisher(Client):
     def __init__(self, name: str, world: World, queue: str) -> None:
         super().__init__(name, world)
         self._queue = queue
+        self._mode: ProducerMode = self.chance.choice(["dense", "dense", "rising"])
         self._numbers: dict[int, int] = {}
         """Shard → the last number that counts."""
         self._open: dict[int, Publish] = {}
@@ -34,12 +40,16 @@ class Publisher(Client):
 
     async def resume(self, session: Session) -> None:
         place = await session.queue(self._queue)
-        call = self._open.pop(place.shard, None)
+        call = self._open.get(place.shard)
         if call is not None:
             await self._publish_numbered(session, place, call)
 
     async def act(self, session: Session) -> None:
+        await self.resume(session)
         place = await session.queue(self._queue)
+        if place.shard in self._open:
+            # What comes next would overtake it.
+            return
         action = self.chance.choices(
             [self._plain, self._many, self._numbered, self._late, self._staged, self._both],
             [3, 2, 4, 1, 1, 1],
@@ -55,13 +65,29 @@ class Publisher(Client):
     async def _many(self, session: Session, place: Place) -> None:
         rows = self.make_rows(place, self.chance.randint(1, 12))
         call = Publish(shard=place.shard, rows=rows)
-        work = place.queue.publish_many([message_of(row) for row in rows])
+        work = place.queue.publish_many(self._many_rows(rows))
         await self.ask(session, call, work, _note_range)
+
+    def _many_rows(self, rows: tuple[Sent, ...]) -> list[Message] | pa.RecordBatch:
+        if self.chance.random() < 0.7:
+            return [message_of(row) for row in rows]
+        headers = [
+            [{"name": name, "value": value} for name, value in headers_of(row)] for row in rows
+        ]
+        return pa.RecordBatch.from_pydict(
+            {
+                "key": pa.array([row.key for row in rows], pa.binary()),
+                "headers": pa.array(headers, SCHEMA.field("headers").type),
+                "value": pa.array([row.body for row in rows], pa.binary()),
+            }
+        )
 
     # --- Numbers -------------------------------------------------------------------------------
 
     async def _numbered(self, session: Session, place: Place) -> None:
         number = self._numbers.get(place.shard, 0) + 1
+        if self._mode == "rising":
+            number += self.chance.randint(0, 3)
         call = Publish(
             shard=place.shard,
             rows=self.make_rows(place, self.chance.choice([1, 1, 3])),
@@ -73,9 +99,12 @@ class Publisher(Client):
     async def _publish_numbered(self, session: Session, place: Place, given: Publish) -> None:
         """Publish under a number; until the outcome is known, nothing else has this number."""
         call = _again(given)
+        was_open = place.shard in self._open
         self._open[place.shard] = call
         await self.ask(session, call, self._send(place, call), _note_range)
-        del self._open[place.shard]
+        if call.is_ok or (call.outcome is Outcome.REFUSED and not was_open):
+            # A repeat that is refused says nothing about the first attempt.
+            del self._open[place.shard]
         if call.is_ok:
             self._numbers[place.shard] = call.sequence or 0
             self._done.append(call)
@@ -85,7 +114,10 @@ class Publisher(Client):
 
     def _send(self, place: Place, call: Publish) -> Awaitable[range]:
         return place.queue.publish_many(
-            [message_of(row) for row in call.rows], producer=call.producer, number=call.sequence
+            [message_of(row) for row in call.rows],
+            producer=call.producer,
+            number=call.sequence,
+            mode=self._mode,
         )
 
     async def _late(self, session: Session, place: Place) -> None:
@@ -96,7 +128,8 @@ class Publisher(Client):
         call = _again(self.chance.choice(old))
         call.is_late = True
         await self.ask(session, call, self._send(place, call), _note_range)
-        if call.error and not call.error.startswith(("Full", "Closed", "NotFound")):
+        excuses = ("Full", "Closed", "NotFound")
+        if call.outcome is Outcome.REFUSED and not call.error.startswith(excuses):
             self.blame(f"I6: a repeat of {call.producer}/{call.sequence}: {call.error}")
 
     # --- Stages --------------------------------------------------------------------------------

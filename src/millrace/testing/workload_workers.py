@@ -13,6 +13,7 @@ from millrace.testing.checker_history import (
     Call,
     Extend,
     Lease,
+    Outcome,
     Publish,
     Release,
     Settle,
@@ -53,6 +54,7 @@ class Worker(Client):
                 await self._settle(session, place, held)
 
     async def act(self, session: Session) -> None:
+        await self.resume(session)
         place = await session.queue(self._queue)
         chance = self.chance
         if self._held and chance.random() < 0.3:
@@ -103,7 +105,8 @@ class Worker(Client):
             # Once more, as if the answer had been lost: it is answered as before.
             again = Settle(shard=held.shard, seq=held.seq, version=held.version)
             await self._end(session, again, held, place.queue.settle([held.receipt]))
-            if again.error and not again.error.startswith(("Gone", "NotFound", "Full", "Closed")):
+            excuses = ("Gone", "NotFound", "Full", "Closed")
+            if again.outcome is Outcome.REFUSED and not again.error.startswith(excuses):
                 self.blame(f"I5: a repeated settle of {held.seq}: {again.error}")
 
     async def _release(self, session: Session, place: Place, held: Held) -> None:
@@ -128,6 +131,8 @@ class Worker(Client):
             if isinstance(call, Settle):
                 self._doubtful.append(held)
             raise
+        if call.outcome is Outcome.OPEN and isinstance(call, Settle):
+            self._doubtful.append(held)
         if _is_passing(call):
             self._keep(held)
 
@@ -160,6 +165,8 @@ class Worker(Client):
         except Over:
             self._doubtful.append(held)
             raise
+        if settle.outcome is Outcome.OPEN:
+            self._doubtful.append(held)
 
     # --- The end -------------------------------------------------------------------------------
 
