@@ -126,7 +126,7 @@ class Emptying:
                     ended |= seqs
         floor = max(state.meta.intervals[0].floor, state.gone)
         stored = [pin for pin in pins if pin == 0 or pin in state.stored]
-        return ShardNote(state.meta.keyed, floor, stored, dead, ended)
+        return ShardNote(state.shard, state.meta.keyed, floor, stored, dead, ended)
 
     @property
     def is_busy(self) -> bool:

@@ -218,7 +218,7 @@ class _Pass:
 
     def _read(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
         if place.sealed:
-            return self._reading.sealed_batch(shard, first, place)
+            return self._reading.sealed_batch(self._plan.shards[shard].shard, first, place)
         block = self._reading.held_block(place)
         return block.arrow(shard, first, place.time_ms).select(SEALED_SCHEMA.names)
 
@@ -246,7 +246,7 @@ class _Pass:
             span = seqs[-1].as_py() - first + 1
             writer = self._open_file()
             place = writer.add(
-                self._shard,
+                self._plan.shards[self._shard].shard,
                 first,
                 span,
                 batch,
@@ -266,7 +266,8 @@ class _Pass:
         batch = self._read(shard, 0, place)
         writer = self._open_file()
         flags = place.flags | RELATIVE
-        moved = writer.add(shard, 0, place.count, batch, flags, [place.time_ms])
+        whose = self._plan.shards[shard].shard
+        moved = writer.add(whose, 0, place.count, batch, flags, [place.time_ms])
         self._result.restaged.append(Restaged(shard, name, ordinal, place, moved))
 
     def _drop_keys(self, shard: int, first: int, place: Place, dead: BitMap64) -> None:
@@ -283,7 +284,7 @@ class _Pass:
             return
         pairs = [
             (key, seq)
-            for key, seq in self._reading.decode(place, shard).pairs(first)
+            for key, seq in self._reading.decode(place, note.shard).pairs(first)
             if key is not None and seq in left
         ]
         prefix = number_bytes(shard)

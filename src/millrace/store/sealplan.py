@@ -16,6 +16,8 @@ Home = tuple[bool, int]
 class ShardNote(NamedTuple):
     """What is known of a shard when a pass is planned; rows may die later, none comes back."""
 
+    shard: int
+    """Whose rows they are; in the index it may have another number."""
     is_keyed: bool
     floor: int
     pins: list[int]
