@@ -371,7 +371,9 @@ class Driver:
             if any(batch.shard == QUEUE for batch in entry.batches)
         }
         shared = self.shared[follower.history] if follower.history in known else 0
-        return "CursorExpired" if follower.seq > shared else self.model.next("f", 0, PIN_MS)
+        if follower.seq > shared:
+            return "CursorExpired"
+        return self.model.next("f", 0, PIN_MS, follower.seq)
 
     def read(self, ref: SnapshotRef, share: float, *, commits: bool) -> None:
         """Read a part of a snapshot, and perhaps commit it."""

@@ -135,18 +135,20 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
     pin = view.pins.get(cell.pin)
     is_new = draft.is_new_pin(cell.pin)
     after, start = position.seq, _boundary(position)
-    if command.history in (b"", view.history) and after < command.after <= view.last_seq:
+    read = max(after, command.after if command.after <= view.last_seq else 0)
+    if after < read and command.history in (b"", view.history):
         # The reader is ahead of what it has committed.
-        after = command.after
+        after = read
         if pin is not None and pin.boundary == after:
             start = after
     # Within a pin it is judged by what was gone then, or a long first scan would restart for ever;
-    # beyond it, by what is gone now.
-    goes_on = pin is not None and pin.boundary > after
+    # beyond it, by what is gone now. A pin that shows less than the reader has read, which only a
+    # takeover brings back, would set it back in time.
+    goes_on = pin is not None and pin.boundary > after and pin.boundary >= read
     floor = pin.floor if pin is not None and goes_on else view.pointers.floor
-    if 0 < after < floor:
+    if 0 < read < floor:
         return CursorExpired(
-            f"cursor {command.name!r} stands at {after}, behind rows that are gone "
+            f"cursor {command.name!r} stands at {read}, behind rows that are gone "
             f"(up to {floor}); reset it to start over",
             limit=floor,
         )

@@ -267,18 +267,20 @@ class Model:
         seq = self.last if start < 0 else start
         self.cursors[name] = ModelCursor(self.cursor_id, retain, seq, seq, seq)
 
-    def next(self, name: str, after: int, pin_ms: int) -> Answer:
+    def next(self, name: str, after: int, pin_ms: int, read: int = 0) -> Answer:
+        """`read` is what the reader has read under an earlier history, all of it shared."""
         cursor = self.cursors.get(name)
         if cursor is None:
             return "NotFound"
         boundary = cursor.start if cursor.seq < cursor.end else cursor.seq
         pin = self.pins.get(cursor.pin)
         place = max(cursor.seq, after if after <= self.last else 0)
+        read = max(place, read)
         if pin and pin.rows is not None and pin.boundary == after > cursor.seq:
             boundary = after
-        goes_on = pin is not None and pin.rows is not None and pin.boundary > place
+        goes_on = pin and pin.rows is not None and place < pin.boundary >= read
         floor = pin.floor if pin and goes_on else self.floor
-        if 0 < place < floor:
+        if 0 < read < floor:
             return "CursorExpired"
         if self.last <= place:
             return None
