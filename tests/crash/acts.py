@@ -91,14 +91,17 @@ async def _publish_numbered(player: Player, queue: str, producer: str) -> None:
         if recent and chance.random() < 0.2:
             send = chance.choice(recent)
             send.op = player.op()
+            await player.send(send)
         else:
             step = chance.randint(1, 4) if producer.startswith("rising") else 1
             tags = player.tags(chance.choice([1, 1, 1, chance.randint(2, 30)]))
             send = Send(player.op(), queue, tags, *_keys(queue, tags, chance))
             send.producer = producer
             send.number = player.number(queue, producer, step=step)
-            recent.append(send)
-        await player.send(send)
+            if await player.send(send):
+                recent.append(send)
+            else:
+                player.give_back(queue, producer)
 
 
 async def _publish_keyed(player: Player) -> None:
@@ -140,7 +143,9 @@ async def _stage(player: Player) -> None:
             await player.do(DropStage(player.op(), "plain", name), queue.drop_stage(name))
         else:
             number = player.number("plain", "range-0")
-            await player.send_stage(SendStage(player.op(), "plain", name, "range-0", number))
+            send = SendStage(player.op(), "plain", name, "range-0", number)
+            if not await player.send_stage(send):
+                player.give_back("plain", "range-0")
 
 
 async def _archive(player: Player) -> None:
@@ -195,7 +200,8 @@ async def _transact(player: Player, worker: int) -> None:
         if worker == 0:
             send.producer = "dense-0"
             send.number = player.number("output", "dense-0")
-        await player.transact(held, send)
+        if not await player.transact(held, send) and worker == 0:
+            player.give_back("output", "dense-0")
 
 
 # --- Following -----------------------------------------------------------------------------------

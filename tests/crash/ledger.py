@@ -47,6 +47,10 @@ from tests.crash.stages import Stages
 NUMBERS_KEPT = 64
 """Numbers of a producer that may be tried again; the queue itself remembers 32."""
 
+EXPECTED_REFUSALS = ("full", "closed", "stale", "superseded")
+"""What this program may be refused with: there is no room, the engine was closed, a lease has run
+out within a transaction."""
+
 RECEIPTS_HANDED_ON = 200
 """Leases that the next life is told of; the others run out."""
 
@@ -139,43 +143,40 @@ class Ledger:
             self._tried[event.op] = (event, self._clock)
 
     def _send(self, event: Send) -> None:
-        book = self.books[event.queue]
-        known = self._numbered.setdefault((event.queue, event.producer), {})
-        sending = known.get(event.number) if event.producer else None
-        if sending is None:
-            sending = Sending(
-                event.queue,
-                event.tags,
-                event.keys,
-                event.producer,
-                event.number,
-                deletes=event.deletes,
-            )
-            self.counts["attempted"] += len(event.tags)
-            book.attempt(sending)
-        elif sending.fate is Fate.NO:
-            # It is known that it never came about: this is its first time.
-            book.attempt(sending)
-        else:
-            self.counts["repeated"] += 1
-        self._remember(event.op, sending)
+        sending = Sending(
+            event.queue,
+            event.tags,
+            event.keys,
+            event.producer,
+            event.number,
+            deletes=event.deletes,
+        )
+        self._begin(event.op, sending)
 
     def _send_stage(self, event: SendStage) -> None:
-        book, stages = self.books[event.queue], self._stages[event.queue]
-        known = self._numbered.setdefault((event.queue, event.producer), {})
-        sending = known.get(event.number)
-        if sending is None:
-            tags = stages.tags(event.stage)
-            sending = Sending(
-                event.queue, tags, [], event.producer, event.number, stage=event.stage
-            )
-            self.counts["attempted"] += len(tags)
-            book.attempt(sending)
-        elif sending.fate is Fate.NO:
+        known = self._numbered.get((event.queue, event.producer), {}).get(event.number)
+        if known is not None and known.stage == event.stage:
+            tags = known.tags
+        else:
+            tags = self._stages[event.queue].tags(event.stage)
+        sending = Sending(event.queue, tags, [], event.producer, event.number, stage=event.stage)
+        self._begin(event.op, sending)
+
+    def _begin(self, op: int, sending: Sending) -> None:
+        """It is being sent, for the first time or once more."""
+        book = self.books[sending.queue]
+        known = self._numbered.setdefault((sending.queue, sending.producer), {})
+        before = known.get(sending.number) if sending.producer else None
+        if before is None or before.tags != sending.tags:
+            self.counts["attempted"] += len(sending.tags)
             book.attempt(sending)
         else:
+            sending = before
             self.counts["repeated"] += 1
-        self._remember(event.op, sending)
+            if sending.fate is Fate.NO:
+                # It is known that it never came about: this is its first time.
+                book.attempt(sending)
+        self._remember(op, sending)
 
     def _remember(self, op: int, sending: Sending) -> None:
         self._sendings[op] = sending
@@ -254,6 +255,8 @@ class Ledger:
     def _refused(self, op: int, attempt: AnyAttempt, code: str) -> None:
         sending = self._sendings.pop(op, None)
         bundle = self._bundles.pop(op, None)
+        if code not in EXPECTED_REFUSALS:
+            self.findings.add("misjudged", f"{attempt} was refused as {code}")
         if sending is not None:
             self.books[sending.queue].refuse(sending, code)
         if bundle is not None:
@@ -339,9 +342,9 @@ class Ledger:
             ],
             receipts=self._receipts(),
             numbers={
-                f"{queue}/{producer}": max(known)
+                f"{queue}/{producer}": _last(known)
                 for (queue, producer), known in self._numbered.items()
-                if known
+                if producer
             },
         )
 
@@ -366,6 +369,11 @@ class Ledger:
         # Those that may have been settled come first.
         found.sort(key=lambda receipt: not receipt[4])
         return found[:RECEIPTS_HANDED_ON]
+
+
+def _last(known: dict[int, Sending]) -> int:
+    """The last number that may have been used up; one that was not, another message may have."""
+    return max((s.number for s in known.values() if s.fate is not Fate.NO), default=0)
 
 
 def _again(sending: Sending) -> Send:

@@ -85,6 +85,10 @@ class Player:
         self.numbers[path] = self.numbers.get(path, 0) + step
         return self.numbers[path]
 
+    def give_back(self, queue: str, producer: str) -> None:
+        """The last number was refused: the next one is the same."""
+        self.numbers[f"{queue}/{producer}"] -= 1
+
     async def attempt(self, attempt: AnyAttempt, call: Awaitable[T]) -> T | None:
         """Announce it, do it; None if it was refused, which is told."""
         self.say(attempt)
@@ -119,13 +123,15 @@ class Player:
 
     # --- Publishing ------------------------------------------------------------------------------
 
-    async def send(self, send: Send) -> None:
-        """Publish, in the way that its producer's name asks for."""
-        self._sent(send.op, await self.attempt(send, self._publish(send)))
+    async def send(self, send: Send) -> bool:
+        """Publish, in the way that its producer's name asks for; whether it was not refused."""
+        return self._sent(send.op, await self.attempt(send, self._publish(send)))
 
-    def _sent(self, op: int, seqs: range | None) -> None:
-        if seqs is not None:
-            self.say(Sent(op, seqs.start if seqs else 0, len(seqs)))
+    def _sent(self, op: int, seqs: range | None) -> bool:
+        if seqs is None:
+            return False
+        self.say(Sent(op, seqs.start if seqs else 0, len(seqs)))
+        return True
 
     async def _publish(self, send: Send) -> range:
         queue = self.queues[send.queue]
@@ -145,8 +151,8 @@ class Player:
         )
         return range(seq, seq + 1) if seq else range(0)
 
-    async def send_stage(self, send: SendStage) -> None:
-        """Publish a stage under its range of numbers."""
+    async def send_stage(self, send: SendStage) -> bool:
+        """Publish a stage under its range of numbers; whether it was not refused."""
         call = self.queues[send.queue].publish_staged(
             [send.stage],
             producer=send.producer,
@@ -154,7 +160,7 @@ class Player:
             mode="range",
             after=send.number - 1,
         )
-        self._sent(send.op, await self.attempt(send, call))
+        return self._sent(send.op, await self.attempt(send, call))
 
     # --- Work ------------------------------------------------------------------------------------
 
@@ -186,16 +192,20 @@ class Player:
             self.say(Ended(end.op, now_ms(), codes))
             self.progress()
 
-    async def transact(self, held: Held, send: Send, snapshot: Snapshot | None = None) -> None:
-        """Settle messages of `input`, or move the cursor of `keyed`, and publish, all at once."""
+    async def transact(self, held: Held, send: Send, snapshot: Snapshot | None = None) -> bool:
+        """Settle messages of `input`, or move the cursor of `keyed`, and publish, all at once.
+
+        Returns whether it was not refused.
+        """
         self.say(Transact(send.op))
         if held:
             calls = [(seq, version) for _, seq, version in held]
             self.say(End(send.op, "input", calls, is_settle=True))
         if snapshot is not None:
             self.say(Commit(send.op, "keyed", snapshot.boundary))
-        self._sent(send.op, await self.attempt(send, self._transact(held, send, snapshot)))
+        seqs = await self.attempt(send, self._transact(held, send, snapshot))
         self.progress()
+        return self._sent(send.op, seqs)
 
     async def _transact(self, held: Held, send: Send, snapshot: Snapshot | None) -> range:
         async with self.millrace.transaction() as transaction:
