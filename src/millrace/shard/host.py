@@ -195,7 +195,8 @@ class Host:
             self._failed(fatal)
             for request in self._taken:
                 request.answer(fatal)
-            raise
+            if fatal is not error:
+                raise
         finally:
             self._taken = []
 
