@@ -64,7 +64,7 @@ class Asking:
         for layer in known:
             found |= {key: layer[key] for key in keys if key in layer and key not in found}
         # In order, neighbours are found on the same page.
-        rest = sorted({key for key in keys if key not in found} if found else set(keys))
+        rest = sorted([key for key in keys if key not in found] if found else keys)
         prefix = number_bytes(number)
         values = self._layered.cells.get(Table.KEYS, [prefix + key for key in rest])
         whole = b"".join([value or _NO_SEQ for value in values])
