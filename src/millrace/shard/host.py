@@ -364,7 +364,9 @@ class Host:
                     break
                 answers.append((request, result))
             if draft is None:
-                answers.extend((request, work.DELETED) for request in self._waiters.drop(shard))
+                gone = self._waiters.drop(shard)
+                self._taken.extend(gone)
+                answers.extend((request, work.DELETED) for request in gone)
             elif self._waiters.waits(shard):
                 # What was just leased, to one of them perhaps, may come back to the others.
                 self._arm(shard)

@@ -60,6 +60,9 @@ class Inbox:
 
     def put_first(self, requests: Sequence[Request]) -> None:
         """Before all others, in their order: they were taken, and not decided."""
+        # Also before those that came later and wait for room: what grows keeps its order.
+        self._waiting.extendleft(reversed(self._stalled))
+        self._stalled.clear()
         self._bytes += sum(request.size for request in requests)
         self._waiting.extendleft(reversed(requests))
 
