@@ -407,6 +407,62 @@ def test_who_comes_after_the_last_refused_entry_is_not_forgotten() -> None:
     run(main())
 
 
+def test_what_is_decided_again_comes_before_what_waits_for_room() -> None:
+    """I3: a producer's later message would overtake its earlier one."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        node.hold()
+        append(node.world.late(A), b"busy", reserve=True)
+        refused = node.ask(publish(b"refused"))
+        await node.turn()
+        earlier = node.ask(publish(b"earlier"))
+        await node.turn()
+        assert node.local is not None
+        assert node.local.waiting() == 2
+        refuse_what_grows(node)
+        later = node.ask(publish(b"later"))
+        await node.commit()
+        assert isinstance(error_of(refused), errors.Full)
+        last = node.ask(publish(b"last"))
+        await node.commit()
+        for _ in range(3):
+            node.world.prepare()
+            node.world.turn_over()
+            node.world.prepare()
+            node.host.tick()
+            await node.commit()
+        for future in (earlier, later, last):
+            assert isinstance(await future, Published)
+        assert node.bodies() == [b"earlier", b"later", b"last"]
+
+    run(main())
+
+
+def test_what_must_wait_for_a_commit_keeps_its_place_before_what_waits_for_room() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found(keyed=True)
+        node.world.prepare()
+        block = Block.of_messages([Message(b"staged", b"k")])
+        node.ask(Stage("s", block))
+        await node.turn()
+        await node.world.settle()
+        room = node.world.writer.suffix_bytes_max - limits.RECORD_SLACK_BYTES
+        first = node.ask(PublishStaged(("s",)), name="first")
+        second = node.ask(publish(bytes(room - 2 * KIB), key=b"l"), name="second")
+        await node.turn()
+        await node.commit()
+        node.host.tick()
+        await node.commit()
+        assert node.told == ["first", "second"]
+        assert await first == Published(Seq(1), 1)
+        assert await second == Published(Seq(2), 1)
+
+    run(main())
+
+
 class TreacherousJournal(LateJournal):
     """Does not say that another leader has replaced what was decided here."""
 
@@ -686,6 +742,27 @@ def test_a_defect_in_the_rules_is_told_to_everyone() -> None:
         view = node.host.view(QUEUE)
         assert view is not None
         assert list(view.pins) == [1], "what was in flight is committed, and so it is folded"
+
+    run(main(), unhandled=["TypeError"])
+
+
+def test_a_waiter_of_a_deleted_queue_is_told_of_a_defect_in_the_same_batch() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        made = await node.done(CreateQueue("default", "r", QueueSpec()), QueueRef, shard=CATALOG)
+        [other] = made.shards
+        cursor = await node.done(
+            OpenCursor("c", Start.BEGINNING, retain=False), CursorCell, shard=other
+        )
+        broken = NextSnapshot("c", cursor.id, 0, pin_ms=None)  # type: ignore[arg-type]
+        node.ask(broken, shard=other, wait_ms=60_000)
+        waits = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.turn()
+        node.ask(DeleteQueue("default", "q"), shard=CATALOG)
+        node.ask(publish(b"a"), shard=other)
+        await node.turn()
+        assert isinstance(error_of(waits), errors.Fatal)
 
     run(main(), unhandled=["TypeError"])
 

@@ -14,6 +14,7 @@ from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import decode_entries
 from millrace.core.model import Epoch, GroupId, Index
 from millrace.journal.base import Journal
+from millrace.journal.recovery import Recovery
 from millrace.log.record import Position
 from millrace.log.replay import Replay
 from millrace.testing.check_journal import append, body_of, entry_of
@@ -574,6 +575,26 @@ def test_a_commit_point_without_its_entry_is_damage() -> None:
         world.image.ledger.folded.clear()
         with pytest.raises(errors.Corrupt, match="entry 2 is committed, but 1 is missing"):
             world.end(power=True)
+
+    run(main())
+
+
+def test_a_committed_entry_after_a_missing_one_is_not_folded() -> None:
+    async def main() -> None:
+        a = new_world().late(A)
+        folded: list[int] = []
+
+        def fold(entry: Entry, position: Position) -> None:
+            folded.append(entry.index)
+
+        recovery = Recovery(
+            lambda _: Index(len(folded)), {}, fold, commits_when_synced=lambda _: False
+        )
+        recovery.read(entry_of(a, b"2", 2), Position(1, 4096, 10))
+        commit = Entry(A, Epoch(1), Index(2), HISTORY, [], kind=EntryKind.COMMIT)
+        with pytest.raises(errors.Corrupt, match="entry 2 is committed, but 1 is missing"):
+            recovery.read(commit, Position(1, 8192, 10))
+        assert folded == []
 
     run(main())
 
