@@ -263,9 +263,6 @@ shared by small shards."""
 FRONTS_STEP = 64
 """Shards of which one checkpoint learns how far their oldest rows are gone: 0.1 ms each."""
 
-NODE_CELLS_MAX = 1_000_000
-"""Entries that the index has for the node itself: commit groups, facts, shards being reclaimed."""
-
 SMALL_FILE_BYTES = 16 * 1024 * 1024
 """Sealed files below this size are made into one, when there are too many of them."""
 

@@ -28,6 +28,8 @@ class Book:
         """Rows that died in files that are shared by many shards, or in the log."""
         self._looked: dict[int, int] = {}
         self._doubted: set[int] = set()
+        self.changes = 0
+        """Rises whenever another file may be worth a look."""
         self.next_number = 1
         """Of the next file that is made."""
         self.removing: set[int] = set()
@@ -48,6 +50,7 @@ class Book:
             low = found[-1][0] + b"\0"
 
     def _enter(self, number: int, facts: FileFacts) -> None:
+        self.changes += 1
         self._files[number] = facts
         for shard, (low, high) in facts.spans.items():
             self._spans.setdefault(shard, []).append((low, high, number))
@@ -92,6 +95,7 @@ class Book:
         self._layered.new.files[number] = None
 
     def _set(self, number: int, facts: FileFacts) -> None:
+        self.changes += 1
         self._files[number] = facts
         self._layered.new.files[number] = facts
 
@@ -107,7 +111,7 @@ class Book:
                 if count:
                     self._add_dead(number, count)
                     assigned += count
-        self._elsewhere += len(seqs) - assigned
+        self._count_elsewhere(len(seqs) - assigned)
 
     def count_floor(self, shard: int, floor: int) -> None:
         """Rows up to `floor` are wanted by nobody any more."""
@@ -119,7 +123,7 @@ class Book:
             count = min(last, floor) - max(first, before + 1) + 1
             if count > 0:
                 self._add_dead(number, count)
-        self._elsewhere += floor - before
+        self._count_elsewhere(floor - before)
 
     def count_dropped(self, shard: int) -> None:
         """The shard has ended."""
@@ -129,8 +133,14 @@ class Book:
             spans = {key: span for key, span in facts.spans.items() if key != shard}
             self._set(number, msgspec.structs.replace(facts, spans=spans))
 
+    def _count_elsewhere(self, count: int) -> None:
+        if count:
+            self._elsewhere += count
+            self.changes += 1
+
     def doubt(self) -> None:
         """A shard or a stage has ended: files whose rows are not known by seq may be empty now."""
+        self.changes += 1
         self._doubted |= {number for number, facts in self._files.items() if not facts.spans}
 
     def _add_dead(self, number: int, count: int) -> None:

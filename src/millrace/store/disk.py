@@ -86,7 +86,11 @@ class DiskStore:
         return store
 
     def _load(self, cells: Cells) -> None:
-        node = cells.range(Table.NODE, b"", b"\xff" * 16, limit=limits.NODE_CELLS_MAX)
+        node: list[tuple[bytes, bytes]] = []
+        low = b""
+        while some := cells.range(Table.NODE, low, b"\xff" * 16, limit=limits.RECLAIM_STEP):
+            node += some
+            low = some[-1][0] + b"\0"
         known = dict(node)
         mark = Mark(*MARK.unpack(known[MARK_KEY])) if MARK_KEY in known else None
         for key, value in prefixed(node, GROUP_PREFIX):

@@ -41,6 +41,7 @@ class Emptying:
         self._plan: SealPlan | None = None
         self._unwritten: Overlay | None = None
         """The layer that the last result went to: the next pass needs it in the index."""
+        self._looked = -1
         self.is_held = False
         """A resync is about to refer to places that a pass would empty."""
         self.needed = 0
@@ -58,12 +59,14 @@ class Emptying:
         if self.is_busy or mark is None or self._unwritten in self._layered.layers:
             return None
         homes: list[Home] = [(False, home) for home in self._full_segments(mark, unsealed)]
+        rows: dict[int, int] = {}
+        if not homes and self._book.changes != self._looked:
+            suspects = self._some(self._book.suspects())
+            rows = {number: self._book.rows_of(number) for number in suspects}
+            homes = [(True, number) for number in suspects or self._some(self._book.small())]
         if not homes:
-            homes = [(True, number) for number in self._some(self._book.suspects())]
-        rows = {home: self._book.rows_of(home) for sealed, home in homes if sealed}
-        if not homes:
-            homes = [(True, number) for number in self._some(self._book.small())]
-        if not homes:
+            # Nobody looks through the book again before something in it has changed.
+            self._looked = self._book.changes
             return None
         extents = [extent for home in homes for extent in self._extents(home)]
         shards = {shard_of(low) for low, _ in extents}
