@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests $(wildcard bench examples)
 
-.PHONY: help setup run test fmt lint types imports spelling sim crash mutants bench docs check lock clean
+.PHONY: help setup run test fmt lint types imports spelling sim crash flips mutants bench docs check lock clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -49,8 +49,12 @@ check: lint types imports spelling ## everything of `test` but the tests
 sim: $(READY) ## simulate crashes and faults: N=seeds, or SEED=one to replay
 	@$(BIN)/python -m millrace.testing.simulator --seeds $(or $(N),200) $(if $(SEED),--seed $(SEED))
 
-crash: $(READY) ## kill the real engine N times beside an outside ledger
-	@$(BIN)/python -m tests.crash.loop --cycles $(or $(N),300)
+crash: $(READY) ## kill the real engine N times beside an outside ledger; STATES=n: lose power, too
+	@$(if $(STATES),$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED)))
+	@$(BIN)/python -m tests.crash.loop --cycles $(or $(N),300) $(if $(SEED),--seed $(SEED))
+
+flips: $(READY) ## turn over every bit of a small folder (an hour); N=so many
+	@$(BIN)/python -m tests.crash.flips $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED))
 
 mutants: $(READY) ## break the source on purpose; the tests must notice every time
 	@$(BIN)/python tests/mutants/run.py $(if $(ONLY),--only $(ONLY))
