@@ -182,7 +182,7 @@ STORES: dict[str, Make] = {"memory": MemorySubject, "disk": simulated}
 @pytest.mark.parametrize("source", STORES)
 def test_resync_is_fold(source: str, to: str) -> None:
     @settings(
-        max_examples=int(os.environ.get("RESYNCS", "15")),
+        max_examples=int(os.environ.get("RESYNCS", "10")),
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
@@ -227,7 +227,8 @@ def _check(
         target.feed(entry)
         if chance.random() < 0.3:
             target.disturb(chance.randrange(16))
-        compare(target.store, source.store, KEYS)
+            compare(target.store, source.store, KEYS)
+    compare(target.store, source.store, KEYS)
     target.close()
 
 
