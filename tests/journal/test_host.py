@@ -418,13 +418,15 @@ def test_what_is_decided_again_comes_before_what_waits_for_room() -> None:
         refused = node.ask(publish(b"refused"))
         await node.turn()
         earlier = node.ask(publish(b"earlier"))
+        large = b"later".ljust(120 * KIB)
+        later = node.ask(publish(large))
         await node.turn()
         assert node.local is not None
         assert node.local.waiting() == 2
         refuse_what_grows(node)
-        later = node.ask(publish(b"later"))
         await node.commit()
         assert isinstance(error_of(refused), errors.Full)
+        assert not earlier.done()
         last = node.ask(publish(b"last"))
         await node.commit()
         for _ in range(3):
@@ -435,7 +437,7 @@ def test_what_is_decided_again_comes_before_what_waits_for_room() -> None:
             await node.commit()
         for future in (earlier, later, last):
             assert isinstance(await future, Published)
-        assert node.bodies() == [b"earlier", b"later", b"last"]
+        assert node.bodies() == [b"earlier", large, b"last"]
 
     run(main())
 
