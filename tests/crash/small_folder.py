@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import ExitStack
+from datetime import datetime
+from enum import Enum
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 import millrace
@@ -161,6 +164,27 @@ def _read_shard(store: DiskStore, shard: ShardId) -> Everything:
     keys = [b"key-%d" % number for number in range(10)]
     found[f"{shard} keys"] = store.find(shard, keys)
     return found
+
+
+def shown(value: object) -> object:
+    """The value as JSON can hold it: bytes as hexadecimal digits."""
+    match value:
+        case bytes():
+            return value.hex()
+        case pa.Table():
+            return [list(map(shown, row.values())) for row in value.to_pylist()]
+        case Enum():
+            return value.name
+        case datetime():
+            return value.isoformat()
+        case dict():
+            return {str(key): shown(one) for key, one in value.items()}
+        case list() | tuple():
+            return [shown(one) for one in value]
+        case msgspec.Struct():
+            return shown(msgspec.structs.asdict(value))
+        case _:
+            return value
 
 
 def find_fault(folder: Path) -> list[str]:
