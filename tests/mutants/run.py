@@ -1,9 +1,15 @@
 """`make mutants`: bring known bugs back, one at a time, and see that the tests catch each.
 
 A mutant is a patch of the source, listed in `mutants.toml` with the disaster that it brings back
-and the tests that must fail. The source is copied, patched and tested; the repository is not
-touched. A mutant whose tests pass has survived: a test is missing. A mutant whose text is no longer
-found is an error: the list must follow the source.
+and the tests that must fail. The repository is copied, patched and tested, and not touched itself.
+A mutant whose tests pass has survived: a test is missing. A mutant whose text is no longer found is
+an error: the list must follow the source.
+
+Rule 1: caught means that a test failed. A source that cannot be imported, tests that cannot be
+collected, or a run of another source than the copy (`guard`) proves nothing and is an error. The
+tests are copied, too: programs that they start find the source beside them.
+Rule 2: the same tests pass on the same copy without a mutant, or their failures say nothing.
+Rule 3: a run leaves nothing behind, neither caches nor examples that Hypothesis found.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -21,8 +28,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SECONDS_MAX = 300
-"""A mutant that hangs its tests is caught, too."""
+LIST = Path(__file__).parent / "mutants.toml"
+
+PARTS = ["src", "tests", "examples", "pyproject.toml"]
+"""What is copied of the repository."""
+
+TEST_SECONDS_MAX = 60
+"""A mutant that hangs a test is caught, too."""
+
+RUN_SECONDS_MAX = 300
+"""Of all the tests of one mutant, or of the control."""
+
+PASSED, FAILED = 0, 1
+"""What pytest ends with where all tests were run, or where one of them failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,77 +50,156 @@ class Mutant:
     name: str
     why: str
     file: str
+    """Below `src/millrace`."""
     old: str
     new: str
     tests: list[str]
+    """As pytest takes them; the fewest that catch it."""
+    slow: bool = False
+    """Its tests take long: it is not part of a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the tests said."""
+
+    failed: bool
+    what: str
+    """The test that failed, or the last line."""
+
+
+class Unfit(Exception):
+    """The run proves nothing: the list or the tests must be mended first."""
 
 
 def load() -> list[Mutant]:
-    with (Path(__file__).parent / "mutants.toml").open("rb") as file:
+    """Every mutant of the list."""
+    with LIST.open("rb") as file:
         return [Mutant(**entry) for entry in tomllib.load(file)["mutant"]]
 
 
-def patch(mutant: Mutant, source: Path) -> None:
-    path = source / "millrace" / mutant.file
-    text = path.read_text()
-    if text.count(mutant.old) != 1:
-        raise SystemExit(
-            f"{mutant.name}: its text stands {text.count(mutant.old)} times in {mutant.file}; "
+def patched(mutant: Mutant, text: str) -> str:
+    """The text of its file with the bug in it."""
+    count = text.count(mutant.old)
+    if count != 1:
+        raise Unfit(
+            f"{mutant.name}: its text stands {count} times in {mutant.file}; "
             "bring mutants.toml up to the source"
         )
-    path.write_text(text.replace(mutant.old, mutant.new))
+    return text.replace(mutant.old, mutant.new)
 
 
-def is_caught(mutant: Mutant | None, tests: list[str]) -> tuple[bool, str]:
-    """Whether the tests fail with the mutant; without one, whether they fail at all."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "src"
-        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy what tests may need of a repository."""
+    ignored = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".hypothesis", "*_cache")
+    for name in PARTS:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, ignore=ignored)
+        elif (source / name).exists():
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source / name, target / name)
+
+
+def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
+    """Run tests on a copy of the repository `source`, with the mutant in it if one is given.
+
+    Raises:
+        Unfit: no test has said anything.
+    """
+    name = mutant.name if mutant else "without any mutant"
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder) / "repository"
+        copy_tree(source, copy)
         if mutant is not None:
-            patch(mutant, source)
-        environment = {**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+            path = copy / "src" / "millrace" / mutant.file
+            path.write_text(patched(mutant, path.read_text()))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(copy / "src"), str(copy)]),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MUTANT_SOURCE": str(copy / "src"),
+            "HYPOTHESIS_STORAGE_DIRECTORY": str(Path(folder) / "hypothesis"),
+        }
+        command = [
+            *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "tests.mutants.guard"),
+            *("-o", f"cache_dir={folder}/cache"),
+            *(("-o", f"timeout={TEST_SECONDS_MAX}") if mutant is not None else ()),
+            *("--basetemp", f"{folder}/tests", "--hypothesis-seed=0", *tests),
+        ]
         try:
             run = subprocess.run(
                 command,
-                cwd=ROOT,
+                cwd=copy,
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=SECONDS_MAX,
+                timeout=RUN_SECONDS_MAX,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return True, "hung"
-        lines = run.stdout.strip().splitlines() or [run.stderr.strip()]
-        if run.returncode not in (0, 1, 2):
-            raise SystemExit(f"{mutant.name if mutant else 'control'}: {lines[-1]}")
-        return run.returncode != 0, lines[-1]
+            if mutant is None:
+                raise Unfit(f"{name}: its tests take too long") from None
+            return Verdict(failed=True, what="hung")
+    lines = [line for line in run.stdout.splitlines() if line.strip()]
+    if run.returncode not in (PASSED, FAILED):
+        raise Unfit("\n".join([f"{name}: its tests say nothing", *lines[-8:], run.stderr.strip()]))
+    found = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return Verdict(run.returncode == FAILED, (found or lines)[0 if found else -1])
+
+
+def select(mutants: list[Mutant], only: str | None, sample: int | None, seed: int) -> list[Mutant]:
+    """Those that are asked for."""
+    found = [mutant for mutant in mutants if only is None or only in mutant.name]
+    if sample is not None:
+        quick = [mutant for mutant in found if not mutant.slow]
+        found = random.Random(seed).sample(quick, min(sample, len(quick)))
+    if not found:
+        raise Unfit("no mutant has such a name")
+    return found
+
+
+def hunt(mutants: list[Mutant], jobs: int) -> int:
+    """Try each mutant, and tell; returns how many were caught."""
+    caught = 0
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        concurrent.futures.ThreadPoolExecutor(jobs) as pool,
+    ):
+        # One copy for all: whoever goes on working meanwhile does not change what is tested.
+        source = Path(folder) / "repository"
+        copy_tree(ROOT, source)
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        control = try_tests(source, None, tests)
+        if control.failed:
+            raise Unfit(f"the tests fail without any mutant: {control.what}")
+        print(f"{time.monotonic() - began:5.0f} s  {len(tests)} tests pass without a mutant")
+        runs = {pool.submit(try_tests, source, mutant, mutant.tests): mutant for mutant in mutants}
+        try:
+            for run in concurrent.futures.as_completed(runs):
+                mutant, verdict = runs[run], run.result()
+                caught += verdict.failed
+                state = "caught" if verdict.failed else "SURVIVED"
+                took = time.monotonic() - began
+                print(f"{took:5.0f} s  {state:<8} {mutant.name}: {mutant.why}")
+                print(f"         {verdict.what[:160]}", flush=True)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return caught
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description="Bring known bugs back; the tests must notice.")
     parser.add_argument("--only", help="mutants whose name contains this")
+    parser.add_argument("--sample", type=int, help="only so many of them, with quick tests")
+    parser.add_argument("--seed", type=int, default=0, help="which ones those are")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    mutants = [m for m in load() if arguments.only is None or arguments.only in m.name]
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
-    failing, last = is_caught(None, tests)
-    if failing:
-        raise SystemExit(f"the tests fail without any mutant: {last}")
-    caught = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        began = time.monotonic()
-        runs = {pool.submit(is_caught, m, m.tests): m for m in mutants}
-        for run in concurrent.futures.as_completed(runs):
-            mutant = runs[run]
-            found, last = run.result()
-            caught += found
-            took = time.monotonic() - began
-            state = "caught" if found else "SURVIVED"
-            print(f"{took:5.0f} s  {state:<8} {mutant.name}: {mutant.why}", flush=True)
-            if not found:
-                print(f"         {last}", flush=True)
+    try:
+        mutants = select(load(), arguments.only, arguments.sample, arguments.seed)
+        caught = hunt(mutants, arguments.jobs)
+    except Unfit as error:
+        raise SystemExit(str(error)) from None
     print(f"{caught} of {len(mutants)} mutants caught")
     if caught != len(mutants):
         raise SystemExit(1)

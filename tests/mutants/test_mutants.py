@@ -1,0 +1,87 @@
+"""The list follows the source, the hunt tells the truth, and a sample of it runs with every test.
+
+`make mutants` runs the whole list.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.run import ROOT, Mutant, Unfit, load, patched, try_tests
+
+MUTANTS = load()
+
+MUTANTS_MIN = 25
+LAYERS = {"core", "log", "journal", "store", "shard", "client"}
+
+TESTS = ["tests/core/test_receipt.py"]
+"""Any quick tests."""
+
+HARMLESS = Mutant(
+    "harmless",
+    "a comment changes nothing",
+    "core/receipt.py",
+    "def seal(",
+    "# Nobody notices.\ndef seal(",
+    TESTS,
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_source(mutant: Mutant) -> None:
+    text = (ROOT / "src" / "millrace" / mutant.file).read_text()
+    changed = patched(mutant, text)
+    assert changed != text
+    compile(changed, mutant.file, "exec")
+    assert mutant.why
+    assert mutant.tests
+    for test in mutant.tests:
+        path, _, name = test.partition("::")
+        found = ROOT / path
+        assert found.exists(), test
+        assert not name or f"def {name.partition('[')[0]}(" in found.read_text(), test
+
+
+def test_there_are_enough_of_them_in_every_layer() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names)
+    assert len(names) >= MUTANTS_MIN
+    layers = [mutant.file.partition("/")[0] for mutant in MUTANTS]
+    assert all(layers.count(layer) >= 3 for layer in LAYERS), layers
+
+
+def test_a_sample_is_caught() -> None:
+    command = [sys.executable, "tests/mutants/run.py", "--sample", "6", "--seed", "1"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines()[-1:] == ["6 of 6 mutants caught"], run.stdout + run.stderr
+
+
+# --- The hunt itself ------------------------------------------------------------------------------
+
+
+def test_what_nobody_notices_survives() -> None:
+    assert not try_tests(ROOT, HARMLESS, TESTS).failed
+
+
+def test_what_cannot_be_imported_is_not_caught() -> None:
+    broken = Mutant("broken", "", HARMLESS.file, "import hmac\n", "import no_such_module\n", TESTS)
+    with pytest.raises(Unfit, match="no_such_module"):
+        try_tests(ROOT, broken, TESTS)
+
+
+def test_another_source_is_noticed(tmp_path: Path) -> None:
+    """Where the copy is not what is imported, everything survives: so it was, once."""
+    for part in ("tests", "pyproject.toml"):
+        (tmp_path / part).symlink_to(ROOT / part)
+    with pytest.raises(Unfit, match="not on the copy"):
+        try_tests(tmp_path, None, TESTS)
+
+
+def test_a_text_that_is_not_there_is_an_error() -> None:
+    gone = Mutant("gone", "", HARMLESS.file, "no such text", "", TESTS)
+    with pytest.raises(Unfit, match="stands 0 times"):
+        try_tests(ROOT, gone, TESTS)

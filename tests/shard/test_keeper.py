@@ -1,0 +1,199 @@
+"""The keeper of log and store, where the index finds no room or fails: the order of F1 holds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from millrace.client.engine import EmbeddedEngine
+from millrace.client.millrace import Millrace
+from millrace.errors import Fatal
+from millrace.node import Node, Ports
+from millrace.settings import Settings
+from millrace.store.memory import MemoryCells, Room
+from millrace.testing.clock import SimClock
+from millrace.testing.disk import SimDisk
+from millrace.testing.loop import SimLoop
+
+T = TypeVar("T")
+
+SETTINGS = Settings(
+    segment_bytes=192 * 1024,
+    log_segments_max=7,
+    log_segments_unsealed=2,
+    checkpoint_seconds=3600,
+    checkpoint_log_bytes=1 << 40,
+    switch_interval_seconds=None,
+)
+"""Nothing is checkpointed by itself but where a segment was filled."""
+
+BODIES = [b"%04d" % number * 1000 for number in range(100)]
+"""Some segments full of them."""
+
+
+class PlainLane:
+    """Runs work when the loop comes around to it."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._loop.call_soon(run)
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+class Machine:
+    """Lives of one folder, on virtual time."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk(random.Random(1))
+        self.cells = MemoryCells()
+        self._clock = SimClock()
+        self._chance = random.Random(2)
+
+    def _open_cells(self) -> MemoryCells:
+        self.cells = MemoryCells(self.cells.image())
+        return self.cells
+
+    async def open(self) -> tuple[Node, Millrace]:
+        ports = Ports(
+            disk=self.disk,
+            cells=self._open_cells,
+            lane=PlainLane,
+            now_ms=self._clock.now_ms,
+            chance=self._chance.randbytes,
+        )
+        node = await Node.open(ports, SETTINGS)
+        return node, Millrace(EmbeddedEngine(node))
+
+    def live(self, life: Coroutine[Any, Any, None]) -> None:
+        """Run a life of the process; it ends by being killed."""
+        loop = SimLoop(self._clock)
+        try:
+            loop.run(life)
+        finally:
+            loop.bury()
+        self.disk = self.disk.kill()
+
+
+async def bodies(m: Millrace) -> list[bytes | None]:
+    return [row.body for row in await (await m.find("orders")).peek(10_000)]
+
+
+def test_nothing_is_recycled_before_the_index_is_committed() -> None:
+    """F1: a segment that somebody holds is unlinked when it is released: it would be gone."""
+    machine = Machine()
+
+    async def fail() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        for body in BODIES:
+            await queue.publish(body)
+        async with queue.snapshot() as snapshot:
+            kept = list(snapshot.arrow())
+        machine.cells.fail_next(is_applied=False)
+        with pytest.raises(Fatal):
+            await node.keeper.seal_all()
+        assert sum(batch.num_rows for batch in kept) == len(BODIES)
+
+    async def look() -> None:
+        _, m = await machine.open()
+        assert await bodies(m) == BODIES
+        await m.close()
+
+    machine.live(fail())
+    machine.live(look())
+
+
+def test_a_checkpoint_that_found_no_room_is_made_again() -> None:
+    """What it held would be neither in the index nor replayed."""
+    machine = Machine()
+
+    async def full() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        for body in BODIES[:20]:
+            await queue.publish(body)
+        machine.cells.room = Room.NONE
+        await node.keeper.checkpoint()
+        machine.cells.room = Room.AMPLE
+        machine.cells.care()
+        await node.keeper.checkpoint()
+        for body in BODIES[20:]:
+            await queue.publish(body)
+        await node.keeper.checkpoint()
+        await node.keeper.seal_all()
+
+    async def look() -> None:
+        _, m = await machine.open()
+        assert await bodies(m) == BODIES
+        await m.close()
+
+    machine.live(full())
+    machine.live(look())
+
+
+def test_epoch_and_history_outlive_the_segments_that_they_were_written_to() -> None:
+    """L6: a history of its own for every open would make strangers of all cursors and receipts."""
+    machine = Machine()
+    seen: list[tuple[bytes, str]] = []
+
+    async def life() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        for body in BODIES:
+            await queue.publish(body)
+        [lease] = await queue.lease(seconds=3600)
+        async with queue.snapshot() as snapshot:
+            seen.append((snapshot.id[0], lease.receipt))
+        await node.keeper.seal_all()
+
+    async def look() -> None:
+        _, m = await machine.open()
+        queue = await m.find("orders")
+        async with queue.snapshot() as snapshot:
+            assert snapshot.id[0] == seen[0][0]
+        await queue.settle(seen[0][1])
+        await m.close()
+
+    machine.live(life())
+    machine.live(look())
+
+
+def test_one_stuck_message_does_not_keep_the_log() -> None:
+    """I11: its row is moved to a file, and the log goes round (rabbitmq-server #14522)."""
+    machine = Machine()
+
+    async def life() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        await queue.publish(b"stuck")
+        [stuck] = await queue.lease(seconds=3600)
+        async with asyncio.timeout(600):
+            for _ in range(60):
+                await queue.publish_many(BODIES[:10])
+                await queue.settle(await queue.lease(10))
+        assert node.log.mark().generation > 2 * SETTINGS.log_segments_max
+        assert len(node.log.segments()) < SETTINGS.log_segments_max
+        assert await bodies(m) == [b"stuck"]
+        await stuck.settle()
+        await m.close()
+
+    machine.live(life())
