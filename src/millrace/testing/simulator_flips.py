@@ -52,6 +52,7 @@ def _flip(machine: Machine, chance: random.Random) -> list[str]:
     if ledger.last.holds(name, offset) and not ledger.is_proven:
         return []
     disk.flip(name, offset, bit=bit)
+    disk.budget_bytes = None
     verdict, violations = _open(machine, disk, chance)
     where = f"bit {bit} at {offset} of {name}"
     machine.history.say(f"{where} turned over: {verdict}")

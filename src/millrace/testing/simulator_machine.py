@@ -59,7 +59,9 @@ class Plan:
 def draw_plan(seed: int) -> Plan:
     """The set-up of the run with this seed."""
     chance = random.Random(f"{seed}/plan")
-    faults = frozenset(fault for fault in Fault if chance.random() < 0.5)
+    faults = frozenset(
+        fault for fault in Fault if chance.random() < (0.8 if fault is Fault.CRASH else 0.5)
+    )
     settings = Settings(
         segment_bytes=chance.choice([192, 256, 512]) * 1024,
         log_segments_max=chance.randint(8, 14),
