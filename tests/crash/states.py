@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
-from tests.crash.child import Failed, live
+from tests.crash.child import Failed, check, live
 from tests.crash.disk_model import DiskModel, State, chooser
 from tests.crash.events import Duty, events_in, frame
 from tests.crash.findings import Findings
@@ -160,15 +160,22 @@ class Explorer:
         self.report.states_after_kill += self.report.states - before
 
     def _check(self, state: State, ledger: Ledger, label: str) -> None:
-        """Open a state, do again what is unknown, work on, close, and look once more."""
+        """Open a state, do again what is unknown, work on, close, and look once more.
+
+        Before and after, `millrace check` must find nothing.
+        """
         self.report.states += 1
         self._write(state)
         told = len(ledger.findings.told)
         try:
+            if "index/data.mdb" in state:
+                # What a crash leaves is not damage.
+                self._must_be_in_order()
             for operations in (OPERATIONS_AFTER, 1):
                 duty = ledger.end_life(seed=self._seed + self.report.states)
                 duty.operations = operations
                 live(self._root, duty, ledger)
+            self._must_be_in_order()
         except Failed as error:
             self.report.broken.append(f"{label}: {error}")
             self._say(self.report.broken[-1])
@@ -179,6 +186,10 @@ class Explorer:
             self._keep(state)
         self.report.findings.counts += ledger.findings.counts
         self.report.findings.told += ledger.findings.told
+
+    def _must_be_in_order(self) -> None:
+        if findings := check(self._root):
+            raise Failed(f"millrace check: {findings}")
 
     def _write(self, state: State) -> None:
         """Make the folder be as the state says."""
