@@ -411,6 +411,71 @@ def test_an_end_mark_that_fails_is_told_to_everyone() -> None:
     run(main())
 
 
+def test_a_generation_begins_between_records() -> None:
+    async def main() -> None:
+        world = new_world()
+        world.prepare()
+        told = Told(world)
+        hold(world)
+        append(told.a, b"1")
+        rolled = world.writer.roll()
+        assert world.writer.roll() is rolled
+        append(told.b, b"1", alone=True)
+        begun = world.log.mark().generation
+        world.lane.step()
+        await world.turn()
+        assert told.heard == ["a1"]
+        append(told.a, b"2", alone=True)
+        world.lane.step()
+        await rolled
+        assert told.heard == ["a1"], "what waits comes after the beginning"
+        assert world.writer.mark == world.log.mark()
+        assert world.log.mark().generation == begun + 1
+        await world.settle()
+        assert told.heard == ["a1", "b1", "a2"]
+
+    run(main())
+
+
+def test_who_waits_for_a_generation_is_told_of_the_end() -> None:
+    async def main() -> None:
+        world = new_world()
+        told = Told(world)
+        hold(world)
+        append(told.a, b"1")
+        rolled = world.writer.roll()
+        world.writer.close()
+        with pytest.raises(errors.Closed):
+            await rolled
+        with pytest.raises(errors.Closed):
+            world.writer.roll()
+        world = new_world()
+        world.prepare()
+        told = Told(world)
+        append(told.a, b"1", alone=True)
+        world.disk.fail_sync_in = 1
+        with pytest.raises(errors.Fatal):
+            await world.writer.roll()
+        assert told.heard == ["a1", "a failed disk_failed", "b failed disk_failed"]
+
+    run(main())
+
+
+def test_a_generation_that_finds_no_room_changes_nothing() -> None:
+    async def main() -> None:
+        world = new_world()
+        told = Told(world)
+        append(told.a, b"1", alone=True)
+        mark = world.writer.mark
+        await world.writer.roll()
+        assert world.writer.mark == mark
+        append(told.a, b"2")
+        await world.settle()
+        assert told.heard == ["a1", "a2"]
+
+    run(main())
+
+
 # --- Owners ---------------------------------------------------------------------------------------
 
 

@@ -334,6 +334,8 @@ class LogWriter:
             self._quiet = None
         if self._error is None:
             self._error = Closed("the engine was closed; open it again")
+            if self._rolling is not None and not self._rolling.done():
+                self._rolling.set_exception(self._error)
             self._tell(self._outbox.take_all(), self._error)
 
     # --- Space ----------------------------------------------------------------------------------
