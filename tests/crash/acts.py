@@ -18,6 +18,9 @@ LIVE_MAX = 1_500
 ARCHIVE_MAX = 6_000
 """Rows after which the archive is purged: enough of them are sealed by then."""
 
+ARCHIVE_MAX_SHORT = 600
+"""The same for a program that does not run long."""
+
 WAIT_SECONDS = 0.05
 """How long workers and followers wait for messages before they look up."""
 
@@ -151,8 +154,9 @@ async def _stage(player: Player) -> None:
 async def _archive(player: Player) -> None:
     chance = player.chance("archive")
     queue = player.queues["archive"]
+    most = ARCHIVE_MAX_SHORT if player.duty.operations else ARCHIVE_MAX
     while not player.is_stopping:
-        if (await queue.stats())["live"] > ARCHIVE_MAX:
+        if (await queue.stats())["live"] > most:
             await player.do(Purge(player.op(), "archive"), queue.purge())
             player.progress()
         await player.send(Send(player.op(), "archive", player.tags(chance.randint(20, 200))))

@@ -39,7 +39,7 @@ from tests.crash.trace import Call, Moment, NoTrace, record
 
 ROOT = Path(__file__).resolve().parents[2]
 
-OPERATIONS = 600
+OPERATIONS = 1_000
 """Attempts of the recorded program."""
 
 OPERATIONS_AFTER = 40
