@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -21,15 +22,18 @@ from millrace.testing.loop import SimLoop
 
 T = TypeVar("T")
 
-SETTINGS = Settings(
+AMPLE = Settings(
     segment_bytes=192 * 1024,
-    log_segments_max=7,
-    log_segments_unsealed=2,
+    log_segments_max=20,
+    log_segments_unsealed=10,
     checkpoint_seconds=3600,
     checkpoint_log_bytes=1 << 40,
     switch_interval_seconds=None,
 )
-"""Nothing is checkpointed by itself but where a segment was filled."""
+"""Nothing is sealed by itself."""
+
+TIGHT = replace(AMPLE, log_segments_max=7, log_segments_unsealed=2)
+"""The log is full unless it is emptied all the time."""
 
 BODIES = [b"%04d" % number * 1000 for number in range(100)]
 """Some segments full of them."""
@@ -62,7 +66,8 @@ class PlainLane:
 class Machine:
     """Lives of one folder, on virtual time."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Settings = AMPLE) -> None:
+        self.settings = settings
         self.disk = SimDisk(random.Random(1))
         self.cells = MemoryCells()
         self._clock = SimClock()
@@ -80,7 +85,7 @@ class Machine:
             now_ms=self._clock.now_ms,
             chance=self._chance.randbytes,
         )
-        node = await Node.open(ports, SETTINGS)
+        node = await Node.open(ports, self.settings)
         return node, Millrace(EmbeddedEngine(node))
 
     def live(self, life: Coroutine[Any, Any, None]) -> None:
@@ -108,6 +113,9 @@ def test_nothing_is_recycled_before_the_index_is_committed() -> None:
             await queue.publish(body)
         async with queue.snapshot() as snapshot:
             kept = list(snapshot.arrow())
+        assert [segment.is_held for segment in node.log.segments()].count(True) > 1
+        # Nothing is left to do but to seal, so that it is the commit of that which fails.
+        await node.keeper.checkpoint()
         machine.cells.fail_next(is_applied=False)
         with pytest.raises(Fatal):
             await node.keeper.seal_all()
@@ -179,7 +187,7 @@ def test_epoch_and_history_outlive_the_segments_that_they_were_written_to() -> N
 
 def test_one_stuck_message_does_not_keep_the_log() -> None:
     """I11: its row is moved to a file, and the log goes round (rabbitmq-server #14522)."""
-    machine = Machine()
+    machine = Machine(TIGHT)
 
     async def life() -> None:
         node, m = await machine.open()
@@ -190,8 +198,8 @@ def test_one_stuck_message_does_not_keep_the_log() -> None:
             for _ in range(60):
                 await queue.publish_many(BODIES[:10])
                 await queue.settle(await queue.lease(10))
-        assert node.log.mark().generation > 2 * SETTINGS.log_segments_max
-        assert len(node.log.segments()) < SETTINGS.log_segments_max
+        assert node.log.mark().generation > 2 * TIGHT.log_segments_max
+        assert len(node.log.segments()) < TIGHT.log_segments_max
         assert await bodies(m) == [b"stuck"]
         await stuck.settle()
         await m.close()

@@ -76,7 +76,7 @@ class Keeper:
         self._stopping = True
         self._wake.set()
         if self._task is not None:
-            await self._task
+            await asyncio.wait([self._task])
         if self.error is None and self._writer.error is None:
             await self.checkpoint()
 
@@ -102,6 +102,11 @@ class Keeper:
         except MillraceError as error:
             self.error = error
             self._host.fail(error if isinstance(error, Fatal) else Fatal(str(error)))
+        except Exception as error:
+            # A defect: without a keeper the log would fill up and everyone wait for ever.
+            self.error = Fatal(f"looking after the store failed: {error!r}")
+            self._host.fail(self.error)
+            raise
 
     async def _round(self) -> None:
         now = self._loop.time()
