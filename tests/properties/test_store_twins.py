@@ -231,6 +231,9 @@ class Twins(RuleBasedStateMachine):
     def seal_everything(self) -> None:
         self.subject.seal_all()
 
+    def teardown(self) -> None:
+        self.subject.close()
+
     @invariant()
     def twins_agree(self) -> None:
         if len(self.shards) == 2:

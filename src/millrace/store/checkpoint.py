@@ -102,6 +102,8 @@ class Checkpoint:
     def __init__(self, cells: Cells, frozen: Frozen) -> None:
         self._cells = cells
         self._frozen = frozen
+        # An earlier attempt that found no room may have left something here.
+        frozen.merged, frozen.moved, frozen.cleaned, frozen.reclaimed = [], [], [], []
         self._writes: dict[Table, dict[bytes, bytes | None]] = {table: {} for table in Table}
         self._left = limits.RECLAIM_STEP
 
