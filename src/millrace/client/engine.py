@@ -171,11 +171,12 @@ class EmbeddedEngine:
     # --- Rows ---------------------------------------------------------------------------------
 
     async def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
-        self._check_open()
+        self._meta(shard)
         store = self._node.store
         if not store.hot(shard, seqs):
             await self._node.reading.submit(store.warm(shard, seqs))
-            self._check_open()
+            # The queue may have been deleted meanwhile, or the engine closed.
+            self._meta(shard)
         return store.rows(shard, seqs)
 
     def scan(
