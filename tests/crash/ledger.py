@@ -134,7 +134,8 @@ class Ledger:
                 self._followers[event.queue].asking()
             case Purge():
                 for message in self.books[event.queue].present.values():
-                    message.purging = Fate.OPEN
+                    if not message.is_over:
+                        message.purging = Fate.OPEN
             case DropStage():
                 self._stages[event.queue].dropping(event.stage)
             case Take():

@@ -51,6 +51,9 @@ KILLED_PER_STATES = 20
 STATES_AFTER_KILL = 8
 """States that are rebuilt from the calls of the second process."""
 
+OPENING_SHARE = 6
+"""One in so many states is one of the opening, before anything was shown or acknowledged."""
+
 RECORDS = "of log/*.seg"
 """Calls on the segments of the log."""
 
@@ -116,8 +119,11 @@ class Explorer:
     ) -> None:
         """Walk over the calls, and stop here and there."""
         groups = _groups(moments, copy.deepcopy(model))
-        stops = Counter(_sample(groups, states - states // 2, self._chance))
-        stops.update(_sample(_after_saying(moments, groups), states // 2, self._chance))
+        said = next(place for place, moment in enumerate(moments) if _is_saying(moment))
+        opening = states // OPENING_SHARE
+        stops = Counter(_sample(_within(groups, 0, said), opening, self._chance))
+        serving = _within(groups, said, len(moments))
+        stops.update(_sample(serving, states - opening, self._chance))
         kills = self._kills(groups, killed)
         killed_at: list[tuple[DiskModel, Ledger]] = []
         for place, moment in enumerate(moments):
@@ -230,11 +236,12 @@ def _groups(moments: list[Moment], model: DiskModel) -> dict[str, list[int]]:
     return groups
 
 
-def _after_saying(moments: list[Moment], groups: dict[str, list[int]]) -> dict[str, list[int]]:
-    """Those places by which something had been shown or acknowledged."""
-    said = next(place for place, moment in enumerate(moments) if _is_saying(moment))
-    later = {name: [place for place in places if place > said] for name, places in groups.items()}
-    return {name: places for name, places in later.items() if places}
+def _within(groups: dict[str, list[int]], low: int, high: int) -> dict[str, list[int]]:
+    """Those places that lie within these."""
+    found = {
+        name: [place for place in places if low <= place < high] for name, places in groups.items()
+    }
+    return {name: places for name, places in found.items() if places}
 
 
 def _is_saying(moment: Moment) -> bool:

@@ -181,6 +181,17 @@ GOOD: dict[str, History] = {
         CRASH,
         look("plain", [], published=0),
     ],
+    "purged, and perhaps once more": [
+        Send(1, "archive", [11]),
+        Sent(1, 1, 1),
+        Purge(2, "archive"),
+        Done(2),
+        Send(3, "archive", [12]),
+        Sent(3, 2, 1),
+        Purge(4, "archive"),
+        CRASH,
+        look("archive", [(2, 12)], published=2),
+    ],
     "purged, or not": [
         Send(1, "archive", [11, 12]),
         Sent(1, 1, 2),
