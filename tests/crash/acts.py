@@ -8,9 +8,22 @@ from collections import deque
 from collections.abc import Coroutine
 
 from millrace import Lease, errors
-from tests.crash.events import Commit, DropStage, Purge, Send, SendStage, Stage, Staged, body_of
+from tests.crash.events import (
+    Commit,
+    Done,
+    Drop,
+    DropStage,
+    Fill,
+    Make,
+    Purge,
+    Send,
+    SendStage,
+    Stage,
+    Staged,
+    body_of,
+)
 from tests.crash.player import Player
-from tests.crash.scene import KEYS
+from tests.crash.scene import KEYS, QUEUES
 
 LIVE_MAX = 1_500
 """Messages of a queue beyond which publishers wait for the workers."""
@@ -43,6 +56,7 @@ async def play(player: Player) -> None:
         _publish_numbered(player, "keyed", "dense-0"),
         _stage(player),
         _archive(player),
+        _make_and_drop(player),
         _work(player, "keyed", player.chance("keyed worker")),
         _work(player, "output", player.chance("output worker")),
         _follow(player, "plain"),
@@ -163,6 +177,27 @@ async def _archive(player: Player) -> None:
         await asyncio.sleep(chance.random() * 0.02)
 
 
+async def _make_and_drop(player: Player) -> None:
+    """Make queues, fill and delete them; those of earlier lives, too."""
+    chance = player.chance("make and drop")
+    opened = player.millrace
+    for name in await opened.queues():
+        if name not in QUEUES and chance.random() < 0.7:
+            await player.do(Drop(player.op(), name), opened.delete_queue(name))
+    while not player.is_stopping:
+        name = f"other-{player.tags(1)[0]}"
+        made = await player.attempt(Make(op := player.op(), name), opened.queue(name))
+        if made is None:
+            return
+        player.say(Done(op))
+        for _ in range(chance.randint(0, 3)):
+            rows = [b"%d" % row * 20 for row in range(chance.randint(1, 60))]
+            await player.do(Fill(player.op(), name, len(rows)), made.publish_many(rows))
+        if chance.random() < 0.9:
+            await player.do(Drop(player.op(), name), opened.delete_queue(name))
+        await asyncio.sleep(chance.random() * 0.1)
+
+
 # --- Work ----------------------------------------------------------------------------------------
 
 
@@ -171,6 +206,8 @@ async def _work(player: Player, queue: str, chance: random.Random) -> None:
         count, seconds = chance.randint(1, 60), chance.choice(LEASE_SECONDS)
         held = await _take(player, queue, count, seconds)
         chance.shuffle(held)
+        if held and chance.random() < 0.1:
+            await player.extend(queue, held, chance.choice(LEASE_SECONDS))
         # Some are given back, and a few left to run out.
         returned, done = held[: len(held) // 10], held[len(held) // 10 :]
         if done and chance.random() < 0.2:

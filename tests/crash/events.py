@@ -110,6 +110,34 @@ class Purge(Attempt):
     queue: str
 
 
+class Extend(Attempt):
+    """Hold these messages longer, from a time on, for a time."""
+
+    queue: str
+    calls: list[tuple[int, int]]
+    at_ms: int
+    lease_ms: int
+
+
+class Make(Attempt):
+    """Make a queue that will not last."""
+
+    queue: str
+
+
+class Fill(Attempt):
+    """Publish so many rows to a queue that will not last."""
+
+    queue: str
+    rows: int
+
+
+class Drop(Attempt):
+    """Delete a queue."""
+
+    queue: str
+
+
 class Answer(Event):
     """What became of an attempt; without one, that is UNKNOWN."""
 
@@ -177,6 +205,12 @@ class Look(Event):
     stages: dict[str, int]
 
 
+class Others(Event):
+    """The queues that do not last, and how much was published to each; nothing else happens."""
+
+    published: dict[str, int]
+
+
 class Serving(Event):
     """Every queue was looked at; work begins."""
 
@@ -185,9 +219,24 @@ class Closed(Event):
     """The engine was closed; the process ends by itself."""
 
 
-AnyAttempt = Send | Stage | SendStage | DropStage | Take | End | Transact | Read | Commit | Purge
+AnyAttempt = (
+    Send
+    | Stage
+    | SendStage
+    | DropStage
+    | Take
+    | End
+    | Extend
+    | Transact
+    | Read
+    | Commit
+    | Purge
+    | Make
+    | Fill
+    | Drop
+)
 AnyAnswer = Done | Refused | Sent | Staged | Took | Ended | Showed
-AnyEvent = AnyAttempt | AnyAnswer | Look | Serving | Closed
+AnyEvent = AnyAttempt | AnyAnswer | Look | Others | Serving | Closed
 
 
 class Duty(msgspec.Struct, array_like=True):

@@ -20,11 +20,16 @@ from tests.crash.events import (
     Closed,
     Commit,
     Done,
+    Drop,
     DropStage,
     Duty,
     End,
     Ended,
+    Extend,
+    Fill,
     Look,
+    Make,
+    Others,
     Purge,
     Read,
     Refused,
@@ -41,6 +46,7 @@ from tests.crash.events import (
 )
 from tests.crash.findings import Findings
 from tests.crash.follower import Follower
+from tests.crash.others import OtherQueues
 from tests.crash.scene import Shape
 from tests.crash.stages import Stages
 
@@ -77,6 +83,7 @@ class Ledger:
         self._followers = {
             name: Follower(self.books[name]) for name, shape in shapes.items() if shape.followed
         }
+        self._others = OtherQueues(self.findings)
         self._stages = {name: Stages(book) for name, book in self.books.items()}
         self._clock = 0
         self.life = 0
@@ -102,6 +109,8 @@ class Ledger:
         match event:
             case Look():
                 self._look(event)
+            case Others():
+                self._others.look(event.published)
             case Serving():
                 self._judge_bundles()
             case Closed():
@@ -138,7 +147,13 @@ class Ledger:
                         message.purging = Fate.OPEN
             case DropStage():
                 self._stages[event.queue].dropping(event.stage)
-            case Take():
+            case Make():
+                self._others.make(event.queue)
+            case Fill():
+                self._others.fill(event.queue, event.rows)
+            case Drop():
+                self._others.drop(event.queue)
+            case Take() | Extend():
                 pass
         if isinstance(event, Transact) or event.op not in self._bundles:
             self._tried[event.op] = (event, self._clock)
@@ -209,6 +224,14 @@ class Ledger:
                 book.took(event, attempt.at_ms, attempt.lease_ms, since)
             case Ended(), End():
                 self._ended(attempt, event)
+            case Ended(), Extend():
+                self._extended(attempt, event)
+            case Done(), Make():
+                self._others.made(attempt.queue)
+            case Done(), Fill():
+                self._others.filled(attempt.queue)
+            case Done(), Drop():
+                self._others.dropped(attempt.queue)
             case Showed(), Read():
                 self.counts["shown"] += len(event.rows)
                 self._followers[attempt.queue].show(event)
@@ -284,6 +307,17 @@ class Ledger:
                 book.ended(message, version, is_settle=is_settle)
             else:
                 book.not_ended(message, version, code, event.at_ms, is_settle=is_settle)
+
+    def _extended(self, attempt: Extend, event: Ended) -> None:
+        book = self.books[attempt.queue]
+        for seq, version in attempt.calls:
+            message = book.placed.get(seq)
+            if message is None or seq in event.refused:
+                continue
+            if message.version > version:
+                book.fault("misjudged", f"{seq} was extended though another call had taken it")
+            # The time may run from the moment of the call, but not from before it.
+            message.until_ms = attempt.at_ms + attempt.lease_ms
 
     # --- Life after life -------------------------------------------------------------------------
 

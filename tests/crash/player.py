@@ -21,6 +21,7 @@ from tests.crash.events import (
     End,
     Ended,
     Event,
+    Extend,
     Read,
     Refused,
     Send,
@@ -191,6 +192,16 @@ class Player:
             codes = {seq: error.code for seq, error in refused.items()}
             self.say(Ended(end.op, now_ms(), codes))
             self.progress()
+
+    async def extend(self, name: str, held: Held, seconds: float) -> None:
+        """Hold longer what was leased."""
+        leases = [lease for lease, _, _ in held]
+        calls = [(seq, version) for _, seq, version in held]
+        extend = Extend(self.op(), name, calls, now_ms(), round(seconds * 1000))
+        refused = await self.attempt(extend, self.queues[name].extend(leases, seconds))
+        if refused is not None:
+            codes = {seq: error.code for seq, error in refused.items()}
+            self.say(Ended(extend.op, now_ms(), codes))
 
     async def transact(self, held: Held, send: Send, snapshot: Snapshot | None = None) -> bool:
         """Settle messages of `input`, or move the cursor of `keyed`, and publish, all at once.

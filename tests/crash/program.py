@@ -13,7 +13,7 @@ from pathlib import Path
 
 import millrace
 from tests.crash import acts
-from tests.crash.events import Closed, Duty, Look, Serving, duty_in
+from tests.crash.events import Closed, Duty, Look, Others, Serving, duty_in
 from tests.crash.player import Player, tags_in
 from tests.crash.scene import FOLLOWER, QUEUES, SETTINGS, TRACED
 
@@ -61,6 +61,12 @@ async def look(player: Player) -> None:
             producer: await queue.producer(producer) for at, _, producer in known if at == name
         }
         player.say(Look(name, counters, rows, cursor, producers, await queue.stages()))
+    published = {}
+    for name in await player.millrace.queues():
+        if name not in QUEUES:
+            stats = await (await player.millrace.find(name)).stats()
+            published[name] = stats["published"]
+    player.say(Others(published))
 
 
 async def _again(player: Player) -> None:
