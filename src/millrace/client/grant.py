@@ -43,6 +43,13 @@ class Grant:
             self.lost[seq] = error
             self.open.discard(seq)
 
+    def ended(self, seqs: BitMap64) -> None:
+        """Take note that these were settled or released: an extension that came too late, and was
+        refused for it, has lost nothing."""
+        self.open -= seqs
+        for seq in seqs if self.lost else ():
+            self.lost.pop(seq, None)
+
     def give_back(self, seqs: BitMap64) -> None:
         """Release messages that no worker came to; nobody waits for the answer."""
         command = self.take_back(seqs)

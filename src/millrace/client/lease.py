@@ -120,7 +120,7 @@ class Lease:
     async def _end(self, command: Settle | Release) -> None:
         grant = self._grant
         raise_refused(await grant.engine.ask(grant.shard, command, Outcome))
-        grant.open.discard(self.seq)
+        grant.ended(command.seqs)
 
     async def extend(self, seconds: float) -> None:
         """Hold the message for so many seconds from now.
@@ -180,7 +180,7 @@ class Call(NamedTuple):
     def ended(self, done: BitMap64) -> None:
         """Take note that these were settled or released."""
         if self.grant is not None:
-            self.grant.open -= done
+            self.grant.ended(done)
 
     def extended(self, outcome: Outcome) -> None:
         """Take note of what an extension was answered."""
