@@ -5,9 +5,9 @@ and the tests that must fail. The repository is copied, patched and tested, and 
 A mutant whose tests pass has survived: a test is missing. A mutant whose text is no longer found is
 an error: the list must follow the source.
 
-Rule 1: caught means that a test failed. A source that cannot be imported, tests that cannot be
-collected, or a run of another source than the copy (`guard`) proves nothing and is an error. The
-tests are copied, too: programs that they start find the source beside them.
+Rule 1: caught means that a test failed. A source that cannot be imported or that names what is not
+there, tests that cannot be collected, or a run of another source than the copy (`guard`) prove
+nothing and are errors. The tests are copied, too: programs that they start find the source there.
 Rule 2: the same tests pass on the same copy without a mutant, or their failures say nothing.
 Rule 3: a run leaves nothing behind, neither caches nor examples that Hypothesis found.
 """
@@ -38,6 +38,9 @@ TEST_SECONDS_MAX = 60
 
 RUN_SECONDS_MAX = 300
 """Of all the tests of one mutant, or of the control."""
+
+SLIPS = ("NameError", "UnboundLocalError", "ImportError", "AttributeError", "SyntaxError")
+"""What a patch that was badly written fails with: no test had to look for it."""
 
 PASSED, FAILED = 0, 1
 """What pytest ends with where all tests were run, or where one of them failed."""
@@ -117,6 +120,8 @@ def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(copy / "src"), str(copy)]),
             "PYTHONDONTWRITEBYTECODE": "1",
+            # So that the summary of a failure is not cut off.
+            "COLUMNS": "240",
             "MUTANT_SOURCE": str(copy / "src"),
             "HYPOTHESIS_STORAGE_DIRECTORY": str(Path(folder) / "hypothesis"),
         }
@@ -144,7 +149,10 @@ def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
     if run.returncode not in (PASSED, FAILED):
         raise Unfit("\n".join([f"{name}: its tests say nothing", *lines[-8:], run.stderr.strip()]))
     found = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-    return Verdict(run.returncode == FAILED, (found or lines)[0 if found else -1])
+    what = (found or lines)[0 if found else -1]
+    if any(f" - {slip}" in what for slip in SLIPS):
+        raise Unfit(f"{name}: it is not wrong, it does not work: {what}")
+    return Verdict(run.returncode == FAILED, what)
 
 
 def select(mutants: list[Mutant], only: str | None, sample: int | None, seed: int) -> list[Mutant]:
@@ -182,7 +190,7 @@ def hunt(mutants: list[Mutant], jobs: int) -> int:
                 state = "caught" if verdict.failed else "SURVIVED"
                 took = time.monotonic() - began
                 print(f"{took:5.0f} s  {state:<8} {mutant.name}: {mutant.why}")
-                print(f"         {verdict.what[:160]}", flush=True)
+                print(f"         {verdict.what[:240]}", flush=True)
         finally:
             pool.shutdown(cancel_futures=True)
     return caught

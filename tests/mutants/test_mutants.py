@@ -73,6 +73,12 @@ def test_what_cannot_be_imported_is_not_caught() -> None:
         try_tests(ROOT, broken, TESTS)
 
 
+def test_what_does_not_work_is_not_caught() -> None:
+    slip = Mutant("slip", "", HARMLESS.file, "    body = _BODY.pack(", "    no_such_name(", TESTS)
+    with pytest.raises(Unfit, match="no_such_name"):
+        try_tests(ROOT, slip, TESTS)
+
+
 def test_another_source_is_noticed(tmp_path: Path) -> None:
     """Where the copy is not what is imported, everything survives: so it was, once."""
     for part in ("tests", "pyproject.toml"):
