@@ -29,8 +29,10 @@ SETTINGS = Settings(
 class Bench:
     """A folder, and what is done to it, one life of the engine after another."""
 
-    def __init__(self, settings: Settings = SETTINGS) -> None:
+    def __init__(self, settings: Settings = SETTINGS, *, lane_seconds: float = 0.0) -> None:
         self.settings = settings
+        self.lane_seconds = lane_seconds
+        """What a piece of work on a lane takes, about."""
         self.disk = SimDisk(random.Random(1))
         self.clock = SimClock()
         self.cells = MemoryCells()
@@ -60,10 +62,11 @@ class Bench:
             self.disk = self.disk.kill()
 
     def _ports(self) -> Ports:
+        pace = Pace(self.lane_seconds, 0.0, 0.0)
         return Ports(
             disk=self.disk,
             cells=self._open_cells,
-            lane=lambda name: SimLane(name, Pace(0.0, 0.0, 0.0), self._chance, Steps()),
+            lane=lambda name: SimLane(name, pace, self._chance, Steps()),
             now_ms=self.clock.now_ms,
             chance=self._chance.randbytes,
         )

@@ -10,7 +10,7 @@ from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.commands import Pin, SnapshotRef, Unpin
 from millrace.core.model import Message
-from millrace.errors import Fatal
+from millrace.errors import Fatal, NotFound
 from millrace.node import Node
 from tests.simulation.harness import Bench
 
@@ -173,3 +173,24 @@ def test_a_store_that_cannot_take_in_an_entry_ends_the_engine() -> None:
     bench.live(script, close=False)
     assert bench.failures == []
     assert bench.live(look) == [b"a"]
+
+
+def test_a_queue_that_is_deleted_while_its_rows_are_read_is_not_found() -> None:
+    """The lease call ended in a `KeyError`."""
+
+    async def fill_up(millrace: Millrace, node: Node) -> None:
+        await fill(await millrace.queue("q"))
+
+    async def script(millrace: Millrace, node: Node) -> None:
+        queue = await millrace.find("q")
+        # What an earlier process wrote is cold: it is read on a lane, while the loop goes on.
+        leasing = asyncio.ensure_future(queue.lease(5))
+        await asyncio.sleep(0.001)
+        assert await millrace.delete_queue("q")
+        with pytest.raises(NotFound):
+            await leasing
+
+    bench = Bench()
+    bench.live(fill_up)
+    bench.lane_seconds = 1.0
+    bench.live(script)
