@@ -107,7 +107,7 @@ class LmdbCells:
                 lib_version=_LMDB_VERSION,
             )
         except (lmdb.Error, OSError) as error:
-            self._fail(error)
+            self._fail(error, is_opening=True)
         try:
             self._begin()
             # LMDB does not sync the entry of the file that it makes.
@@ -115,7 +115,7 @@ class LmdbCells:
             sync_folder(folder.absolute().parent)
         except (lmdb.Error, OSError) as error:
             self._env.close()
-            self._fail(error)
+            self._fail(error, is_opening=True)
         except errors.Fatal:
             self._env.close()
             raise
@@ -213,11 +213,14 @@ class LmdbCells:
             # A new one each time: an error that is raised again keeps every trace of the last.
             raise type(self._failure)(self._failure.message)
 
-    def _fail(self, error: lmdb.Error | OSError) -> NoReturn:
+    def _fail(self, error: lmdb.Error | OSError, *, is_opening: bool = False) -> NoReturn:
         """Raise what the error means for the caller; what it ends, it ends for every later call."""
         # Closing ends the reads that are under way, with an error that says less.
         self._must_live()
-        if isinstance(error, _DAMAGE):
+        # A file that was just opened has no transaction to be wrong and no map to be outgrown: what
+        # LMDB itself finds then, whatever it calls it, is damage. The system's errors are positive.
+        is_own = is_opening and isinstance(error, lmdb.Error) and error.code < 0
+        if is_own or isinstance(error, _DAMAGE):
             raise errors.Corrupt(f"cells in {self._folder}: {error}; {_RECOVER}") from error
         self._failure = errors.DiskFailed(f"cells in {self._folder}: {error}")
         raise self._failure from error
