@@ -117,13 +117,13 @@ class Keeping:
         writes = checkpoint.writes()
         checkpoint.check_homes()
         cells.commit(writes)
-        removed = False
         for number in frozen.removable:
             self._files.forget(number)
             if self._disk.exists(file_name(number)):
                 self._disk.remove(file_name(number))
-                removed = True
-        if removed:
+        if frozen.removable:
+            # Also where an earlier process had removed them: it may not have come to the sync, and
+            # a name that came back after they are forgotten would stay for ever.
             self._disk.sync_folder(FOLDER)
 
     def thaw(self, frozen: Frozen) -> None:
