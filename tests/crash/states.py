@@ -57,6 +57,8 @@ OPENING_SHARE = 6
 RECORDS = "of log/*.seg"
 """Calls on the segments of the log."""
 
+PROGRESS_SECONDS = 10.0
+
 SILENT = ("lseek", "close")
 """Calls that change nothing on the disk."""
 
@@ -93,6 +95,7 @@ class Explorer:
         self._chance = random.Random(seed)
         self._seed = seed
         self._say = say
+        self._told = time.monotonic()
         self.report = Report()
 
     def explore(self, states: int) -> Report:
@@ -171,6 +174,9 @@ class Explorer:
         Before and after, `millrace check` must find nothing.
         """
         self.report.states += 1
+        if time.monotonic() - self._told > PROGRESS_SECONDS:
+            self._told = time.monotonic()
+            self._say(f"{self.report.states} states: {label}")
         self._write(state)
         told = len(ledger.findings.told)
         try:
