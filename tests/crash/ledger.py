@@ -153,7 +153,9 @@ class Ledger:
                 self._others.fill(event.queue, event.rows)
             case Drop():
                 self._others.drop(event.queue)
-            case Take() | Extend():
+            case Extend():
+                self._extending(event)
+            case Take():
                 pass
         if isinstance(event, Transact) or event.op not in self._bundles:
             self._tried[event.op] = (event, self._clock)
@@ -307,6 +309,15 @@ class Ledger:
                 book.ended(message, version, is_settle=is_settle)
             else:
                 book.not_ended(message, version, code, event.at_ms, is_settle=is_settle)
+
+    def _extending(self, attempt: Extend) -> None:
+        """It may come about without an answer, and it may make a lease shorter."""
+        book = self.books[attempt.queue]
+        for seq, _ in attempt.calls:
+            message = book.placed.get(seq)
+            if message is not None:
+                until_ms = attempt.at_ms + attempt.lease_ms
+                message.until_ms = min(message.until_ms, until_ms)
 
     def _extended(self, attempt: Extend, event: Ended) -> None:
         book = self.books[attempt.queue]

@@ -215,6 +215,14 @@ GOOD: dict[str, History] = {
         Take(4, "plain", 1_950, 500),
         Took(4, 2, 1_960, [(1, 11, 2)], ["s"]),
     ],
+    "extended to an earlier end, and nobody was told": [
+        *LEASED,
+        Extend(3, "plain", [(1, 1)], 1_200, 50),
+        CRASH,
+        look("plain", [(1, 11)], published=1),
+        Take(4, "plain", 1_260, 500),
+        Took(4, 2, 1_270, [(1, 11, 2)], ["s"]),
+    ],
     "purged, or not": [
         Send(1, "archive", [11, 12]),
         Sent(1, 1, 2),
