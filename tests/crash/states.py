@@ -45,6 +45,9 @@ OPERATIONS = 1_000
 OPERATIONS_AFTER = 40
 """Attempts of a program that opens a rebuilt state."""
 
+STATES_PER_RECORDING = 100
+"""More would last so long that leases are forgotten by age, which the ledger does not know of."""
+
 KILLED_PER_STATES = 20
 """For so many states there is one moment at which the process is killed and another recorded."""
 
@@ -99,14 +102,21 @@ class Explorer:
         self.report = Report()
 
     def explore(self, states: int) -> Report:
-        """Record the program, and try so many states."""
-        model, ledger = DiskModel(os.fspath(self._root)), Ledger(QUEUES)
-        duty = Duty(0, self._seed, [], [], [], [], {}, operations=OPERATIONS)
-        moments = self._record(duty)
-        killed = max(1, states // KILLED_PER_STATES)
-        after_kill = killed * STATES_AFTER_KILL
-        self._try(moments, model, ledger, max(1, states - after_kill), killed)
+        """Try so many states, from as many recordings as it takes."""
+        while self.report.states < states:
+            self._explore(min(states - self.report.states, STATES_PER_RECORDING))
         return self.report
+
+    def _explore(self, states: int) -> None:
+        """Record the program, and try so many states."""
+        shutil.rmtree(self._root)
+        self._root.mkdir()
+        model, ledger = DiskModel(os.fspath(self._root)), Ledger(QUEUES)
+        seed = self._seed + self.report.states
+        duty = Duty(0, seed, [], [], [], [], {}, operations=OPERATIONS)
+        moments = self._record(duty)
+        killed = states // KILLED_PER_STATES
+        self._try(moments, model, ledger, states - killed * STATES_AFTER_KILL, killed)
 
     def _record(self, duty: Duty) -> list[Moment]:
         command = [sys.executable, "-m", "tests.crash.program", os.fspath(self._root)]
@@ -140,21 +150,20 @@ class Explorer:
                 label = f"call {place // 2}, {_shown(moment)}; {kind}, {model.pending()} pending"
                 self.report.choices[kind] += 1
                 self._check(model.state(choice), copy.deepcopy(ledger), label)
-            if place in kills:
+            for _ in range(kills[place]):
                 killed_at.append((copy.deepcopy(model), copy.deepcopy(ledger)))
         for model_then, ledger_then in killed_at:
             self._kill(model_then, ledger_then)
 
-    def _kills(self, groups: dict[str, list[int]], killed: int) -> set[int]:
+    def _kills(self, groups: dict[str, list[int]], killed: int) -> Counter[int]:
         """Where something was written and not synced; a record of the log is the first choice."""
         writing = ("after write", "after pwrite", "after rename")
         unsynced = {name: places for name, places in groups.items() if name.startswith(writing)}
         records = {name: places for name, places in unsynced.items() if name.endswith(RECORDS)}
         half = killed - killed // 2
-        return {
-            *_sample(records, half, self._chance),
-            *_sample(unsynced, killed // 2, self._chance),
-        }
+        kills = Counter(_sample(records, half, self._chance))
+        kills.update(_sample(unsynced, killed // 2, self._chance))
+        return kills
 
     def _kill(self, model: DiskModel, ledger: Ledger) -> None:
         """The process is killed here; another one opens the folder, and then the power goes."""
