@@ -217,6 +217,7 @@ class Host:
         desk = Desk(self.view, Millis(self._now_ms()))
         answers: list[tuple[Request, Result]] = []
         needs_commit = False
+        is_alone = len(requests) == 1
         self._fetch_keys(requests)
         while requests:
             if requests[0].is_plain and self._publish_plain(desk, requests, answers):
@@ -236,7 +237,7 @@ class Host:
                 continue
             answers.append((request, result))
         self._serve_waiters(desk, answers)
-        self._finish(desk, answers)
+        self._finish(desk, answers, is_alone=is_alone)
         return not needs_commit
 
     def _publish_plain(
@@ -301,7 +302,7 @@ class Host:
                 return result
             learn(draft, result, self._store)
 
-    def _finish(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
+    def _finish(self, desk: Desk, answers: list[tuple[Request, Result]], *, is_alone: bool) -> None:
         drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
         for draft in desk.drafts.values():
             draft.view.facts.clear()
@@ -323,9 +324,9 @@ class Host:
         self._ahead_bytes += size
         self._answers_in_flight += len(answers)
         self._flight.append(_Flight(entry.index, size, answers))
-        alone = len(answers) <= 1 and not self._inbox
         try:
-            journal.append(entry, alone=alone, reserve=reserve)
+            # Alone with those who waited for it: then a thread would only add its own delay.
+            journal.append(entry, alone=is_alone and not self._inbox, reserve=reserve)
         except Fatal as error:
             self._failed(error)
         except MillraceError as error:
