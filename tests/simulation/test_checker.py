@@ -494,6 +494,17 @@ def test_an_open_purge_ends_nothing_that_was_published_after_its_engine_had_ende
     ]
 
 
+def test_an_open_purge_may_have_ended_what_only_a_later_repeat_was_answered_for() -> None:
+    told = Told()
+    row = told.row()
+    told.open(Publish(shard=SHARD, rows=(row,), producer="p", sequence=1))
+    told.open(Purge(shard=SHARD))
+    told.engine_ended()
+    told.ok(Publish(shard=SHARD, rows=(row,), producer="p", sequence=1, first=1))
+    told.ok(read(5, 0, 1))
+    assert check(told) == []
+
+
 def test_a_lease_ends_at_its_deadline_or_when_it_is_given_back() -> None:
     told = Told()
     [row] = told.publish(1)

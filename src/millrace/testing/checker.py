@@ -178,6 +178,7 @@ def check_loss(history: History) -> Violations:
     settled = {(call.shard, call.seq) for call in history.of(Settle) if call.may_be_done}
     dropped = {drop.shard for drop in history.of(Drop) if drop.may_be_done}
     known = revisions(history)
+    asked = history.first_asked()
     for call in history.of(Publish):
         shard = history.shards[call.shard]
         if not call.is_ok or call.first is None or call.shard in dropped:
@@ -188,7 +189,7 @@ def check_loss(history: History) -> Violations:
         for seq, row in enumerate(call.rows, call.first):
             if (
                 seq in shard.live
-                or is_purged(history, call.shard, seq, call.number)
+                or is_purged(history, call.shard, seq, asked[call.shard, row.tag])
                 or row.body is None
                 or ((call.shard, seq) in settled and shard.retention == "work")
                 or (row.key and _is_superseded(known[call.shard, row.key], seq))

@@ -226,6 +226,14 @@ class History:
         self.say(f"{call.actor}: {call.number} → {call.outcome.value} {_told(call)}")
         call.ended = call.latest = self.step
 
+    def first_asked(self) -> dict[tuple[int, str], int]:
+        """When each message, by shard and tag, was first sent: a repeat may be answered for it."""
+        found: dict[tuple[int, str], int] = {}
+        for call in self.of(Publish):
+            for row in call.rows:
+                found.setdefault((call.shard, row.tag), call.number)
+        return found
+
     def of(self, kind: type[C]) -> list[C]:
         """The calls of one kind."""
         return cast("list[C]", self._kinds.get(kind, []))

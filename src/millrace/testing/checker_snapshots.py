@@ -71,6 +71,7 @@ class _Facts:
 
     def __init__(self, history: History) -> None:
         self._history = history
+        self._asked = history.first_asked()
         self._rows: dict[int, dict[int, tuple[Publish, int]]] = defaultdict(dict)
         self._keys: dict[tuple[int, bytes], list[int | None]] = defaultdict(list)
         self._spans: dict[int, list[tuple[int, int, Publish]]] = defaultdict(list)
@@ -144,10 +145,11 @@ class _Facts:
             others = self._keys.get((read.shard, row.key), [])
             if any(other is None or seq < other <= read.boundary for other in others):
                 return True
+        asked = self._asked[read.shard, row.tag]
         end = read.ended if read.ended is not None else 1 << 62
         reasons = [
             *(settle for settle in self._settles[read.shard, seq] if self._hides(read, settle)),
-            *(purge for purge in self._history.of(Purge) if _may_purge(purge, seq, call)),
+            *(purge for purge in self._history.of(Purge) if _may_purge(purge, seq, asked)),
             *self._history.of(Drop),
         ]
         return any(
@@ -161,10 +163,10 @@ class _Facts:
         return not read.retain or settle.number < read.opened
 
 
-def _may_purge(purge: Purge, seq: int, publish: Publish) -> bool:
+def _may_purge(purge: Purge, seq: int, asked: int) -> bool:
     if purge.is_ok:
         return purge.upto >= seq
-    return purge.latest is None or purge.latest > publish.number
+    return purge.latest is None or purge.latest > asked
 
 
 def _seqs_of_tags(history: History) -> dict[tuple[int, str], int]:
