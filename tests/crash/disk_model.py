@@ -149,9 +149,12 @@ class DiskModel:
         """By call: what it changes, or what it covers if it is a sync."""
 
     def forget_process(self) -> None:
-        """The process has ended: its descriptors are closed, and what it had begun may be there."""
+        """The process has ended, and so have its calls: the next sync covers what they did."""
         self._descriptors.clear()
         self._in_flight.clear()
+        for _, node in self._walk():
+            for change in (*node.pending, *node.changes):
+                change.is_done = True
 
     # --- Calls -----------------------------------------------------------------------------------
 
@@ -229,6 +232,10 @@ class DiskModel:
             opened.place = write.offset + call.result
         if opened.is_synced:
             opened.node.settle(changes)
+            # What was written there before has been overwritten, and cannot come back.
+            opened.node.pending = [
+                part for one in opened.node.pending for part in _without(one, write)
+            ]
 
     def _open(self, call: Call) -> None:
         path = self._below(call.strings[0])
@@ -426,6 +433,19 @@ def chooser(chance: random.Random) -> tuple[str, Chooser]:
 _WRITING = ("write", "writev", "pwrite64", "pwritev", "pwritev2")
 _CHANGING = (*_WRITING, "ftruncate", "fallocate", "fsync", "fdatasync")
 _UNKNOWN = ("sync_file_range", "msync", "copy_file_range", "sendfile", "dup", "dup2", "dup3")
+
+
+def _without(one: Write | Resize, newer: Write) -> list[Write | Resize]:
+    """What is left of a pending change where a newer write is on the disk."""
+    if isinstance(one, Resize):
+        return [one]
+    begin, end = newer.offset, newer.offset + len(newer.data)
+    if one.offset >= end or one.offset + len(one.data) <= begin:
+        return [one]
+    before = one.data[: max(begin - one.offset, 0)]
+    after = one.data[max(end - one.offset, 0) :]
+    parts = [Write(one.offset, before, one.is_done), Write(end, after, one.is_done)]
+    return [part for part in parts if part.data]
 
 
 def _number(text: str) -> int:

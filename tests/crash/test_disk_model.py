@@ -68,6 +68,26 @@ def test_a_synced_descriptor_covers_its_own_writes_alone() -> None:
     assert states(model) == ({"file": b"x"}, {"file": b"x\0abc"})
 
 
+def test_what_a_synced_descriptor_overwrote_does_not_come_back() -> None:
+    named = [CREATE, OPEN_FOLDER, SYNC_FOLDER]
+    reopen = line("7 openat(AT_FDCWD, %, O_WRONLY|O_DSYNC|O_CLOEXEC) = 5", b"/data/file")
+    model = taken(*named, WRITE, reopen, line("7 pwrite64(5, %, 1, 3) = 1", b"x"))
+    assert states(model) == ({"file": b"\0\0\0x"}, {"file": b"\0\0axc"})
+
+
+def test_what_a_killed_process_was_writing_is_covered_by_the_next_sync() -> None:
+    named = [CREATE, OPEN_FOLDER, SYNC_FOLDER]
+    model = taken(*named, line("7 pwrite64(3, %, 3, 2 <unfinished ...>", b"abc"))
+    model.forget_process()
+    reopen = line("8 openat(AT_FDCWD, %, O_RDWR) = 3", b"/data/file")
+    for moment in moments(iter([reopen, line("8 pwrite64(3, %, 1, 3) = 1", b"x")])):
+        model.take(moment)
+    assert states(model) == ({"file": b""}, {"file": b"\0\0axc"})
+    for moment in moments(iter(["8 fdatasync(3) = 0"])):
+        model.take(moment)
+    assert states(model) == ({"file": b"\0\0axc"}, {"file": b"\0\0axc"})
+
+
 def test_vectors_and_places() -> None:
     lines = [
         CREATE,

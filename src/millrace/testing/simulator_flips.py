@@ -83,7 +83,7 @@ def _open(machine: Machine, disk: SimDisk, chance: random.Random) -> tuple[str, 
     )
 
     async def look() -> list[str]:
-        node = await Node.open(ports, machine.plan.settings)
+        node = await Node.open(ports, machine.settings)
         found = [*ledger.compare(node.store), *ledger.violations]
         await Millrace(EmbeddedEngine(node)).close()
         return found

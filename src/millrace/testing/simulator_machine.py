@@ -41,6 +41,8 @@ class Fault(Enum):
     INTERLEAVE = "interleave"
     """Lanes are interrupted between two effects."""
     FLIP = "flip"
+    SETTINGS = "other settings"
+    """Each life has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,7 @@ def draw_plan(seed: int) -> Plan:
     faults = frozenset(
         fault for fault in Fault if chance.random() < (0.8 if fault is Fault.CRASH else 0.5)
     )
-    settings = Settings(
-        segment_bytes=chance.choice([192, 256, 512]) * 1024,
-        log_segments_max=chance.randint(8, 14),
-        log_segments_unsealed=chance.randint(1, 3),
-        checkpoint_seconds=chance.choice([0.02, 0.2, 1.0]),
-        checkpoint_log_bytes=chance.choice([16, 64, 512]) * 1024,
-        switch_interval_seconds=None,
-    )
+    settings = draw_settings(chance)
     slow = Fault.SLOW in faults
     pace = Pace(
         usual=chance.choice([0.0, 0.0005, 0.005]),
@@ -80,11 +75,25 @@ def draw_plan(seed: int) -> Plan:
     return Plan(faults, settings, pace, chance.choice([60, 300, 1000]))
 
 
+def draw_settings(chance: random.Random) -> Settings:
+    """Small segments and short intervals, so that everything happens all the time."""
+    return Settings(
+        segment_bytes=chance.choice([192, 256, 512]) * 1024,
+        log_segments_max=chance.randint(8, 14),
+        log_segments_unsealed=chance.randint(1, 3),
+        checkpoint_seconds=chance.choice([0.02, 0.2, 1.0]),
+        checkpoint_log_bytes=chance.choice([16, 64, 512]) * 1024,
+        switch_interval_seconds=None,
+    )
+
+
 class Machine:
     """One machine through all lives of its process."""
 
     def __init__(self, seed: int, plan: Plan, history: History) -> None:
         self.plan = plan
+        self.settings = plan.settings
+        """Of the present life."""
         self.history = history
         self.clock = SimClock()
         self.ledger = Ledger(LOCAL)
@@ -102,6 +111,7 @@ class Machine:
         self._chance = random.Random(f"{seed}/machine")
         self._lanes = random.Random(f"{seed}/lanes")
         self._bytes = random.Random(f"{seed}/bytes")
+        self._settings = random.Random(f"{seed}/settings")
         self._steps = Steps()
         self._crash_at: int | None = None
         self._fail_at: dict[int, Fault] = {}
@@ -114,6 +124,8 @@ class Machine:
         self.loop = loop
         self.is_over = self.has_failed = False
         self.disk.hook = self._hook
+        if self.plan.has(Fault.SETTINGS):
+            self.settings = draw_settings(self._settings)
         self._draw_faults(is_calm=is_calm)
         return Ports(
             disk=LedgerDisk(self.disk, self.ledger),

@@ -93,7 +93,7 @@ async def _empty(run: Run, session: Session) -> None:
 def check_space(run: Run, node: Node) -> list[str]:
     """I11: nothing is wanted any more, so that next to nothing may be left on the disk."""
     found: list[str] = []
-    settings = run.plan.settings
+    settings = run.machine.settings
     segments = len(node.log.segments())
     if segments > settings.log_segments_unsealed + 2:
         found.append(f"I11: {segments} segments of the log are in use, and nothing is in them")

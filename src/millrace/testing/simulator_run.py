@@ -13,6 +13,7 @@ import gc
 import random
 from dataclasses import dataclass
 
+from millrace import limits
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.errors import Fatal, Full, InUse, MillraceError
@@ -64,6 +65,8 @@ class Run:
         self.world = World(seed, self.history, self.machine.clock, steps)
         self.clients = make_clients(self.world)
         self.events = 0
+        self._segments_max = 0
+        self._is_peace = False
         self.violations: list[str] = []
         self._chance = random.Random(f"{seed}/run")
         self._flips = random.Random(f"{seed}/flips")
@@ -98,8 +101,10 @@ class Run:
             if self.world.steps_left <= 0 or self.violations:
                 break
             self._life(is_calm=False)
-        if not self.violations:
-            self._life(is_calm=True)
+        # With other settings than before, a full disk may have to be given room before it opens.
+        for _ in range(2):
+            if not self.violations and not self._is_peace:
+                self._life(is_calm=True)
         if not self.violations:
             self.violations += check(self.history)
 
@@ -141,7 +146,8 @@ class Run:
 
     async def _live(self, loop: SimLoop, *, is_calm: bool) -> None:
         ports = self.machine.begin(loop, is_calm=is_calm)
-        node = await Node.open(ports, self.plan.settings)
+        self._segments_max = max(self._segments_max, self.machine.settings.log_segments_max) + 1
+        node = await Node.open(ports, self.machine.settings)
         self.history.say(f"opened: entry {node.store.applied(LOCAL)}")
         self.violations += self.machine.ledger.compare(node.store)
         await self._intrude(ports)
@@ -152,8 +158,9 @@ class Run:
         if is_calm:
             self.machine.empty_disk()
             await make_peace(self, node, session)
+            self._is_peace = True
         else:
-            await self._let_loose(session)
+            await self._let_loose(node, session)
         self.history.say("closing")
         try:
             await millrace.close()
@@ -165,18 +172,18 @@ class Run:
     async def _intrude(self, ports: Ports) -> None:
         """A second process must not get in."""
         try:
-            await Node.open(ports, self.plan.settings)
+            await Node.open(ports, self.machine.settings)
         except InUse:
             return
         self._blame("a folder that is in use was opened a second time")
 
-    async def _let_loose(self, session: Session) -> None:
+    async def _let_loose(self, node: Node, session: Session) -> None:
         """Let the clients do as they like until this life is over."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         session.on_failure = over.set
         timer = loop.call_later(self._chance.uniform(0.5, LIFE_SECONDS_MAX), over.set)
-        weather = loop.create_task(self._weather())
+        weather = loop.create_task(self._weather(node))
         tasks = [loop.create_task(self._guard(client, session, over)) for client in self.clients]
         await over.wait()
         timer.cancel()
@@ -199,11 +206,12 @@ class Run:
                 over.set()
         work.result()
 
-    async def _weather(self) -> None:
+    async def _weather(self, node: Node) -> None:
         """What happens to a machine that nobody asked for."""
         machine, chance = self.machine, self._chance
         while True:
             await asyncio.sleep(chance.expovariate(1 / 1.0))
+            self._check_bounds(node)
             if self.plan.has(Fault.CLOCK) and chance.random() < 0.4:
                 delta = chance.choice([-86_400_000, -60_000, -500, 500, 5_000, 60_000, 3_700_000])
                 machine.clock.jump(delta)
@@ -215,6 +223,15 @@ class Run:
                 await asyncio.sleep(chance.expovariate(1 / 2.0))
                 machine.empty_disk()
                 self.history.say("the disk has room again")
+
+    def _check_bounds(self, node: Node) -> None:
+        """I11: the log has as many segments as it may, and one for each open that found none."""
+        segments, most = len(node.log.segments()), self._segments_max
+        if segments > most:
+            self._blame(f"I11: the log has {segments} segments in use, and may have {most}")
+        held = node.log.statistics().held_bytes
+        if held > limits.HELD_BYTES_MAX:
+            self._blame(f"I11: {held} bytes of segments are held")
 
 
 def make_clients(world: World) -> list[Client]:

@@ -19,7 +19,15 @@ from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.model import Headers, Message, ShardId
 from millrace.errors import Fatal, MillraceError, Retry
-from millrace.testing.checker_history import Call, History, Seen, Sent, Shard
+from millrace.testing.checker_history import (
+    Call,
+    History,
+    Release,
+    Seen,
+    Sent,
+    Settle,
+    Shard,
+)
 from millrace.testing.clock import SimClock
 
 T = TypeVar("T")
@@ -41,6 +49,9 @@ CHURN = "churn"
 """The queue that is deleted and made again all the time."""
 
 KEEP_DELETES_SECONDS = 2.0
+
+SETTLE_SECONDS_MAX = 20.0
+"""What settling may take on a slow machine; a full disk must not hold it up."""
 
 KEYS = [f"k{number}".encode() for number in range(8)]
 
@@ -170,6 +181,7 @@ class Client:
     ) -> list[T | None]:
         """Make calls that are answered together."""
         self.world.steps_left -= 1
+        began = self.world.clock.seconds
         for call in calls:
             call.actor = self.name
             self.history.begin(call)
@@ -192,6 +204,9 @@ class Client:
         for call in calls:
             if not call.error:
                 self.history.done(call)
+        took = self.world.clock.seconds - began
+        if took > SETTLE_SECONDS_MAX and isinstance(calls[0], Settle | Release):
+            self.blame(f"liveness: call {calls[0].number} took {took:.1f} s")
         return [result]
 
     async def _impatiently(self, work: Awaitable[T]) -> T:
