@@ -12,7 +12,7 @@ from millrace import Message, Millrace, Settings
 from millrace.client.engine import EmbeddedEngine
 from millrace.node import Node, real_ports
 
-SETTINGS = Settings(segment_bytes=1 << 18, log_segments_unsealed=100)
+SETTINGS = Settings(segment_bytes=1 << 18, log_segments_max=100, log_segments_unsealed=90)
 """Sealing happens when the test says so."""
 
 BODY = b"\x1b[31mred\x00" + bytes(500)

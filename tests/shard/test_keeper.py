@@ -229,3 +229,23 @@ def test_one_stuck_message_does_not_keep_the_log() -> None:
         await m.close()
 
     machine.live(life())
+
+
+def test_segments_of_another_size_do_not_bring_the_log_to_a_stop() -> None:
+    """They cannot serve again: new ones are made in their place as soon as the log may have them.
+
+    Found by seed 76 of the simulator, when each life had settings of its own.
+    """
+    machine = Machine(replace(AMPLE, log_segments_max=9, log_segments_unsealed=5))
+
+    async def publish(rounds: int) -> int:
+        _, m = await machine.open()
+        queue = await m.queue("orders")
+        for _ in range(rounds):
+            for body in BODIES:
+                await asyncio.wait_for(queue.publish(body), 60)
+        return len(await queue.peek(10_000))
+
+    assert machine.live(publish(2)) == 2 * len(BODIES)
+    machine.settings = replace(TIGHT, segment_bytes=256 * 1024, log_segments_max=6)
+    assert machine.live(publish(8)) == 10 * len(BODIES)

@@ -167,7 +167,10 @@ class Keeper:
         self._checkpoint_mark = reached if frozen.mark == mark else frozen.mark
         self._checkpoint_at = self._loop.time()
         needed = self._store.needed_from()
-        await self._lane.submit(lambda: self._log.release_before(needed))
+        if await self._lane.submit(lambda: self._log.release_before(needed)):
+            # A log that had all the segments it may have has room for new ones in the place of
+            # those that cannot serve again.
+            self._unprepared = True
 
     async def _move_suffixes(self) -> None:
         """Append again what is not committed and lies where the log is to be recycled (L7)."""
