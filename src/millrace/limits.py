@@ -37,6 +37,9 @@ TRANSACTION_PARTS_MAX = 1_000
 PEEK_MESSAGES_MAX = 10_000
 """Messages that one peek reads."""
 
+PEEK_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that one peek reads, unless its first message has more: bodies are copied into memory."""
+
 # --- What a shard remembers ------------------------------------------------------------------
 
 IN_FLIGHT_MAX = 1_000_000

@@ -14,7 +14,8 @@ from typing import Protocol, TypeVar, cast
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace.client.message import rows_of
+from millrace import limits
+from millrace.client.message import fitting, rows_of
 from millrace.client.reading import Batches
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Command, Transaction
@@ -75,7 +76,11 @@ class Engine(Protocol):
         ...
 
     async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
-        """The first `count` visible rows within (after, upto], as of now."""
+        """The first `count` visible rows within (after, upto], as of now.
+
+        It ends early before the row with which they would have more than `PEEK_BYTES_MAX` bytes;
+        the first one is always read.
+        """
         ...
 
     async def cells(self, shard: ShardId, kind: Kind) -> dict[str, Cell]:
@@ -104,6 +109,10 @@ class Engine(Protocol):
 
     async def seq_at(self, shard: ShardId, time_ms: int) -> int:
         """The first seq that is not older than `time_ms`."""
+        ...
+
+    def now_ms(self) -> int:
+        """The time by which deadlines are judged, as far as it is known here."""
         ...
 
     def history(self, shard: ShardId) -> History:
@@ -162,7 +171,9 @@ class EmbeddedEngine:
         hosts = {self._node.host_of(shard) for shard, _ in command.parts}
         if len(hosts) > 1:
             raise AcrossGroups(
-                "the queues of a transaction must be in one commit group; make one beside the other"
+                "the queues of a transaction must be in one commit group; split it: publish with a "
+                "producer and number first, which may be repeated, and settle after that",
+                field="parts",
             )
         if not hosts:
             return ()
@@ -197,15 +208,21 @@ class EmbeddedEngine:
         intervals = self._meta(shard).intervals
         if reader.pin is not None and all(reader.pin != interval.pin for interval in intervals):
             raise SnapshotExpired(
-                "the snapshot is no longer pinned: its time is over, or it was let go; take another"
+                "the snapshot is no longer pinned: its time is over, or it was let go; take "
+                "another",
+                field="snapshot",
             )
 
     async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
         last = self._meta(shard).last_seq
         found: list[Row] = []
+        room = limits.PEEK_BYTES_MAX
         for batch in self._scan(shard, after, last if upto is None else min(upto, last), Reader()):
-            found += rows_of(batch.slice(0, count - len(found)))
-            if len(found) >= count:
+            wanted = batch.slice(0, count - len(found))
+            part = wanted.slice(0, fitting(wanted, room) or (0 if found else 1))
+            found += rows_of(part)
+            room -= part.nbytes
+            if len(found) >= count or part.num_rows < batch.num_rows:
                 break
         return found
 
@@ -255,6 +272,9 @@ class EmbeddedEngine:
     async def seq_at(self, shard: ShardId, time_ms: int) -> int:
         self._meta(shard)
         return self._node.store.seq_at(shard, time_ms)
+
+    def now_ms(self) -> int:
+        return self._node.now_ms()
 
     def history(self, shard: ShardId) -> History:
         return History(self._meta(shard).history)

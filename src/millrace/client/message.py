@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,13 @@ def make_block(rows: Rows) -> Block:
             for row in rows
         ]
     return check.rows(rows)
+
+
+def fitting(batch: pa.RecordBatch, size: int) -> int:
+    """How many of the first rows have up to `size` bytes together; no body is looked at."""
+    if batch.nbytes <= size:
+        return batch.num_rows
+    return bisect_right(range(batch.num_rows), size, key=lambda at: batch.slice(0, at + 1).nbytes)
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

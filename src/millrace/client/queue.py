@@ -271,7 +271,11 @@ class Queue:
     # --- Look ---------------------------------------------------------------------------------
 
     async def peek(self, count: int = 10, *, after: int = 0) -> list[Row]:
-        """The first messages after a seq that are there, leased or not; nothing is leased."""
+        """The first messages after a seq that are there, leased or not; nothing is leased.
+
+        There may be fewer than `count` although more are there: one call reads up to 64 MiB
+        (`limits.PEEK_BYTES_MAX`), but always the first one. Go on after the last one's seq.
+        """
         count = check.count(count, "count", limits.PEEK_MESSAGES_MAX)
         return await self._engine.peek(self._shard, check.seq(after, "after", least=0), None, count)
 

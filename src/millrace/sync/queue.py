@@ -188,7 +188,11 @@ class Queue:
         return self._portal.run(self._twin.extend(twins(leases), seconds))
 
     def peek(self, count: int = 10, *, after: int = 0) -> list[Row]:
-        """The first messages after a seq that are there, leased or not; nothing is leased."""
+        """The first messages after a seq that are there, leased or not; nothing is leased.
+
+        There may be fewer than `count` although more are there: one call reads up to 64 MiB
+        (`limits.PEEK_BYTES_MAX`), but always the first one. Go on after the last one's seq.
+        """
         return self._portal.run(self._twin.peek(count, after=after))
 
     def get(self, seq: int) -> Row | None:
