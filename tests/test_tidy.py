@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from millrace import errors
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "millrace"
 
@@ -119,6 +121,24 @@ def test_every_limit_has_its_reason() -> None:
             if not documented:
                 bare.append(f"{shown(path)}:{node.lineno}: {ast.unparse(node)}")
     assert not bare, f"say beside it why it has this value: {bare}"
+
+
+def test_refusals_name_their_field() -> None:
+    refusals = {
+        found.__name__
+        for found in vars(errors).values()
+        if isinstance(found, type) and issubclass(found, errors.Refused)
+    } - {"Refused", "OutOfOrder"}
+    # The one is not used for what a program asks, the other sets its own.
+    offences = [
+        f"{shown(path)}:{node.lineno}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and (getattr(node.func, "id", None) or getattr(node.func, "attr", None)) in refusals
+        and not any(keyword.arg == "field" for keyword in node.keywords)
+    ]
+    assert not offences, offences
 
 
 def test_no_path_of_one_machine() -> None:

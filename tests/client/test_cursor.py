@@ -208,6 +208,29 @@ async def test_a_cursor_that_is_there_keeps_its_place(m: Millrace) -> None:
 
 
 @embedded
+async def test_a_snapshot_from_before_a_reset_moves_nothing(m: Millrace) -> None:
+    queue = await filled(m, 5)
+    cursor = await queue.cursor("report")
+    old = await cursor.next()
+    assert old is not None
+    await cursor.reset("beginning")
+    with pytest.raises(errors.NotFound, match="made anew") as caught:
+        await old.commit()
+    assert caught.value.field == "name"
+    t = m.transaction()
+    t.commit(old)
+    with pytest.raises(errors.NotFound):
+        async with t:
+            pass
+    assert cursor.position.seq == 0
+    new = await cursor.next()
+    assert new is not None
+    assert len(await bodies(new)) == 5
+    await new.commit()
+    assert cursor.position.seq == 5
+
+
+@embedded
 async def test_reset_begins_anew(m: Millrace) -> None:
     queue = await filled(m, 5)
     cursor = await queue.cursor("report")

@@ -41,12 +41,19 @@ class Snapshot:
     """
 
     def __init__(
-        self, engine: Engine, shard: ShardId, ref: SnapshotRef, cursor: Cursor | None = None
+        self,
+        engine: Engine,
+        shard: ShardId,
+        ref: SnapshotRef,
+        cursor: Cursor | None = None,
+        cursor_id: int = 0,
     ) -> None:
         self._engine = engine
         self._shard = shard
         self._ref = ref
         self._cursor = cursor
+        self._cursor_id = cursor_id
+        """As it was when this was asked for: a cursor that was reset since is not moved by it."""
 
     @property
     def after(self) -> int:
@@ -100,6 +107,7 @@ class Snapshot:
         Raises:
             Invalid: `seq` lies outside the snapshot, or there is no cursor.
             Stale: the cursor stands further on already.
+            NotFound: the cursor was deleted or reset since the snapshot was taken.
             SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
         """
         shard, command, note = commit_part(self, seq)
@@ -192,14 +200,15 @@ class Cursor:
         """
         wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
         pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
-        command = NextSnapshot(self._name, self._cell.id, self._read, pin_ms, self._history)
+        cursor_id = self._cell.id
+        command = NextSnapshot(self._name, cursor_id, self._read, pin_ms, self._history)
         ref: SnapshotRef | None = await self._engine.ask(
             self._shard, command, SnapshotRef, wait_ms=wait_ms
         )
         if ref is None:
             return None
         self._read, self._history = ref.boundary, ref.history
-        return Snapshot(self._engine, self._shard, ref, self)
+        return Snapshot(self._engine, self._shard, ref, self, cursor_id)
 
     def __aiter__(self) -> Cursor:
         return self
@@ -245,7 +254,7 @@ def commit_part(
         if isinstance(answer, CursorCell):
             cursor._cell = answer
 
-    return snapshot._shard, CommitCursor(cursor._name, cursor._cell.id, position), note
+    return snapshot._shard, CommitCursor(cursor._name, snapshot._cursor_id, position), note
 
 
 def unpin_part(snapshot: Snapshot) -> tuple[ShardId, Unpin]:

@@ -147,7 +147,8 @@ class EmbeddedEngine:
     async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
         if asyncio.get_running_loop() is not self._loop:
             raise Invalid(
-                f"{self.where} was opened on another event loop; use it there, or millrace.sync"
+                f"{self.where} was opened on another event loop; use it there, or millrace.sync",
+                field="loop",
             )
         until = self._node.now_ms() + wait_ms if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until_ms=until)

@@ -67,7 +67,9 @@ class Portal:
                 # The thread did not come along, and two processes must not write one log.
                 raise Closed("the engine belongs to the process that this one was forked from")
             if threading.get_ident() == self._thread.ident:
-                raise Invalid("blocking calls cannot be made on the engine's own thread")
+                raise Invalid(
+                    "blocking calls cannot be made on the engine's own thread", field="thread"
+                )
             with self._lock:
                 if self._closed:
                     raise Closed("the engine was closed; open it again")

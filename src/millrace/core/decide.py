@@ -362,7 +362,7 @@ def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refu
         return QueueRef(shards, made=False)
     counts = catalog.view.catalog
     if counts is None:
-        return NotFound("the catalog was never begun")
+        return NotFound("the catalog was never begun", field="catalog")
     shard = ShardId(counts.shard + 1)
     catalog.put_catalog(CatalogCell(shard, counts.secret))
     catalog.put_queue(key, QueueCell((shard,)))

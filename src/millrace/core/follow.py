@@ -115,10 +115,14 @@ def _find(view: View, name: str, cursor: int | None = None) -> CursorCell | Refu
     if cell is None:
         return NotFound(f"there is no cursor {name!r}", field="name")
     if cursor is not None and cell.id != cursor:
-        return NotFound(f"cursor {name!r} was deleted and made anew since it was opened")
+        return NotFound(
+            f"cursor {name!r} was deleted or reset, and made anew, since it was opened",
+            field="name",
+        )
     if cell.dropped:
         return CursorExpired(
-            f"cursor {name!r} retained rows for longer than allowed and was dropped; reset it"
+            f"cursor {name!r} retained rows for longer than allowed and was dropped; reset it",
+            field="name",
         )
     return cell
 
@@ -150,6 +154,7 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
         return CursorExpired(
             f"cursor {command.name!r} stands at {read}, behind rows that are gone "
             f"(up to {floor}); reset it to start over",
+            field="name",
             limit=floor,
         )
     if view.last_seq <= after:
@@ -186,6 +191,7 @@ def _go_on(view: View, command: NextSnapshot, position: Position) -> Position | 
             return CursorExpired(
                 f"cursor {command.name!r} has read up to {seq} in a history that the queue shares "
                 f"up to {shared or 0}; undo what came after that, and reset it",
+                field="name",
                 limit=shared or 0,
             )
     back = resume(view.takeovers, view.history, view.last_seq, 0, position)
@@ -220,7 +226,8 @@ def check_commit(draft: Draft, command: CommitCursor) -> Refused | None:
         pin = view.pins.get(cell.pin)
         if pin is None or pin.boundary != new.snapshot_end:
             return SnapshotExpired(
-                "the snapshot's pin was dropped; read on in a new one, and commit that"
+                "the snapshot's pin was dropped; read on in a new one, and commit that",
+                field="position",
             )
     return None
 

@@ -65,7 +65,9 @@ def check_deletes(view: View, rows: Rows) -> Refused | None:
     if not deletes:
         return None
     if not view.spec.keyed:
-        return Invalid("a message without a body deletes its key: the queue is not keyed")
+        return Invalid(
+            "a message without a body deletes its key: the queue is not keyed", field="body"
+        )
     keys = key_list(rows)
     if any(keys[at] is None for at in deletes):
         return Invalid("a message without a body deletes its key: it needs one", field="key")

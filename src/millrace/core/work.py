@@ -192,12 +192,15 @@ def judge(draft: Draft, command: Settle | Release | Extend) -> Outcome:
     view, seqs = draft.view, command.seqs
     lease = view.leases.get(command.lease)
     if lease is None:
-        error = Gone("the lease is no longer remembered; whether it was settled cannot be known")
+        error = Gone(
+            "the lease is no longer remembered; whether it was settled cannot be known",
+            field="receipt",
+        )
         return Outcome(BitMap64(), dict.fromkeys(seqs, error))
     if command.history != view.history:
         shared = shared_index(view.takeovers, command.history, view.history, view.index)
         if shared is None or lease.index > shared:
-            error = Gone("the receipt is of a history that was replaced")
+            error = Gone("the receipt is of a history that was replaced", field="receipt")
             return Outcome(BitMap64(), dict.fromkeys(seqs, error))
     if seqs.issubset(lease.open):
         return Outcome(seqs, {})

@@ -77,6 +77,7 @@ class Snapshot:
         Raises:
             Invalid: `seq` lies outside the snapshot, or there is no cursor.
             Stale: the cursor stands further on already.
+            NotFound: the cursor was deleted or reset since the snapshot was taken.
             SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
         """
         self._portal.run(self._twin.commit(seq))
