@@ -15,6 +15,7 @@ from bench.publish import BATCH, IN_FLIGHT, spread
 from bench.report import Result, Usage, at_least, at_most, median
 from bench.scratch import engine, node_of, scratch, settle_down
 from bench.work import CALL, WORKERS, drain
+from millrace.client.millrace import Millrace
 from millrace.core.model import Message
 from millrace.settings import Settings
 
@@ -123,17 +124,19 @@ async def backlog(total: int = STORE) -> list[Result]:
                 await spread(lambda: queue.publish_many(rows), 50, IN_FLIGHT)
             print("  backlog written", flush=True)
         opened = [_open_in_child(folder / "data") for _ in range(3)]
-        first = await _publish_rate(folder / "fresh", big)
         async with engine(folder / "data", settings=Settings()) as m:
             queue = await m.queue("bench")
             short = await m.queue("short")
+            costs = ""
             deep_rate: list[float] = []
             short_rate: list[float] = []
             for turn in range(5):
                 for _ in range(160):
                     await short.publish_many([body[:100] for body in big])
                 short_took = await _drain(short, 1_600)
+                usage = Usage(node_of(m).log)
                 deep_took = await _drain(queue, 1_600)
+                costs = usage.per_million(160_000)
                 if turn:
                     short_rate.append(160_000 / short_took)
                     deep_rate.append(160_000 / deep_took)
@@ -143,14 +146,15 @@ async def backlog(total: int = STORE) -> list[Result]:
                 await queue.settle(leases)
             print("  backlog drained", flush=True)
             await settle_down(m)
-            again = await _rate(m, big)
+            async with engine(folder / "fresh", settings=Settings()) as fresh:
+                rates = await _rates(m, fresh, big)
     seconds = median([took for took, _ in opened])
     anon = max(rss for _, rss in opened)
     under, judge_open = at_most(1)
     light, judge_anon = at_most(300)
-    lease_ratio = median(deep_rate) / median(short_rate)
+    lease_ratio = median([d / s for d, s in zip(deep_rate, short_rate, strict=True)])
     near, judge_lease = at_least(0.9)
-    after_ratio = again / first
+    after_ratio = median([after / fresh for after, fresh in rates])
     return [
         Result(
             "open_10m_s",
@@ -181,13 +185,14 @@ async def backlog(total: int = STORE) -> list[Result]:
             lease_ratio,
             near,
             judge_lease(lease_ratio),
+            costs,
         ),
         Result(
             "publish_after_drain",
             f"publish 1 KB x {BATCH} after the backlog was drained",
-            again,
+            median([after for after, _ in rates]),
             "messages/s",
-            f"in a fresh folder {first:,.0f}/s",
+            f"in a fresh folder {median([fresh for _, fresh in rates]):,.0f}/s",
             after_ratio,
             near,
             judge_lease(after_ratio),
@@ -199,21 +204,20 @@ async def _drain(queue: object, calls: int) -> float:
     return await drain(queue, calls, body_bytes=100)  # type: ignore[arg-type]
 
 
-async def _publish_rate(folder: Path, rows: list[bytes]) -> float:
-    async with engine(folder, settings=Settings()) as m:
-        return await _rate(m, rows)
-
-
-async def _rate(m: object, rows: list[bytes]) -> float:
-    """The rate of publishing, of the best half of some rounds that fit into the log."""
-    queue = await m.queue("again")  # type: ignore[attr-defined]
-    rates = []
+async def _rates(old: Millrace, fresh: Millrace, rows: list[bytes]) -> list[tuple[float, float]]:
+    """Messages published per second in the one and in the other, in turns."""
+    found = []
     for _ in range(9):
-        took = await spread(lambda: queue.publish_many(rows), 160, IN_FLIGHT)
-        rates.append(160 * BATCH / took)
-        await queue.purge()
-        await settle_down(m)  # type: ignore[arg-type]
-    return median(rates[1:])
+        found.append((await _rate(old, rows), await _rate(fresh, rows)))
+    return found[1:]
+
+
+async def _rate(m: Millrace, rows: list[bytes]) -> float:
+    queue = await m.queue("again")
+    took = await spread(lambda: queue.publish_many(rows), 160, IN_FLIGHT)
+    await queue.purge()
+    await settle_down(m)
+    return 160 * BATCH / took
 
 
 _CHILD = """

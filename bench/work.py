@@ -79,13 +79,16 @@ async def idle_cursors(cursors: int = 10_000, batches: int = 160) -> list[Result
     rows = [os.urandom(1024) for _ in range(BATCH)]
     without: list[float] = []
     beside: list[float] = []
+    extra = ""
     with scratch() as folder:
         async with engine(folder / "data", megabytes=batches * 2) as m:
             plain, followed = await m.queue("plain"), await m.queue("followed")
             await asyncio.gather(*(followed.cursor(f"c{n}") for n in range(cursors)))
             for turn in range(7):
                 for queue, times in ((plain, without), (followed, beside)):
+                    usage = Usage(node_of(m).log)
                     took = await spread(lambda q=queue: q.publish_many(rows), batches, IN_FLIGHT)
+                    extra = usage.per_million(batches * BATCH)
                     await queue.purge()
                     await settle_down(m)
                     if turn:
@@ -102,5 +105,6 @@ async def idle_cursors(cursors: int = 10_000, batches: int = 160) -> list[Result
             ratio,
             reach,
             judge(ratio),
+            extra,
         )
     ]
