@@ -11,10 +11,11 @@ import pytest
 from millrace import errors
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
-from millrace.core.commands import Command, Extend, Lease
+from millrace.core.commands import Command, Extend, Lease, Release
 from millrace.core.model import ShardId
 from millrace.node import Node, real_ports
 from tests.client.harness import SMALL, embedded, eventually, run
+from tests.simulation.harness import Bench
 
 T = TypeVar("T")
 
@@ -98,3 +99,86 @@ async def test_a_settled_lease_is_not_extended(m: Millrace) -> None:
 
     await eventually(is_over)
     assert lease.lost is None
+
+
+def test_a_failed_context_raises_its_own_error_where_nothing_is_taken_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = BusyEngine(await Node.open(real_ports(tmp_path), SMALL))
+        engine.refused, engine.refusals = Release, 1
+        async with Millrace(engine) as m:
+            queue = await m.queue("orders")
+            await queue.publish(b"x")
+            with pytest.raises(ZeroDivisionError):
+                async with (await queue.lease())[0] as lease:
+                    1 / len(lease.headers)
+            assert engine.refusals == 0
+
+    run(main())
+
+
+# --- On virtual time -----------------------------------------------------------------------------
+
+
+def test_a_message_that_waited_for_its_turn_is_extended_in_time() -> None:
+    """Ten leased at once, each worked on for ten seconds: no other worker ever gets one of them."""
+
+    async def script(m: Millrace, node: Node) -> list[int]:
+        queue = await m.queue("orders")
+        await queue.publish_many([b"x"] * 3)
+        stolen: list[int] = []
+
+        async def steal() -> None:
+            while True:
+                stolen.extend(lease.seq for lease in await queue.lease(10, seconds=1, wait=60))
+
+        leases = await queue.lease(10, seconds=30)
+        thief = asyncio.create_task(steal())
+        for lease in leases[:2]:
+            async with lease:
+                await asyncio.sleep(10)
+        # The third is taken into use ten seconds before its end, and worked on for longer.
+        async with leases[2]:
+            await asyncio.sleep(100)
+        thief.cancel()
+        assert (await queue.stats())["settled"] == 3
+        return stolen
+
+    assert Bench().live(script) == []
+
+
+def test_one_that_is_taken_into_use_late_is_extended_before_the_others() -> None:
+    async def script(m: Millrace, node: Node) -> None:
+        queue = await m.queue("orders")
+        await queue.publish_many([b"x"] * 3)
+        early, late, past = await queue.lease(3, seconds=30)
+        async with early:
+            await asyncio.sleep(20)
+            async with late:
+                await asyncio.sleep(15)
+                assert (await queue.explain(late.seq)).state == "leased"
+                assert (await queue.explain(past.seq)).state == "returned"
+                async with past:
+                    await asyncio.sleep(0.1)
+                    assert (await queue.explain(past.seq)).state == "leased"
+
+    Bench().live(script)
+
+
+def test_a_longer_extension_is_not_cut_short() -> None:
+    async def script(m: Millrace, node: Node) -> None:
+        queue = await m.queue("orders")
+        await queue.publish_many([b"x"] * 2)
+        one, two = await queue.lease(2, seconds=30)
+        async with one, two:
+            await one.extend(100)
+            until = one.deadline_ms
+            first = two.deadline_ms
+            await asyncio.sleep(40)
+            assert one.deadline_ms == until
+            assert (await queue.explain(one.seq)).until_ms == until
+            assert two.deadline_ms > first
+            await asyncio.sleep(100)
+            assert one.deadline_ms > until
+            assert (await queue.explain(one.seq)).state == "leased"
+
+    Bench().live(script)

@@ -35,6 +35,10 @@ class Grant:
         self.lost: dict[int, Refused] = {}
         """What extensions were refused with."""
 
+    def deadline_of(self, seq: int) -> int:
+        """Until when the message is held, as far as is known here."""
+        return self.deadlines.get(seq, self.deadline_ms)
+
     def extended(self, outcome: Outcome) -> None:
         """Take note of what an extension was answered."""
         self.deadlines.update(dict.fromkeys(outcome.done, outcome.deadline_ms))
@@ -65,64 +69,106 @@ class Grant:
         return Release(self.lease, seqs, self.history)
 
 
+class _Watch:
+    """The messages of one lease call that are extended by themselves, and when they next are."""
+
+    def __init__(self, grant: Grant) -> None:
+        self.grant = grant
+        self.half_ms = max(grant.lease_ms // 2, 1)
+        self.holders: WeakValueDictionary[int, object] = WeakValueDictionary()
+        self.due_ms = grant.engine.now_ms() + self.half_ms
+        self.task: asyncio.Task[None] | None = None
+        self._early = asyncio.Event()
+
+    def add(self, seq: int, holder: object) -> None:
+        """One more. It may have been held for long: what is left of its time counts."""
+        self.holders[seq] = holder
+        now = self.grant.engine.now_ms()
+        left_ms = max(self.grant.deadline_of(seq) - now, 0)
+        self.hurry(now + min(self.half_ms, left_ms // 2))
+
+    def hurry(self, due_ms: int) -> None:
+        """Extend at this time, if it would be later otherwise."""
+        if due_ms < self.due_ms:
+            self.due_ms = due_ms
+            self._early.set()
+
+    def seqs(self) -> BitMap64:
+        """The messages that are open and in use."""
+        return BitMap64(self.holders.keys()) & self.grant.open
+
+    async def pause(self, left_ms: int) -> None:
+        """Wait for the time, or for another one; never for long: clocks may be set."""
+        self._early.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(left_ms, self.half_ms) / 1000):
+                await self._early.wait()
+
+
 class Keepalive:
     """Extends messages at half the time of their lease, while they are open and in use.
+
+    What is taken into use late is extended at half of what is left, or at once. No message that the
+    program itself holds for longer is cut short.
 
     In use means that the program still holds the object: one that was dropped without a word could
     otherwise be held for ever, and is left to run out.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[Grant, WeakValueDictionary[int, object]] = {}
-        self._tasks: dict[Grant, asyncio.Task[None]] = {}
+        self._watches: dict[Grant, _Watch] = {}
 
     def keep(self, grant: Grant, seq: int, holder: object) -> None:
         """Extend the message until it has ended, `drop` is called or `holder` is no more."""
-        kept = self._kept.get(grant)
-        if kept is None:
-            kept = self._kept[grant] = WeakValueDictionary()
-            task = asyncio.get_running_loop().create_task(self._extend(grant, kept))
-            self._tasks[grant] = task
-        kept[seq] = holder
+        watch = self._watches.get(grant)
+        if watch is None:
+            watch = self._watches[grant] = _Watch(grant)
+            watch.task = asyncio.get_running_loop().create_task(self._extend(watch))
+        watch.add(seq, holder)
 
     def drop(self, grant: Grant, seq: int) -> None:
         """Extend the message no more."""
-        kept = self._kept.get(grant)
-        if kept is not None:
-            kept.pop(seq, None)
-            if not kept:
-                self._forget(grant)
+        watch = self._watches.get(grant)
+        if watch is not None:
+            watch.holders.pop(seq, None)
+            if not watch.holders:
+                self._forget(watch)
 
     async def close(self) -> None:
         """Release all that is kept and open: nobody can settle it any more."""
-        for grant, kept in list(self._kept.items()):
-            self._forget(grant)
-            command = grant.take_back(BitMap64(kept.keys()))
+        for watch in list(self._watches.values()):
+            self._forget(watch)
+            grant = watch.grant
+            command = grant.take_back(watch.seqs())
             if command.seqs:
                 # If the engine or the queue has ended, there is nobody to give it back to.
                 with suppress(MillraceError):
                     await grant.engine.ask(grant.shard, command, Outcome)
 
-    def _forget(self, grant: Grant) -> None:
-        del self._kept[grant]
-        self._tasks.pop(grant).cancel()
+    def _forget(self, watch: _Watch) -> None:
+        del self._watches[watch.grant]
+        if watch.task is not None:
+            watch.task.cancel()
 
-    async def _extend(self, grant: Grant, kept: WeakValueDictionary[int, object]) -> None:
-        half = wait = grant.lease_ms / 2000
-        while True:
-            await asyncio.sleep(wait)
-            seqs = BitMap64(kept.keys()) & grant.open
-            if not seqs:
-                break
-            command = Extend(grant.lease, seqs, grant.history, grant.lease_ms)
+    async def _extend(self, watch: _Watch) -> None:
+        grant = watch.grant
+        while seqs := watch.seqs():
+            now = grant.engine.now_ms()
+            if now < watch.due_ms:
+                await watch.pause(watch.due_ms - now)
+                continue
+            # What is added while this is decided may have to be extended earlier.
+            watch.due_ms = now + watch.half_ms
+            until = now + grant.lease_ms
+            short = BitMap64([seq for seq in seqs if grant.deadline_of(seq) <= until])
+            if not short:
+                continue
+            command = Extend(grant.lease, short, grant.history, grant.lease_ms)
             try:
                 grant.extended(await grant.engine.ask(grant.shard, command, Outcome))
             except Full as error:
-                wait = error.after_ms / 1000
+                watch.hurry(now + error.after_ms)
             except MillraceError:
                 # The engine or the queue has ended: settling will say so to the worker.
                 break
-            else:
-                wait = half
-        del self._kept[grant]
-        del self._tasks[grant]
+        del self._watches[grant]

@@ -16,7 +16,7 @@ from millrace.core import check
 from millrace.core.commands import Extend, Outcome, Release, Settle
 from millrace.core.model import Headers, LeaseId, Row, Seq, ShardId
 from millrace.core.receipt import Receipt
-from millrace.errors import Forged, Invalid, Refused
+from millrace.errors import Forged, Invalid, MillraceError, Refused
 
 
 class Lease:
@@ -76,7 +76,7 @@ class Lease:
     @property
     def deadline_ms(self) -> int:
         """Until when the message is this worker's alone, in milliseconds since 1970."""
-        return self._grant.deadlines.get(self._row.seq, self._grant.deadline_ms)
+        return self._grant.deadline_of(self._row.seq)
 
     @property
     def lost(self) -> Refused | None:
@@ -155,8 +155,9 @@ class Lease:
         if error is None:
             await self.settle()
         else:
-            # What went wrong in the body is what the caller must hear of.
-            with suppress(Refused):
+            # What went wrong in the body is what the caller must hear of; what could not be given
+            # back runs out by itself.
+            with suppress(MillraceError):
                 await self.release(failed=isinstance(error, Exception))
 
     def __repr__(self) -> str:
