@@ -1,6 +1,7 @@
 """The composition root: settings → a running node. Alone in naming concrete classes.
 
 Opening a folder: take its lock, load the index, read the log from the mark that the index names,
+see that both belong together and to this folder; only then change anything. Read the log again and
 fold what is committed, begin a new epoch, and only then serve anyone.
 """
 
@@ -9,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.core.changes import Entry, EntryKind
-from millrace.core.codec import decode_entries
 from millrace.core.commands import Found
 from millrace.core.decide import queue_key
 from millrace.core.model import (
@@ -33,7 +32,7 @@ from millrace.core.receipt import Receipt, seal, unseal
 from millrace.core.view import View
 from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError
 from millrace.journal.local import LocalJournal
-from millrace.journal.recovery import Recovery
+from millrace.journal.recovery import Recovery, rehearse
 from millrace.journal.writer import LogWriter
 from millrace.log.files import Disk, Lock, RealDisk
 from millrace.log.lane import Lane, ThreadLane
@@ -41,6 +40,7 @@ from millrace.log.record import Position
 from millrace.log.replay import Replay
 from millrace.log.segment import LogShape
 from millrace.log.segments import Log
+from millrace.log.turns import Turns
 from millrace.settings import Settings
 from millrace.shard.host import Host
 from millrace.shard.keeper import Keeper, Pace
@@ -59,8 +59,16 @@ NODE = GroupId(0xFFFF_FFFF)
 _FACT = struct.Struct("<Q16s")
 """Epoch and history of a group."""
 
+IDENTITY = "identity"
+"""The file whose inode and birth tell the folder from its copies."""
+
 _IDENTITY = struct.Struct("<QQ")
 """Inode and birth time of the identity file."""
+
+
+def _commits_when_synced(group: GroupId) -> bool:
+    """The local journal does; the others say in the log what is committed."""
+    return group == LOCAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ class Node:
         self._ports = ports
         self._settings = settings
         self._lock = lock
-        self._switch_interval: float | None = None
+        self._turns: Turns | None = None
         self._closed = False
         self._secret = b""
         self.now_ms = ports.now_ms
@@ -129,9 +137,13 @@ class Node:
         begun.callback(cells.close)
         store = DiskStore.open(ports.disk, cells)
         replay = Replay(ports.disk, start=store.replay_mark(), needed_from=store.needed_from())
-        entries = [
-            (entry, position) for position, payload in replay for entry in decode_entries(payload)
-        ]
+        begun.callback(replay.close)
+        facts = rehearse(
+            replay, store.applied, store.facts(), commits_when_synced=_commits_when_synced
+        )
+        is_fork = self._check_copy(facts.get(NODE))
+        store.check_homes({segment.generation for segment in replay.survey.used})
+        # Up to here nothing was changed.
         shape = LogShape(
             segment_bytes=settings.segment_bytes,
             segments_max=settings.log_segments_max,
@@ -141,10 +153,9 @@ class Node:
         begun.callback(log.close)
         store.attach(log)
         recovery = Recovery(
-            store.applied, store.facts(), store.fold, commits_when_synced=lambda _: True
+            store.applied, store.facts(), store.fold, commits_when_synced=_commits_when_synced
         )
-        for entry, position in entries:
-            recovery.read(entry, position)
+        recovery.read_all(replay.again())
 
         self.log, self.store = log, store
         self.reading = ports.lane("millrace-reading")
@@ -152,8 +163,8 @@ class Node:
         self._caring = ports.lane("millrace-care")
         for lane in (self.reading, self._writing, self._caring):
             begun.callback(lane.close)
-        self.writer = LogWriter(log, self._writing)
-        epoch, history = await self._begin_epoch(recovery)
+        self.writer = LogWriter(log, self._writing, recovery.hand_over())
+        epoch, history = await self._begin_epoch(recovery, forked=is_fork)
         journal = LocalJournal(LOCAL, epoch, history, Index(store.applied(LOCAL)), self.writer)
         self._host = Host(journal, store, ports.now_ms)
         pace = Pace(
@@ -165,22 +176,31 @@ class Node:
             log, store, cells, self.writer, self._caring, self._host, recovery.facts, pace
         )
         await self._found_catalog(epoch, history)
-        self._lower_switch_interval()
+        if settings.switch_interval_seconds is not None:
+            self._turns = Turns(settings.switch_interval_seconds)
         self._keeper.start()
 
     # --- Beginnings -----------------------------------------------------------------------------
 
-    async def _begin_epoch(self, recovery: Recovery) -> tuple[Epoch, History]:
-        """A new epoch for the local group, and a new history for a new or forked folder."""
-        chance = self._ports.chance
-        identity = self._identity()
-        known = recovery.facts.get(NODE)
-        forked = known is not None and known != identity
+    def _check_copy(self, known: bytes | None) -> bool:
+        """Whether the folder is a copy, by the identity that it knew; changes nothing.
+
+        Raises:
+            Copied: it is one, and was not opened as a fork.
+        """
+        disk = self._ports.disk
+        forked = known is not None and not (disk.exists(IDENTITY) and self._identity() == known)
         if forked and not self._settings.fork:
             raise Copied(
                 "this folder is a copy: two of them must not go on as one. Open it with fork=True "
                 "to give it a history of its own, or open the original"
             )
+        return forked
+
+    async def _begin_epoch(self, recovery: Recovery, *, forked: bool) -> tuple[Epoch, History]:
+        """A new epoch for the local group, and a new history for a new or forked folder."""
+        chance = self._ports.chance
+        identity = self._identity()
         fact = recovery.facts.get(LOCAL)
         epoch, history = _FACT.unpack(fact) if fact else (0, chance(16))
         if forked:
@@ -193,13 +213,13 @@ class Node:
 
     def _identity(self) -> bytes:
         disk = self._ports.disk
-        if not disk.exists("identity"):
-            file = disk.create("identity")
+        if not disk.exists(IDENTITY):
+            file = disk.create(IDENTITY)
             file.write([self._ports.chance(16).hex().encode()], 0)
             file.sync_all()
             file.close()
             disk.sync_folder("")
-        inode, birth = disk.identity("identity")
+        inode, birth = disk.identity(IDENTITY)
         return _IDENTITY.pack(inode & (2**64 - 1), birth & (2**64 - 1))
 
     async def _write_facts(
@@ -232,12 +252,6 @@ class Node:
         if not isinstance(catalog, CatalogCell):
             raise Fatal(f"the catalog answered {catalog!r}")
         self._secret = catalog.secret
-
-    def _lower_switch_interval(self) -> None:
-        wanted = self._settings.switch_interval_seconds
-        if wanted is not None and wanted < sys.getswitchinterval():
-            self._switch_interval = sys.getswitchinterval()
-            sys.setswitchinterval(wanted)
 
     # --- What the engine asks -------------------------------------------------------------------
 
@@ -283,15 +297,18 @@ class Node:
         if self._closed:
             return
         self._closed = True
-        try:
-            await self._host.stop()
-            await self._keeper.stop()
-            self.writer.close()
-            await self._writing.submit(self.log.close)
-        finally:
+        async with AsyncExitStack() as ending:
+            # From the last to the first; what fails does not keep the rest from being ended.
+            if self._turns is not None:
+                ending.callback(self._turns.end)
+            ending.callback(self._lock.release)
+            ending.callback(self.store.close)
             for lane in (self.reading, self._writing, self._caring):
-                lane.close()
-            self.store.close()
-            self._lock.release()
-            if self._switch_interval is not None:
-                sys.setswitchinterval(self._switch_interval)
+                ending.callback(lane.close)
+            ending.push_async_callback(self._close_log)
+            ending.callback(self.writer.close)
+            ending.push_async_callback(self._keeper.stop)
+            await self._host.stop()
+
+    async def _close_log(self) -> None:
+        await self._writing.submit(self.log.close)

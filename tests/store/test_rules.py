@@ -386,7 +386,12 @@ def test_open_reads_nothing_but_facts() -> None:
         scene.subject.seal_all()
     scene.subject.reopen()
     assert scene.cells is not None
-    assert {table for table, _ in scene.cells.asked} <= {Table.NODE, Table.FILES}
+    asked = scene.cells.asked
+    assert {table for table, _ in asked} <= {Table.NODE, Table.FILES, Table.BLOCKS}
+    # One look for each generation of the log, to see that it is there, and one behind the last.
+    looks = [found for table, found in asked if table is Table.BLOCKS]
+    assert len(looks) <= len(scene.subject.log.segments()) + 1
+    assert max(looks) <= 1
 
 
 # --- A full disk ---------------------------------------------------------------------------------

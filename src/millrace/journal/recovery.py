@@ -12,15 +12,19 @@ Rule 4: what is committed and not there is `Corrupt`: the checkpoint should not 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from millrace.core.changes import Entry, EntryKind
+from millrace.core.codec import decode_entries
 from millrace.core.model import GroupId, Index
 from millrace.errors import Corrupt
 from millrace.journal.suffix import Suffixes
 from millrace.log.record import Position
 
 Fold = Callable[[Entry, Position], None]
+
+Records = Iterable[tuple[Position, memoryview]]
+"""Place and payload of each, as a replay gives them."""
 
 
 class Recovery:
@@ -41,6 +45,12 @@ class Recovery:
         """What each journal wrote down of its group for this node alone; the newest."""
         self.suffixes: dict[GroupId, dict[Index, tuple[Entry, Position]]] = {}
         """Entries that are not known to be committed, by index, in order."""
+
+    def read_all(self, records: Records) -> None:
+        """Take in the entries of these records; none is kept longer than it must be."""
+        for position, payload in records:
+            for entry in decode_entries(payload):
+                self.read(entry, position)
 
     def read(self, entry: Entry, position: Position) -> None:
         """Take in the next entry of the log."""
@@ -82,6 +92,35 @@ class Recovery:
                 f"group {group}: entry {upto} is committed, but {self._applied(group) + 1} is "
                 "missing; restore the folder from a backup"
             )
+
+
+def rehearse(
+    records: Records,
+    applied: Callable[[GroupId], Index],
+    facts: dict[GroupId, bytes],
+    *,
+    commits_when_synced: Callable[[GroupId], bool],
+) -> dict[GroupId, bytes]:
+    """Read the records as a `Recovery` will, but fold nothing; return the newest facts.
+
+    What recovery would refuse is refused here, before anything was changed.
+
+    Raises:
+        Corrupt: an entry does not decode, or a committed one is missing.
+    """
+    reached: dict[GroupId, Index] = {}
+
+    def note(entry: Entry, position: Position) -> None:
+        reached[entry.group] = entry.index
+
+    recovery = Recovery(
+        lambda group: reached.get(group, applied(group)),
+        facts,
+        note,
+        commits_when_synced=commits_when_synced,
+    )
+    recovery.read_all(records)
+    return recovery.facts
 
 
 def _void(suffix: dict[Index, tuple[Entry, Position]], above: int) -> None:

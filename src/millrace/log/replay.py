@@ -51,6 +51,8 @@ class Tail(NamedTuple):
 class Replay:
     """The records of the log in `folder` from `start` on; iterate once, then look at `end`.
 
+    Who needs them after the log was opened reads them `again`.
+
     Args:
         start: where to begin, as a checkpoint stored it; None: at the very first record.
         needed_from: the oldest generation of which something is still needed, at most that of
@@ -87,6 +89,8 @@ class Replay:
             raise
         self.tail: Tail | None = None
         self._chain = chain
+        self._read: list[tuple[Segment, Mark, int]] = []
+        """What was read to its end: a segment, from which mark to which offset."""
         self._records = self._walk_all()
 
     def __iter__(self) -> Iterator[tuple[Position, memoryview]]:
@@ -96,6 +100,27 @@ class Replay:
         many should copy them.
         """
         return self._records
+
+    def again(self) -> Iterator[tuple[Position, memoryview]]:
+        """Yield once more what the iteration gave, which must have come to its end.
+
+        So that nobody has to keep it: the first time it is verified, the second time it is used.
+        The log may have been opened in between, but must not have released anything.
+
+        Raises:
+            Corrupt: a record has changed since.
+        """
+        for segment, mark, end in self._read:
+            window, header = _Window(segment), _header(segment)
+            while mark.offset < end:
+                found = _record_at(window, header, mark)
+                if found is None:
+                    raise corrupt(segment.name, mark.offset, "a record changed while it was read")
+                record, payload = found
+                if record.kind == DATA:
+                    place = mark.offset + RECORD_HEADER_BYTES
+                    yield Position(mark.generation, place, record.length), payload
+                mark = _after(record, mark)
 
     def prove_later(self) -> None:
         """Have the segments before the start summed when they are first read."""
@@ -175,7 +200,9 @@ class Replay:
             if header.generation != self.end.generation:
                 self.end = self.end._replace(generation=header.generation, offset=SECTOR)
             segment.end = self.end.offset
+            begin = self.end
             yield from self._walk(segment, following)
+            self._read.append((segment, begin, segment.end))
 
     def _walk(
         self, segment: Segment, following: Segment | None

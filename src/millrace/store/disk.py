@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -33,6 +33,7 @@ from millrace.store.checkpoint import GROUP, MARK, Frozen
 from millrace.store.emptying import Emptying
 from millrace.store.export import DiskExport
 from millrace.store.folding import Folding
+from millrace.store.homes import check_files, check_generations
 from millrace.store.intake import DiskIntake
 from millrace.store.keep import Keeping
 from millrace.store.layered import Layered
@@ -111,12 +112,24 @@ class DiskStore:
         self._book.doubt()
         self._book.next_number = max(1, number_of(known.get(NEXT_FILE_KEY, b"")))
 
+    def check_homes(self, generations: Collection[int]) -> None:
+        """Make sure that the log has every generation in which the index says that rows lie.
+
+        Raises:
+            Corrupt: one is gone. The index is older than the log, and must not be used.
+        """
+        check_generations(self._layered.cells, generations, self._layered.reclaiming)
+
     def attach(self, log: Log) -> None:
         """Read rows from this log, which was opened as `open` says; remove files left unfinished.
 
-        Only now, because a log that fits the index proves that the index is the newest one: files
-        that it does not know hold nothing that is not in the log, or in other files, as well.
+        Only now, and only if everything is there that the index refers to: then files that it does
+        not know hold nothing that is not in the log, or in other files, as well.
+
+        Raises:
+            Corrupt: something is gone. No file was removed.
         """
+        self.check_homes({segment.generation for segment in log.segments()})
         self._reading.attach(log)
         disk = self._disk
         if not disk.exists(FOLDER):
@@ -127,6 +140,8 @@ class DiskStore:
             for name in disk.names(FOLDER)
             if (number := file_number(name)) is not None and number >= self._book.next_number
         ]
+        if unfinished:
+            check_files(disk, self._book.numbers())
         for number in unfinished:
             disk.remove(file_name(number))
         if unfinished:
