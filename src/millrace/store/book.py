@@ -6,13 +6,15 @@ files are worth a look. Before anything is done to a file, its live rows are cou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.store.cells import Cells, Table
 from millrace.store.layered import Layered
-from millrace.store.tables import FileFacts, decode_file, number_of
+from millrace.store.tables import FileFacts, FileSpans, decode_file, number_of
 
 
 class Book:
@@ -23,7 +25,6 @@ class Book:
         self._files: dict[int, FileFacts] = {}
         self._spans: dict[int, list[tuple[int, int, int]]] = {}
         """Shard → (first seq, last seq, file)."""
-        self._floors: dict[int, int] = {}
         self._elsewhere = 0
         """Rows that died in files that are shared by many shards, or in the log."""
         self._looked: dict[int, int] = {}
@@ -63,6 +64,14 @@ class Book:
         """Of all files."""
         return sum(facts.size for facts in self._files.values())
 
+    def spans_of(self, shards: Iterable[int]) -> FileSpans:
+        """Where rows of these shards lie."""
+        return {
+            shard: [(first, last, number, self._files[number]) for first, last, number in spans]
+            for shard in shards
+            if (spans := self._spans.get(shard))
+        }
+
     # --- Changes ---------------------------------------------------------------------------------
 
     def add(self, number: int, facts: FileFacts) -> None:
@@ -72,12 +81,24 @@ class Book:
         self.next_number = max(self.next_number, number + 1)
 
     def correct(self, number: int, dead: int) -> None:
-        """The rows were counted."""
+        """The rows were counted: there are `dead` more dead ones than the book says."""
         facts = self._files.get(number)
         self._looked[number] = self._elsewhere
         self._doubted.discard(number)
         if facts is not None:
-            self._set(number, msgspec.structs.replace(facts, dead=dead))
+            self._set(number, msgspec.structs.replace(facts, dead=facts.dead + dead))
+
+    def expected(self, number: int) -> int:
+        """How many rows of the file the book will count as dead, once all marks are written."""
+        facts = self._files[number]
+        marks = self._layered.marks
+        count = facts.dead
+        for shard, (low, high) in facts.spans.items():
+            if (state := self._layered.numbered(shard)) is not None:
+                count += marks.uncounted(state, low, high).range_cardinality(low, high + 1)
+                floor = state.meta.intervals[0].floor if state.meta.intervals else 0
+                count += max(0, min(high, floor) - max(low, state.counted + 1) + 1)
+        return count
 
     def drop(self, number: int) -> None:
         """Nothing refers to the file any more; it is removed once that is durable."""
@@ -113,12 +134,10 @@ class Book:
                     assigned += count
         self._count_elsewhere(len(seqs) - assigned)
 
-    def count_floor(self, shard: int, floor: int) -> None:
-        """Rows up to `floor` are wanted by nobody any more."""
-        before = self._floors.get(shard, 0)
+    def count_floor(self, shard: int, before: int, floor: int) -> None:
+        """Rows up to `floor` are wanted by nobody any more; those up to `before` were counted."""
         if floor <= before:
             return
-        self._floors[shard] = floor
         for first, last, number in self._spans.get(shard, ()):
             count = min(last, floor) - max(first, before + 1) + 1
             if count > 0:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+from msgspec import structs
 from pyroaring import BitMap, BitMap64
 
 from millrace import limits
@@ -28,6 +29,7 @@ from millrace.store.tables import (
     MARK_KEY,
     NEEDED_KEY,
     NEXT_FILE_KEY,
+    FileSpans,
     StoredShard,
     block_key,
     chunk_of,
@@ -89,11 +91,14 @@ class Frozen:
         """Shards that ended earlier, and of which the index still holds something."""
         self.removable: list[int] = []
         """Sealed files that nothing refers to once this is committed."""
+        self.spans: FileSpans = {}
+        """The files of the shards whose marks are to be moved to the first interval."""
         # What the writing found out, for `thaw`.
         self.merged: list[tuple[int, int]] = []
         self.moved: list[tuple[int, BitMap64]] = []
         self.cleaned: list[int] = []
         self.reclaimed: list[int] = []
+        self.removed: list[int] = []
 
 
 class Checkpoint:
@@ -125,6 +130,7 @@ class Checkpoint:
         files = self._writes[Table.FILES]
         for number, facts in overlay.files.items():
             files[number_bytes(number)] = None if facts is None else encode_file(facts)
+        self._count_moved(files)
         self._drop_extents()
         self._put_node()
         self._reclaim()
@@ -223,6 +229,17 @@ class Checkpoint:
                         writes[key] = None
             if self._left:
                 frozen.cleaned.append(shard)
+
+    def _count_moved(self, files: dict[bytes, bytes | None]) -> None:
+        """Nobody wants the rows any more whose marks were moved to the first interval."""
+        counts: dict[int, int] = {}
+        for shard, seqs in self._frozen.moved:
+            for first, last, number, facts in self._frozen.spans.get(shard, ()):
+                counts[number] = counts.get(number, facts.dead) + seqs.range_cardinality(
+                    first, last + 1
+                )
+                dead = min(counts[number], facts.rows)
+                files[number_bytes(number)] = encode_file(structs.replace(facts, dead=dead))
 
     # --- The node --------------------------------------------------------------------------------
 

@@ -42,6 +42,8 @@ class Emptying:
         self._unwritten: Overlay | None = None
         """The layer that the last result went to: the next pass needs it in the index."""
         self._looked = -1
+        self._expected: dict[int, int] = {}
+        """What the book said of the files that the plan may leave alone."""
         self.is_held = False
         """A resync is about to refer to places that a pass would empty."""
         self.needed = 0
@@ -81,6 +83,7 @@ class Emptying:
             for part in parts_of(self._layered.layers, shard)
             for (name, ordinal), first in part.moved.items()
         }
+        self._expected = {number: self._book.expected(number) for number in rows}
         self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number, rows)
         return self._plan
 
@@ -150,7 +153,7 @@ class Emptying:
         self._end()
         homes = {home for home in result.plan.homes if not (home[0] and home[1] in result.spared)}
         for number, dead in result.spared.items():
-            book.correct(number, dead)
+            book.correct(number, dead - self._expected[number])
         for number, facts in result.files.items():
             book.add(number, facts)
         edits: Edits = {}
@@ -215,7 +218,7 @@ class Emptying:
                 count = gone.range_cardinality(first, first + place.span)
                 dead[place.home] += count - (place.span - place.count) if state else place.count
         for number, count in dead.items():
-            self._book.correct(number, count)
+            self._book.correct(number, count - self._book.expected(number))
 
     def _left_behind(self, moved: dict[tuple[int, str, int], int]) -> set[Home]:
         """Homes in which rows still lie that were published at a moment when the pass was blind."""

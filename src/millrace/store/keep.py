@@ -6,9 +6,11 @@ for a lane.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from millrace import limits
 from millrace.core.model import GroupId
-from millrace.errors import Fatal
+from millrace.errors import Fatal, Full
 from millrace.log.files import Disk
 from millrace.log.record import Mark
 from millrace.store import chunk
@@ -59,6 +61,7 @@ class Keeping:
         self._move_fronts()
         overlay = layered.new
         merging = self._note_pins(overlay)
+        self._count_marks(overlay)
         frozen = Frozen(
             overlay,
             mark,
@@ -86,6 +89,8 @@ class Keeping:
         frozen.reclaiming = sorted(layered.reclaiming - layered.building)
         frozen.building = sorted(layered.building)
         frozen.removable = sorted(self._book.removing)
+        if merging:
+            frozen.spans = self._book.spans_of({number for number, _, into in merging if not into})
         layered.layers = (Overlay(), overlay)
         return frozen
 
@@ -107,6 +112,20 @@ class Keeping:
                 layered.touch(state).stored |= {into}
         return moving
 
+    def _count_marks(self, overlay: Overlay) -> None:
+        """Count what the layer made dead, so that one commit holds it and the count of it."""
+        layered, book = self._layered, self._book
+        for number, part in overlay.shards.items():
+            if (state := layered.numbered(number)) is not None:
+                roots = state.roots()
+                for (pin, mark), seqs in part.marks.items():
+                    if mark == DEAD and roots.get(pin, pin) == 0 and seqs:
+                        book.count_dead(number, seqs)
+                if state.meta.intervals:
+                    floor = state.meta.intervals[0].floor
+                    book.count_floor(number, state.counted, floor)
+                    state.counted = floor
+
     def refreeze(self, frozen: Frozen) -> None:
         """It found no room: the next checkpoint is this one again."""
         self._again = frozen
@@ -118,13 +137,17 @@ class Keeping:
         checkpoint.check_homes()
         cells.commit(writes)
         for number in frozen.removable:
-            self._files.forget(number)
             if self._disk.exists(file_name(number)):
                 self._disk.remove(file_name(number))
+            # Not before: a reader beside this would open it again.
+            self._files.forget(number)
         if frozen.removable:
             # Also where an earlier process had removed them: it may not have come to the sync, and
-            # a name that came back after they are forgotten would stay for ever.
-            self._disk.sync_folder(FOLDER)
+            # a name that came back after they are forgotten would stay for ever. It is committed
+            # by now, so that a disk without room only means that they are removed once more.
+            with suppress(Full):
+                self._disk.sync_folder(FOLDER)
+                frozen.removed = frozen.removable
 
     def thaw(self, frozen: Frozen) -> None:
         layered, book = self._layered, self._book
@@ -141,7 +164,7 @@ class Keeping:
             for place in part.staged.values()
         ):
             book.doubt()
-        self._count_marks(frozen)
+        self._absorb_marks(frozen)
         for number in list(layered.marks.merging):
             state = layered.loaded(number)
             if state is None or not state.forget_merged(layered.new):
@@ -151,15 +174,16 @@ class Keeping:
             state = layered.loaded(number)
             if state is None or state.gone == cleaned[number]:
                 self._cleaning.discard(number)
-        for number in frozen.removable:
+        for number in frozen.removed:
             book.forget(number)
         self.mark, self.needed, self.facts = frozen.mark, frozen.needed, frozen.facts
 
-    def _count_marks(self, frozen: Frozen) -> None:
+    def _absorb_marks(self, frozen: Frozen) -> None:
         """The marks of the layer are in the index now, and some of its older ones were moved."""
         layered, book = self._layered, self._book
         for number, seqs in frozen.moved:
             if seqs:
+                # The commit has counted them, too.
                 book.count_dead(number, seqs)
         for number, pin in frozen.merged:
             if (state := layered.loaded(number)) is not None:
@@ -167,11 +191,6 @@ class Keeping:
         for number, part in frozen.overlay.shards.items():
             if (state := layered.loaded(number)) is not None:
                 layered.known.absorb(state, part)
-                roots = state.roots()
-                for (pin, mark), seqs in part.marks.items():
-                    if mark == DEAD and roots.get(pin, pin) == 0 and seqs:
-                        book.count_dead(number, seqs)
-                book.count_floor(number, state.meta.intervals[0].floor)
 
     def _move_fronts(self) -> None:
         """Learn up to which seq shards have nothing left, some at a time."""

@@ -36,6 +36,7 @@ class ShardState:
     """One shard in memory: what is counted of it, and its ledger while a batch is folded."""
 
     __slots__ = (
+        "counted",
         "gone",
         "id",
         "kept_from",
@@ -60,6 +61,8 @@ class ShardState:
         self.stored = frozenset(stored.stored)
         self.sources = dict(stored.sources)
         self.uses = stored.uses
+        self.counted = stored.meta.intervals[0].floor if stored.meta.intervals else 0
+        """The floor up to which the book of the files knows that rows are dead."""
         self.part = ShardOverlay()
         """The newest layer's part of this shard."""
         self.known: Known | None = None
@@ -196,6 +199,18 @@ class Marks:
         gone = chunk.span(low, min(floor, high))
         low = max(low, floor + 1)
         return gone | self.bits(state, [first.pin], DEAD, low, high) if low <= high else gone
+
+    def uncounted(self, state: ShardState, low: int, high: int) -> BitMap64:
+        """Those of the `reclaimable` that the book of the files counts with a later checkpoint."""
+        merged = state.sources.get(0, ())
+        found = self.stored(
+            state.id, [pin for pin in merged if pin in state.stored], DEAD, low, high
+        )
+        part = self._layers()[0].shards.get(state.id)
+        for pin in (0, *merged):
+            if part is not None and (marked := part.marks.get((pin, DEAD))) is not None:
+                found |= marked
+        return found
 
 
 class Known:

@@ -205,6 +205,9 @@ class FileFacts(msgspec.Struct, frozen=True, array_like=True):
     """Shard → from which seq to which its rows lie; only if there are few shards."""
 
 
+FileSpans = dict[int, list[tuple[int, int, int, FileFacts]]]
+"""Shard → (first seq, last seq, file, what is known of it)."""
+
 _decode_file = msgspec.msgpack.Decoder(FileFacts).decode
 
 
