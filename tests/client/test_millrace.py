@@ -39,6 +39,19 @@ async def test_other_settings_are_refused(m: Millrace) -> None:
 
 
 @embedded
+async def test_who_names_no_settings_takes_what_another_makes(m: Millrace) -> None:
+    keyed, bare, log = await asyncio.gather(
+        m.queue("events", keyed=True, retention="log"),
+        m.queue("events"),
+        m.queue("events", retention="log"),
+    )
+    assert await keyed.spec() == await bare.spec() == await log.spec()
+    await asyncio.gather(keyed.configure(retention="work"), bare.configure(keep_deletes=5))
+    spec = await log.spec()
+    assert (spec.keyed, spec.retention, spec.keep_deletes_ms) == (True, "work", 5_000)
+
+
+@embedded
 async def test_many_make_the_same_queue_at_once(m: Millrace) -> None:
     queues = await asyncio.gather(*(m.queue("orders") for _ in range(20)))
     await asyncio.gather(*(queue.publish(b"x") for queue in queues))

@@ -12,7 +12,7 @@ from millrace.client.queue import Queue, make_spec
 from millrace.client.transaction import Transaction
 from millrace.core import check
 from millrace.core.commands import CreateQueue, DeleteQueue, QueueRef
-from millrace.core.model import CATALOG, QueueSpec
+from millrace.core.model import CATALOG
 from millrace.errors import NotFound
 
 
@@ -50,8 +50,7 @@ class Millrace:
         named = any(value is not None for value in (keyed, retention, keep_deletes))
         if found is not None and not named:
             return Queue(self._engine, self._keepalive, space, name, found[0])
-        base = QueueSpec() if found is None else await self._engine.spec(found[0])
-        spec = make_spec(base, keyed=keyed, retention=retention, keep_deletes=keep_deletes)
+        spec = make_spec(keyed=keyed, retention=retention, keep_deletes=keep_deletes)
         ref = await self._engine.ask(CATALOG, CreateQueue(space, name, spec), QueueRef)
         return Queue(self._engine, self._keepalive, space, name, ref.shards[0])
 

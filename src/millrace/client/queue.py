@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
@@ -32,6 +31,7 @@ from millrace.core.commands import (
     Purge,
     Release,
     Settle,
+    SpecPart,
     Stage,
 )
 from millrace.core.commands import Lease as LeaseCommand
@@ -45,7 +45,7 @@ from millrace.core.model import (
     ShardId,
     StageCell,
 )
-from millrace.errors import Forged, Invalid, Refused
+from millrace.errors import Forged, Refused
 
 
 class Queue:
@@ -350,7 +350,7 @@ class Queue:
         Raises:
             Invalid: a setting has a value that no queue takes.
         """
-        spec = make_spec(await self.spec(), retention=retention, keep_deletes=keep_deletes)
+        spec = make_spec(retention=retention, keep_deletes=keep_deletes)
         return await self._engine.ask(self._shard, Configure(spec), QueueSpec)
 
 
@@ -373,20 +373,10 @@ def _refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]
 
 
 def make_spec(
-    spec: QueueSpec,
-    *,
-    keyed: bool | None = None,
-    retention: str | None = None,
-    keep_deletes: float | None = None,
-) -> QueueSpec:
-    """The settings with some of them replaced."""
-    if keyed is not None:
-        spec = msgspec.structs.replace(spec, keyed=bool(keyed))
-    if retention is not None:
-        if retention not in ("work", "log"):
-            raise Invalid(f"retention is {retention!r}, not 'work' or 'log'", field="retention")
-        spec = msgspec.structs.replace(spec, retention=retention)
+    *, keyed: bool | None = None, retention: str | None = None, keep_deletes: float | None = None
+) -> SpecPart:
+    """The settings that a program names, checked."""
+    keep_ms = None
     if keep_deletes is not None:
         keep_ms = check.millis(keep_deletes, "keep_deletes", limits.KEEP_DELETES_MS_MAX, least_ms=0)
-        spec = msgspec.structs.replace(spec, keep_deletes_ms=keep_ms)
-    return spec
+    return SpecPart(None if keyed is None else bool(keyed), check.retention(retention), keep_ms)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -91,6 +92,13 @@ def millis(seconds: object, field: str, most_ms: int, *, least_ms: int = 1) -> i
             limit=most_ms,
         )
     return max(round(seconds * 1000), least_ms)
+
+
+def retention(value: object) -> Literal["work", "log"] | None:
+    """What settling does, or None where that is not named."""
+    if value is None or value == "work" or value == "log":
+        return value
+    raise Invalid(f"retention is {_shown(value)}, not 'work' or 'log'", field="retention")
 
 
 def key(value: object) -> bytes | None:

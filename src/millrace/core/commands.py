@@ -30,6 +30,22 @@ class Numbered(msgspec.Struct, frozen=True):
     after: int = 0
 
 
+class SpecPart(msgspec.Struct, frozen=True):
+    """Those settings of a queue that were named; None says nothing about one."""
+
+    keyed: bool | None = None
+    retention: Literal["work", "log"] | None = None
+    keep_deletes_ms: int | None = None
+
+    def onto(self, spec: QueueSpec) -> QueueSpec:
+        """These settings, with what is not named as it is in `spec`."""
+        return QueueSpec(
+            spec.keyed if self.keyed is None else self.keyed,
+            spec.retention if self.retention is None else self.retention,
+            spec.keep_deletes_ms if self.keep_deletes_ms is None else self.keep_deletes_ms,
+        )
+
+
 # --- Commands of a queue's shard ---------------------------------------------------------------
 
 
@@ -79,9 +95,9 @@ class Purge(msgspec.Struct, frozen=True):
 
 
 class Configure(msgspec.Struct, frozen=True):
-    """Replace the queue's settings. Answer: the spec."""
+    """Replace the queue's settings, or those that are named. Answer: the spec."""
 
-    spec: QueueSpec
+    spec: QueueSpec | SpecPart
 
 
 class Explain(msgspec.Struct, frozen=True):
@@ -178,11 +194,14 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class CreateQueue(msgspec.Struct, frozen=True):
-    """Find or make a queue. Answer: `QueueRef`; with other settings than the stored: refused."""
+    """Find or make a queue. Answer: `QueueRef`; with other settings than the stored: refused.
+
+    Of a part of the settings only those that are named must be the stored ones.
+    """
 
     space: str
     name: str
-    spec: QueueSpec
+    spec: QueueSpec | SpecPart
 
 
 class DeleteQueue(msgspec.Struct, frozen=True):

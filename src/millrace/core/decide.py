@@ -45,6 +45,7 @@ from millrace.core.commands import (
     RowFacts,
     Settle,
     SnapshotRef,
+    SpecPart,
     Stage,
     StageFacts,
     Tick,
@@ -283,11 +284,17 @@ def _check_once(command: Transaction) -> Refused | None:
 
 def _configure(draft: Draft, command: Configure) -> QueueSpec | Refused:
     spec = draft.view.spec
-    if command.spec.keyed != spec.keyed:
+    wanted = _wanted(command.spec, spec)
+    if wanted.keyed != spec.keyed:
         return Invalid("whether a queue is keyed is fixed when it is made", field="keyed")
-    if command.spec != spec:
-        draft.put_spec(command.spec)
-    return command.spec
+    if wanted != spec:
+        draft.put_spec(wanted)
+    return wanted
+
+
+def _wanted(named: QueueSpec | SpecPart, spec: QueueSpec) -> QueueSpec:
+    """The settings that are asked for, where they would otherwise be `spec`."""
+    return named.onto(spec) if isinstance(named, SpecPart) else named
 
 
 def _explain(draft: Draft, command: Explain) -> Explanation | Need:
@@ -352,7 +359,7 @@ def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refu
     if found is not None:
         shards = tuple(ShardId(shard) for shard in found.shards)
         draft = desk.draft(shards[0])
-        if draft is None or draft.view.spec != command.spec:
+        if draft is None or draft.view.spec != _wanted(command.spec, draft.view.spec):
             stored = draft.view.spec if draft else None
             return Exists(
                 f"queue {command.name!r} is there with other settings: {stored}; "
@@ -367,8 +374,9 @@ def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refu
     catalog.put_catalog(CatalogCell(shard, counts.secret))
     catalog.put_queue(key, QueueCell((shard,)))
     made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
-    made.changes.made = 3 if command.spec.keyed else 1
-    made.put_spec(command.spec)
+    spec = _wanted(command.spec, QueueSpec())
+    made.changes.made = 3 if spec.keyed else 1
+    made.put_spec(spec)
     return QueueRef((shard,), made=True)
 
 

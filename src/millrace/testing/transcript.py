@@ -36,6 +36,7 @@ from millrace.core.commands import (
     ResetCursor,
     Settle,
     SnapshotRef,
+    SpecPart,
     Stage,
     Tick,
     Transaction,
@@ -129,7 +130,7 @@ class Play:
         plain = [word for word in rest if not _is_option(word)]
         if verb in ("create", "delete"):
             return CATALOG, (
-                CreateQueue(SPACE, name, _spec(plain, options))
+                CreateQueue(SPACE, name, _part(plain, options) or _spec(plain, options))
                 if verb == "create"
                 else DeleteQueue(SPACE, name)
             )
@@ -140,7 +141,7 @@ class Play:
     ) -> Command:
         match verb:
             case "configure":
-                return Configure(_spec(words, options))
+                return Configure(_part(words, options) or _spec(words, options))
             case "publish":
                 return Publish(_rows(words), _numbered(options))
             case "block":
@@ -299,6 +300,18 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         keyed="keyed" in words,
         retention="log" if "log" in words else "work",
         keep_deletes_ms=millis(options.get("keep_deletes", "1d")),
+    )
+
+
+def _part(words: list[str], options: dict[str, str]) -> SpecPart | None:
+    """With the word `named`, only those settings that stand there."""
+    if "named" not in words:
+        return None
+    keep = options.get("keep_deletes")
+    return SpecPart(
+        keyed=True if "keyed" in words else None,
+        retention="log" if "log" in words else "work" if "work" in words else None,
+        keep_deletes_ms=None if keep is None else millis(keep),
     )
 
 
