@@ -19,8 +19,9 @@ from millrace.log.record import (
 )
 from millrace.log.replay import ORIGIN, Replay
 from millrace.log.segment import LogShape
+from millrace.log.segments import Log
 from millrace.testing.disk import SimDisk
-from tests.log.harness import SECTOR, new_disk, open_log, payload_of, read_log
+from tests.log.harness import SECTOR, SHAPE, new_disk, open_log, payload_of, read_log
 
 HEADER = SegmentHeader(b"0123456789abcdef", 5, 99, 0, 1, 8 * SECTOR)
 
@@ -302,3 +303,40 @@ def test_replay_changes_nothing() -> None:
     effects = disk.effects
     read_log(disk)
     assert disk.effects == effects
+
+
+# --- Reading again -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read_bytes", [SECTOR, limits.REPLAY_READ_BYTES])
+def test_what_was_read_can_be_read_again_behind_an_open_log(
+    read_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REPLAY_READ_BYTES", read_bytes)
+    disk = new_disk()
+    start = None
+    for life in range(3):
+        log, _ = open_log(disk)
+        for number in range(3):
+            log.append([payload_of(life * 10 + number, 3000 * number)])
+            if (life, number) == (0, 1):
+                start = log.mark()
+        log.close()
+    replay = Replay(disk, start=start)
+    before = [(place, bytes(payload)) for place, payload in replay]
+    assert len(before) == 7
+    log = Log.open(replay, SHAPE, chance=random.Random(0).randbytes)
+    log.append([b"not part of it"])
+    for _ in range(2):
+        assert [(place, bytes(payload)) for place, payload in replay.again()] == before
+    log.close()
+
+
+def test_a_record_that_changes_before_it_is_read_again_is_corruption(forge: Forge) -> None:
+    replay = Replay(forge.disk)
+    assert len(list(replay)) == 2
+    forge.disk.flip(forge.name, 2 * SECTOR + 64)
+    again = replay.again()
+    next(again)
+    with pytest.raises(errors.Corrupt, match="changed while it was read"):
+        next(again)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace import errors
+from millrace import errors, limits
 from millrace.log.record import SegmentHeader, encode_segment
 from millrace.log.survey import Survey
 from millrace.testing.disk import SimDisk
@@ -70,6 +70,56 @@ def test_a_damaged_header_before_records_is_corruption(offset: int) -> None:
         survey(disk)
     assert caught.value.field == FIRST
     assert "backup" in caught.value.message
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_header_and_a_first_record_that_are_both_damaged_are_corruption(*, zeroed: bool) -> None:
+    """It may be the newest generation, and records that were acknowledged follow."""
+    disk = new_disk()
+    log, _ = open_log(disk)
+    for _ in range(3):
+        log.append([b"acknowledged"])
+    log.close()
+    if zeroed:
+        disk.open(FIRST).write([bytes(2 * SECTOR)], 0)
+    else:
+        disk.flip(FIRST, 9)
+        disk.flip(FIRST, SECTOR + 70)
+    with pytest.raises(errors.Corrupt, match=f"offset {2 * SECTOR}: a record, though") as caught:
+        survey(disk)
+    assert caught.value.field == FIRST
+
+
+def test_a_record_far_behind_a_damaged_header_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment is read in pieces, and a record may reach over their border."""
+    monkeypatch.setattr(limits, "REPLAY_READ_BYTES", 2 * SECTOR)
+    disk = new_disk()
+    log, _ = open_log(disk)
+    log.append([bytes(2 * SECTOR)])
+    log.append([b"x" * 2 * SECTOR])
+    log.close()
+    disk.flip(FIRST, 9)
+    disk.flip(FIRST, SECTOR + 70)
+    with pytest.raises(errors.Corrupt, match=f"offset {4 * SECTOR}: a record, though"):
+        survey(disk)
+
+
+def test_what_an_earlier_life_left_behind_a_damaged_header_is_none() -> None:
+    """A segment that was recycled, and whose new life holds no record yet."""
+    disk = written()
+    log, _ = open_log(disk)
+    for needed in (2, 3):
+        log.append([b"record of generation %d" % needed])
+        log.release_before(needed)
+        log.roll()
+    log.close()
+    found = survey(disk, needed_from=3)
+    assert [segment.generation for segment in found.used] == [3, 4]
+    assert found.used[-1].name == FIRST
+    disk.flip(FIRST, 9)
+    found = survey(disk, needed_from=3)
+    assert [segment.generation for segment in found.used] == [3]
+    assert FIRST in [segment.name for segment in found.free]
 
 
 def test_a_damaged_header_of_a_free_segment_is_none() -> None:

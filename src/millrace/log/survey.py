@@ -1,8 +1,8 @@
 """What segments a folder holds, and which of them are needed.
 
 Rule 1: a segment without a whole header was never used, or its first life ended before it began: a
-header is durable before the first record. If a whole record follows all the same, the header was
-damaged, and the folder is refused.
+header is durable before the first record, and the next one takes its place in one piece. If a whole
+record is there all the same, the header was damaged, and the folder is refused.
 Rule 2: a header that is older than the segment's first record, a file that was cut short and a
 segment of another log are damage, too.
 """
@@ -16,6 +16,7 @@ from millrace.log.files import Disk, File
 from millrace.log.pool import SEGMENT_SUFFIX
 from millrace.log.record import (
     RECORD_HEADER_BYTES,
+    RECORD_MAGIC,
     SEGMENT_FAMILY,
     SEGMENT_MAGIC,
     SegmentHeader,
@@ -75,6 +76,8 @@ class Survey:
         oldest = self._needed_from if header is None else header.generation + 1
         if _begins_with_record(file, size, oldest):
             raise corrupt(file.name, 0, "its header is damaged, but records follow it")
+        if header is None and (found := _find_record(file, size, oldest)) is not None:
+            raise corrupt(file.name, found, "a record, though what stands before it is damaged")
         segment = Segment(file, header, size=size, end=size)
         self.generation = max(self.generation, segment.generation)
         if header is not None and header.generation >= self._needed_from:
@@ -93,13 +96,36 @@ class Survey:
 def _begins_with_record(file: File, size: int, oldest: int) -> bool:
     """Tell whether a whole record of generation `oldest` or later stands in the first place.
 
-    Every generation with records has one there, so that no other place has to be looked at.
+    Every generation with records has one there.
     """
-    data = file.read(RECORD_HEADER_BYTES, SECTOR)
+    return _is_record(file, size, SECTOR, oldest)
+
+
+def _find_record(file: File, size: int, oldest: int) -> int | None:
+    """Return where a whole record of generation `oldest` or later begins, if there is one.
+
+    A segment that was never used holds zeros alone; if it begins with some MiB of them, the rest is
+    not read.
+    """
+    for offset in range(0, size, limits.REPLAY_READ_BYTES):
+        piece = file.read(min(limits.REPLAY_READ_BYTES, size - offset), offset)
+        if offset == 0 and piece == bytes(len(piece)):
+            return None
+        firsts = piece[::SECTOR]
+        at = firsts.find(RECORD_MAGIC[:1])
+        while at >= 0:
+            if _is_record(file, size, offset + at * SECTOR, oldest):
+                return offset + at * SECTOR
+            at = firsts.find(RECORD_MAGIC[:1], at + 1)
+    return None
+
+
+def _is_record(file: File, size: int, offset: int, oldest: int) -> bool:
+    data = file.read(RECORD_HEADER_BYTES, offset)
     record = decode_record(data)
     if record is None or record.generation < oldest or record.length > size:
         return False
-    payload = file.read(record.length, SECTOR + RECORD_HEADER_BYTES)
+    payload = file.read(record.length, offset + RECORD_HEADER_BYTES)
     return is_whole(record, memoryview(data), payload)
 
 
