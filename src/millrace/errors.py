@@ -11,6 +11,8 @@ A message names the field and the limit, and ends with what to do next where tha
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class MillraceError(Exception):
     """The root of every error that Millrace raises on purpose."""
@@ -22,6 +24,13 @@ class MillraceError(Exception):
         self.message = message
         self.field = field
         self.limit = limit
+
+    def again(self) -> Self:
+        """The same error for someone else: one that is raised holds the frames it came through."""
+        other = type(self).__new__(type(self), *self.args)
+        other.__dict__.update(self.__dict__)
+        other.__cause__ = self.__cause__
+        return other
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -60,6 +60,22 @@ PRODUCER_REMEMBERED_MS = 7 * 24 * 3600 * 1000
 PRODUCER_ANSWERS_MAX = 32
 """The newest numbers of a producer that are answered with their seqs; older ones with OK alone."""
 
+DEADLINES_SPARE = 1_000
+"""Deadlines of leases that may be out of date, besides as many as there are leases."""
+
+QUEUES_MAX = 100_000
+"""Queues of one catalog: their names are in memory, and each has a view while it is used."""
+
+VIEWS_MAX = 10_000
+"""Views of shards that stay loaded while nobody uses them. Those in which something goes by age
+(pins, stages, retaining cursors, deletes) stay beside them, or it would not go."""
+
+TICK_ENDS_MAX = 1_000
+"""Things of each kind that one batch ends because of their age; the next one goes on."""
+
+TICK_DELETES_MAX = 65_536
+"""Deletes that one batch ends because of their age: two bytes each, where they lie apart."""
+
 CURSORS_MAX = 100_000
 """Cursors of one shard; an idle one is a cell."""
 
@@ -76,7 +92,11 @@ STAGE_MS_MAX = 24 * 3600 * 1000
 """Staged rows that nobody publishes go after this time."""
 
 STAGE_ROWS_MAX = 1_000_000
-"""Rows of one stage: publishing a keyed one looks up every key in one decision."""
+"""Rows of one stage, and of all that are published at once to a keyed queue: every key is looked up
+in one decision."""
+
+STAGE_BYTES_MAX = 4 * 1024 * 1024 * 1024
+"""Bytes of one stage: they take room on the disk, and nobody sees them."""
 
 HISTORIES_MAX = 1_000
 """Entries of a takeover table; Couchbase's 25 are gone after 25 unclean starts."""
@@ -87,7 +107,7 @@ CURSOR_RETAIN_MS_MAX = 7 * 24 * 3600 * 1000
 CURSOR_RETAIN_ROWS_MAX = 100_000_000
 """Settled rows that are kept for the slowest retaining cursor of a shard."""
 
-DELETES_REMEMBERED_MS = 24 * 3600 * 1000
+KEEP_DELETES_MS = 24 * 3600 * 1000
 """Default of a queue's `keep_deletes`: how long a deleted key stays in the log as a delete."""
 
 KEEP_DELETES_MS_MAX = 366 * 24 * 3600 * 1000
@@ -98,14 +118,23 @@ KEEP_DELETES_MS_MAX = 366 * 24 * 3600 * 1000
 INBOX_COMMANDS_MAX = 10_000
 """Commands that wait for a shard's decider; beyond it `Full`."""
 
+CALLS_AT_ONCE_MAX = 1_000
+"""Commands that one call of a program has in an inbox at a time: it leaves room for others."""
+
 INBOX_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of the commands that wait, over all shards."""
 
 ENTRIES_AHEAD_MAX = 2
 """Entries that a group decides ahead: one is being synced, one waits; more adds delay alone."""
 
+ANSWERS_IN_FLIGHT_MAX = INBOX_COMMANDS_MAX * ENTRIES_AHEAD_MAX
+"""Answers that wait for commits: questions take no entry, so that nothing else bounds them."""
+
 WAITERS_MAX = 10_000
-"""Lease calls that wait for messages, per shard."""
+"""Lease calls and followers that wait for messages, per shard; beyond it `Full`."""
+
+WAIT_ENDS_STEP_MS = 10
+"""Waits that end within this time end together: each end looks at all that wait."""
 
 LEASE_WAIT_MS_MAX = 60_000
 """The longest time that a lease call waits for messages."""
@@ -230,6 +259,16 @@ SEALED_BATCH_BYTES = 1024 * 1024
 SEAL_SYNC_BYTES = 4 * 1024 * 1024
 """Sealing writes and syncs in steps of this size, so that the log's sync never waits long."""
 
+SEAL_REST_SYNCS = 4
+"""After each such step, sealing leaves the disk to the log for as long as this many of its syncs
+take, while the log is written."""
+
+SEAL_REST_SECONDS_MAX = 0.05
+"""The longest such rest: on a slow disk sealing still does some 40 MB/s."""
+
+SEAL_WAIT_SECONDS_MAX = 4.0
+"""How long sealing waits at most before it looks again whether its rows fit on a full disk."""
+
 SPARSE_PER_CENT = 50
 """A sealed file with fewer live rows than this share is written anew."""
 
@@ -237,6 +276,12 @@ SPARSE_PER_CENT = 50
 
 PLACES_STEP = 256
 """Places of rows that are read from the index at once: enough for a scan not to notice."""
+
+SCAN_STEP_BYTES = 64 * 1024 * 1024
+"""Rows that another thread reads before it asks the event loop where the next ones lie."""
+
+READ_STEP_BYTES = 1024 * 1024
+"""Cold rows that are read for a coroutine at once: others wait for the same thread."""
 
 LOOK_AGAIN_MAX = 100
 """How often rows are looked up again that were moved meanwhile; more is damage, not chance."""
@@ -249,6 +294,18 @@ DECODED_BLOCKS_MAX = 256
 
 WARM_BYTES_MAX = 256 * 1024 * 1024
 """Bytes that are taken to be in the page cache after they were read for a lease."""
+
+WARM_PLACES_MAX = 65_536
+"""Places of which that is known, some 300 bytes each: blocks may be small."""
+
+READ_AHEAD_BYTES = 8 * 1024 * 1024
+"""What is read ahead of workers: some 20 ms of the fastest ones."""
+
+READ_AHEAD_PLACES_MAX = 64
+"""Places that are looked up to read ahead; blocks may be small."""
+
+PLACES_KNOWN_MAX = 1_024
+"""Shards whose last place is remembered for the next lease call."""
 
 OPEN_FILES_MAX = 256
 """Sealed files that are kept mapped; opening one again costs a checksum per batch."""

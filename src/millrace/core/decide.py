@@ -91,7 +91,7 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         return _transaction(desk, command)
     draft = desk.draft(shard)
     if draft is None:
-        return work.DELETED
+        return work.deleted()
     match command:
         case Publish() | PublishStaged() | Settle() | Release() | Extend():
             return _part(draft, command)

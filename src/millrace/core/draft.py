@@ -160,10 +160,11 @@ class Draft:
             known |= seqs
         if self._kept:
             self._kept -= seqs
-        if view.scanned >= view.pointers.next and seqs.min() <= view.scanned:
+        first = view.first_fresh()
+        if view.scanned >= first and seqs.min() <= view.scanned:
             # What lies above the window is asked for when the window gets there.
             within = seqs.copy()
-            within.remove_range(0, view.pointers.next)
+            within.remove_range(0, first)
             within.remove_range(view.scanned + 1, seqs.max() + 1)
             view.hidden |= within
         if view.deletes:

@@ -13,6 +13,7 @@ from typing import Literal, NewType
 import msgspec
 from pyroaring import BitMap64
 
+from millrace import limits
 from millrace.errors import Corrupt
 
 Seq = NewType("Seq", int)
@@ -74,7 +75,7 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """Publishing under a key replaces the key's older revision."""
     retention: Literal["work", "log"] = "work"
     """What settling does: `work` ends the row, `log` keeps it."""
-    keep_deletes_ms: int = 24 * 3600 * 1000
+    keep_deletes_ms: int = limits.KEEP_DELETES_MS
     """How long a delete stays readable, so that followers learn of it."""
 
 

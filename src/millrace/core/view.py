@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 from pyroaring import BitMap64
 
+from millrace import limits
 from millrace.core.block import Block
 from millrace.core.codec import decode_cell
 from millrace.core.commands import RowFacts, StageFacts
@@ -41,9 +42,6 @@ from millrace.core.model import (
     unpack_seqs,
 )
 from millrace.core.takeover import resume
-
-DEADLINES_SPARE = 1_000
-"""Deadlines that may be out of date, besides as many as there are leases."""
 
 
 class LeaseState:
@@ -184,7 +182,7 @@ class View:
         """Delivered before, and ready again."""
         self.deadlines: list[tuple[int, int]] = []
         """A heap of (deadline, lease); may hold deadlines that were moved since."""
-        self.deadlines_max = DEADLINES_SPARE
+        self.deadlines_max = limits.DEADLINES_SPARE
         """Where the heap is built anew, without those that were moved."""
         self.ended: list[tuple[int, int]] = []
         """A heap of (end, lease): the leases that are only remembered."""
@@ -197,6 +195,8 @@ class View:
         self.hidden = BitMap64()
         """Within (.., scanned]: rows from `next` on that no worker gets."""
         self.scanned = 0
+        self.skipped = 0
+        """Up to here, from `next` on, all rows are hidden: `hidden` no longer names them."""
         self.stored_seq = 0
         """The last seq that the store can be asked about."""
         self.facts = Facts()
@@ -278,7 +278,7 @@ class View:
             for deadline in sorted({lease.deadline_ms, *lease.deadlines.values()})
         ]
         heapq.heapify(self.deadlines)
-        self.deadlines_max = 2 * len(self.deadlines) + DEADLINES_SPARE
+        self.deadlines_max = 2 * len(self.deadlines) + limits.DEADLINES_SPARE
 
     # --- What is asked of it ----------------------------------------------------------------
 
@@ -293,6 +293,24 @@ class View:
             self.stored_seq = layers.pop(0).last_seq
         # What was fetched before is older than the layers that are left.
         self.facts.clear()
+
+    def first_fresh(self) -> int:
+        """The first row that may be ready and was never given to a worker."""
+        return max(self.pointers.next, self.skipped + 1)
+
+    def is_idle(self) -> bool:
+        """Whether it may be dropped: all is folded, and nothing but what it remembers goes by age.
+
+        Producers and ended leases are then forgotten when it is loaded again.
+        """
+        return not (
+            self.layers
+            or self.pins
+            or self.stages
+            or self.retaining
+            or self.deletes
+            or self.catalog is not None
+        )
 
     def place_of(self, cell: CursorCell) -> int:
         """The seq up to which the cursor has read, as far as its history is shared."""

@@ -13,7 +13,6 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import key_list as key_list
 from millrace.core.commands import Extend, Lease, Leased, Need, Outcome, Release, Settle
 from millrace.core.draft import Draft
 from millrace.core.model import Death, LeaseId, Seq
@@ -21,7 +20,10 @@ from millrace.core.takeover import shared_index
 from millrace.core.view import LeaseState, View
 from millrace.errors import Full, Gone, NotFound, Refused, Retry, Stale, Superseded
 
-DELETED = NotFound("the queue was deleted", field="queue")
+
+def deleted() -> NotFound:
+    """A new one each time: an error that is raised holds the frames that it came through."""
+    return NotFound("the queue was deleted", field="queue")
 
 
 # --- Lease -------------------------------------------------------------------------------------
@@ -57,6 +59,9 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     seqs = again | fresh if again else fresh
     deadline = draft.now + command.lease_ms
     if not seqs:
+        if view.first_fresh() > view.pointers.next:
+            # Nothing but hidden rows so far: they are not looked at again.
+            draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.first_fresh()))
         return Leased(LeaseId(0), seqs, deadline, {})
     lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, seqs, deadline)
     if again:
@@ -64,9 +69,18 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     view.holder.update(dict.fromkeys(seqs, lease.id))
     draft.put_lease(lease)
     draft.push_deadline(deadline, lease.id)
-    upto = fresh.max() + 1 if fresh else view.pointers.next
+    upto = fresh.max() + 1 if fresh else view.first_fresh()
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto, lease=lease.id))
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
+
+
+def may_have_work(view: View, now: int) -> bool:
+    """Whether a lease call might be given something: cheap, and never wrong when it says no."""
+    return (
+        bool(view.returned)
+        or view.first_fresh() <= view.last_seq
+        or (bool(view.deadlines) and view.deadlines[0][0] <= now)
+    )
 
 
 def is_empty(answer: object) -> bool:
@@ -91,14 +105,15 @@ def _need_hidden(draft: Draft, wanted: int) -> Need | None:
     if not view.spec.keyed:
         return None
     while view.scanned < view.last_seq:
-        ready = view.scanned - view.pointers.next + 1
+        first = view.first_fresh()
+        ready = view.scanned - first + 1
         if ready > 0:
-            ready -= view.hidden.range_cardinality(view.pointers.next, view.scanned + 1)
+            ready -= view.hidden.range_cardinality(first, view.scanned + 1)
             if not ready:
-                _pass_over(draft)
+                _skip(view)
         if ready >= wanted:
             return None
-        low = max(view.scanned + 1, view.pointers.next)
+        low = max(view.scanned + 1, first)
         high = min(low + limits.CHUNK_ROWS - 1, view.last_seq)
         if low <= view.stored_seq:
             return Need(view.shard, hidden=(low, min(high, view.stored_seq)))
@@ -106,10 +121,9 @@ def _need_hidden(draft: Draft, wanted: int) -> Need | None:
     return None
 
 
-def _pass_over(draft: Draft) -> None:
-    """Nothing but hidden rows in the window: they are not looked at again."""
-    view = draft.view
-    draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.scanned + 1))
+def _skip(view: View) -> None:
+    """Nothing but hidden rows in the window; the pointer follows when a lease is done."""
+    view.skipped = view.scanned
     view.hidden.clear()
 
 
@@ -128,7 +142,7 @@ def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
 
 def _take_fresh(draft: Draft, count: int) -> BitMap64:
     view = draft.view
-    low = view.pointers.next
+    low = view.first_fresh()
     if count <= 0 or low > view.last_seq:
         return BitMap64()
     if not view.spec.keyed:
@@ -140,8 +154,8 @@ def _take_fresh(draft: Draft, count: int) -> BitMap64:
         low = high + 1
     if taken:
         view.hidden.remove_range(0, taken.max() + 1)
-    elif view.scanned >= view.pointers.next:
-        _pass_over(draft)
+    elif view.scanned >= view.first_fresh():
+        _skip(view)
     return taken
 
 

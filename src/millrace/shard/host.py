@@ -17,31 +17,24 @@ from dataclasses import dataclass
 
 from millrace import limits
 from millrace.core import follow, work
-from millrace.core.block import key_list
 from millrace.core.changes import Entry
-from millrace.core.commands import (
-    Command,
-    Need,
-    Publish,
-    Tick,
-    Transaction,
-)
-from millrace.core.decide import Answer, decide, learn, publish_plain
+from millrace.core.commands import Command, Need, Tick
+from millrace.core.decide import Answer, publish_plain
 from millrace.core.draft import Desk
 from millrace.core.model import Index, Millis, ShardId
 from millrace.core.view import View
 from millrace.errors import Closed, Fatal, Full, MillraceError, Refused, Retry, TooLarge
 from millrace.journal.base import Journal
 from millrace.log.record import Position
+from millrace.shard.alarm import Alarm
+from millrace.shard.fetch import decide_fetching, fetch_keys
 from millrace.shard.inbox import Inbox
 from millrace.shard.request import Request, undo_of
+from millrace.shard.views import load_view, views_to_drop
 from millrace.shard.waiters import Waiters, is_empty
 from millrace.store.base import Store
 
 Result = Answer | Refused | Retry
-
-_ANSWERS_IN_FLIGHT_MAX = limits.INBOX_COMMANDS_MAX * limits.ENTRIES_AHEAD_MAX
-"""Answers that wait for commits: questions take no entry, so that nothing else bounds them."""
 
 
 @dataclass(slots=True)
@@ -72,8 +65,7 @@ class Host:
         self._ahead_bytes = 0
         self._waiters = Waiters()
         self._pumping = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._alarm = Alarm(self._loop, now_ms, self._woken)
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
@@ -93,7 +85,7 @@ class Host:
             Closed, Fatal: the host has ended.
         """
         if self._stopped is not None:
-            raise self._stopped.with_traceback(None)
+            raise self._stopped.again()
         self._inbox.check(request)
         self._inbox.put(request)
         self._wake()
@@ -119,16 +111,9 @@ class Host:
         """The decider's view, loaded from the store when it is first needed."""
         view = self._views.get(shard)
         if view is None:
-            meta = self._store.meta(shard)
-            if meta is None:
-                return None
-            view = self._views[shard] = View.load(
-                shard,
-                self._journal.epoch,
-                self._journal.history,
-                meta,
-                self._store.cells(shard),
-            )
+            view = load_view(shard, self._journal, self._store)
+            if view is not None:
+                self._views[shard] = view
         return view
 
     def adopt(self, view: View) -> None:
@@ -136,15 +121,33 @@ class Host:
         self._views[view.shard] = view
 
     def tick(self) -> None:
-        """Time has passed: let the shards drop what is too old, and wake who waited too long."""
+        """Time has passed: let the shards drop what is too old, and look around."""
         if self._stopped is not None:
             return
         now = self._now_ms()
         for shard, view in list(self._views.items()):
             if not view.dropped and follow.tick_due(view, now):
-                self._inbox.put_tick(self._ask(shard, Tick()))
-        for request in self._waiters.expire(now):
-            self._inbox.put(request.without_wait())
+                self._tick(shard)
+        for view in views_to_drop(self._views.values(), self._waiters.waits):
+            del self._views[view.shard]
+        self.look()
+
+    def _tick(self, shard: ShardId) -> None:
+        request = self._ask(shard, Tick())
+        request.future.add_done_callback(lambda done: self._tick_again(shard, done))
+        self._inbox.put_tick(request)
+
+    def _tick_again(self, shard: ShardId, done: asyncio.Future[object]) -> None:
+        """One batch ends so much and no more: where more is due, the next one goes on."""
+        if not done.cancelled() and done.exception() is None and done.result() is True:
+            self._tick(shard)
+            self._wake()
+
+    def look(self) -> None:
+        """Answer who waited long enough, and let those go on who wait for room that is there."""
+        if self._stopped is not None:
+            return
+        self._expire(self._now_ms())
         if self.short_of_space:
             error = Full("the disk is full: settle or purge, or give it more space", field="disk")
             self._inbox.refuse_stalled(error)
@@ -167,8 +170,7 @@ class Host:
             # Others may wait for the same.
             await asyncio.shield(self._idle)
         self._views.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
 
     # --- Decide -------------------------------------------------------------------------------
 
@@ -194,7 +196,7 @@ class Host:
             fatal = error if isinstance(error, Fatal) else Fatal(f"deciding failed: {error!r}")
             self._failed(fatal)
             for request in self._taken:
-                request.answer(fatal)
+                request.fail(fatal)
             if fatal is not error:
                 raise
         finally:
@@ -209,7 +211,7 @@ class Host:
         return (
             not self._draining
             and waiting < limits.ENTRIES_AHEAD_MAX
-            and self._answers_in_flight < _ANSWERS_IN_FLIGHT_MAX
+            and self._answers_in_flight < limits.ANSWERS_IN_FLIGHT_MAX
         )
 
     def _decide_all(self, requests: deque[Request]) -> bool:
@@ -218,7 +220,7 @@ class Host:
         answers: list[tuple[Request, Result]] = []
         needs_commit = False
         is_alone = len(requests) == 1
-        self._fetch_keys(requests)
+        fetch_keys(requests, self.view, self._store)
         while requests:
             if requests[0].is_plain and self._publish_plain(desk, requests, answers):
                 continue
@@ -233,8 +235,11 @@ class Host:
                 self._inbox.put_first(requests)
                 needs_commit = True
                 break
-            if is_empty(request.command, result) and self._wait(request):
-                continue
+            if is_empty(request.command, result) and request.wait_until_ms > desk.now:
+                too_many = self._wait(request)
+                if too_many is None:
+                    continue
+                result = too_many
             answers.append((request, result))
         self._serve_waiters(desk, answers)
         self._finish(desk, answers, is_alone=is_alone)
@@ -250,7 +255,10 @@ class Host:
             return False
         run: list[Request] = []
         while requests and requests[0].is_plain and requests[0].shard == shard:
-            run.append(requests.popleft())
+            request = requests.popleft()
+            if not request.future.done():
+                # As everyone who has left before anything was decided.
+                run.append(request)
         found = publish_plain(draft, [request.command for request in run])
         answers.extend(zip(run, found, strict=True))
         return True
@@ -263,44 +271,8 @@ class Host:
         """The store has failed: nothing more is decided or answered."""
         self._failed(error)
 
-    def _fetch_keys(self, requests: deque[Request]) -> None:
-        """Look up the keys of all publishes at once: one call to the store per shard."""
-        wanted: dict[ShardId, dict[bytes, None]] = {}
-        keyed: dict[ShardId, bool] = {}
-        for request in requests:
-            command = request.command
-            if not isinstance(command, Publish | Transaction):
-                continue
-            parts = (
-                command.parts if isinstance(command, Transaction) else ((request.shard, command),)
-            )
-            for shard, part in parts:
-                if not isinstance(part, Publish):
-                    continue
-                if shard not in keyed:
-                    view = self.view(shard)
-                    keyed[shard] = view is not None and view.spec.keyed
-                if keyed[shard]:
-                    keys = wanted.setdefault(shard, {})
-                    keys.update((key, None) for key in key_list(part.rows) if key is not None)
-        for shard, found in wanted.items():
-            self._find(shard, list(found))
-
-    def _find(self, shard: ShardId, keys: list[bytes]) -> None:
-        facts = self._views[shard].facts
-        facts.keys.update(zip(keys, self._store.find(shard, keys), strict=True))
-
     def _decide(self, desk: Desk, request: Request) -> Result | Need:
-        """Decide, fetching what is needed; `Need` comes back if it must be folded first."""
-        while True:
-            result = decide(desk, request.shard, request.command)
-            if not isinstance(result, Need):
-                return result
-            draft = desk.draft(result.shard)
-            assert draft is not None
-            if result.stages and self._flight:
-                return result
-            learn(draft, result, self._store)
+        return decide_fetching(desk, request, self._store, in_flight=bool(self._flight))
 
     def _finish(self, desk: Desk, answers: list[tuple[Request, Result]], *, is_alone: bool) -> None:
         drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
@@ -347,58 +319,75 @@ class Host:
 
     # --- Waiting for messages -------------------------------------------------------------------
 
-    def _wait(self, request: Request) -> bool:
-        if request.wait_until_ms <= self._now_ms() or not self._waiters.add(request):
-            return False
+    def _wait(self, request: Request) -> Full | None:
+        view = self._views.get(request.shard)
+        if not self._waiters.add(request, view.last_seq if view is not None else 0):
+            return Full(
+                f"{limits.WAITERS_MAX} calls wait for messages of this queue; ask again later",
+                field="wait",
+                limit=limits.WAITERS_MAX,
+            )
         self._arm(request.shard)
-        return True
+        self._alarm.set(request.wait_until_ms)
+        return None
 
     def _serve_waiters(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
         """Who waits for messages of the shards that were touched is decided with this batch."""
+
+        def give(request: Request) -> bool:
+            result = self._decide(desk, request)
+            if isinstance(result, Need) or is_empty(request.command, result):
+                return False
+            self._taken.append(request)
+            answers.append((request, result))
+            return True
+
         for shard in list(desk.drafts):
+            if not self._waiters.waits(shard):
+                continue
             draft = desk.draft(shard)
-            while draft is not None and (request := self._waiters.next(shard, draft)) is not None:
-                self._taken.append(request)
-                result = self._decide(desk, request)
-                if isinstance(result, Need) or is_empty(request.command, result):
-                    self._waiters.add_first(request)
-                    break
-                answers.append((request, result))
             if draft is None:
                 gone = self._waiters.drop(shard)
                 self._taken.extend(gone)
-                answers.extend((request, work.DELETED) for request in gone)
-            elif self._waiters.waits(shard):
+                answers.extend((request, work.deleted()) for request in gone)
+                continue
+            self._waiters.serve(draft, give)
+            if self._waiters.waits(shard):
                 # What was just leased, to one of them perhaps, may come back to the others.
                 self._arm(shard)
 
     def _arm(self, shard: ShardId) -> None:
         """Wake when the shard's next lease ends, which a waiter could then be given."""
         view = self._views.get(shard)
-        if view is None or not view.deadlines:
-            return
-        at_ms = view.deadlines[0][0]
-        if self._timer is not None:
-            if self._timer_ms <= at_ms:
-                return
-            self._timer.cancel()
-        self._timer_ms = at_ms
-        delay = max(at_ms - self._now_ms(), 1) / 1000
-        self._timer = self._loop.call_later(delay, self._lease_ended)
+        if view is not None and view.deadlines:
+            self._alarm.set(view.deadlines[0][0])
 
-    def _lease_ended(self) -> None:
-        self._timer = None
+    def _woken(self) -> None:
+        """A lease has ended, or someone's time to wait is over."""
+        if self._stopped is not None:
+            return
         now = self._now_ms()
+        self._expire(now)
         for shard in self._waiters.shards():
             view = self._views.get(shard)
             if view is None or not view.deadlines:
                 continue
             if view.deadlines[0][0] > now:
                 self._arm(shard)
-            elif (request := self._waiters.take_first(shard)) is not None:
-                self._inbox.put(request)
+            else:
+                # The batch of this tick serves whoever waits there, in the order of the row.
+                self._tick(shard)
         if self._inbox:
             self._wake()
+
+    def _expire(self, now: int) -> None:
+        soonest = self._waiters.soonest_ms
+        if soonest is None or soonest > now:
+            return
+        for request in self._waiters.expire(now):
+            self._inbox.put(request.without_wait())
+        if self._waiters.soonest_ms is not None:
+            self._alarm.set(max(self._waiters.soonest_ms, now + limits.WAIT_ENDS_STEP_MS))
 
     # --- Committed ------------------------------------------------------------------------------
 
@@ -441,6 +430,7 @@ class Host:
         """
         self._views.clear()
         self._draining = True
+        self._waiters.look_again()
         lost: deque[_Flight] = deque()
         while self._flight and self._flight[-1].index >= first:
             lost.appendleft(self._flight.pop())

@@ -107,7 +107,7 @@ class Inbox:
         """There will be no room: those who wait for it are told."""
         for request in self._stalled:
             self._bytes -= request.size
-            request.answer(error)
+            request.fail(error)
         self._stalled.clear()
 
     def drop_all(self) -> list[Request]:

@@ -73,7 +73,8 @@ class Request:
         return True
 
     def fail(self, error: MillraceError) -> None:
-        self.answer(error)
+        """Tell the caller of an error that others are told of as well."""
+        self.answer(error.again())
 
     def without_wait(self) -> Request:
         """The same request, to be answered as things are."""

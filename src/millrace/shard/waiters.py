@@ -1,8 +1,16 @@
-"""Lease calls and followers that wait for messages: on the shard, not on a timer."""
+"""Lease calls and followers that wait for messages: on the shard, not on a timer.
+
+Rule 1: who finds nothing keeps its place in the row.
+Rule 2: lease calls and followers wait apart: that there is nothing for one kind says nothing about
+the other.
+Rule 3: nobody is judged again unless something came that it has not seen.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from millrace import limits
 from millrace.core import work
@@ -12,81 +20,108 @@ from millrace.core.model import ShardId
 from millrace.shard.request import Request
 
 
+@dataclass(slots=True)
+class _Row:
+    """Who waits at one shard, in the order of arrival."""
+
+    leases: deque[Request] = field(default_factory=deque)
+    followers: deque[Request] = field(default_factory=deque)
+    seen: int = 0
+    """The last seq when the followers were last judged: up to there is nothing for any of them."""
+
+    def __len__(self) -> int:
+        return len(self.leases) + len(self.followers)
+
+
 class Waiters:
-    """Who waits, by shard, in the order of arrival."""
+    """Who waits, by shard."""
 
     def __init__(self) -> None:
-        self._waiting: dict[ShardId, deque[Request]] = {}
+        self._rows: dict[ShardId, _Row] = {}
+        self.soonest_ms: int | None = None
+        """Nobody's time is over before this."""
 
-    def add(self, request: Request) -> bool:
-        """Let it wait; False if too many do."""
-        waiting = self._waiting.setdefault(request.shard, deque())
-        if len(waiting) >= limits.WAITERS_MAX:
+    def add(self, request: Request, last_seq: int) -> bool:
+        """Let one wait who found nothing up to `last_seq`; False if too many do."""
+        row = self._rows.setdefault(request.shard, _Row())
+        if len(row) >= limits.WAITERS_MAX:
             return False
-        waiting.append(request)
+        if isinstance(request.command, Lease):
+            row.leases.append(request)
+        else:
+            if not row.followers:
+                row.seen = last_seq
+            row.followers.append(request)
+        if self.soonest_ms is None or request.wait_until_ms < self.soonest_ms:
+            self.soonest_ms = request.wait_until_ms
         return True
 
-    def add_first(self, request: Request) -> None:
-        """Put back one that could not be served after all."""
-        self._waiting.setdefault(request.shard, deque()).appendleft(request)
-
-    def next(self, shard: ShardId, draft: Draft) -> Request | None:
-        """The first one for whom there may be something now."""
-        waiting = self._waiting.get(shard)
-        if not waiting:
-            return None
+    def serve(self, draft: Draft, give: Callable[[Request], bool]) -> None:
+        """Call `give` for those for whom there may be something now; False: there was nothing."""
         view = draft.view
-        work = bool(view.returned) or view.pointers.next <= view.last_seq
-        for at, request in enumerate(waiting):
-            if request.future.done():
-                continue
-            command = request.command
-            ready = (isinstance(command, Lease) and work) or (
-                isinstance(command, NextSnapshot) and command.after < view.last_seq
+        row = self._rows.get(view.shard)
+        if row is None:
+            return
+        leases = row.leases
+        while leases and work.may_have_work(view, draft.now):
+            # Another lease call would find nothing either.
+            if not leases[0].future.done() and not give(leases[0]):
+                break
+            leases.popleft()
+        if row.followers and view.last_seq > row.seen:
+            row.followers = deque(
+                [one for one in row.followers if not one.future.done() and not give(one)]
             )
-            if ready:
-                del waiting[at]
-                return request
-        return None
+            row.seen = view.last_seq
 
-    def take_first(self, shard: ShardId) -> Request | None:
-        """The first lease call that waits, whatever there is for it."""
-        waiting = self._waiting.get(shard, ())
-        for at, request in enumerate(waiting):
-            if isinstance(request.command, Lease) and not request.future.done():
-                del self._waiting[shard][at]
-                return request
-        return None
+    def look_again(self) -> None:
+        """What was decided is taken back: seqs that were seen will be given to other messages."""
+        for row in self._rows.values():
+            row.seen = 0
 
     def expire(self, now_ms: int) -> list[Request]:
         """Those whose time is over, and without those that no longer listen."""
         over: list[Request] = []
-        for shard, waiting in list(self._waiting.items()):
-            if not waiting:
-                del self._waiting[shard]
-                continue
-            rest: deque[Request] = deque()
-            for request in waiting:
-                if request.future.done():
-                    continue
-                (over if request.wait_until_ms <= now_ms else rest).append(request)
-            self._waiting[shard] = rest
+        self.soonest_ms = None
+        for shard, row in list(self._rows.items()):
+            row.leases = self._still_wait(row.leases, now_ms, over)
+            row.followers = self._still_wait(row.followers, now_ms, over)
+            if not len(row):
+                del self._rows[shard]
         return over
+
+    def _still_wait(
+        self, waiting: deque[Request], now_ms: int, over: list[Request]
+    ) -> deque[Request]:
+        rest: deque[Request] = deque()
+        for request in waiting:
+            if request.future.done():
+                continue
+            if request.wait_until_ms <= now_ms:
+                over.append(request)
+                continue
+            rest.append(request)
+            if self.soonest_ms is None or request.wait_until_ms < self.soonest_ms:
+                self.soonest_ms = request.wait_until_ms
+        return rest
 
     def waits(self, shard: ShardId) -> bool:
         """Whether anyone may wait for messages of the shard."""
-        return bool(self._waiting.get(shard))
+        row = self._rows.get(shard)
+        return row is not None and len(row) > 0
 
     def shards(self) -> list[ShardId]:
-        return [shard for shard, waiting in self._waiting.items() if waiting]
+        """Where lease calls wait."""
+        return [shard for shard, row in self._rows.items() if row.leases]
 
     def drop(self, shard: ShardId) -> list[Request]:
-        return list(self._waiting.pop(shard, ()))
+        """Let all of a shard go; returns them."""
+        row = self._rows.pop(shard, None)
+        return [*row.leases, *row.followers] if row is not None else []
 
     def drop_all(self) -> list[Request]:
-        waiting = [request for queue in self._waiting.values() for request in queue]
-        self._waiting.clear()
-        return waiting
+        """Let everyone go; returns them."""
+        return [request for shard in list(self._rows) for request in self.drop(shard)]
 
 
 def is_empty(command: Command, result: object) -> bool:

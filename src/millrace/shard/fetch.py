@@ -1,0 +1,66 @@
+"""What deciding needs from the store: fetched for a whole batch first, and then as it turns out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from millrace.core.block import key_list
+from millrace.core.commands import Need, Publish, Transaction
+from millrace.core.decide import Answer, decide, learn
+from millrace.core.draft import Desk
+from millrace.core.model import ShardId
+from millrace.core.view import View
+from millrace.errors import Fatal, Refused, Retry
+from millrace.shard.request import Request
+from millrace.store.base import Store
+
+
+def fetch_keys(
+    requests: Iterable[Request], view: Callable[[ShardId], View | None], store: Store
+) -> None:
+    """Look up the keys of all publishes at once: one call to the store per shard."""
+    wanted: dict[ShardId, dict[bytes, None]] = {}
+    keyed: dict[ShardId, View | None] = {}
+    for request in requests:
+        command = request.command
+        if not isinstance(command, Publish | Transaction):
+            continue
+        parts = command.parts if isinstance(command, Transaction) else ((request.shard, command),)
+        for shard, part in parts:
+            if not isinstance(part, Publish):
+                continue
+            if shard not in keyed:
+                found = view(shard)
+                keyed[shard] = found if found is not None and found.spec.keyed else None
+            if keyed[shard] is not None:
+                keys = wanted.setdefault(shard, {})
+                keys.update((key, None) for key in key_list(part.rows) if key is not None)
+    for shard, names in wanted.items():
+        keyed_view = keyed[shard]
+        assert keyed_view is not None
+        known = list(names)
+        keyed_view.facts.keys.update(zip(known, store.find(shard, known), strict=True))
+
+
+def decide_fetching(
+    desk: Desk, request: Request, store: Store, *, in_flight: bool
+) -> Answer | Refused | Retry | Need:
+    """Decide, fetching what is needed; `Need` comes back if it must be folded first.
+
+    Raises:
+        Fatal: it needs again what it was told: a defect, which would go on for ever.
+    """
+    told: set[Need] | None = None
+    while True:
+        result = decide(desk, request.shard, request.command)
+        if not isinstance(result, Need):
+            return result
+        if result.stages and in_flight:
+            return result
+        told = told if told is not None else set()
+        if result in told:
+            raise Fatal(f"{type(request.command).__name__} needs the same twice: {result}")
+        told.add(result)
+        draft = desk.draft(result.shard)
+        assert draft is not None
+        learn(draft, result, store)

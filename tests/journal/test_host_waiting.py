@@ -1,0 +1,320 @@
+"""Who waits at a host: in a row, for messages of its own kind, and no longer than it asked for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pyroaring import BitMap64
+
+from millrace import errors, limits
+from millrace.core.commands import (
+    Command,
+    CommitCursor,
+    CreateQueue,
+    DeleteQueue,
+    Extend,
+    Lease,
+    Leased,
+    Need,
+    NextSnapshot,
+    OpenCursor,
+    Pin,
+    Publish,
+    Published,
+    QueueRef,
+    Release,
+    Settle,
+    SnapshotRef,
+)
+from millrace.core.decide import decide
+from millrace.core.draft import Desk
+from millrace.core.model import (
+    CATALOG,
+    CursorCell,
+    Message,
+    Position,
+    QueueSpec,
+    Seq,
+    ShardId,
+    Start,
+)
+from millrace.shard import fetch
+from tests.journal.harness import HISTORY, run
+from tests.journal.test_host import QUEUE, Node, error_of, make_node, publish
+
+
+async def follower(node: Node, name: str) -> NextSnapshot:
+    cell = await node.done(OpenCursor(name, Start.BEGINNING, retain=False), CursorCell)
+    return NextSnapshot(name, cell.id, 0, 60_000)
+
+
+async def seqs_of(future: asyncio.Future[object]) -> list[int]:
+    leased = await asyncio.wait_for(future, 5)
+    assert isinstance(leased, Leased)
+    return list(leased.seqs)
+
+
+# --- The row --------------------------------------------------------------------------------------
+
+
+def test_a_lease_call_that_finds_nothing_does_not_keep_followers_from_theirs() -> None:
+    """A delete is a row for followers, and nothing for workers."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found(keyed=True)
+        command = await follower(node, "c")
+        worker = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        follows = node.ask(command, wait_ms=60_000)
+        await node.turn()
+        await node.done(Publish((Message(None, b"k"),)), Published)
+        assert isinstance(await asyncio.wait_for(follows, 5), SnapshotRef)
+        assert not worker.done()
+        await node.done(publish(b"x", key=b"k"), Published)
+        assert await seqs_of(worker) == [2]
+
+    run(main())
+
+
+def test_a_follower_that_finds_nothing_does_not_keep_workers_from_theirs() -> None:
+    """Its cursor was moved by someone else: what is new to it was read by others."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        command = await follower(node, "c")
+        await node.done(publish(b"a"), Published)
+        ref = await node.done(command, SnapshotRef)
+        lease = await node.done(Lease(1, 60_000), Leased)
+        await node.done(CommitCursor("c", command.cursor, Position(HISTORY, 1, 0, 1)), CursorCell)
+        assert ref.boundary == 1
+        stale = node.ask(command, wait_ms=60_000)
+        worker = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.turn()
+        assert not stale.done()
+        future = node.ask(Release(lease.lease, lease.seqs, HISTORY))
+        await node.commit()
+        assert future.done()
+        assert await seqs_of(worker) == [1]
+        assert not stale.done()
+        await node.done(publish(b"b"), Published)
+        assert isinstance(await asyncio.wait_for(stale, 5), SnapshotRef)
+
+    run(main())
+
+
+def test_who_was_woken_for_nothing_keeps_its_place() -> None:
+    """The lease whose end it waited for was extended."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(b"a"), Published)
+        lease = await node.done(Lease(1, 1_000), Leased)
+        first = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        second = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.done(Extend(lease.lease, lease.seqs, HISTORY, 600_000), object)
+        await asyncio.sleep(2)
+        await node.commit()
+        assert not first.done()
+        await node.done(publish(b"b"), Published)
+        assert await seqs_of(first) == [2]
+        assert not second.done()
+
+    run(main())
+
+
+def test_a_lease_that_ends_is_given_to_the_first_who_waits() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(b"a"), Published)
+        await node.done(Lease(1, 1_000), Leased)
+        first = node.ask(Lease(1, 1_000), wait_ms=60_000)
+        second = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        before = node.clock.now_ms()
+        assert await seqs_of(first) == [1]
+        assert await seqs_of(second) == [1]
+        assert 2_000 <= node.clock.now_ms() - before <= 2_100
+
+    run(main())
+
+
+def test_nobody_is_judged_again_without_something_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(b"a", b"b"), Published)
+        lease = await node.done(Lease(2, 60_000), Leased)
+        for number in range(20):
+            command = await follower(node, f"c{number}")
+            node.ask(replace_after(command, 2), wait_ms=60_000)
+            node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.turn()
+        judged: list[object] = []
+
+        def noted(desk: Desk, shard: ShardId, command: Command) -> object:
+            judged.append(command)
+            return decide(desk, shard, command)
+
+        monkeypatch.setattr(fetch, "decide", noted)
+        await node.done(Settle(lease.lease, BitMap64([1]), HISTORY), object)
+        assert [type(command) for command in judged] == [Settle]
+
+    run(main())
+
+
+def replace_after(command: NextSnapshot, after: int) -> NextSnapshot:
+    return NextSnapshot(command.name, command.cursor, after, command.pin_ms)
+
+
+def test_a_follower_hears_of_the_message_that_took_the_seq_of_one_taken_back() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        assert node.late is not None
+        command = await follower(node, "c")
+        lost = [
+            node.ask(publish(b"a")),
+            node.ask(CommitCursor("c", command.cursor, Position(HISTORY, 1, 0, 1))),
+        ]
+        follows = node.ask(command, wait_ms=60_000)
+        await node.turn()
+        await node.world.settle()
+        node.late.void(node.late.commit_point)
+        await node.commit()
+        assert all(isinstance(error_of(future), errors.Retry) for future in lost)
+        assert not follows.done()
+        await node.done(publish(b"b"), Published)
+        assert isinstance(await asyncio.wait_for(follows, 5), SnapshotRef)
+
+    run(main())
+
+
+# --- Bounds ---------------------------------------------------------------------------------------
+
+
+def test_beyond_the_bound_a_waiting_call_is_told_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Answered with nothing, it would ask again at once, and for ever."""
+    monkeypatch.setattr(limits, "WAITERS_MAX", 2)
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        command = await follower(node, "c")
+        waits = [node.ask(Lease(1, 60_000), wait_ms=60_000), node.ask(command, wait_ms=60_000)]
+        for other in (Lease(1, 60_000), command):
+            future = node.ask(other, wait_ms=60_000)
+            await node.commit()
+            error = error_of(future)
+            assert isinstance(error, errors.Full)
+            assert (error.field, error.limit) == ("wait", 2)
+        assert not any(future.done() for future in waits)
+        # One that does not want to wait is answered as things are.
+        assert not (await node.done(Lease(1, 60_000), Leased)).seqs
+
+    run(main())
+
+
+def test_a_wait_ends_when_it_was_to_end() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        before = node.clock.now_ms()
+        waits = [node.ask(Lease(1, 60_000), wait_ms=ms) for ms in (500, 30, 40, 5_000)]
+        ends: list[int] = []
+        for future in waits:
+            future.add_done_callback(lambda _: ends.append(node.clock.now_ms() - before))
+        await asyncio.wait(waits)
+        late = [end - ms for end, ms in zip(ends, (30, 40, 500, 5_000), strict=True)]
+        assert all(0 <= ms <= 2 * limits.WAIT_ENDS_STEP_MS for ms in late), ends
+
+    run(main())
+
+
+def test_views_that_nobody_uses_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "VIEWS_MAX", 3)
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        shards = [QUEUE]
+        for number in range(6):
+            create = CreateQueue("default", f"q{number}", QueueSpec())
+            shards += (await node.done(create, QueueRef, shard=CATALOG)).shards
+        for shard in shards:
+            node.clock.jump(10)
+            await node.done(publish(b"x"), Published, shard=shard)
+            await node.done(Lease(1, 60_000), Leased, shard=shard)
+        await node.done(Pin(60_000), SnapshotRef, shard=shards[0])
+        waits = node.ask(Lease(1, 60_000), shard=shards[1], wait_ms=600_000)
+        await node.turn()
+        node.host.tick()
+        assert sorted(node.host._views) == [CATALOG, shards[0], shards[1]]
+        # What was leased there is still leased, and comes back in time.
+        assert not (await node.done(Lease(1, 60_000), Leased, shard=shards[2])).seqs
+        assert await asyncio.wait_for(waits, 60)
+        await asyncio.sleep(1)
+        assert (await node.done(Lease(1, 60_000), Leased, shard=shards[2])).seqs
+
+    run(main())
+
+
+def test_a_need_for_the_same_thing_twice_ends_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        monkeypatch.setattr(fetch, "decide", lambda *_: Need(QUEUE, rows=(1,)))
+        future = node.ask(Lease(1, 60_000))
+        await node.turn()
+        assert isinstance(error_of(future), errors.Fatal)
+
+    run(main())
+
+
+# --- Who has left, and who is told ----------------------------------------------------------------
+
+
+def test_a_plain_publish_whose_caller_has_left_is_not_published() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        futures = [node.ask(publish(b"%d" % number)) for number in range(10)]
+        for future in futures[::2]:
+            future.cancel()
+        await node.commit()
+        assert node.bodies() == [b"1", b"3", b"5", b"7", b"9"]
+        assert [(await future) for future in futures[1::2]] == [
+            Published(Seq(number), 1) for number in range(1, 6)
+        ]
+
+    run(main())
+
+
+def test_everyone_is_told_by_an_error_of_its_own() -> None:
+    """An error that is raised holds the frames it came through: one for all would hold them all."""
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        waits = [node.ask(Lease(1, 60_000), wait_ms=60_000) for _ in range(2)]
+        await node.turn()
+        await node.done(DeleteQueue("default", "q"), bool, shard=CATALOG)
+        late = [node.ask(publish(b"x")) for _ in range(3)]
+        await node.commit()
+        deleted = [error_of(future) for future in (*waits, *late)]
+        assert all(isinstance(error, errors.NotFound) for error in deleted)
+        assert len({id(error) for error in deleted}) == len(deleted)
+        create = CreateQueue("default", "r", QueueSpec())
+        [shard] = (await node.done(create, QueueRef, shard=CATALOG)).shards
+        waits = [node.ask(Lease(1, 60_000), shard=shard, wait_ms=60_000) for _ in range(3)]
+        await node.turn()
+        await node.host.stop()
+        closed = [error_of(future) for future in waits]
+        assert all(isinstance(error, errors.Closed) for error in closed)
+        assert len({id(error) for error in closed}) == len(closed)
+
+    run(main())
