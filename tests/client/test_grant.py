@@ -8,13 +8,14 @@ from typing import TypeVar
 
 import pytest
 
-from millrace import errors
+from millrace import errors, limits
 from millrace.client.engine import EmbeddedEngine
+from millrace.client.lease import grant_of
 from millrace.client.millrace import Millrace
-from millrace.core.commands import Command, Extend, Lease, Release
+from millrace.core.commands import Command, Extend, Lease, Release, Settle
 from millrace.core.model import ShardId
 from millrace.node import Node, real_ports
-from tests.client.harness import SMALL, embedded, eventually, run
+from tests.client.harness import SMALL, embedded, eventually, opened, run
 from tests.simulation.harness import Bench
 
 T = TypeVar("T")
@@ -112,6 +113,46 @@ def test_a_failed_context_raises_its_own_error_where_nothing_is_taken_back(tmp_p
                 async with (await queue.lease())[0] as lease:
                     1 / len(lease.headers)
             assert engine.refusals == 0
+
+    run(main())
+
+
+def test_many_lease_calls_are_ended_some_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert limits.CALLS_AT_ONCE_MAX < limits.INBOX_COMMANDS_MAX
+    monkeypatch.setattr(limits, "INBOX_COMMANDS_MAX", 50)
+    monkeypatch.setattr(limits, "CALLS_AT_ONCE_MAX", 20)
+
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            queue = await m.queue("orders")
+            await queue.publish_many([b"x"] * 120)
+            leases = [(await queue.lease())[0] for _ in range(120)]
+            assert await queue.extend(leases, 60) == {}
+            assert await queue.release(leases[:60]) == {}
+            refused = await queue.settle([lease.receipt for lease in leases])
+            assert sorted(refused) == list(range(1, 61))
+            assert (await queue.stats())["settled"] == 60
+
+    run(main())
+
+
+def test_what_was_answered_counts_where_some_found_no_room(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = BusyEngine(await Node.open(real_ports(tmp_path), SMALL))
+        async with Millrace(engine) as m:
+            queue = await m.queue("orders")
+            await queue.publish_many([b"x"] * 5)
+            leases = [(await queue.lease())[0] for _ in range(5)]
+            await leases[4].release()
+            engine.refused, engine.refusals = Settle, 2
+            with pytest.raises(errors.Full):
+                await queue.settle(leases)
+            assert (await queue.stats())["settled"] == 2
+            assert [len(grant_of(lease).open) for lease in leases] == [1, 1, 0, 0, 0]
+            assert list(await queue.settle(leases)) == [5]
+            assert (await queue.stats())["settled"] == 4
 
     run(main())
 

@@ -188,6 +188,13 @@ class Call(NamedTuple):
         if self.grant is not None:
             self.grant.extended(outcome)
 
+    def note(self, command: Settle | Release | Extend, outcome: Outcome) -> None:
+        """Take note of what a command was answered."""
+        if isinstance(command, Extend):
+            self.extended(outcome)
+        else:
+            self.ended(outcome.done)
+
 
 def grant_of(lease: Lease) -> Grant:
     """The lease call that it came with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pyroaring import BitMap64
 
@@ -229,19 +229,17 @@ class Queue:
 
         Raises:
             Forged: a receipt or lease is not of this queue; nothing was settled.
+            Retry: some of several may have been settled. Ask again with the same ones: that
+                settles the others, and answers for all of them.
         """
         calls = self._calls(leases)
-        outcomes = await self._each([Settle(c.lease, c.seqs, c.history) for c in calls])
-        for call, outcome in zip(calls, outcomes, strict=True):
-            call.ended(outcome.done)
+        outcomes = await self._each(calls, lambda c: Settle(c.lease, c.seqs, c.history))
         return _refusals(leases, outcomes)
 
     async def release(self, leases: Leases, *, failed: bool = False) -> dict[int, Refused]:
         """Give a lease or a receipt back, or several; refusals come as with `settle`."""
         calls = self._calls(leases)
-        outcomes = await self._each([Release(c.lease, c.seqs, c.history, failed) for c in calls])
-        for call, outcome in zip(calls, outcomes, strict=True):
-            call.ended(outcome.done)
+        outcomes = await self._each(calls, lambda c: Release(c.lease, c.seqs, c.history, failed))
         return _refusals(leases, outcomes)
 
     async def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
@@ -251,9 +249,7 @@ class Queue:
         """
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
         calls = self._calls(leases)
-        outcomes = await self._each([Extend(c.lease, c.seqs, c.history, lease_ms) for c in calls])
-        for call, outcome in zip(calls, outcomes, strict=True):
-            call.extended(outcome)
+        outcomes = await self._each(calls, lambda c: Extend(c.lease, c.seqs, c.history, lease_ms))
         return _refusals(leases, outcomes)
 
     def _calls(self, leases: Leases) -> list[Call]:
@@ -262,11 +258,23 @@ class Queue:
             raise Forged(f"a lease or receipt is not of queue {self._name!r}", field="leases")
         return calls
 
-    async def _each(self, commands: Sequence[Settle | Release | Extend]) -> list[Outcome]:
-        if len(commands) == 1:
-            return [await self._engine.ask(self._shard, commands[0], Outcome)]
-        asked = (self._engine.ask(self._shard, command, Outcome) for command in commands)
-        return list(await asyncio.gather(*asked))
+    async def _each(
+        self, calls: Sequence[Call], make: Callable[[Call], Settle | Release | Extend]
+    ) -> list[Outcome]:
+        """Ask for each lease call, some at a time; what was answered is noted, come what may."""
+        outcomes: list[Outcome] = []
+        for at in range(0, len(calls), limits.CALLS_AT_ONCE_MAX):
+            part = [(call, make(call)) for call in calls[at : at + limits.CALLS_AT_ONCE_MAX]]
+            asked = (self._engine.ask(self._shard, command, Outcome) for _, command in part)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            for (call, command), answer in zip(part, answers, strict=True):
+                if isinstance(answer, Outcome):
+                    call.note(command, answer)
+                    outcomes.append(answer)
+            for answer in answers:
+                if isinstance(answer, BaseException):
+                    raise answer
+        return outcomes
 
     # --- Look ---------------------------------------------------------------------------------
 

@@ -173,6 +173,8 @@ class Queue:
 
         Raises:
             Forged: a receipt or lease is not of this queue; nothing was settled.
+            Retry: some of several may have been settled. Ask again with the same ones: that
+                settles the others, and answers for all of them.
         """
         return self._portal.run(self._twin.settle(twins(leases)))
 
