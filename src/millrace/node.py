@@ -56,17 +56,17 @@ LOCAL = GroupId(0)
 NODE = GroupId(0xFFFF_FFFF)
 """Facts under this group are the node's own: the identity of its folder."""
 
-_FACT = struct.Struct("<Q16s")
-"""Epoch and history of a group."""
+LOCAL_FACT = struct.Struct("<Q16s")
+"""The fact of the local group: epoch and history."""
 
 IDENTITY = "identity"
 """The file whose inode and birth tell the folder from its copies."""
 
-_IDENTITY = struct.Struct("<QQ")
-"""Inode and birth time of the identity file."""
+NODE_FACT = struct.Struct("<QQ")
+"""The fact of the node: inode and birth time of the identity file."""
 
 
-def _commits_when_synced(group: GroupId) -> bool:
+def commits_when_synced(group: GroupId) -> bool:
     """The local journal does; the others say in the log what is committed."""
     return group == LOCAL
 
@@ -139,7 +139,7 @@ class Node:
         replay = Replay(ports.disk, start=store.replay_mark(), needed_from=store.needed_from())
         begun.callback(replay.close)
         facts = rehearse(
-            replay, store.applied, store.facts(), commits_when_synced=_commits_when_synced
+            replay, store.applied, store.facts(), commits_when_synced=commits_when_synced
         )
         is_fork = self._check_copy(facts.get(NODE))
         store.check_homes({segment.generation for segment in replay.survey.used})
@@ -153,7 +153,7 @@ class Node:
         begun.callback(log.close)
         store.attach(log)
         recovery = Recovery(
-            store.applied, store.facts(), store.fold, commits_when_synced=_commits_when_synced
+            store.applied, store.facts(), store.fold, commits_when_synced=commits_when_synced
         )
         recovery.read_all(replay.again())
 
@@ -202,12 +202,12 @@ class Node:
         chance = self._ports.chance
         identity = self._identity()
         fact = recovery.facts.get(LOCAL)
-        epoch, history = _FACT.unpack(fact) if fact else (0, chance(16))
+        epoch, history = LOCAL_FACT.unpack(fact) if fact else (0, chance(16))
         if forked:
             history = chance(16)
         epoch += 1
         recovery.facts[NODE] = identity
-        recovery.facts[LOCAL] = _FACT.pack(epoch, history)
+        recovery.facts[LOCAL] = LOCAL_FACT.pack(epoch, history)
         await self._write_facts(recovery.facts, Epoch(epoch), History(history))
         return Epoch(epoch), History(history)
 
@@ -220,7 +220,7 @@ class Node:
             file.close()
             disk.sync_folder("")
         inode, birth = disk.identity(IDENTITY)
-        return _IDENTITY.pack(inode & (2**64 - 1), birth & (2**64 - 1))
+        return NODE_FACT.pack(inode & (2**64 - 1), birth & (2**64 - 1))
 
     async def _write_facts(
         self, facts: dict[GroupId, bytes], epoch: Epoch, history: History

@@ -18,13 +18,14 @@ from typing import NamedTuple
 import click
 
 from millrace import limits
-from millrace.core.codec import decode_cell, decode_entries
+from millrace.core.codec import decode_cell
 from millrace.core.fold import ShardMeta
 from millrace.core.model import CATALOG, Kind, QueueCell
 from millrace.errors import Corrupt, MillraceError, NotFound
 from millrace.journal.recovery import Recovery
 from millrace.log.files import RealDisk
 from millrace.log.replay import Replay
+from millrace.node import IDENTITY, commits_when_synced
 from millrace.store.cells import Cells
 from millrace.store.inspect import Inspection, ReadOnlyCells
 from millrace.store.memory import MemoryCells
@@ -32,7 +33,6 @@ from millrace.store.memory import MemoryCells
 INDEX = "index"
 LOG = "log"
 LOCK = "lock"
-IDENTITY = "identity"
 
 SHARD_PREFIX = "shard:"
 """Names a shard by its number; no queue's name has a colon."""
@@ -152,17 +152,13 @@ class State:
         self.records = 0
         """Data records after the checkpoint."""
         try:
-            entries = []
-            for position, payload in self.replay:
+            for _ in self.replay:
                 self.records += 1
-                entries += [(entry, position) for entry in decode_entries(payload)]
             store.attach(self.replay)
-            # The local journal commits what is synced; others say so in the log themselves.
             recovery = Recovery(
-                store.applied, store.facts, store.fold, commits_when_synced=lambda _: True
+                store.applied, store.facts, store.fold, commits_when_synced=commits_when_synced
             )
-            for entry, position in entries:
-                recovery.read(entry, position)
+            recovery.read_all(self.replay.again())
         except MillraceError:
             self.replay.close()
             raise

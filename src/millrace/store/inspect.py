@@ -41,6 +41,7 @@ from millrace.store.sealed import SealedFiles
 from millrace.store.stamp import STAMP_BYTES, Stamp
 from millrace.store.steps import steps
 from millrace.store.tables import (
+    COPY_PREFIX,
     DROPPED_PREFIX,
     FACT_PREFIX,
     GROUP_PREFIX,
@@ -233,6 +234,9 @@ class Inspection:
         for key, value in prefixed(node, GROUP_PREFIX):
             self.layered.groups[GroupId(number_of(key))] = GROUP.unpack(value)
         self.layered.reclaiming |= {number_of(key) for key, _ in prefixed(node, DROPPED_PREFIX)}
+        self.layered.copies |= {
+            number_of(key): number_of(value) for key, value in prefixed(node, COPY_PREFIX)
+        }
         self.reading = Reading(SealedFiles(disk))
         self.asking = Asking(self.layered, self.reading)
         self._folding = Folding(self.layered, self.reading)
@@ -269,8 +273,11 @@ class Inspection:
         }
 
     def cells_of(self, shard: int, kind: Kind | None = None) -> dict[bytes, bytes]:
-        """Kind and key → value of a shard's cells, in order."""
-        return self.layered.cells_of(shard, b"" if kind is None else bytes([kind]))
+        """Kind and key → value of a shard's cells, in order; none if there is no such shard."""
+        state = self.layered.state(shard)
+        if state is None:
+            return {}
+        return self.layered.cells_of(state.id, b"" if kind is None else bytes([kind]))
 
     def close(self) -> None:
         self.reading.files.close()

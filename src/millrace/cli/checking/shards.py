@@ -61,8 +61,10 @@ class _Shard:
         self._layered = state.store.layered
         self._report = report
         self._places = places
-        self._id = shard
+        self._shard = shard
         self._state: ShardState = self._layered.must(shard)
+        self._number = self._state.id
+        """Under which the index holds it."""
         meta = self._state.meta
         low, last = max(meta.floor, self._state.gone) + 1, meta.last_seq
         everyone = [interval.pin for interval in meta.intervals]
@@ -79,9 +81,9 @@ class _Shard:
         self._check_cells()
         self._check_counters()
         last = self._state.meta.last_seq
-        for first, place in self._layered.blocks.between(self._id, 1, last):
+        for first, place in self._layered.blocks.between(self._number, 1, last):
             self._rows += place.count
-            decoded = self._places.check(self._id, first, place)
+            decoded = self._places.check(self._shard, first, place)
             if decoded is not None:
                 self._check_rows(first, place, decoded)
         self._check_presence()
@@ -90,12 +92,12 @@ class _Shard:
         return self._rows
 
     def _found(self, what: str) -> None:
-        self._report.found(INDEX_FILE, None, f"shard {self._id}: {what}")
+        self._report.found(INDEX_FILE, None, f"shard {self._shard}: {what}")
 
     # --- Cells and counters ----------------------------------------------------------------------
 
     def _check_cells(self) -> None:
-        for key, value in self._store.cells_of(self._id).items():
+        for key, value in self._store.cells_of(self._shard).items():
             kind, name = key[0], key[1:]
             try:
                 # This unpacks the sets of seqs, too.
@@ -109,9 +111,9 @@ class _Shard:
         cell = decode_cell(Kind.STAGE, value)
         assert isinstance(cell, StageCell)
         rows = 0
-        for _, place in self._layered.blocks.staged(self._id, name):
+        for _, place in self._layered.blocks.staged(self._number, name):
             rows += place.count
-            self._places.check(self._id, None, place)
+            self._places.check(self._shard, None, place)
         self._rows += rows
         if rows != cell.rows:
             self._found(f"stage {name!r} has {rows} rows, and its cell says {cell.rows}")
@@ -152,7 +154,7 @@ class _Shard:
             (key, seq) for key, seq in decoded.pairs(first) if key is not None and seq in self._live
         ]
         self._live_keys += len(pairs)
-        named = self._store.asking.find(self._id, [key for key, _ in pairs])
+        named = self._store.asking.find(self._shard, [key for key, _ in pairs])
         wrong = [pair for pair, seq in zip(pairs, named, strict=True) if pair[1] != seq]
         if wrong:
             self._found(f"keys that do not name their live rows: {_text(_seqs(wrong))}")
@@ -169,9 +171,9 @@ class _Shard:
     def _check_keys(self) -> None:
         """There are no more keys with live rows than live rows with keys."""
         newer: dict[bytes, int] = {}
-        for part in reversed(parts_of(self._layered.layers, self._id)):
+        for part in reversed(parts_of(self._layered.layers, self._number)):
             newer |= part.keys
-        low, high = shard_range(self._id)
+        low, high = shard_range(self._number)
         count = sum(seq in self._live for seq in newer.values())
         beyond = 0
         for key, value in all_cells(self._store.cells, Table.KEYS, low, high):

@@ -56,12 +56,13 @@ def dump_blocks(state: State, output: Output, queue: str) -> None:
         return fields, texts
 
     def lines() -> Iterator[tuple[Fields, Fields]]:
-        last = state.store.layered.must(shard).meta.last_seq
-        for first, place in state.store.layered.blocks.between(shard, 1, last):
+        found = state.store.layered.must(shard)
+        blocks = state.store.layered.blocks
+        for first, place in blocks.between(found.id, 1, found.meta.last_seq):
             yield line(place, {"first": first}, f"{first}-{first + place.span - 1}")
         for key in state.store.cells_of(shard, Kind.STAGE):
             name = key[1:].decode()
-            for ordinal, place in state.store.layered.blocks.staged(shard, name):
+            for ordinal, place in blocks.staged(found.id, name):
                 stage: Fields = {"stage": escaped(name), "ordinal": ordinal}
                 yield line(place, stage, f'stage "{escaped(name)}"')
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 
 from millrace.cli.dump.sealed import numbers
-from millrace.cli.folder import IDENTITY, INDEX, LOG, Folder, State
+from millrace.cli.folder import INDEX, LOG, Folder, State
 from millrace.cli.records import Gap, SegmentFile, list_segments, read_records
 from millrace.cli.show import Column, Fields, Output, Value, escaped, size_text
 from millrace.core.codec import decode_cell
@@ -15,7 +14,7 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import CATALOG, Death, Kind, QueueSpec
 from millrace.log.birth import birth_ns
 from millrace.log.record import END, RecordHeader, span_of
-from millrace.node import LOCAL, NODE
+from millrace.node import IDENTITY, LOCAL, LOCAL_FACT, NODE, NODE_FACT
 from millrace.store.sealed import file_name
 
 SEGMENTS = (
@@ -50,12 +49,6 @@ FILES = (
     Column("dead", "dead (about)", is_number=True),
     Column("state", "state"),
 )
-
-_FACT = struct.Struct("<Q16s")
-"""What the local journal writes down: epoch and history."""
-
-_IDENTITY = struct.Struct("<QQ")
-"""What the node writes down: inode and time of birth of the identity file."""
 
 
 def dump_overview(state: State, output: Output) -> None:
@@ -120,10 +113,12 @@ def is_copy(state: State) -> bool:
     """Whether the identity file is another one than the log knows: the folder was copied."""
     known = state.facts.get(NODE)
     path = state.folder.path / IDENTITY
-    if known is None or len(known) != _IDENTITY.size or not path.exists():
+    if known is None or len(known) != NODE_FACT.size:
         return False
+    if not path.exists():
+        return True
     found = (os.stat(path).st_ino, birth_ns(path))
-    return _IDENTITY.unpack(known) != found
+    return NODE_FACT.unpack(known) != found
 
 
 def _size(folder: Folder, name: str) -> int:
@@ -183,8 +178,8 @@ def _groups(state: State) -> Iterator[tuple[Fields, Fields]]:
     for group, (applied, epoch) in sorted(state.store.layered.groups.items()):
         fact = state.facts.get(group)
         history = None
-        if group == LOCAL and fact is not None and len(fact) == _FACT.size:
-            epoch, history = _FACT.unpack(fact)
+        if group == LOCAL and fact is not None and len(fact) == LOCAL_FACT.size:
+            epoch, history = LOCAL_FACT.unpack(fact)
         fields: Fields = {
             "group": group,
             "applied": applied,
