@@ -2,19 +2,28 @@
 
 `millrace.open(path)` opens a folder of queues in this process; `millrace.sync.open` is its blocking
 twin. `millrace.errors` has every error, by what the caller must do.
+
+What is named here is imported when it is used first: the help of the command line need not wait
+for Arrow.
 """
 
-from millrace import errors, sync
-from millrace.client.cursor import Cursor, Snapshot
-from millrace.client.lease import Lease
-from millrace.client.message import Message
-from millrace.client.millrace import Millrace
-from millrace.client.opening import open
-from millrace.client.queue import Queue
-from millrace.client.transaction import Transaction
-from millrace.core.model import Row
-from millrace.errors import Fatal, MillraceError, Refused, Retry
-from millrace.settings import Settings
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millrace import errors, sync
+    from millrace.client.cursor import Cursor, Snapshot
+    from millrace.client.lease import Lease
+    from millrace.client.message import Message
+    from millrace.client.millrace import Millrace
+    from millrace.client.opening import open
+    from millrace.client.queue import Queue
+    from millrace.client.transaction import Transaction
+    from millrace.core.model import Row
+    from millrace.errors import Fatal, MillraceError, Refused, Retry
+    from millrace.settings import Settings
 
 __version__ = "0.1.0.dev0"
 
@@ -37,3 +46,35 @@ __all__ = [
     "open",
     "sync",
 ]
+
+_HOMES = {
+    "Cursor": "millrace.client.cursor",
+    "Fatal": "millrace.errors",
+    "Lease": "millrace.client.lease",
+    "Message": "millrace.client.message",
+    "Millrace": "millrace.client.millrace",
+    "MillraceError": "millrace.errors",
+    "Queue": "millrace.client.queue",
+    "Refused": "millrace.errors",
+    "Retry": "millrace.errors",
+    "Row": "millrace.core.model",
+    "Settings": "millrace.settings",
+    "Snapshot": "millrace.client.cursor",
+    "Transaction": "millrace.client.transaction",
+    "open": "millrace.client.opening",
+}
+"""Where the names that are no modules come from."""
+
+
+def __getattr__(name: str) -> object:
+    if name in ("errors", "sync"):
+        return import_module(f"millrace.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
