@@ -63,11 +63,11 @@ WORDS = [
         r"The engine runs on the caller's event loop\.",
         "The engine runs on an event loop in a thread of its own.",
     ),
-    (r", letting others run between them\b", ", one by one"),
+    (r", letting others run between them and while they are read\b", ", one by one"),
     (
-        r"Whoever has the reader\s+pulled by another thread must leave the event loop free\s+"
-        r"meanwhile\.",
-        "Any thread may pull the reader.",
+        r", which would hold up an event loop: in a\s+coroutine take `batches`, or pull in another "
+        r"thread, and leave the loop free meanwhile\.",
+        "; any thread may pull it.",
     ),
     (r"\bcancelling the wait\b", "interrupting the wait"),
     (r"\b(is|was|were) cancelled\b", r"\1 interrupted"),

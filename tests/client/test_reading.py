@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,8 +17,12 @@ from millrace import errors, limits
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
+from millrace.core.model import Message
 from millrace.node import Node, real_ports
-from tests.client.harness import SMALL, embedded, opened, run
+from millrace.store.place import Place
+from millrace.store.scanning import Part, Scan
+from millrace.store.sealed import SealedFile
+from tests.client.harness import SMALL, Clock, embedded, opened, run
 
 
 async def filled(m: Millrace, name: str = "orders") -> Queue:
@@ -104,6 +112,179 @@ def test_a_damaged_file_refuses_its_rows_and_no_others(tmp_path: Path) -> None:
             assert (await orders.stats())["live"] == 3600
 
     run(main())
+
+
+# --- Cold rows (Y2) ------------------------------------------------------------------------------
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that read record batches for the first time, or blocks of an earlier process."""
+    threads: list[int] = []
+    verify = SealedFile.verify
+
+    def watched(file: SealedFile, place: Place, shard: int) -> None:
+        threads.append(threading.get_ident())
+        verify(file, place, shard)
+
+    monkeypatch.setattr(SealedFile, "verify", watched)
+    return threads
+
+
+async def prepare(path: Path) -> datetime:
+    """A folder whose rows are all sealed; returns a time within a record batch of `orders`."""
+    clock = Clock()
+    clock.stop()
+    ports = replace(real_ports(path), now_ms=clock)
+    node = await Node.open(ports, SMALL)
+    async with Millrace(EmbeddedEngine(node)) as m:
+        orders = await m.queue("orders")
+        times: list[int] = []
+        for n in range(12):
+            clock.forward(seconds=1)
+            times.append(clock())
+            await orders.publish_many([b"orders %d" % n + bytes(1000)] * 300)
+        keyed = await m.queue("keyed", keyed=True)
+        await keyed.publish(b"old", key="k")
+        # Without a pin, the old revision would be left out when it is sealed.
+        await keyed.snapshot().__aenter__()
+        await keyed.publish(b"new", key="k")
+        await keyed.stage("s", [Message(b"staged", b"k")] * 3)
+        await node.keeper.seal_all()
+    return datetime.fromtimestamp(times[1] / 1000, UTC)
+
+
+async def lease(m: Millrace, _: datetime) -> None:
+    assert len(await (await m.find("orders")).lease(500)) == 500
+
+
+async def peek(m: Millrace, _: datetime) -> None:
+    assert len(await (await m.find("orders")).peek(700)) == 700
+
+
+async def get(m: Millrace, _: datetime) -> None:
+    assert await (await m.find("orders")).get(3_000) is not None
+
+
+async def batches(m: Millrace, _: datetime) -> None:
+    async with (await m.find("orders")).snapshot() as snapshot:
+        assert sum([batch.num_rows async for batch in snapshot.batches()]) == 3_600
+
+
+async def rows(m: Millrace, _: datetime) -> None:
+    async with (await m.find("orders")).snapshot() as snapshot:
+        assert [row.seq async for row in snapshot.rows()] == list(range(1, 3_601))
+
+
+async def explain(m: Millrace, _: datetime) -> None:
+    found = await (await m.find("keyed")).explain(1)
+    assert (found.state, found.superseded_by) == ("dead", 2)
+
+
+async def publish_staged(m: Millrace, _: datetime) -> None:
+    assert len(await (await m.find("keyed")).publish_staged(["s"])) == 3
+
+
+async def transaction(m: Millrace, _: datetime) -> None:
+    async with m.transaction() as t:
+        later = t.publish_staged("keyed", ["s"])
+    assert len(later.value) == 3
+
+
+async def start_at_a_time(m: Millrace, when: datetime) -> None:
+    cursor = await (await m.find("orders")).cursor("c", start=when)
+    assert cursor.position.seq == 300
+
+
+CALLS = [
+    lease,
+    peek,
+    get,
+    batches,
+    rows,
+    explain,
+    publish_staged,
+    transaction,
+    start_at_a_time,
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_cold_rows_are_not_read_on_the_event_loop(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Callable[[Millrace, datetime], Awaitable[None]],
+) -> None:
+    """A fault in its thread holds up every commit."""
+
+    async def main() -> None:
+        when = await prepare(tmp_path)
+        async with opened(tmp_path) as m:
+            threads = watch(monkeypatch)
+            await call(m, when)
+            assert threads
+            assert threading.get_ident() not in threads
+            before = len(threads)
+            if call not in (publish_staged, transaction, start_at_a_time):
+                await call(m, when)
+            assert call is lease or len(threads) == before, "what was read is hot"
+
+    run(main())
+
+
+def test_who_pulls_a_reader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step on the event loop, a scan in another thread would hold up every commit."""
+
+    async def main() -> None:
+        await prepare(tmp_path)
+        async with opened(tmp_path) as m:
+            threads = watch(monkeypatch)
+            found: list[int] = []
+            find = Scan.find
+
+            def watched(scan: Scan, bytes_max: int = limits.SCAN_STEP_BYTES) -> Part | None:
+                found.append(threading.get_ident())
+                return find(scan, bytes_max)
+
+            monkeypatch.setattr(Scan, "find", watched)
+            async with (await m.find("orders")).snapshot() as snapshot:
+
+                def read() -> int:
+                    assert snapshot.arrow().read_all().num_rows == 3_600
+                    return threading.get_ident()
+
+                reader = await asyncio.to_thread(read)
+                assert set(threads) == {reader}
+                assert len(threads) > 2
+                assert found == [threading.get_ident()] * 2, "once for all rows, once for the end"
+                # On the loop's own thread nobody else can.
+                assert snapshot.arrow().read_all().num_rows == 3_600
+
+    run(main())
+
+
+@embedded
+async def test_a_reader_in_a_thread_beside_sealing(m: Millrace) -> None:
+    """What was found on the loop is read later: rows may have moved, or their pin gone."""
+    engine = m._engine
+    assert isinstance(engine, EmbeddedEngine)
+    keeper = engine._node.keeper
+    queue = await filled(m)
+    async with queue.snapshot() as snapshot:
+        reader = snapshot.arrow()
+        first = await asyncio.to_thread(reader.read_next_batch)
+        await queue.purge()
+        await keeper.seal_all()
+        rest = await asyncio.to_thread(reader.read_all)
+        assert first.num_rows + rest.num_rows == 3_600
+        seqs = first.column("seq").to_pylist() + rest.column("seq").to_pylist()
+        assert seqs == list(range(1, 3_601))
+        late = snapshot.arrow()
+        await asyncio.to_thread(late.read_next_batch)
+    with pytest.raises(errors.SnapshotExpired):
+        await asyncio.to_thread(late.read_next_batch)
+    reader = await asyncio.to_thread(snapshot.arrow)
+    with pytest.raises(errors.SnapshotExpired):
+        await asyncio.to_thread(reader.read_next_batch)
 
 
 # --- Threads -------------------------------------------------------------------------------------

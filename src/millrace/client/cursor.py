@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
 
@@ -74,30 +75,36 @@ class Snapshot:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
 
         The columns are shard, seq, key, headers, time and value; a delete has no value. Batches
-        stay valid as long as they are kept, also when the snapshot has gone. Whoever has the reader
-        pulled by another thread must leave the event loop free meanwhile.
+        stay valid as long as they are kept, also when the snapshot has gone. The thread that pulls
+        the reader reads the rows, from the disk if need be, which would hold up an event loop: in a
+        coroutine take `batches`, or pull in another thread, and leave the loop free meanwhile.
 
         Raises:
             SnapshotExpired: from the reader, once the snapshot is no longer pinned.
         """
-        return pa.RecordBatchReader.from_batches(SCHEMA, self._scan())
+        scan = self._engine.scan(self._shard, self.after, self.boundary, self._reader())
+        return pa.RecordBatchReader.from_batches(SCHEMA, scan)
 
-    def _scan(self) -> Iterator[pa.RecordBatch]:
-        reader = Reader(self._ref.pin, self._ref.retain)
-        return self._engine.scan(self._shard, self.after, self.boundary, reader)
+    def _reader(self) -> Reader:
+        return Reader(self._ref.pin, self._ref.retain)
+
+    def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        return self._engine.batches(self._shard, self.after, self.boundary, self._reader())
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """The batches of `arrow`, letting others run between them."""
-        for batch in self._scan():
-            yield batch
-            await asyncio.sleep(0)
+        """The batches of `arrow`, letting others run between them and while they are read."""
+        async with aclosing(self._batches()) as batches:
+            async for batch in batches:
+                yield batch
+                await asyncio.sleep(0)
 
     async def rows(self) -> AsyncIterator[Row]:
         """The rows one by one; for more than some thousands, `arrow` is the faster way."""
-        for batch in self._scan():
-            for row in rows_of(batch):
-                yield row
-            await asyncio.sleep(0)
+        async with aclosing(self._batches()) as batches:
+            async for batch in batches:
+                for row in rows_of(batch):
+                    yield row
+                await asyncio.sleep(0)
 
     async def commit(self, seq: int | None = None) -> None:
         """Everything up to `seq`, or up to the boundary, is done: the cursor moves there.

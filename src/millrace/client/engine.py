@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import aclosing
 from typing import Protocol, TypeVar, cast
 
 import pyarrow as pa
@@ -16,9 +17,9 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.message import fitting, rows_of
-from millrace.client.reading import Batches
+from millrace.client.reading import Batches, Part
 from millrace.core.codec import decode_cell
-from millrace.core.commands import Command, Transaction
+from millrace.core.commands import Command, Explain, PublishStaged, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import (
     Cell,
@@ -33,6 +34,7 @@ from millrace.core.receipt import Receipt
 from millrace.errors import AcrossGroups, Closed, Invalid, NotFound, SnapshotExpired
 from millrace.node import Node
 from millrace.shard.request import Request
+from millrace.store.scanning import Scan
 
 T = TypeVar("T")
 
@@ -70,9 +72,17 @@ class Engine(Protocol):
     ) -> Iterator[pa.RecordBatch]:
         """The rows within (after, upto] that the reader sees; it may be pulled by any thread.
 
+        That thread reads them; where it is the event loop's own, it may wait for a disk.
+
         Raises:
             SnapshotExpired: the reader's pin is gone; so at every step, never other rows.
         """
+        ...
+
+    def batches(
+        self, shard: ShardId, after: int, upto: int, reader: Reader
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """As `scan`, for coroutines: the event loop never waits for a disk."""
         ...
 
     async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
@@ -150,6 +160,8 @@ class EmbeddedEngine:
                 f"{self.where} was opened on another event loop; use it there, or millrace.sync",
                 field="loop",
             )
+        if isinstance(command, Explain | PublishStaged | Transaction):
+            await self._warm_for(shard, command)
         until = self._node.now_ms() + wait_ms if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until_ms=until)
         host = self._node.host_of(shard)
@@ -162,6 +174,25 @@ class EmbeddedEngine:
                 # The answer had arrived, but the caller was cancelled before it could see it.
                 host.take_back(request, future.result())
             raise
+
+    async def _warm_for(
+        self, shard: ShardId, command: Explain | PublishStaged | Transaction
+    ) -> None:
+        """Have the cold rows read that the command will be judged by."""
+        store = self._node.store
+        parts = command.parts if isinstance(command, Transaction) else ((shard, command),)
+        for at, part in parts:
+            meta = None if self._closed else store.meta(at)
+            if meta is None:
+                continue
+            cold = None
+            if isinstance(part, PublishStaged):
+                cold = store.warm_stages(at, part.stages)
+            elif isinstance(part, Explain) and meta.keyed:
+                seqs = BitMap64([part.seq])
+                cold = None if store.hot(at, seqs) else store.warm(at, seqs)
+            if cold is not None:
+                await self._node.reading.submit(cold)
 
     def tell(self, shard: ShardId, command: Command) -> None:
         future: asyncio.Future[object] = self._loop.create_future()
@@ -185,7 +216,12 @@ class EmbeddedEngine:
     async def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
         self._meta(shard)
         store = self._node.store
-        if not store.hot(shard, seqs):
+        if store.hot(shard, seqs):
+            ahead = store.ahead(shard, seqs)
+            if ahead is not None:
+                # If it fails, whoever wants these rows will hear of it.
+                self._node.reading.submit(ahead).add_done_callback(_ignore)
+        else:
             await self._node.reading.submit(store.warm(shard, seqs))
             # The queue may have been deleted meanwhile, or the engine closed.
             self._meta(shard)
@@ -194,20 +230,49 @@ class EmbeddedEngine:
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> Iterator[pa.RecordBatch]:
-        return Batches(self._loop, self._thread, self._scan(shard, after, upto, reader))
+        scan: list[Scan] = []
 
-    def _scan(
-        self, shard: ShardId, after: int, upto: int, reader: Reader
-    ) -> Generator[pa.RecordBatch, None, None]:
-        self._check_pin(shard, reader)
-        for batch in self._node.store.scan(shard, after, upto, reader):
-            yield batch
+        def find() -> Part | None:
+            if not scan:
+                scan.append(self._begin(shard, after, upto, reader))
             # Rows that the pin alone has kept may be gone by now.
-            self._check_pin(shard, reader)
+            self._check_pin(scan[0], reader)
+            return scan[0].find()
 
-    def _check_pin(self, shard: ShardId, reader: Reader) -> None:
-        intervals = self._meta(shard).intervals
-        if reader.pin is not None and all(reader.pin != interval.pin for interval in intervals):
+        def check() -> None:
+            self._check_open()
+            if scan:
+                self._check_pin(scan[0], reader)
+
+        return Batches(self._loop, self._thread, check, find)
+
+    async def batches(
+        self, shard: ShardId, after: int, upto: int, reader: Reader
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        scan = self._begin(shard, after, upto, reader)
+        while True:
+            self._check_pin(scan, reader)
+            part = scan.find(limits.READ_STEP_BYTES)
+            if part is None:
+                return
+            found: Iterable[pa.RecordBatch] = part
+            if not part.is_hot():
+                found = await self._node.reading.submit(part.load)
+            for batch in found:
+                self._check_pin(scan, reader)
+                yield batch
+
+    def _begin(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan:
+        self._meta(shard)
+        return self._node.store.scan(shard, after, upto, reader)
+
+    def _check_pin(self, scan: Scan, reader: Reader) -> None:
+        """Raise what ends the scan; on any thread."""
+        self._check_open()
+        meta = scan.meta()
+        if meta is None:
+            raise NotFound("the queue was deleted", field="queue")
+        if reader.pin is not None and all(reader.pin != one.pin for one in meta.intervals):
             raise SnapshotExpired(
                 "the snapshot is no longer pinned: its time is over, or it was let go; take "
                 "another",
@@ -218,13 +283,15 @@ class EmbeddedEngine:
         last = self._meta(shard).last_seq
         found: list[Row] = []
         room = limits.PEEK_BYTES_MAX
-        for batch in self._scan(shard, after, last if upto is None else min(upto, last), Reader()):
-            wanted = batch.slice(0, count - len(found))
-            part = wanted.slice(0, fitting(wanted, room) or (0 if found else 1))
-            found += rows_of(part)
-            room -= part.nbytes
-            if len(found) >= count or part.num_rows < batch.num_rows:
-                break
+        upto = last if upto is None else min(upto, last)
+        async with aclosing(self.batches(shard, after, upto, Reader())) as batches:
+            async for batch in batches:
+                wanted = batch.slice(0, count - len(found))
+                part = wanted.slice(0, fitting(wanted, room) or (0 if found else 1))
+                found += rows_of(part)
+                room -= part.nbytes
+                if len(found) >= count or part.num_rows < batch.num_rows:
+                    break
         return found
 
     # --- Facts --------------------------------------------------------------------------------
@@ -272,7 +339,12 @@ class EmbeddedEngine:
 
     async def seq_at(self, shard: ShardId, time_ms: int) -> int:
         self._meta(shard)
-        return self._node.store.seq_at(shard, time_ms)
+        store = self._node.store
+        cold = store.warm_time(shard, time_ms)
+        if cold is not None:
+            await self._node.reading.submit(cold)
+            self._meta(shard)
+        return store.seq_at(shard, time_ms)
 
     def now_ms(self) -> int:
         return self._node.now_ms()
@@ -297,7 +369,7 @@ class EmbeddedEngine:
         await self._node.close()
 
 
-def _ignore(future: asyncio.Future[object]) -> None:
+def _ignore(future: asyncio.Future[T]) -> None:
     """Nobody waits for the answer: a refusal is not an error that went unnoticed."""
     if not future.cancelled():
         future.exception()

@@ -1,45 +1,59 @@
-"""Reading rows on the engine's own thread, whichever thread asks for them.
+"""Reading rows beside the engine, whichever thread asks for them.
 
-A store belongs to the thread of its engine's event loop. Arrow readers are pulled by whoever has
-them: the loop's thread, a worker thread of a program, or one of Arrow's own.
+Arrow readers are pulled by whoever has them: the loop's thread, a worker thread of a program, or
+one of Arrow's own. Where rows lie is found on the thread of the engine's event loop, to which the
+index belongs, many at a time; they are read and verified by the thread that pulls. What is pulled
+on the loop's own thread is read there, and holds it up: coroutines read by way of a lane instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Iterator
 from concurrent.futures import TimeoutError as TimedOut
-from contextlib import suppress
 
 import pyarrow as pa
 
 from millrace import limits
 from millrace.errors import Closed, Retry
 
+Part = Iterator[pa.RecordBatch]
+"""Rows whose places are known."""
+
 
 class Batches:
-    """An iterator whose every step is made on the event loop's thread."""
+    """An iterator that is pulled by one thread at a time, any one."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, thread: int, source: Generator[pa.RecordBatch]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        thread: int,
+        check: Callable[[], None],
+        find: Callable[[], Part | None],
     ) -> None:
+        """`find` is called on the event loop's thread, `check` before each step by who pulls."""
         self._loop = loop
         self._thread = thread
-        self._source = source
+        self._check = check
+        self._find = find
+        self._part: Part = iter(())
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        if threading.get_ident() == self._thread:
-            return next(self._source)
-        batch = self._ask()
-        if batch is None:
-            raise StopIteration
-        return batch
+        while True:
+            self._check()
+            batch = next(self._part, None)
+            if batch is not None:
+                return batch
+            part = self._find() if threading.get_ident() == self._thread else self._ask()
+            if part is None:
+                raise StopIteration
+            self._part = part
 
-    def _ask(self) -> pa.RecordBatch | None:
+    def _ask(self) -> Part | None:
         step = self._step()
         try:
             answer = asyncio.run_coroutine_threadsafe(step, self._loop)
@@ -56,13 +70,5 @@ class Batches:
                 "blocked, perhaps by whoever reads these rows; read them in asyncio.to_thread"
             ) from error
 
-    async def _step(self) -> pa.RecordBatch | None:
-        return next(self._source, None)
-
-    def __del__(self) -> None:
-        # What a half-read scan holds is given back on the thread that it was taken on.
-        if threading.get_ident() == self._thread:
-            self._source.close()
-            return
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._source.close)
+    async def _step(self) -> Part | None:
+        return self._find()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from itertools import accumulate
+from operator import is_
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from pyroaring import BitMap64
@@ -21,7 +23,7 @@ from millrace.store.blocks import Found
 from millrace.store.cells import Table
 from millrace.store.layered import Layered
 from millrace.store.ledger import DEAD, DELETE, KEPT, ShardState
-from millrace.store.overlay import parts_of
+from millrace.store.overlay import Rows, parts_of
 from millrace.store.reading import Decoded, Reading
 from millrace.store.scanning import Scanning, lost
 from millrace.store.sealed import Moved
@@ -32,12 +34,22 @@ T = TypeVar("T")
 _NO_SEQ = bytes(8)
 
 
+class _Last(NamedTuple):
+    """Where rows of a shard were found last, by which layers, and whether what follows was read."""
+
+    rows: list[Rows]
+    found: Found
+    is_ahead_known: bool = False
+
+
 class Asking:
     """Answers the questions of a `Store`."""
 
     def __init__(self, layered: Layered, reading: Reading) -> None:
         self._layered = layered
         self._reading = reading
+        self._layers = layered.layers
+        self._last: dict[int, _Last] = {}
         self.scan = Scanning(layered, reading).visible
 
     # --- Keys and marks --------------------------------------------------------------------------
@@ -106,7 +118,22 @@ class Asking:
         return StageFacts(keys, deletes)
 
     def seq_at(self, shard: int, time_ms: int) -> int:
-        """Times never fall from seq to seq, so that the place can be found by halving."""
+        found = self._place_at(shard, time_ms)
+        if found is None:
+            return self._layered.must(shard).meta.last_seq + 1
+        first, place = found
+        if place.time_ms >= time_ms:
+            return first
+        decoded = self._reading.decoded(place, shard)
+        times = decoded.times or []
+        at = int(np.searchsorted(np.array(times), time_ms))
+        return int(decoded.seqs[at]) if decoded.seqs is not None else first + at
+
+    def _place_at(self, shard: int, time_ms: int) -> Found | None:
+        """The first place with a row whose time is not before `time_ms`.
+
+        Times never fall from seq to seq, so that it can be found by halving.
+        """
         state = self._layered.must(shard)
         low, high = state.gone + 1, state.meta.last_seq + 1
         found: Found | None = None
@@ -119,15 +146,22 @@ class Asking:
                 found, high = place, min(middle, place[0])
             else:
                 low = place[0] + place[1].span
-        if found is None:
-            return state.meta.last_seq + 1
-        first, place_found = found
-        if place_found.time_ms >= time_ms:
-            return first
-        decoded = self._reading.decoded(place_found, shard)
-        times = decoded.times or []
-        at = int(np.searchsorted(np.array(times), time_ms))
-        return int(decoded.seqs[at]) if decoded.seqs is not None else first + at
+        return found
+
+    def warm_time(self, shard: int, time_ms: int) -> Callable[[], None] | None:
+        def look() -> Callable[[], None] | None:
+            found = self._place_at(shard, time_ms)
+            if found is None or found[1].time_ms >= time_ms:
+                return None
+            return self._cold(shard, [found])
+
+        return self._again(look, shard, 0)
+
+    def warm_stages(self, shard: int, names: Sequence[str]) -> Callable[[], None] | None:
+        number = self._layered.must(shard).id
+        staged = self._layered.blocks.staged
+        found = [one for name in names for one in staged(number, name)]
+        return self._again(lambda: self._cold(shard, found), shard, 0)
 
     # --- Rows ------------------------------------------------------------------------------------
 
@@ -151,10 +185,32 @@ class Asking:
 
     def _at(self, state: ShardState, seq: int) -> tuple[int, Decoded] | None:
         def look() -> tuple[int, Decoded] | None:
-            found = self._layered.blocks.at(state.id, seq)
+            found = self._find(state.id, seq)
             return found and (found[0], self._reading.decoded(found[1], state.shard))
 
-        return _again(look, state.shard, seq)
+        return self._again(look, state.shard, seq)
+
+    def _find(self, number: int, seq: int) -> Found | None:
+        """The place whose rows span `seq`; most often it is the one that was found last.
+
+        While the layers are the same, and what each says of the shard, a place stays valid:
+        checkpoints put into the index what a layer above it says already.
+        """
+        layers = self._layered.layers
+        if layers is not self._layers or len(self._last) > limits.PLACES_KNOWN_MAX:
+            self._last.clear()
+            self._layers = layers
+        rows = [part.rows for part in parts_of(layers, number)]
+        last = self._last.get(number)
+        if last is not None:
+            first, place = last.found
+            same = first <= seq < first + place.span and len(rows) == len(last.rows)
+            if same and all(map(is_, rows, last.rows)):
+                return last.found
+        found = self._layered.blocks.at(number, seq)
+        if found is not None:
+            self._last[number] = _Last(rows, found)
+        return found
 
     def hot(self, shard: int, seqs: BitMap64) -> bool:
         return all(self._reading.is_hot(place) for _, place in self._places(shard, seqs))
@@ -164,7 +220,7 @@ class Asking:
         left = seqs
         while left:
             low = left.min()
-            found = self._layered.blocks.at(number, low)
+            found = self._find(number, low)
             end = low + 1
             if found is not None:
                 yield found
@@ -174,26 +230,54 @@ class Asking:
             left = left - chunk.span(low, end - 1)
 
     def warm(self, shard: int, seqs: BitMap64) -> Callable[[], None]:
-        number = self._layered.must(shard).id
-
         def look() -> Callable[[], None]:
             found = list(self._places(shard, seqs))
             if found:
-                # What comes next is likely to be asked for next.
-                after = found[-1][0] + found[-1][1].span
-                ahead = self._layered.blocks.at(number, after)
-                found += [ahead] if ahead is not None else []
-            cold = [place for _, place in found if not self._reading.is_hot(place)]
-            return self._reading.toucher(shard, cold)
+                found += self._following(shard, found[-1])
+            return self._cold(shard, found) or _nothing
 
-        return _again(look, shard, seqs.min() if seqs else 0)
+        return self._again(look, shard, seqs.min() if seqs else 0)
 
-
-def _again(look: Callable[[], T], shard: int, seq: int) -> T:
-    """Look, and look again where rows were moved meanwhile."""
-    for _ in range(limits.LOOK_AGAIN_MAX):
+    def ahead(self, shard: int, seqs: BitMap64) -> Callable[[], None] | None:
+        """The call that reads what is likely to be asked for after these rows; None: nothing."""
+        number = self._layered.must(shard).id
+        found = self._find(number, seqs.max()) if seqs else None
+        if found is None or self._reading.is_new(found[1]) or self._last[number].is_ahead_known:
+            return None
+        self._last[number] = self._last[number]._replace(is_ahead_known=True)
         try:
-            return look()
+            return self._cold(shard, self._following(shard, found))
         except Moved:
-            continue
-    raise lost(shard, seq)
+            return None
+
+    def _following(self, shard: int, found: Found) -> list[Found]:
+        """The places after this one, within what is read ahead."""
+        state = self._layered.must(shard)
+        after = found[0] + found[1].span
+        if after > state.meta.last_seq:
+            return []
+        page, _ = self._layered.blocks.page(
+            state.id, after, state.meta.last_seq, limit=limits.READ_AHEAD_PLACES_MAX
+        )
+        ends = accumulate(place.length for _, place in page)
+        count = sum(end <= limits.READ_AHEAD_BYTES for end in ends)
+        # However large it is, the next one is among them.
+        return page[: max(count, 1)]
+
+    def _cold(self, shard: int, found: list[Found]) -> Callable[[], None] | None:
+        """The call that reads those of the places that are cold; None if all are hot."""
+        cold = [place for _, place in found if not self._reading.is_hot(place)]
+        return self._reading.toucher(shard, cold) if cold else None
+
+    def _again(self, look: Callable[[], T], shard: int, seq: int) -> T:
+        """Look, and look again where rows were moved meanwhile."""
+        for _ in range(limits.LOOK_AGAIN_MAX):
+            try:
+                return look()
+            except Moved:
+                self._last.clear()
+        raise lost(shard, seq)
+
+
+def _nothing() -> None:
+    """Everything is hot."""

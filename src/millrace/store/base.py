@@ -91,6 +91,7 @@ class Store(Protocol):
         """The rows within (after, upto] that the reader sees, in seq order, as Arrow batches.
 
         Batches lie over the log's or the files' own bytes where all their rows are visible, and
-        stay valid as long as they are kept. May block on a disk.
+        stay valid as long as they are kept. May block on a disk: the scans of the disk store have
+        a half of their own for that, which may be run on any thread.
         """
         ...

@@ -12,9 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
@@ -38,7 +37,7 @@ from millrace.store.intake import DiskIntake
 from millrace.store.keep import Keeping
 from millrace.store.layered import Layered
 from millrace.store.reading import Reading
-from millrace.store.scanning import Scanning
+from millrace.store.scanning import Scan, Scanning
 from millrace.store.seal import Sealing
 from millrace.store.sealed import FOLDER, SealedFiles, file_name, file_number
 from millrace.store.sealplan import SealPlan, SealResult
@@ -311,9 +310,22 @@ class DiskStore:
     def warm(self, shard: ShardId, seqs: BitMap64) -> Callable[[], None]:
         return self._asking.warm(shard, seqs)
 
-    def scan(
-        self, shard: ShardId, after: int, upto: int, reader: Reader
-    ) -> Iterator[pa.RecordBatch]:
+    def ahead(self, shard: ShardId, seqs: BitMap64) -> Callable[[], None] | None:
+        """The call that reads what is likely to be asked for after these rows, on any thread.
+
+        None if there is nothing to be read, or it was given before.
+        """
+        return self._asking.ahead(shard, seqs)
+
+    def warm_stages(self, shard: ShardId, names: Sequence[str]) -> Callable[[], None] | None:
+        """The call that reads the cold rows of stages, on any thread; None if there are none."""
+        return self._asking.warm_stages(shard, names)
+
+    def warm_time(self, shard: ShardId, time_ms: int) -> Callable[[], None] | None:
+        """The call that reads the cold rows that `seq_at` looks at; None if there are none."""
+        return self._asking.warm_time(shard, time_ms)
+
+    def scan(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan:
         return self._asking.scan(shard, after, upto, reader)
 
     def fold(self, entry: Entry, position: Position | None) -> None:

@@ -6,6 +6,7 @@ Rule 2: what is kept in memory lies over the log without a hold; it is let go be
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
@@ -18,6 +19,7 @@ from millrace import limits
 from millrace.core.block import FLAG_HEADERS, FLAG_KEYS, SCHEMA, Array, Block, Column
 from millrace.core.model import Row
 from millrace.errors import Fatal
+from millrace.log.segment import Hold
 from millrace.log.segments import Log
 from millrace.store.place import RELATIVE, Place
 from millrace.store.sealed import Moved, SealedFiles
@@ -54,8 +56,11 @@ class Decoded:
         low, high = self.within(first, wanted.min(), wanted.max())
         if low >= high:
             return []
-        if self.seqs is None and self.times is None and high - low == len(wanted):
-            return self.block.rows(low, high, first, self.place.time_ms)
+        if self.seqs is None and high - low == len(wanted):
+            time_ms = self.place.time_ms if self.times is None else self.times[low]
+            if self.times is None or self.times[high - 1] == time_ms:
+                return self.block.rows(low, high, first, time_ms)
+            return self._rows(first, low, high)
         if high - low > 4 * len(wanted):
             # Few rows, far apart: each by itself.
             spots = [self.within(first, seq, seq) for seq in wanted]
@@ -86,8 +91,7 @@ class Reading:
         self._log: Log | None = None
         self._opened = 0
         self._decoded: OrderedDict[tuple[bool, int, int], Decoded] = OrderedDict()
-        self._warm: OrderedDict[tuple[bool, int, int], int] = OrderedDict()
-        self._warm_bytes = 0
+        self._warm = Warm()
         self._shards: dict[int, Array] = {}
 
     def attach(self, log: Log) -> None:
@@ -129,45 +133,47 @@ class Reading:
             return decode_sealed(place, self.files.get(place.home).read(place, shard))
         return Decoded(place, self.held_block(place))
 
+    def is_new(self, place: Place) -> bool:
+        """Whether its bytes were written to the log by this process."""
+        return not place.sealed and place.home >= self._opened
+
     def is_hot(self, place: Place) -> bool:
         """Whether its bytes are in memory, as far as can be told."""
-        if not place.sealed and place.home >= self._opened:
-            return True
         key = (place.sealed, place.home, place.offset)
-        return key in self._decoded or key in self._warm
+        return self.is_new(place) or key in self._decoded or key in self._warm
 
     def toucher(self, shard: int, places: list[Place]) -> Callable[[], None]:
-        """A call that reads the bytes from the disk, on any thread."""
-        jobs: list[Callable[[], object]] = []
+        """A call that reads the bytes from the disk, on any thread; what it has read is hot."""
+        jobs: list[tuple[Place, Callable[[], object]]] = []
         for place in places:
             if place.sealed:
                 file = self.files.get(place.home)
-                jobs.append(lambda file=file, place=place: file.verify(place, shard))  # type: ignore[misc]
+                jobs.append((place, lambda file=file, place=place: file.verify(place, shard)))  # type: ignore[misc]
             else:
                 hold = self.log.hold(place.home)
                 if hold is None:
                     raise Moved
-                jobs.append(lambda hold=hold, place=place: crc32c(hold.buffer(place.position())))  # type: ignore[misc]
-            self._note_warm(place)
+                jobs.append((place, lambda hold=hold, place=place: _touch(hold, place)))  # type: ignore[misc]
 
         def touch() -> None:
-            for job in jobs:
-                job()
+            for place, job in jobs:
+                # Others may have waited for the same.
+                if not self.is_hot(place):
+                    job()
+                    self._warm.add(place)
             jobs.clear()
 
         return touch
 
-    def _note_warm(self, place: Place) -> None:
-        key = (place.sealed, place.home, place.offset)
-        self._warm_bytes += place.length - self._warm.pop(key, 0)
-        self._warm[key] = place.length
-        while self._warm_bytes > limits.WARM_BYTES_MAX and len(self._warm) > 1:
-            self._warm_bytes -= self._warm.popitem(last=False)[1]
+    def touch(self, shard: int, place: Place) -> None:
+        """Read the bytes from the disk, unless they are hot; on any thread."""
+        self.toucher(shard, [place])()
 
     def forget(self, homes: set[tuple[bool, int]]) -> None:
         """Let go of everything that lies in these generations and files."""
         for key in [key for key in self._decoded if key[:2] in homes]:
             del self._decoded[key]
+        self._warm.forget(homes)
 
     # --- Arrays ----------------------------------------------------------------------------------
 
@@ -209,6 +215,52 @@ class Reading:
             known = pa.array(np.full(rows, shard, np.uint64), pa.uint64())
             self._shards[shard] = known
         return batch.add_column(0, _SHARD, known.slice(0, batch.num_rows))
+
+
+class Warm:
+    """Which places were read lately, so that their bytes are taken to be in the page cache."""
+
+    def __init__(self) -> None:
+        self._lengths: OrderedDict[tuple[bool, int, int], int] = OrderedDict()
+        self._offsets: dict[tuple[bool, int], set[int]] = {}
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def __contains__(self, key: tuple[bool, int, int]) -> bool:
+        return key in self._lengths
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def add(self, place: Place) -> None:
+        """It was read; the places that were read the longest time ago may count no more."""
+        key = (place.sealed, place.home, place.offset)
+        with self._lock:
+            self._bytes += place.length - self._lengths.pop(key, 0)
+            self._lengths[key] = place.length
+            self._offsets.setdefault(key[:2], set()).add(place.offset)
+            while len(self._lengths) > 1 and (
+                self._bytes > limits.WARM_BYTES_MAX or len(self._lengths) > limits.WARM_PLACES_MAX
+            ):
+                self._drop(next(iter(self._lengths)))
+
+    def forget(self, homes: set[tuple[bool, int]]) -> None:
+        """Nothing lies in these generations and files any more."""
+        with self._lock:
+            for home in homes & self._offsets.keys():
+                for offset in list(self._offsets[home]):
+                    self._drop((*home, offset))
+
+    def _drop(self, key: tuple[bool, int, int]) -> None:
+        self._bytes -= self._lengths.pop(key)
+        offsets = self._offsets[key[:2]]
+        offsets.discard(key[2])
+        if not offsets:
+            del self._offsets[key[:2]]
+
+
+def _touch(hold: Hold, place: Place) -> None:
+    crc32c(hold.buffer(place.position()))
 
 
 def decode_sealed(place: Place, batch: pa.RecordBatch) -> Decoded:

@@ -52,8 +52,8 @@ class Snapshot:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
 
         The columns are shard, seq, key, headers, time and value; a delete has no value. Batches
-        stay valid as long as they are kept, also when the snapshot has gone. Any thread may pull
-        the reader.
+        stay valid as long as they are kept, also when the snapshot has gone. The thread that pulls
+        the reader reads the rows, from the disk if need be; any thread may pull it.
 
         Raises:
             SnapshotExpired: from the reader, once the snapshot is no longer pinned.

@@ -1,0 +1,233 @@
+"""Reading from places: what counts as hot, what is read ahead, where rows are looked for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.fold import Reader
+from millrace.core.model import Death, Message
+from millrace.errors import Corrupt
+from millrace.store.blocks import Blocks, Found
+from millrace.store.place import Place
+from millrace.store.reading import Warm
+from millrace.store.sealed import SealedFile, file_name, read_lines
+from millrace.testing.check_store import SHARD, Story, rows_of
+from millrace.testing.disk import SimDisk
+from millrace.testing.subject import DiskSubject, simulated
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SEALED_BATCH_BYTES", 4_000)
+
+
+def sealed(batches: int = 3) -> tuple[Story, DiskSubject]:
+    """A store, just opened, of rows in one sealed file: five in each record batch."""
+    subject = simulated()
+    story = Story(lambda: subject)
+    for _ in range(batches):
+        story.bodies(5, 1_000)
+    subject.seal_all()
+    subject.reopen()
+    return story, subject
+
+
+def lines_of(subject: DiskSubject) -> list[tuple[int, int]]:
+    """First and last seq of each record batch."""
+    return [(line.first, line.last) for line in read_lines(subject.disk, 1)]
+
+
+# --- Hot and cold --------------------------------------------------------------------------------
+
+
+def test_rows_are_hot_once_they_were_read() -> None:
+    """Hot as soon as someone is about to read them, the next one would wait on the engine's
+    thread."""
+    _, subject = sealed()
+    store = subject.store
+    first = BitMap64([1])
+    one, two = store.warm(SHARD, first), store.warm(SHARD, first)
+    assert not store.hot(SHARD, first)
+    one()
+    assert store.hot(SHARD, first)
+    two()
+    assert store.hot(SHARD, first)
+
+
+def test_rows_that_could_not_be_read_stay_cold() -> None:
+    """A job that fails in the middle has read nothing of what comes after."""
+    _, subject = sealed()
+    lines = read_lines(subject.disk, 1)
+    assert len(lines) > 2
+    assert isinstance(subject.disk, SimDisk)
+    subject.disk.flip(file_name(1), lines[1].offset + lines[1].length - 100)
+    store = subject.store
+    with pytest.raises(Corrupt):
+        store.warm(SHARD, BitMap64(range(1, 16)))()
+    hot = [store.hot(SHARD, BitMap64([line.first])) for line in lines]
+    assert hot == [True] + [False] * (len(lines) - 1)
+
+
+def place(home: int, offset: int, length: int = 100) -> Place:
+    return Place(home, offset, length, 1, 1, 0, 0, 0, sealed=True)
+
+
+def test_what_is_known_to_be_hot_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded in bytes alone, blocks of a hundred bytes would make millions of entries."""
+    monkeypatch.setattr(limits, "WARM_PLACES_MAX", 3)
+    warm = Warm()
+    for offset in range(5):
+        warm.add(place(1, offset))
+    assert [offset for offset in range(5) if (True, 1, offset) in warm] == [2, 3, 4]
+    monkeypatch.setattr(limits, "WARM_BYTES_MAX", 1_000)
+    warm.add(place(2, 0, 850))
+    assert [offset for offset in range(5) if (True, 1, offset) in warm] == [4]
+    warm.add(place(2, 9, 5_000))
+    assert len(warm) == 1
+
+
+def test_what_was_released_is_not_known_any_more() -> None:
+    warm = Warm()
+    for home in (1, 2):
+        for offset in range(3):
+            warm.add(place(home, offset))
+    warm.forget({(True, 1), (True, 7), (False, 2)})
+    assert len(warm) == 3
+    assert all((True, 2, offset) in warm for offset in range(3))
+    warm.forget({(True, 2)})
+    assert len(warm) == 0
+
+
+# --- Ahead ---------------------------------------------------------------------------------------
+
+
+def test_what_follows_is_read_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that waits for each batch of a backlog takes half of the others' commits apart."""
+    monkeypatch.setattr(limits, "READ_AHEAD_BYTES", 1)
+    _, subject = sealed(6)
+    store = subject.store
+    lines = lines_of(subject)
+    assert len(lines) > 3
+    store.warm(SHARD, BitMap64([1]))()
+    assert store.hot(SHARD, BitMap64([lines[1][0]])), "what comes next is read with it"
+    assert not store.hot(SHARD, BitMap64([lines[2][0]]))
+    assert store.ahead(SHARD, BitMap64([1])) is None, "that is hot already"
+    ahead = store.ahead(SHARD, BitMap64([lines[1][0]]))
+    assert ahead is not None
+    assert store.ahead(SHARD, BitMap64([lines[1][1]])) is None, "it was given before"
+    ahead()
+    assert store.hot(SHARD, BitMap64([lines[2][0]]))
+    assert store.ahead(SHARD, BitMap64([lines[-1][1]])) is None
+
+
+def test_where_rows_lie_is_remembered_while_nothing_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Looked up in the index by every lease call, a backlog costs twice what a short queue does."""
+    story, subject = sealed()
+    store = subject.store
+    lines = lines_of(subject)
+    asked: list[int] = []
+    look = Blocks.at
+
+    def watched(blocks: Blocks, shard: int, seq: int) -> Found | None:
+        asked.append(seq)
+        return look(blocks, shard, seq)
+
+    monkeypatch.setattr(Blocks, "at", watched)
+    rows = [row.seq for seq in range(*lines[0]) for row in store.rows(SHARD, BitMap64([seq]))]
+    assert rows == list(range(*lines[0]))
+    assert asked == [1]
+    # The layers say the same as before, but not of the same place.
+    story.die(Death.SETTLED, *range(2, story.last))
+    subject.checkpoint()
+    while subject.seal():
+        pass
+    subject.checkpoint()
+    assert [row.seq for row in store.rows(SHARD, BitMap64([1]))] == [1]
+    story.compare()
+
+
+def test_rows_of_several_times_in_one_batch() -> None:
+    """Rows that were sealed together keep the times at which they were published."""
+    subject = simulated()
+    story = Story(lambda: subject)
+    for at in range(6):
+        story.publish(*(Message(b"%d" % at) for _ in range(3)))
+    subject.seal_all()
+    subject.reopen()
+    expected = {row.seq: row for row in rows_of(subject.store.scan(SHARD, 0, 18, Reader()))}
+    assert len({row.time_ms for row in expected.values()}) == 6
+    for low in range(1, 19):
+        for high in range(low, 19):
+            rows = subject.store.rows(SHARD, BitMap64(range(low, high + 1)))
+            assert rows == [expected[seq] for seq in range(low, high + 1)]
+
+
+# --- Scans by turns ------------------------------------------------------------------------------
+
+
+def test_a_part_that_was_found_is_read_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the index belongs to the engine's thread: the thread that reads verifies."""
+    _, subject = sealed()
+    threads = watch_verify(monkeypatch)
+    scan = subject.store.scan(SHARD, 0, 15, Reader())
+    part = scan.find()
+    assert part is not None
+    assert not part.is_hot()
+    assert threads == []
+    found: list[int] = []
+
+    def read() -> None:
+        found.extend(row.seq for row in rows_of(part.load()))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join()
+    assert found == list(range(1, 16))
+    assert set(threads) == {reader.ident}
+    assert subject.store.hot(SHARD, BitMap64(found))
+    assert scan.find() is None
+
+
+def watch_verify(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The threads that sum record batches."""
+    threads: list[int] = []
+    verify: Callable[[SealedFile, Place, int], None] = SealedFile.verify
+
+    def watched(file: SealedFile, at: Place, shard: int) -> None:
+        threads.append(threading.get_ident())
+        verify(file, at, shard)
+
+    monkeypatch.setattr(SealedFile, "verify", watched)
+    return threads
+
+
+@pytest.mark.parametrize("taken", range(4))
+def test_rows_that_moved_after_they_were_found_are_found_again(taken: int) -> None:
+    """Whatever part of them was read: none is missed, none comes twice, no dead one is shown."""
+    subject = simulated()
+    story = Story(lambda: subject)
+    for _ in range(6):
+        story.bodies(50, 1_000)
+    story.die(Death.SETTLED, *range(10, 120), *range(201, 290, 3))
+    story.pin(1)
+    expected = rows_of(subject.store.scan(SHARD, 0, 300, Reader(1)))
+    scan = subject.store.scan(SHARD, 0, 300, Reader(1))
+    part = scan.find()
+    assert part is not None
+    found = [next(part) for _ in range(taken)]
+    subject.seal_all()
+    for _ in range(20):
+        story.bodies(100, 4_000)
+        subject.turn_over()
+        subject.checkpoint()
+    found += list(part)
+    while (part := scan.find()) is not None:
+        found += list(part)
+    assert rows_of(found) == expected
