@@ -7,6 +7,8 @@ import resource
 import subprocess
 import sys
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from millrace import errors, limits
 from millrace.log.files import RealDisk, byte_count
 from millrace.testing.check_disk import check_disk
+from tests.log.harness import open_log, read_log
 
 
 @pytest.fixture
@@ -50,6 +53,47 @@ def test_a_short_write_is_continued_and_then_fails(disk: RealDisk) -> None:
 
 def test_bytes_are_counted_whatever_the_items_are() -> None:
     assert byte_count([b"abc", array("Q", [1, 2]), memoryview(array("I", [1]))]) == 3 + 16 + 4
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Whoever opens a file is told that the process has too many."""
+    old = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, old)
+
+
+def test_too_many_open_files_are_no_failure(disk: RealDisk) -> None:
+    """Nothing was written: the same call succeeds when some were closed."""
+    file = disk.create("file")
+    file.write([b"there"], 0)
+    with no_more_files():
+        for call in (
+            lambda: disk.open("file"),
+            lambda: disk.create("other"),
+            lambda: disk.open("third", create_bytes=4096),
+            file.map,
+        ):
+            with pytest.raises(errors.Full, match="Too many open files") as caught:
+                call()
+            assert caught.value.field == "files"
+    assert disk.names("") == ["file"]
+    assert bytes(file.map()) == disk.open("file").read(9, 0) == b"there"
+
+
+def test_a_log_goes_on_after_too_many_open_files(disk: RealDisk) -> None:
+    log, _ = open_log(disk)
+    before = disk.names("log")
+    with no_more_files(), pytest.raises(errors.Full):
+        log.prepare()
+    assert disk.names("log") == before
+    assert log.prepare()
+    log.append([b"it goes on"])
+    log.close()
+    assert read_log(disk) == [b"it goes on"]
 
 
 def test_a_full_disk_is_full_and_any_other_failure_fatal() -> None:

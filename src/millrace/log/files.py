@@ -4,7 +4,9 @@ Rule 1: a write is durable when `sync` has returned, a name when `sync_folder` o
 Rule 2: a full disk is `Full`: nothing durable was lost, and the caller decides whether that is the
 end (an append) or not (a new file). Any other failed write or sync is `DiskFailed`, and is never
 tried again: after a failed sync the pages may count as clean.
-Rule 3: what the path itself forbids (read-only, no permission, missing) is `Refused`.
+Rule 3: a file that cannot be opened or mapped because the process or the system has too many, or no
+memory, is `Full`, too: nothing was written, and the same call may succeed later.
+Rule 4: what the path itself forbids (read-only, no permission, missing) is `Refused`.
 
 Names are relative to the disk's root and use "/".
 """
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 FULL_CODES = frozenset({errno.ENOSPC, errno.EDQUOT})
+SCARCE_CODES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 FORBIDDEN_CODES = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
@@ -72,6 +75,9 @@ class File(Protocol):
         """Return the whole file, read-only and shared: later writes show in it.
 
         The view stays valid after `close` and after the file was removed.
+
+        Raises:
+            Full: no more can be mapped now.
         """
         ...
 
@@ -95,7 +101,8 @@ class Disk(Protocol):
         """Open a file for reading and writing.
 
         With `create_bytes` a missing file is made first, with that many bytes allocated, which read
-        as zeros. Raises `NotFound` without, `Full` where they do not fit (then nothing was made).
+        as zeros. Raises `NotFound` without, `Full` where they do not fit (then nothing was made),
+        or where too many files are open.
         """
         ...
 
@@ -230,7 +237,10 @@ class RealFile:
     def map(self) -> memoryview:
         if self.size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+        try:
+            return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+        except OSError as error:
+            raise _unopened(error, "mapping", self.name) from error
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -262,10 +272,10 @@ class RealDisk:
         if create_bytes is not None and not path.exists():
             return self._allocate(name, create_bytes)
         flags = os.O_RDONLY if self._read_only else os.O_RDWR
-        return RealFile(self._descriptor("opening", name, flags), name)
+        return RealFile(self._new("opening", name, flags), name)
 
     def _allocate(self, name: str, count: int) -> File:
-        descriptor = self._descriptor("creating", name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        descriptor = self._new("creating", name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             if count:
                 os.posix_fallocate(descriptor, 0, count)
@@ -278,7 +288,7 @@ class RealDisk:
 
     def create(self, name: str) -> File:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        return RealFile(self._descriptor("creating", name, flags), name)
+        return RealFile(self._new("creating", name, flags), name)
 
     def exists(self, name: str) -> bool:
         return self._path(name).exists()
@@ -368,13 +378,23 @@ class RealDisk:
         if self._read_only:
             raise errors.Refused(f"{verb} {name}: the disk was opened read-only", field="path")
 
-    def _descriptor(self, verb: str, name: str, flags: int) -> int:
-        if flags & os.O_CREAT:
-            self._changing(verb, name)
+    def _new(self, verb: str, name: str, flags: int) -> int:
+        """Open what nothing was written to so far."""
         try:
-            return os.open(self._path(name), flags | os.O_CLOEXEC, 0o600)
+            return self._open(verb, name, flags)
+        except OSError as error:
+            raise _unopened(error, verb, name) from error
+
+    def _descriptor(self, verb: str, name: str, flags: int) -> int:
+        try:
+            return self._open(verb, name, flags)
         except OSError as error:
             raise _forbidden(error, verb, name) from error
+
+    def _open(self, verb: str, name: str, flags: int) -> int:
+        if flags & os.O_CREAT:
+            self._changing(verb, name)
+        return os.open(self._path(name), flags | os.O_CLOEXEC, 0o600)
 
 
 def _failed(error: OSError, verb: str, name: str) -> errors.MillraceError:
@@ -382,6 +402,16 @@ def _failed(error: OSError, verb: str, name: str) -> errors.MillraceError:
     if error.errno in FULL_CODES:
         return errors.Full(f"{verb} {name}: the disk is full; free some space", field="path")
     return errors.DiskFailed(f"{verb} {name} failed: {error.strerror}", field=name)
+
+
+def _unopened(error: OSError, verb: str, name: str) -> errors.MillraceError:
+    """Say what it means that a file could not be opened or mapped, before anything was done."""
+    if error.errno in SCARCE_CODES:
+        return errors.Full(
+            f"{verb} {name}: {error.strerror}; close some files, or raise the limit (ulimit -n)",
+            field="files",
+        )
+    return _forbidden(error, verb, name)
 
 
 def _forbidden(error: OSError, verb: str, name: str) -> errors.MillraceError:

@@ -185,12 +185,13 @@ class Pool:
             self._disk.rename(name, stem + SEGMENT_SUFFIX)
             name = stem + SEGMENT_SUFFIX
             self._disk.sync_folder(self._folder)
+            ready = self._disk.open(name)
         except errors.Full:
             self._disk.remove(name)
             raise
         finally:
             file.close()
-        return Segment(self._disk.open(name), None, size=size, end=limits.SECTOR_BYTES)
+        return Segment(ready, None, size=size, end=limits.SECTOR_BYTES)
 
     def _recycle(self, segments: Iterable[Segment]) -> list[Segment]:
         """Make the segments ready; return those that must not or cannot serve again."""
