@@ -6,6 +6,7 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.age import tick_due
 from millrace.core.block import Block
 from millrace.core.commands import (
     CreateQueue,
@@ -23,6 +24,7 @@ from millrace.core.commands import (
     Published,
     PublishStaged,
     Purge,
+    QueueRef,
     Release,
     Settle,
     Stage,
@@ -31,7 +33,6 @@ from millrace.core.commands import (
 )
 from millrace.core.decide import decide, publish_plain
 from millrace.core.draft import Desk
-from millrace.core.follow import tick_due
 from millrace.core.model import (
     CATALOG,
     LeaseId,
@@ -109,15 +110,52 @@ def test_cursors_pins_and_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for command in commands:
         assert not isinstance(group.ask((QUEUE, command))[0], TooLarge)
-    for refused in (
-        OpenCursor("d", Start.BEGINNING, False),
-        Pin(1000),
-        NextSnapshot("c", 1, 0, 1000),
-        Stage("t", block),
-        Stage("s", block),
-    ):
+    for refused in (OpenCursor("d", Start.BEGINNING, False), Stage("s", block)):
         assert isinstance(group.ask((QUEUE, refused))[0], TooLarge), refused
+    # What passes by itself is no reason to give up.
+    for later in (Pin(1000), NextSnapshot("c", 1, 0, 1000), Stage("t", block)):
+        answer = group.ask((QUEUE, later))[0]
+        assert isinstance(answer, Full), later
+        assert answer.limit == 1
     group.check()
+
+
+def test_bytes_of_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = Block.of_bodies([b"x" * 100])
+    monkeypatch.setattr(limits, "STAGE_BYTES_MAX", 2 * block.size())
+    group = make()
+    for rows in (1, 2):
+        assert group.ask((QUEUE, Stage("s", block))) == [rows]
+    [answer] = group.ask((QUEUE, Stage("s", block)))
+    assert isinstance(answer, TooLarge)
+    assert answer.limit == 2 * block.size()
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_rows_of_stages_that_are_published_at_once(
+    monkeypatch: pytest.MonkeyPatch, *, keyed: bool
+) -> None:
+    """Of a keyed queue every key is looked up in one decision, however many stages there are."""
+    monkeypatch.setattr(limits, "STAGE_ROWS_MAX", 3)
+    group = make(keyed=keyed)
+    for name in "abc":
+        group.ask((QUEUE, Stage(name, Block.of_bodies([b"x", b"y"]))))
+    [answer] = group.ask((QUEUE, PublishStaged(("a", "b"))))
+    assert isinstance(answer, TooLarge) == keyed
+    [answer] = group.ask((QUEUE, PublishStaged(("c",))))
+    assert isinstance(answer, Published)
+    group.check()
+
+
+def test_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "QUEUES_MAX", 2)
+    group = make()
+    commands = [CreateQueue("default", name, QueueSpec()) for name in ("r", "s", "r")]
+    made, refused, found = group.ask(*((CATALOG, command) for command in commands))
+    assert isinstance(made, QueueRef)
+    assert isinstance(refused, TooLarge)
+    assert refused.limit == 2
+    assert found == QueueRef(made.shards, made=False)
 
 
 def test_parts_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +343,38 @@ def test_a_tick_is_due_when_it_would_change_something() -> None:
     assert not view_of(group).stages
     assert not view_of(group).producers
     assert not view_of(group).retaining
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_tick_ends_so_much_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, *, hold: bool
+) -> None:
+    """All at once, it may be more than a record holds: then nothing of it would ever go."""
+    monkeypatch.setattr(limits, "TICK_ENDS_MAX", 2)
+    monkeypatch.setattr(limits, "TICK_DELETES_MAX", 3)
+    group = make(keyed=True)
+    for number in range(5):
+        rows = tuple(Message(None, b"%d %d" % (number, at)) for at in range(4))
+        group.ask((QUEUE, Publish(rows, Numbered(f"p{number}", 1))))
+        group.ask((QUEUE, Stage(f"s{number}", Block.of_bodies([b"x"]))))
+        group.ask((QUEUE, Pin(50_000)), (QUEUE, Publish((Message(b"x"),))))
+        leased = lease(group, 1)
+        settle(group, leased.lease, *leased.seqs)
+        group.now += 1_000
+    group.now += 7 * 86_400_000
+    group.hold = hold
+    ticks = 0
+    while group.ask((QUEUE, Tick())) == [True]:
+        ticks += 1
+        assert ticks < 10
+    view = view_of(group)
+    left = [view.pins, view.stages, view.producers, view.leases, list(view.deletes)]
+    assert not any(left), left
+    # 20 deletes, up to three of them at a time, and no more than of two seconds.
+    assert ticks == 6
+    assert group.ask((QUEUE, Tick())) == [None]
+    group.fold()
+    group.check()
 
 
 # --- Bad input ------------------------------------------------------------------------------------

@@ -275,6 +275,25 @@ def test_a_need_for_the_same_thing_twice_ends_the_host(monkeypatch: pytest.Monke
     run(main())
 
 
+def test_what_one_tick_cannot_end_is_ended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "TICK_ENDS_MAX", 2)
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        for _ in range(7):
+            await node.done(Pin(1_000), SnapshotRef)
+        node.clock.jump(2_000)
+        node.host.tick()
+        view = node.host.view(QUEUE)
+        assert view is not None
+        for _ in range(4):
+            await node.commit()
+        assert not view.pins
+
+    run(main())
+
+
 # --- Who has left, and who is told ----------------------------------------------------------------
 
 

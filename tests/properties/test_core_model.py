@@ -144,6 +144,7 @@ class Driver:
         self.is_exact = log or retain
         self.retain = retain
         self.is_fixed = True
+        self.was_log = log
         self.follower = self.stored = Follower({}, b"", 0, 0)
         self.open_cursor("f", 0, retain=retain)
 
@@ -204,10 +205,12 @@ class Driver:
 
     def configure(self, *, log: bool) -> None:
         def expect() -> object:
-            self.model.log = log
+            self.model.log = spec.retention == "log"
             return spec
 
-        spec = QueueSpec(self.model.keyed, "log" if log else "work", KEEP_DELETES_MS)
+        # What was settled under "log" would never end: there is no way back.
+        self.was_log = self.was_log or log
+        spec = QueueSpec(self.model.keyed, "log" if self.was_log else "work", KEEP_DELETES_MS)
         self.ask(Configure(spec), expect)
         self.is_fixed = False
         self.is_exact = self.is_exact and self.retain
@@ -613,7 +616,10 @@ class CoreMachine(RuleBasedStateMachine):
                 driver.ask(Pin(PIN_MS), lambda: (driver.model.pin(PIN_MS), 0, 0))
             case "unpin":
                 pin = data.draw(st.integers(1, max(1, driver.model.pin_id)))
-                driver.ask(Unpin(pin), lambda: driver.model.unpin(pin))
+                view = driver.group.view(QUEUE)
+                found = view.pins.get(pin) if view is not None else None
+                command = Unpin(pin, driver.group.history, found.index if found else 0)
+                driver.ask(command, lambda: driver.model.unpin(pin))
             case _:
                 self._steer(kind, data)
 

@@ -67,7 +67,7 @@ class Program:
         self.group = Group()
         self.group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(keyed, "work", 3_000))))
         self.leases: list[Leased] = []
-        self.pins: list[int] = []
+        self.pins: list[SnapshotRef] = []
         self.cursors: dict[str, int] = {}
         self.takeovers = 0
 
@@ -101,7 +101,8 @@ class Program:
             if seqs:
                 commands += [Settle(leased.lease, seqs, self.group.history)] * 3
         if self.pins:
-            commands += [Unpin(self.pins.pop(chance.randrange(len(self.pins))))]
+            ref = self.pins.pop(chance.randrange(len(self.pins)))
+            commands += [Unpin(ref.pin, ref.history, ref.index)]
         if chance.random() < 0.1:
             commands += [Purge()]
         command = chance.choice(commands)
@@ -110,7 +111,7 @@ class Program:
             case Leased() if answer.seqs:
                 self.leases.append(answer)
             case SnapshotRef() if isinstance(command, Pin):
-                self.pins.append(answer.pin)
+                self.pins.append(answer)
             case SnapshotRef() if chance.random() < 0.7:
                 end = answer.boundary
                 place = Position(answer.history, end, min(answer.start, end), end)

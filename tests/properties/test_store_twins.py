@@ -64,7 +64,7 @@ class Twins(RuleBasedStateMachine):
         self.fed = 0
         self.shards: list[ShardId] = []
         self.leases: list[tuple[ShardId, Leased]] = []
-        self.pins: list[tuple[ShardId, int]] = []
+        self.pins: list[tuple[ShardId, SnapshotRef]] = []
         self.cursors: dict[tuple[ShardId, str], int] = {}
         self.takeovers = 0
 
@@ -140,14 +140,14 @@ class Twins(RuleBasedStateMachine):
     def pin(self, queue: int) -> None:
         [answer] = self.ask(queue, Pin(PIN_MS))
         if isinstance(answer, SnapshotRef):
-            self.pins.append((self.shards[queue], answer.pin))
+            self.pins.append((self.shards[queue], answer))
 
     @rule(seed=seeds)
     def unpin(self, seed: int) -> None:
         if self.pins:
-            shard, pin = self.pins.pop(seed % len(self.pins))
+            shard, ref = self.pins.pop(seed % len(self.pins))
             if shard in self.shards:
-                self.ask(self.shards.index(shard), Unpin(pin))
+                self.ask(self.shards.index(shard), Unpin(ref.pin, ref.history, ref.index))
 
     @rule(queue=queues, stage=st.sampled_from(STAGES), parts=rows)
     def stage(self, queue: int, stage: str, parts: list[tuple[bytes, int, object, bool]]) -> None:

@@ -17,15 +17,14 @@ from tests.simulation.harness import Bench
 LARGE = bytes(20_000)
 
 
-async def pin(queue: Queue) -> int:
+async def pin(queue: Queue) -> SnapshotRef:
     engine, shard = engine_and_shard(queue)
-    ref = await engine.ask(shard, Pin(3_600_000), SnapshotRef)
-    return ref.pin
+    return await engine.ask(shard, Pin(3_600_000), SnapshotRef)
 
 
-async def unpin(queue: Queue, number: int) -> None:
+async def unpin(queue: Queue, ref: SnapshotRef) -> None:
     engine, shard = engine_and_shard(queue)
-    await engine.ask(shard, Unpin(number), bool)
+    await engine.ask(shard, Unpin(ref.pin, ref.history, ref.index), bool)
 
 
 async def settle_one(queue: Queue) -> None:

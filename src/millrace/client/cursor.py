@@ -27,7 +27,7 @@ from millrace.core.commands import (
 from millrace.core.fold import Reader
 from millrace.core.model import CursorCell, Position, Row, ShardId
 from millrace.core.model import Start as StartAt
-from millrace.errors import Invalid
+from millrace.errors import Full, Invalid
 
 Start = str | int | datetime
 """Where a cursor begins: "beginning", "end", the first seq to be read, or a time."""
@@ -120,9 +120,12 @@ class Snapshot:
         shard, command, note = commit_part(self, seq)
         note(await self._engine.ask(shard, command, CursorCell))
 
+    def _let_go(self) -> Unpin:
+        return Unpin(self._ref.pin, self._ref.history, self._ref.index)
+
     async def unpin(self) -> bool:
         """Let it go without committing; returns whether it was still pinned."""
-        return await self._engine.ask(self._shard, Unpin(self._ref.pin), bool)
+        return await self._engine.ask(self._shard, self._let_go(), bool)
 
     async def __aenter__(self) -> Snapshot:
         return self
@@ -223,7 +226,12 @@ class Cursor:
     async def __anext__(self) -> Snapshot:
         """The next snapshot, however long it takes; see `next`."""
         while True:
-            snapshot = await self.next(wait=limits.LEASE_WAIT_MS_MAX / 1000)
+            try:
+                snapshot = await self.next(wait=limits.LEASE_WAIT_MS_MAX / 1000)
+            except Full as error:
+                # Too many wait, or too much is pinned: that passes.
+                await asyncio.sleep(error.after_ms / 1000)
+                continue
             if snapshot is not None:
                 return snapshot
 
@@ -266,7 +274,7 @@ def commit_part(
 
 def unpin_part(snapshot: Snapshot) -> tuple[ShardId, Unpin]:
     """The command that lets a snapshot go."""
-    return snapshot._shard, Unpin(snapshot._ref.pin)
+    return snapshot._shard, snapshot._let_go()
 
 
 def engine_of(snapshot: Snapshot) -> Engine:

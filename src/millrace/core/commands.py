@@ -158,6 +158,9 @@ class Unpin(msgspec.Struct, frozen=True):
     """Let a pin go. Answer: whether it was there."""
 
     pin: int
+    history: bytes
+    index: int
+    """The pin's own batch, in that history: after a takeover its number may be another pin's."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -181,7 +184,7 @@ class DropStage(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time passes: drop what is too old. Answer: None."""
+    """Time passes: drop what is too old. Answer: None, or True if more is due than fits a batch."""
 
 
 # --- Commands of the catalog -------------------------------------------------------------------
@@ -267,6 +270,7 @@ class RowFacts(msgspec.Struct, frozen=True):
     delete: bool = False
     kept: bool = False
     superseded_by: int = 0
+    """The newest revision of its key, where a newer one is known to have ended the row."""
 
 
 # --- Answers -----------------------------------------------------------------------------------
@@ -332,3 +336,5 @@ class Explanation(msgspec.Struct, frozen=True):
     deliveries: int = 0
     failures: int = 0
     superseded_by: Seq | None = None
+    """The newest revision of its key, as long as it is known that a newer one replaced it: not
+    before that is folded, nor after the row's bytes are gone."""

@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import follow, publish, work
+from millrace.core import age, follow, publish, work
 from millrace.core.commands import (
     Command,
     CommitCursor,
@@ -121,8 +121,7 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         case DropStage():
             return follow.do_drop_stage(draft, command.stage)
         case Tick():
-            follow.do_tick(draft)
-            return None
+            return age.do_tick(draft)
         case Found():
             return _found(draft, command)
         case CreateQueue():
@@ -209,7 +208,7 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
         case Extend():
             return work.do_extend(draft, part, work.judge(draft, part))
         case Unpin():
-            return follow.do_unpin(draft, part.pin)
+            return follow.do_unpin(draft, part)
         case _:
             assert_never(part)
 
@@ -287,6 +286,12 @@ def _configure(draft: Draft, command: Configure) -> QueueSpec | Refused:
     wanted = _wanted(command.spec, spec)
     if wanted.keyed != spec.keyed:
         return Invalid("whether a queue is keyed is fixed when it is made", field="keyed")
+    if spec.retention == "log" and wanted.retention == "work" and draft.view.pointers.next > 1:
+        return Invalid(
+            "what was settled under retention 'log' stays, and nothing would ever end it under "
+            "'work'; make another queue",
+            field="retention",
+        )
     if wanted != spec:
         draft.put_spec(wanted)
     return wanted
@@ -370,6 +375,12 @@ def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refu
     counts = catalog.view.catalog
     if counts is None:
         return NotFound("the catalog was never begun", field="catalog")
+    if len(catalog.view.queues) >= limits.QUEUES_MAX:
+        return TooLarge(
+            f"there are {limits.QUEUES_MAX} queues; delete one first",
+            field="name",
+            limit=limits.QUEUES_MAX,
+        )
     shard = ShardId(counts.shard + 1)
     catalog.put_catalog(CatalogCell(shard, counts.secret))
     catalog.put_queue(key, QueueCell((shard,)))

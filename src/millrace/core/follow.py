@@ -1,4 +1,4 @@
-"""The rules of followers: cursors, pins, stages, and what goes by age.
+"""The rules of followers: cursors, pins, stages.
 
 Rule 1: a pin shows the shard as of its own batch, and always the same rows while it stands.
 Rule 2: a cursor never skips. Where rows it has not read are gone, it is refused until it is reset.
@@ -11,7 +11,6 @@ end of another snapshot: only there does it hold a state that the shard ever had
 from __future__ import annotations
 
 import msgspec
-from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.commands import (
@@ -22,22 +21,23 @@ from millrace.core.commands import (
     ResetCursor,
     SnapshotRef,
     Stage,
+    Unpin,
 )
 from millrace.core.draft import Draft
 from millrace.core.model import (
     CursorCell,
-    Death,
     PinCell,
     Position,
     StageCell,
     Start,
 )
 from millrace.core.publish import check_deletes
-from millrace.core.takeover import resume, shared_seq
+from millrace.core.takeover import resume, shared_index, shared_seq
 from millrace.core.view import View
 from millrace.errors import (
     CursorExpired,
     Exists,
+    Full,
     Invalid,
     NotFound,
     Refused,
@@ -127,7 +127,7 @@ def _find(view: View, name: str, cursor: int | None = None) -> CursorCell | Refu
     return cell
 
 
-def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused | None:
+def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused | Retry | None:
     """The pin that the cursor reads next; an unfinished one is offered again, unchanged."""
     view = draft.view
     cell = _find(view, command.name, command.cursor)
@@ -293,7 +293,7 @@ def do_delete_cursor(draft: Draft, name: str) -> bool:
 # --- Pins --------------------------------------------------------------------------------------
 
 
-def do_pin(draft: Draft, command: Pin) -> SnapshotRef | Refused:
+def do_pin(draft: Draft, command: Pin) -> SnapshotRef | Retry:
     view = draft.view
     if len(view.pins) >= limits.PINS_MAX:
         return _too_many_pins()
@@ -301,9 +301,10 @@ def do_pin(draft: Draft, command: Pin) -> SnapshotRef | Refused:
     return draft.promise(_ref(view, number, view.pins[number], 0, 0))
 
 
-def _too_many_pins() -> TooLarge:
-    return TooLarge(
-        f"the queue has {limits.PINS_MAX} pins; unpin one first",
+def _too_many_pins() -> Full:
+    """It passes: pins are let go, and go by age."""
+    return Full(
+        f"the queue has {limits.PINS_MAX} pins; ask again when one of them was let go",
         field="pins",
         limit=limits.PINS_MAX,
     )
@@ -317,16 +318,26 @@ def _pin(draft: Draft, pin_ms: int, cursor: str, *, retain: bool) -> int:
     return number
 
 
-def do_unpin(draft: Draft, pin: int) -> bool:
+def do_unpin(draft: Draft, command: Unpin) -> bool:
     view = draft.view
-    cell = view.pins.get(pin)
-    if cell is None:
+    cell = view.pins.get(command.pin)
+    if cell is None or cell.index != command.index:
         return False
+    shared = shared_index(view.takeovers, command.history, view.history, draft.index)
+    if shared is None or command.index > shared:
+        return False
+    unpin(draft, command.pin)
+    return True
+
+
+def unpin(draft: Draft, pin: int) -> None:
+    """Let a pin go, whoever reads it."""
+    view = draft.view
+    cell = view.pins[pin]
     cursor = view.cursors.get(cell.cursor)
     if cursor is not None and cursor.pin == pin:
         draft.put_cursor(cell.cursor, msgspec.structs.replace(cursor, pin=0))
     draft.drop_pin(pin)
-    return True
 
 
 # --- Stages ------------------------------------------------------------------------------------
@@ -339,17 +350,24 @@ def check_stage(draft: Draft, command: Stage) -> Refused | Retry | None:
         return Retry("a stage of this name is just being published or dropped", field="stage")
     cell = view.stages.get(command.stage)
     if cell is None and len(view.stages) >= limits.STAGES_MAX:
-        return TooLarge(
-            f"the queue has {limits.STAGES_MAX} stages; publish or drop one first",
+        return Full(
+            f"the queue has {limits.STAGES_MAX} stages; publish or drop one, or send again later",
             field="stage",
             limit=limits.STAGES_MAX,
         )
     rows = command.rows.count + (cell.rows if cell else 0)
     if rows > limits.STAGE_ROWS_MAX:
         return TooLarge(
-            f"a stage holds up to {limits.STAGE_ROWS_MAX} rows; use several, published together",
+            f"a stage holds up to {limits.STAGE_ROWS_MAX} rows; use several",
             field="stage",
             limit=limits.STAGE_ROWS_MAX,
+        )
+    size = command.rows.size() + (cell.bytes if cell else 0)
+    if size > limits.STAGE_BYTES_MAX:
+        return TooLarge(
+            f"a stage holds up to {limits.STAGE_BYTES_MAX} bytes; use several",
+            field="stage",
+            limit=limits.STAGE_BYTES_MAX,
         )
     return check_deletes(view, command.rows)
 
@@ -368,82 +386,3 @@ def do_drop_stage(draft: Draft, name: str) -> bool:
     draft.put_stage(name, None)
     draft.drop_stage(name)
     return True
-
-
-# --- Age ---------------------------------------------------------------------------------------
-
-
-def do_tick(draft: Draft) -> None:
-    """Let go of what is older than its limit; bounded by what a shard may remember."""
-    view, now = draft.view, draft.now
-    for number in sorted(number for number, pin in view.pins.items() if _is_pin_due(pin, now)):
-        do_unpin(draft, number)
-    for name in sorted(name for name, stage in view.stages.items() if _is_stage_due(stage, now)):
-        do_drop_stage(draft, name)
-    while _is_producer_due(view, now):
-        draft.put_producer(next(iter(view.producers)), None)
-    while _is_lease_due(view, now):
-        draft.forget_lease()
-    for name in sorted(n for n, c in view.retaining.items() if _is_retaining_due(view, c, now)):
-        draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
-        draft.pass_to(view.retain_floor())
-    _expire_deletes(draft)
-
-
-def tick_due(view: View, now: int) -> bool:
-    """Whether a tick at `now` may change anything; cheap enough to be asked every second."""
-    oldest = view.deletes.oldest()
-    return (
-        (oldest is not None and _is_second_due(view, oldest, now))
-        or _is_lease_due(view, now)
-        or _is_producer_due(view, now)
-        or any(_is_pin_due(pin, now) for pin in view.pins.values())
-        or any(_is_stage_due(stage, now) for stage in view.stages.values())
-        or any(_is_retaining_due(view, cell, now) for cell in view.retaining.values())
-    )
-
-
-def _is_pin_due(pin: PinCell, now: int) -> bool:
-    return pin.index > 0 and pin.deadline_ms <= now
-
-
-def _is_stage_due(stage: StageCell, now: int) -> bool:
-    return stage.time_ms + limits.STAGE_MS_MAX <= now
-
-
-def _is_producer_due(view: View, now: int) -> bool:
-    oldest = next(iter(view.producers.values()), None)
-    return oldest is not None and oldest.time_ms + limits.PRODUCER_REMEMBERED_MS <= now
-
-
-def _is_lease_due(view: View, now: int) -> bool:
-    return bool(view.ended) and view.ended[0][0] + limits.LEASE_REMEMBERED_MS <= now
-
-
-def _is_retaining_due(view: View, cell: CursorCell, now: int) -> bool:
-    """A cursor that is not behind keeps nothing; rows that no worker was given are not kept."""
-    place = view.place_of(cell)
-    is_old = cell.moved_ms + limits.CURSOR_RETAIN_MS_MAX <= now
-    is_far = view.pointers.next - 1 - place > limits.CURSOR_RETAIN_ROWS_MAX
-    return place < view.last_seq and (is_old or is_far)
-
-
-def _is_second_due(view: View, second: int, now: int) -> bool:
-    return (second + 1) * 1000 + view.spec.keep_deletes_ms <= now
-
-
-def _expire_deletes(draft: Draft) -> None:
-    """A delete dies when it is old enough and every retaining cursor has seen it."""
-    view = draft.view
-    floor = view.retain_floor()
-    died = BitMap64()
-    for second, seqs in view.deletes:
-        if not _is_second_due(view, second, draft.now) or seqs.min() > floor:
-            break
-        died |= seqs
-    if died and died.max() > floor:
-        died.remove_range(floor + 1, died.max() + 1)
-    if died:
-        draft.die(Death.EXPIRED, died)
-        purged = max(view.pointers.floor, died.max())
-        draft.put_pointers(msgspec.structs.replace(view.pointers, floor=purged))

@@ -239,6 +239,13 @@ def check_publish_staged(draft: Draft, command: PublishStaged) -> Checked:
             return NotFound(f"there is no stage {name!r}; it may have gone by age", field="stages")
     if not view.spec.keyed:
         return None
+    if sum(view.stages[name].rows for name in command.stages) > limits.STAGE_ROWS_MAX:
+        return TooLarge(
+            f"up to {limits.STAGE_ROWS_MAX} rows are published at once to a keyed queue; "
+            "publish fewer stages at a time",
+            field="stages",
+            limit=limits.STAGE_ROWS_MAX,
+        )
     facts = [_stage_facts(draft, name) for name in command.stages]
     missing = [
         name for name, fact in zip(command.stages, facts, strict=True) if isinstance(fact, Need)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace import limits
-from millrace.core import follow, work
+from millrace.core import age, work
 from millrace.core.changes import Entry
 from millrace.core.commands import Command, Need, Tick
 from millrace.core.decide import Answer, publish_plain
@@ -126,7 +126,7 @@ class Host:
             return
         now = self._now_ms()
         for shard, view in list(self._views.items()):
-            if not view.dropped and follow.tick_due(view, now):
+            if not view.dropped and age.tick_due(view, now):
                 self._tick(shard)
         for view in views_to_drop(self._views.values(), self._waiters.waits):
             del self._views[view.shard]

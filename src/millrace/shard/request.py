@@ -9,19 +9,22 @@ from millrace.core.commands import (
     Command,
     Configure,
     CreateQueue,
+    Extend,
+    Lease,
     Leased,
     OpenCursor,
     Pin,
     Publish,
     PublishStaged,
     Release,
+    Settle,
     SnapshotRef,
     Stage,
     Transaction,
     Unpin,
 )
 from millrace.core.decide import Answer
-from millrace.core.model import ShardId
+from millrace.core.model import Message, ShardId
 from millrace.errors import MillraceError
 
 
@@ -44,18 +47,9 @@ class Request:
         self.wait_until_ms = wait_until_ms
         if type(command) is Publish and type(command.rows) is tuple:
             # The way of a single message, which must cost little.
-            self.size = 16
-            plain = command.numbered is None
-            for message in command.rows:
-                self.size += len(message.key or b"") + 16
-                if message.body is None:
-                    plain = False
-                else:
-                    self.size += len(message.body)
-                if message.headers:
-                    self.size += sum(len(n) + len(v) for n, v in message.headers)
+            self.size, has_deletes = _weigh(command.rows)
             self.grows = True
-            self.is_plain = plain
+            self.is_plain = command.numbered is None and not has_deletes
             """A publish without number and deletes: on a queue without keys it needs no check."""
         else:
             self.size = size_of(command)
@@ -82,18 +76,44 @@ class Request:
         return self
 
 
+_COMMAND_BYTES = 256
+"""Cells and batch of a command that has no rows."""
+
+_LEASED_BYTES = 16
+"""A message in the cell of its lease, and in that of its lease before: its place in the sets, and
+what was counted of it."""
+
+
 def size_of(command: Command) -> int:
     """About how many bytes the command adds to a record."""
-    if isinstance(command, Publish):
-        rows = command.rows
-        if isinstance(rows, Block):
-            return rows.size()
-        return sum(len(message.body or b"") + len(message.key or b"") + 32 for message in rows)
-    if isinstance(command, Stage):
-        return command.rows.size()
-    if isinstance(command, Transaction):
-        return sum(size_of(part) for _, part in command.parts)
-    return 256
+    match command:
+        case Publish(rows=Block() as block) | Stage(rows=block):
+            return block.size()
+        case Publish(rows=tuple() as messages):
+            return _weigh(messages)[0]
+        case Transaction(parts=parts):
+            return sum(size_of(part) for _, part in parts)
+        case Lease(count=count):
+            return _COMMAND_BYTES + _LEASED_BYTES * count
+        case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs):
+            return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
+        case _:
+            return _COMMAND_BYTES
+
+
+def _weigh(messages: tuple[Message, ...]) -> tuple[int, bool]:
+    """About how many bytes the messages add to a record, and whether deletes are among them."""
+    size = 16
+    has_deletes = False
+    for message in messages:
+        size += len(message.key or b"") + 16
+        if message.body is None:
+            has_deletes = True
+        else:
+            size += len(message.body)
+        if message.headers:
+            size += sum(len(name) + len(value) + 16 for name, value in message.headers)
+    return size, has_deletes
 
 
 def grows(command: Command) -> bool:
@@ -110,5 +130,5 @@ def undo_of(command: Command, result: object, history: bytes) -> Command | None:
     if isinstance(result, Leased) and result.seqs:
         return Release(result.lease, result.seqs, history)
     if isinstance(result, SnapshotRef) and isinstance(command, Pin):
-        return Unpin(result.pin)
+        return Unpin(result.pin, result.history, result.index)
     return None

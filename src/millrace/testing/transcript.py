@@ -201,9 +201,16 @@ class Play:
             case "pin":
                 return Pin(millis(options.get("for", "60s")))
             case "unpin":
-                return Unpin(int(words[0]))
+                return self._unpin(name, int(words[0]), options)
             case _:
                 raise ValueError(f"no such word: {verb}")
+
+    def _unpin(self, name: str, pin: int, options: dict[str, str]) -> Unpin:
+        """The pin that has the number now, unless another one's batch is named."""
+        view = self.group.view(self._shard(name))
+        cell = view.pins.get(pin) if view else None
+        index = int(options.get("batch", cell.index if cell else 0))
+        return Unpin(pin, self._history(options, self.group.history), index)
 
     def _history(self, options: dict[str, str], otherwise: bytes) -> bytes:
         return history_named(options["of"]) if "of" in options else otherwise
@@ -277,6 +284,7 @@ _OPTIONS = (
     "start",
     "end",
     "keep_deletes",
+    "batch",
 )
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -1,0 +1,105 @@
+"""The rules of age: what nobody renews goes, so much of each kind in one batch."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Literal
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.draft import Draft
+from millrace.core.follow import do_drop_stage, unpin
+from millrace.core.model import CursorCell, Death, PinCell, StageCell
+from millrace.core.view import View
+
+
+def do_tick(draft: Draft) -> Literal[True] | None:
+    """Let go of what is older than its limit, so much of each kind; True if more is due."""
+    view, now, most = draft.view, draft.now, limits.TICK_ENDS_MAX
+    pins = sorted(number for number, pin in view.pins.items() if _is_pin_due(pin, now))
+    stages = sorted(name for name, stage in view.stages.items() if _is_stage_due(stage, now))
+    cursors = sorted(n for n, c in view.retaining.items() if _is_retaining_due(view, c, now))
+    for number in pins[:most]:
+        unpin(draft, number)
+    for name in stages[:most]:
+        do_drop_stage(draft, name)
+    for _ in range(most):
+        if _is_producer_due(view, now):
+            draft.put_producer(next(iter(view.producers)), None)
+        if _is_lease_due(view, now):
+            draft.forget_lease()
+    for name in cursors[:most]:
+        draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
+        draft.pass_to(view.retain_floor())
+    is_cut = _expire_deletes(draft) or max(len(pins), len(stages), len(cursors)) > most
+    return is_cut or _is_producer_due(view, now) or _is_lease_due(view, now) or None
+
+
+def tick_due(view: View, now: int) -> bool:
+    """Whether a tick at `now` may change anything; cheap enough to be asked every second."""
+    oldest = view.deletes.oldest()
+    return (
+        (oldest is not None and _is_second_due(view, oldest, now))
+        or _is_lease_due(view, now)
+        or _is_producer_due(view, now)
+        or any(_is_pin_due(pin, now) for pin in view.pins.values())
+        or any(_is_stage_due(stage, now) for stage in view.stages.values())
+        or any(_is_retaining_due(view, cell, now) for cell in view.retaining.values())
+    )
+
+
+def _is_pin_due(pin: PinCell, now: int) -> bool:
+    return pin.index > 0 and pin.deadline_ms <= now
+
+
+def _is_stage_due(stage: StageCell, now: int) -> bool:
+    return stage.time_ms + limits.STAGE_MS_MAX <= now
+
+
+def _is_producer_due(view: View, now: int) -> bool:
+    oldest = next(iter(view.producers.values()), None)
+    return oldest is not None and oldest.time_ms + limits.PRODUCER_REMEMBERED_MS <= now
+
+
+def _is_lease_due(view: View, now: int) -> bool:
+    return bool(view.ended) and view.ended[0][0] + limits.LEASE_REMEMBERED_MS <= now
+
+
+def _is_retaining_due(view: View, cell: CursorCell, now: int) -> bool:
+    """A cursor that is not behind keeps nothing; rows that no worker was given are not kept."""
+    place = view.place_of(cell)
+    is_old = cell.moved_ms + limits.CURSOR_RETAIN_MS_MAX <= now
+    is_far = view.pointers.next - 1 - place > limits.CURSOR_RETAIN_ROWS_MAX
+    return place < view.last_seq and (is_old or is_far)
+
+
+def _is_second_due(view: View, second: int, now: int) -> bool:
+    return (second + 1) * 1000 + view.spec.keep_deletes_ms <= now
+
+
+def _expire_deletes(draft: Draft) -> bool:
+    """A delete dies when it is old enough and every retaining cursor has seen it.
+
+    Returns whether more of them do than one batch ends.
+    """
+    view = draft.view
+    floor = view.retain_floor()
+    died = BitMap64()
+    is_cut = False
+    for at, (second, seqs) in enumerate(view.deletes):
+        if not _is_second_due(view, second, draft.now) or seqs.min() > floor:
+            break
+        room = limits.TICK_DELETES_MAX - len(died)
+        is_cut = at == limits.TICK_ENDS_MAX or len(seqs) > room
+        died |= BitMap64(islice(seqs, room)) if at < limits.TICK_ENDS_MAX else BitMap64()
+        if is_cut:
+            break
+    if died and died.max() > floor:
+        died.remove_range(floor + 1, died.max() + 1)
+    if died:
+        draft.die(Death.EXPIRED, died)
+        purged = max(view.pointers.floor, died.max())
+        draft.put_pointers(msgspec.structs.replace(view.pointers, floor=purged))
+    return is_cut and bool(died)
