@@ -80,6 +80,8 @@ class Ports:
     lane: Callable[[str], Lane]
     now_ms: Callable[[], int]
     chance: Callable[[int], bytes]
+    sleep: Callable[[float], None] = time.sleep
+    """Lets work on a lane rest for so many seconds."""
 
 
 def real_ports(folder: Path) -> Ports:
@@ -173,7 +175,15 @@ class Node:
             settings.log_segments_unsealed,
         )
         self._keeper = Keeper(
-            log, store, cells, self.writer, self._caring, self._host, recovery.facts, pace
+            log,
+            store,
+            cells,
+            self.writer,
+            self._caring,
+            self._host,
+            recovery.facts,
+            pace,
+            ports.sleep,
         )
         await self._found_catalog(epoch, history)
         if settings.switch_interval_seconds is not None:
@@ -261,19 +271,15 @@ class Node:
 
     def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
         """The shards of a queue, as far as it is committed."""
-        catalog = self._host.view(CATALOG)
-        found = catalog.queues.get(queue_key(space, name)) if catalog else None
-        if found is None:
-            return None
-        shards = tuple(ShardId(shard) for shard in found.shards)
-        return shards if self.store.meta(shards[0]) is not None else None
+        value = self.store.cell(CATALOG, Kind.QUEUE, queue_key(space, name))
+        found = decode_cell(Kind.QUEUE, value) if value is not None else None
+        return tuple(map(ShardId, found.shards)) if isinstance(found, QueueCell) else None
 
     def queue_names(self, space: str) -> list[str]:
-        """The names of a space's queues."""
-        catalog = self._host.view(CATALOG)
+        """The names of a space's queues, as far as they are committed."""
         prefix = queue_key(space, "")
-        keys = catalog.queues if catalog else {}
-        return sorted(key[len(prefix) :].decode() for key in keys if key.startswith(prefix))
+        found = self.store.cells(CATALOG, Kind.QUEUE, prefix)
+        return sorted(key[len(prefix) :].decode() for _, key, _ in found)
 
     def seal(self, receipt: Receipt) -> str:
         """The receipt as text."""

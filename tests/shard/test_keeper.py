@@ -83,6 +83,7 @@ class Machine:
         self.settings = settings
         self.disk = SimDisk(random.Random(1))
         self.cells = BrittleCells()
+        self.sleep: Callable[[float], None] = lambda seconds: None
         self._clock = SimClock()
         self._chance = random.Random(2)
 
@@ -97,6 +98,7 @@ class Machine:
             lane=PlainLane,
             now_ms=self._clock.now_ms,
             chance=self._chance.randbytes,
+            sleep=lambda seconds: self.sleep(seconds),
         )
         node = await Node.open(ports, self.settings)
         return node, Millrace(EmbeddedEngine(node))

@@ -7,11 +7,13 @@ order of F1 is kept here: files synced, index committed, and only then segments 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace import limits
 from millrace.core.model import GroupId
-from millrace.errors import Fatal, Full, MillraceError
+from millrace.errors import Corrupt, Fatal, Full, MillraceError
 from millrace.journal.writer import LogWriter
 from millrace.log.lane import Lane
 from millrace.log.replay import ORIGIN
@@ -43,6 +45,7 @@ class Keeper:
         host: Host,
         facts: dict[GroupId, bytes],
         pace: Pace,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._log = log
         self._store = store
@@ -52,6 +55,7 @@ class Keeper:
         self._host = host
         self._facts = facts
         self._pace = pace
+        self._sleep = sleep
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -64,11 +68,25 @@ class Keeper:
         self._checkpoint_at = self._loop.time()
         self._tick_at = self._loop.time()
         self._working = asyncio.Lock()
+        self._is_tight = False
+        """Who publishes has to wait until segments are released."""
+        self._checkpoint_is_stuck = False
+        self._seal_is_stuck = False
+        """The last one found the disk full."""
+        self._skips_log = False
+        """The last pass had no room for the rows of a segment; dead files may give it."""
+        self._seal_at = 0.0
+        self._seal_wait = limits.KEEPER_SECONDS
+        self._syncs = 0
         self.error: MillraceError | None = None
 
     def start(self) -> None:
         """Begin to look around."""
         self._host.on_commit(self._look)
+        self._look_tight()
+        if self._is_tight:
+            # This open has taken a segment itself, and the process may not live long.
+            self._wake.set()
         self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
@@ -78,7 +96,12 @@ class Keeper:
         if self._task is not None:
             await asyncio.wait([self._task])
         if self.error is None and self._writer.error is None:
-            await self.checkpoint()
+            async with self._working:
+                self._look_tight()
+                if self._is_tight:
+                    # The next open takes a segment; it may not live long enough to free one.
+                    await self._seal()
+                await self._checkpoint()
 
     def _look(self) -> None:
         """After each commit, and cheap: is there something to do before the next round?"""
@@ -120,7 +143,9 @@ class Keeper:
         if now - self._tick_at >= limits.TICK_SECONDS:
             self._tick_at = now
             self._cells.care()
-        self._host.tick()
+            self._host.tick()
+        else:
+            self._host.look()
 
     async def _prepare(self) -> None:
         """Have segments ready ahead of need; on a full disk, those who wait for room are told."""
@@ -133,7 +158,13 @@ class Keeper:
                     pass
             except Full:
                 self._unprepared = full = True
-        self._host.short_of_space = full
+        self._look_tight()
+        is_stuck = self._checkpoint_is_stuck or self._seal_is_stuck
+        self._host.short_of_space = full or (is_stuck and self._is_tight)
+
+    def _look_tight(self) -> None:
+        room = self._log.room(reserve=False)
+        self._is_tight = self._cells.short_of_space or room < self._log.record_bytes_max
 
     # --- Checkpoints ----------------------------------------------------------------------------
 
@@ -160,9 +191,10 @@ class Keeper:
         except Full:
             # Nothing was written: the overlay stays as it is and the next round tries again.
             self._store.refreeze(frozen)
-            self._host.short_of_space = True
+            self._host.short_of_space = self._checkpoint_is_stuck = True
             return
         self._store.thaw(frozen)
+        self._checkpoint_is_stuck = False
         # One that had found the disk full is written as it was then, and the next one is due.
         self._checkpoint_mark = reached if frozen.mark == mark else frozen.mark
         self._checkpoint_at = self._loop.time()
@@ -175,8 +207,7 @@ class Keeper:
     async def _move_suffixes(self) -> None:
         """Append again what is not committed and lies where the log is to be recycled (L7)."""
         segments = self._log.segments()
-        is_tight = self._log.room(reserve=False) < self._log.record_bytes_max
-        kept = 1 if is_tight else self._pace.segments_unsealed + 1
+        kept = 1 if self._is_tight else self._pace.segments_unsealed + 1
         for group in self._writer.suffixes.before(segments[-kept:][0].generation):
             try:
                 await self._writer.write_again(group)
@@ -188,18 +219,56 @@ class Keeper:
 
     async def _seal(self, *, everything: bool = False) -> bool:
         """One step; returns whether there was something to do."""
-        plan = self._store.plan_seal(everything=everything, unsealed=self._pace.segments_unsealed)
-        if plan is None:
+        if self._loop.time() < self._seal_at and not everything:
             return False
+        unsealed = None
+        if not self._skips_log:
+            # Where nothing else gives room, no segment is left alone.
+            unsealed = 0 if self._is_tight else self._pace.segments_unsealed
+        plan = self._store.plan_seal(everything=everything, unsealed=unsealed)
+        if plan is None:
+            self._found_room(is_sure=not self._skips_log)
+            return False
+        self._syncs = self._log.statistics().syncs
         try:
-            result = await self._lane.submit(lambda: self._store.run_seal(plan))
+            result = await self._lane.submit(lambda: self._store.run_seal(plan, self._rest))
         except Full:
             # Nothing is left of the pass; settling and purging make room for the next one.
-            self._host.short_of_space = True
+            self._host.short_of_space = self._seal_is_stuck = True
+            if self._skips_log or any(sealed for sealed, _ in plan.homes):
+                self._found_room(is_sure=False)
+            else:
+                self._skips_log = True
             return False
+        except Corrupt as error:
+            if error not in self._store.damaged_files().values():
+                raise
+            # Whoever asks for these rows is told; everything else goes on without that file.
+            return True
         self._store.finish_seal(result)
+        self._found_room(is_sure=True)
         await self._checkpoint()
         return True
+
+    def _found_room(self, *, is_sure: bool) -> None:
+        """What does not fit is tried again, but less and less often: each try reads the index."""
+        self._skips_log = False
+        if is_sure:
+            self._seal_wait, self._seal_is_stuck = limits.KEEPER_SECONDS, False
+            return
+        self._seal_at = self._loop.time() + self._seal_wait
+        self._seal_wait = min(2 * self._seal_wait, limits.SEAL_WAIT_SECONDS_MAX)
+
+    def _rest(self) -> None:
+        """After each sync of a pass: leave the disk to the log, while that is written (F3).
+
+        On the lane. Who waits for a segment is not helped by a pass that rests.
+        """
+        log = self._log.statistics()
+        is_idle, self._syncs = log.syncs == self._syncs, log.syncs
+        if not is_idle and not self._is_tight:
+            seconds = log.sync_seconds * limits.SEAL_REST_SYNCS
+            self._sleep(min(seconds, limits.SEAL_REST_SECONDS_MAX))
 
     async def prepare(self) -> None:
         """Have every segment ready that is kept ahead of need."""

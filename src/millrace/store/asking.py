@@ -109,15 +109,23 @@ class Asking:
         )
 
     def stage(self, shard: int, name: str) -> StageFacts:
-        keys: list[bytes | None] = []
-        deletes: list[int] = []
-        for _, place in self._layered.blocks.staged(self._layered.must(shard).id, name):
-            block = self._reading.decoded(place, shard).block
-            deletes += [len(keys) + at for at in block.deletes()]
-            keys += block.key_list()
-        return StageFacts(keys, deletes)
+        number = self._layered.must(shard).id
+
+        def look() -> StageFacts:
+            keys: list[bytes | None] = []
+            deletes: list[int] = []
+            for _, place in self._layered.blocks.staged(number, name):
+                block = self._reading.decoded(place, shard).block
+                deletes += [len(keys) + at for at in block.deletes()]
+                keys += block.key_list()
+            return StageFacts(keys, deletes)
+
+        return self._again(look, shard, 0)
 
     def seq_at(self, shard: int, time_ms: int) -> int:
+        return self._again(lambda: self._seq_at(shard, time_ms), shard, 0)
+
+    def _seq_at(self, shard: int, time_ms: int) -> int:
         found = self._place_at(shard, time_ms)
         if found is None:
             return self._layered.must(shard).meta.last_seq + 1

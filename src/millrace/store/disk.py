@@ -21,7 +21,7 @@ from millrace.core.changes import Entry
 from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
-from millrace.errors import Fatal, Retry
+from millrace.errors import Corrupt, Fatal, Retry
 from millrace.log.files import Disk
 from millrace.log.record import Mark, Position
 from millrace.log.segments import Log
@@ -66,11 +66,15 @@ class DiskStore:
         self._folding = Folding(self._layered, self._reading)
         self._asking = Asking(self._layered, self._reading)
         self._scanning = Scanning(self._layered, self._reading)
-        self._emptying = Emptying(self._layered, self._book, self._folding, self._reading)
+        self._emptying = Emptying(
+            self._layered, self._book, self._folding, self._reading, disk.free_bytes
+        )
         self._keeping = Keeping(
             disk, self._layered, self._book, self._emptying, self._reading.files
         )
-        self._sealing = Sealing(disk, cells, self._layered.marks, self._reading)
+        self._sealing = Sealing(
+            disk, cells, self._layered.marks, self._reading, self._emptying.damaged
+        )
         self._is_broken = False
         """An entry was folded in part: no checkpoint may say that it is in the index."""
 
@@ -206,11 +210,12 @@ class DiskStore:
 
     # --- Sealing ---------------------------------------------------------------------------------
 
-    def plan_seal(self, *, everything: bool = False, unsealed: int = 0) -> SealPlan | None:
+    def plan_seal(self, *, everything: bool = False, unsealed: int | None = 0) -> SealPlan | None:
         """What to copy next, or None; on the engine's thread, one pass at a time.
 
         The oldest segments, if more than `unsealed` full ones are in use; else files that are
-        sparse or dead. `everything`: whatever `unsealed` says, until nothing is left to seal.
+        sparse or dead, and these alone where it is None. `everything`: whatever `unsealed` says,
+        until nothing is left to seal.
         """
         return self._emptying.plan(
             self._keeping.mark,
@@ -223,9 +228,14 @@ class DiskStore:
 
         Raises:
             Full: the disk has no room. What was written is removed; another pass may be planned.
-            Corrupt: rows that should be copied are damaged.
+            Corrupt: rows that should be copied are damaged. A file of that kind is among
+                `damaged_files` from now on, and is left out of later plans.
         """
         return self._sealing.run(plan, pause)
+
+    def damaged_files(self) -> dict[int, Corrupt]:
+        """Sealed files that sealing found damaged since the store was opened, and what it found."""
+        return self._emptying.damaged
 
     def finish_seal(self, result: SealResult) -> None:
         """Say where the rows lie now; on the engine's thread. Durable with the next checkpoint."""
@@ -282,9 +292,15 @@ class DiskStore:
         state = self._layered.state(shard)
         return state.meta if state is not None else None
 
-    def cells(self, shard: ShardId) -> Iterable[tuple[Kind, bytes, bytes]]:
-        found = self._layered.cells_of(self._layered.must(shard).id)
+    def cells(
+        self, shard: ShardId, kind: Kind | None = None, prefix: bytes = b""
+    ) -> Iterable[tuple[Kind, bytes, bytes]]:
+        which = KINDS[kind] + prefix if kind is not None else b""
+        found = self._layered.cells_of(self._layered.must(shard).id, which)
         return [(Kind(key[0]), key[1:], value) for key, value in found.items()]
+
+    def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
+        return self._layered.cell_of(self._layered.must(shard).id, KINDS[kind] + key)
 
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
         return self._asking.find(shard, keys)

@@ -9,11 +9,12 @@ elsewhere, that is committed, and only then the home is released or removed (F1)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.errors import Corrupt
 from millrace.log.record import Mark
 from millrace.store.book import Book
 from millrace.store.cells import Table
@@ -33,8 +34,16 @@ Edits = dict[int, tuple[list[int], list[tuple[int, Place]]]]
 class Emptying:
     """Plans passes and takes in their results, one at a time."""
 
-    def __init__(self, layered: Layered, book: Book, folding: Folding, reading: Reading) -> None:
+    def __init__(
+        self,
+        layered: Layered,
+        book: Book,
+        folding: Folding,
+        reading: Reading,
+        room: Callable[[], int],
+    ) -> None:
         self._layered = layered
+        self._room = room
         self._book = book
         self._folding = folding
         self._reading = reading
@@ -50,22 +59,31 @@ class Emptying:
         """The oldest generation in which rows lie; older ones are needed until that is durable."""
         self.fronts: set[int] = set()
         """Shards whose oldest rows may all be gone."""
+        self.damaged: dict[int, Corrupt] = {}
+        """Files whose rows cannot be copied: they are left as they are."""
 
-    def plan(self, mark: Mark | None, *, unsealed: int, failed: SealPlan | None) -> SealPlan | None:
+    def plan(
+        self, mark: Mark | None, *, unsealed: int | None, failed: SealPlan | None
+    ) -> SealPlan | None:
         """What to empty next: the oldest segments, if more than `unsealed` are full; else files.
 
-        `mark`: what lies in generations before it is in the index.
+        Of several homes only those are taken whose rows the disk has room for.
+
+        Args:
+            mark: what lies in generations before it is in the index.
+            unsealed: below 0, every full segment is emptied; None leaves all of them alone.
         """
         if self._plan is not None and self._plan is failed:
             self._end()
         if self.is_busy or mark is None or self._unwritten in self._layered.layers:
             return None
-        homes: list[Home] = [(False, home) for home in self._full_segments(mark, unsealed)]
+        segments = self._full_segments(mark, unsealed) if unsealed is not None else []
+        homes: list[Home] = [(False, home) for home in segments]
         rows: dict[int, int] = {}
         if not homes and self._book.changes != self._looked:
             suspects = self._some(self._book.suspects())
             rows = {number: self._book.rows_of(number) for number in suspects}
-            homes = [(True, number) for number in suspects or self._some(self._book.small())]
+            homes = [(True, number) for number in suspects or self._small()]
         if not homes:
             # Nobody looks through the book again before something in it has changed.
             self._looked = self._book.changes
@@ -98,18 +116,27 @@ class Emptying:
             return []
         together = max(1, limits.SEALED_FILE_BYTES // (log.record_bytes_max + limits.SECTOR_BYTES))
         left = len(full) // 2 if unsealed >= 0 else 0
-        return full[: min(together, len(full) - left)]
+        room = self._room() // (log.record_bytes_max + limits.SECTOR_BYTES)
+        return full[: min(together, len(full) - left, max(1, room))]
 
     def _some(self, numbers: list[int]) -> list[int]:
-        """As many of the files as make about one new file."""
+        """As many of the files as make about one new file, and as there is room for."""
         taken: list[int] = []
         size = 0
+        most = min(limits.SEALED_FILE_BYTES, self._room()) if numbers else 0
         for number in numbers:
+            if number in self.damaged:
+                continue
             size += self._book.size_of(number)
-            if taken and size > limits.SEALED_FILE_BYTES:
+            if taken and size > most:
                 break
             taken.append(number)
         return taken
+
+    def _small(self) -> list[int]:
+        """Small files that become one; one alone would be written anew again and again."""
+        found = self._some(self._book.small())
+        return found if len(found) > 1 else []
 
     def _extents(self, home: Home) -> Iterable[tuple[bytes, bytes]]:
         low, high = extents_range(home[1], sealed=home[0])
@@ -181,7 +208,31 @@ class Emptying:
         for home in full:
             if (False, home) not in homes:
                 break
-            self.needed = home + 1
+            self.needed = max(self.needed, home + 1)
+
+    def pass_over(self, mark: Mark) -> None:
+        """Need no more the oldest generations before `mark` in which nothing ever lay.
+
+        Every open begins a generation: on a full disk they would use up the reserve.
+        """
+        if self.is_busy:
+            return
+        for segment in self._reading.log.segments():
+            if segment.generation >= mark.generation:
+                return
+            if segment.generation >= self.needed:
+                if self._holds_rows(segment.generation):
+                    return
+                self.needed = segment.generation + 1
+
+    def _holds_rows(self, generation: int) -> bool:
+        low, high = extents_range(generation, sealed=False)
+        return bool(self._layered.cells.range(Table.BLOCKS, low, high, limit=1)) or any(
+            home == generation and not sealed
+            for layer in self._layered.layers
+            for part in layer.shards.values()
+            for sealed, home, _ in part.extents
+        )
 
     def _restage(
         self,

@@ -2,7 +2,7 @@
 
 Rule 1: batches of a shard come in the order of their indexes, each once (C1).
 Rule 2: nothing is read from the disk, except for the rows of a stage that is published to a keyed
-shard: their keys are learnt here.
+shard, whose keys are learnt here, and for the cursors when a takeover table is too long.
 Rule 3: the work is per batch, not per row; keys and deletes alone are taken one by one.
 """
 
@@ -16,6 +16,7 @@ from millrace.core.changes import Batch, Entry
 from millrace.core.codec import encode_cell
 from millrace.core.fold import fold
 from millrace.core.model import Death, Kind, TakeoverCell, unpack_seqs
+from millrace.core.takeover import trim
 from millrace.core.view import number, number_key
 from millrace.errors import Fatal
 from millrace.log.record import Position
@@ -24,6 +25,8 @@ from millrace.store.ledger import DELETE, ENDED, ShardState
 from millrace.store.overlay import KINDS
 from millrace.store.place import Place, republished
 from millrace.store.reading import Reading
+from millrace.store.scanning import lost
+from millrace.store.sealed import Moved
 
 _ORDINAL_BITS = 16
 """A staged block is numbered by its batch's index and its place in the batch."""
@@ -120,12 +123,18 @@ class Folding:
                 self.moved[state.id, name, ordinal] = first
             block = _NO_ROWS
             if is_keyed or place.flags & FLAG_DELETES:
-                block = self._reading.decoded(place, state.id).block
+                block = self._block(state, first, place)
             shown.append((first, republished(place, batch.time_ms), block))
             first += place.count
         if first != upto:
             raise Fatal(f"shard {state.id}: stage {name!r} has not the {rows} rows to publish")
         return shown
+
+    def _block(self, state: ShardState, first: int, place: Place) -> Block:
+        try:
+            return self._reading.decoded(place, state.shard).block
+        except Moved:
+            raise lost(state.shard, first) from None
 
     def _learn(self, state: ShardState, block: Block, first: int, *, is_keyed: bool) -> None:
         """The keys of new rows, and which of them are deletes."""
@@ -147,7 +156,9 @@ class Folding:
         at = number(newest[1:]) + 1 if newest is not None else 1
         state.part.cells[kind + number_key(at)] = encode_cell(cell)
         if at > limits.HISTORIES_MAX:
-            state.part.cells[kind + number_key(at - limits.HISTORIES_MAX)] = None
+            cursors = self._layered.cells_of(state.id, KINDS[Kind.CURSOR])
+            table = self._layered.cells_of(state.id, kind)
+            state.part.cells.update(trim(table, cursors.values()))
 
 
 def _place(batch: Batch, at: int, position: Position) -> Place:

@@ -59,6 +59,7 @@ class Keeping:
         if len(layered.layers) > 1:
             raise Fatal("a checkpoint is under way")
         self._move_fronts()
+        self._emptying.pass_over(mark)
         overlay = layered.new
         merging = self._note_pins(overlay)
         self._count_marks(overlay)

@@ -13,19 +13,22 @@ Rule 3: rows are left out only if nobody can ask for them any more. Kept and pin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.block import FLAG_KEYS
+from millrace.errors import Corrupt, Full
 from millrace.log.files import Disk
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
 from millrace.store.ledger import DEAD, ENDED, KEPT, Marks
 from millrace.store.place import RELATIVE, Place, decode_place
 from millrace.store.reading import Reading, without
-from millrace.store.sealed import SEALED_SCHEMA, SealedWriter
+from millrace.store.scanning import lost
+from millrace.store.sealed import SEALED_SCHEMA, Moved, SealedWriter
 from millrace.store.sealplan import Replaced, Restaged, SealPlan, SealResult
 from millrace.store.tables import (
     FileFacts,
@@ -40,11 +43,19 @@ from millrace.store.tables import (
 class Sealing:
     """Runs passes, on a lane."""
 
-    def __init__(self, disk: Disk, cells: Cells, marks: Marks, reading: Reading) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        cells: Cells,
+        marks: Marks,
+        reading: Reading,
+        damaged: dict[int, Corrupt],
+    ) -> None:
         self._disk = disk
         self._cells = cells
         self._marks = marks
         self._reading = reading
+        self._damaged = damaged
         self.failed: SealPlan | None = None
         """The last plan that could not be carried out."""
 
@@ -53,11 +64,14 @@ class Sealing:
 
         Raises:
             Full: the disk has no room; what was written is removed again, nothing has changed.
-            Corrupt: rows that should be copied are damaged.
+            Corrupt: rows that should be copied are damaged; of a file, it is noted that it is.
         """
+        work = _Pass(self._disk, self._cells, self._marks, self._reading, plan, pause)
         try:
-            return _Pass(self._disk, self._cells, self._marks, self._reading, plan, pause).run()
-        except BaseException:
+            return work.run()
+        except BaseException as error:
+            if isinstance(error, Corrupt) and work.reads is not None and work.reads.sealed:
+                self._damaged[work.reads.home] = error
             self.failed = plan
             raise
 
@@ -80,6 +94,8 @@ class _Pass:
         self._reading = reading
         self._plan = plan
         self._pause = pause
+        self.reads: Place | None = None
+        """What it is reading at the moment."""
         self._writer: SealedWriter | None = None
         self._done: list[SealedWriter] = []
         self._spans: dict[int, tuple[int, int]] = {}
@@ -96,6 +112,7 @@ class _Pass:
         try:
             visible, staged = self._find()
             self._spare(visible, staged)
+            self._check_room(visible, staged)
             for shard in sorted(visible):
                 self._shard = shard
                 self._seal(shard, visible[shard])
@@ -171,6 +188,23 @@ class _Pass:
                 del places[first]
         staged[:] = [found for found in staged if not (found[3].sealed and found[3].home in spared)]
 
+    def _check_room(
+        self,
+        visible: dict[int, dict[int, Place]],
+        staged: list[tuple[int, str, int, Place]],
+    ) -> None:
+        """Refuse what will not fit before anything is written."""
+        free = self._disk.free_bytes()
+        size = sum(place.length for _, _, _, place in staged)
+        if size + sum(place.length for some in visible.values() for place in some.values()) <= free:
+            return
+        for shard, places in visible.items():
+            for first, place, dead in self._with_dead(shard, places):
+                live = place.span - dead.range_cardinality(first, first + place.span)
+                size += place.length * live // place.span
+        if size > free:
+            raise Full(f"sealing needs {size} bytes, and the disk has {free}", field="disk")
+
     def _with_dead(
         self, shard: int, places: dict[int, Place]
     ) -> Iterator[tuple[int, Place, BitMap64]]:
@@ -217,10 +251,22 @@ class _Pass:
         )
 
     def _read(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
-        if place.sealed:
-            return self._reading.sealed_batch(self._plan.shards[shard].shard, first, place)
-        block = self._reading.held_block(place)
-        return block.arrow(shard, first, place.time_ms).select(SEALED_SCHEMA.names)
+        with self._at(shard, first, place):
+            if place.sealed:
+                return self._reading.sealed_batch(self._plan.shards[shard].shard, first, place)
+            block = self._reading.held_block(place)
+            return block.arrow(shard, first, place.time_ms).select(SEALED_SCHEMA.names)
+
+    @contextmanager
+    def _at(self, shard: int, first: int, place: Place) -> Iterator[None]:
+        """While a place is read: whatever is wrong there is wrong with its home."""
+        self.reads = place
+        try:
+            yield
+        except Moved:
+            # Nobody but this pass empties homes: the file is missing.
+            raise lost(self._plan.shards[shard].shard, first) from None
+        self.reads = None
 
     def _add(self, batch: pa.RecordBatch) -> None:
         """Gather rows for the next record batch; a large one stands alone, as it is."""
@@ -282,11 +328,9 @@ class _Pass:
         left &= dead & chunk.span(first, last)
         if not left:
             return
-        pairs = [
-            (key, seq)
-            for key, seq in self._reading.decode(place, note.shard).pairs(first)
-            if key is not None and seq in left
-        ]
+        with self._at(shard, first, place):
+            known = self._reading.decode(place, note.shard).pairs(first)
+        pairs = [(key, seq) for key, seq in known if key is not None and seq in left]
         prefix = number_bytes(shard)
         named = self._cells.get(Table.KEYS, [prefix + key for key, _ in pairs])
         self._result.key_drops.setdefault(shard, []).extend(

@@ -80,6 +80,7 @@ def _open(machine: Machine, disk: SimDisk, chance: random.Random) -> tuple[str, 
         lane=lambda name: SimLane(name, Pace(0.0, 0.0, 0.0), chance, Steps()),
         now_ms=clock.now_ms,
         chance=chance.randbytes,
+        sleep=lambda seconds: None,
     )
 
     async def look() -> list[str]:

@@ -133,6 +133,7 @@ class Machine:
             lane=lambda name: SimLane(name, self.plan.pace, self._lanes, self._steps),
             now_ms=self.clock.now_ms,
             chance=self._bytes.randbytes,
+            sleep=lambda seconds: None,
         )
 
     def _open_cells(self) -> SimCells:

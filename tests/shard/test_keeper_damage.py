@@ -1,0 +1,98 @@
+"""A damaged sealed file: whoever asks for its rows is refused, and everyone else is served."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from millrace.client.queue import Queue, engine_and_shard
+from millrace.errors import Corrupt
+from millrace.store.sealed import FOLDER, file_number, read_lines
+from tests.shard.test_keeper import AMPLE, BODIES, Machine
+
+
+def file_of(machine: Machine, shard: int) -> tuple[str, int]:
+    """The file that rows of the shard lie in, and where they begin in it."""
+    for name in machine.disk.names(FOLDER):
+        for line in read_lines(machine.disk, file_number(name) or 0):
+            if line.shard == shard:
+                return f"{FOLDER}/{name}", line.offset + line.length // 2
+    raise AssertionError("they were not sealed")
+
+
+async def share_a_file(machine: Machine, *, keyed: bool = False) -> tuple[int, int]:
+    """Rows of two queues in one file; the shards of both."""
+    node, m = await machine.open()
+    shards: list[int] = []
+    for name, count in (("a", 40), ("b", 60)):
+        queue = await m.queue(name, keyed=keyed)
+        shards.append(engine_and_shard(queue)[1])
+        for number, body in enumerate(BODIES[:count]):
+            await queue.publish(body, key=b"%d" % number if keyed else None)
+    await node.keeper.seal_all()
+    await m.close()
+    a, b = shards
+    assert file_of(machine, a)[0] == file_of(machine, b)[0]
+    return a, b
+
+
+async def settle_all(queue: Queue) -> None:
+    while leases := await queue.lease(100):
+        await queue.settle(leases)
+
+
+def test_one_damaged_batch_does_not_end_the_engine() -> None:
+    machine = Machine(AMPLE)
+    a, _ = machine.live(share_a_file(machine))
+    machine.disk.flip(*file_of(machine, a))
+
+    async def live() -> None:
+        node, m = await machine.open()
+        damaged, sound = await m.find("a"), await m.find("b")
+        await settle_all(sound)
+        await node.keeper.checkpoint()
+        await asyncio.sleep(10)
+        assert len(node.store.damaged_files()) == 1, "the file is sparse, and was to be emptied"
+        with pytest.raises(Corrupt):
+            await damaged.peek(100)
+        for body in BODIES:
+            await sound.publish(body)
+        # What else is to be sealed goes on.
+        await node.keeper.seal_all()
+        assert len(await sound.peek(1_000)) == len(BODIES)
+        await m.close()
+
+    machine.live(live())
+    machine.live(live_again(machine))
+
+
+async def live_again(machine: Machine) -> None:
+    """The same after every open."""
+    _, m = await machine.open()
+    await asyncio.sleep(10)
+    queue = await m.find("b")
+    await queue.publish(b"after")
+    await m.close()
+
+
+def test_a_missing_file_does_not_end_the_engine() -> None:
+    machine = Machine(AMPLE)
+    a, _ = machine.live(share_a_file(machine, keyed=True))
+    name, _ = file_of(machine, a)
+
+    async def live() -> None:
+        node, m = await machine.open()
+        damaged, sound = await m.find("a"), await m.find("b")
+        await settle_all(sound)
+        machine.disk.remove(name)
+        node.store._reading.files.close()
+        with pytest.raises(Corrupt):
+            await damaged.peek(100)
+        await node.keeper.checkpoint()
+        await asyncio.sleep(10)
+        assert len(node.store.damaged_files()) == 1
+        await sound.publish(b"after", key=b"after")
+        await m.close()
+
+    machine.live(live())

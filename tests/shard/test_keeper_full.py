@@ -1,0 +1,194 @@
+"""The keeper on a full disk: what frees space goes on (L8), and the log comes back to life."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from millrace.client.queue import Queue
+from millrace.errors import Full
+from millrace.store.sealed import FOLDER
+from millrace.testing.disk import Effect
+from tests.shard.test_keeper import AMPLE, BODIES, Machine, bodies
+
+LAZY = replace(AMPLE, log_segments_max=24, log_segments_unsealed=8, checkpoint_seconds=1)
+"""As many segments are left alone as the disk has room for."""
+
+
+def used_bytes(machine: Machine) -> int:
+    folders = ("", "log", FOLDER)
+    names = [
+        f"{folder}/{name}".strip("/") for folder in folders for name in machine.disk.names(folder)
+    ]
+    return sum(machine.disk.open(name).size for name in names if name not in folders)
+
+
+def leave(machine: Machine, segments: int) -> None:
+    """Have the disk full as soon as so many segments are made."""
+    machine.disk.budget_bytes = used_bytes(machine) + segments * machine.settings.segment_bytes
+
+
+async def publish_until_full(queue: Queue) -> int:
+    count = 0
+    while True:
+        try:
+            await asyncio.wait_for(queue.publish(BODIES[count % 100]), 60)
+        except Full:
+            return count
+        count += 1
+
+
+async def drain(queue: Queue) -> None:
+    while leases := await queue.lease(100):
+        await queue.settle(leases)
+
+
+def test_a_drained_log_takes_messages_again() -> None:
+    """Fewer full segments than are usually left alone: nothing else would free any."""
+    machine = Machine(LAZY)
+
+    async def life() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        await node.keeper.prepare()
+        leave(machine, 2)
+        for _ in range(3):
+            count = await publish_until_full(queue)
+            assert count > 10
+            await drain(queue)
+            await asyncio.sleep(10)
+        await queue.publish(b"after")
+        assert await bodies(m) == [b"after"]
+        await m.close()
+
+    machine.live(life())
+
+
+def test_a_full_disk_opens_again_and_again() -> None:
+    """Each open takes a segment of the reserve: it has to give one back, however short it lives."""
+    machine = Machine(LAZY)
+
+    async def fill() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        await node.keeper.prepare()
+        leave(machine, 1)
+        await publish_until_full(queue)
+        await drain(queue)
+
+    async def look() -> None:
+        _, m = await machine.open()
+        assert (await (await m.find("orders")).stats())["live"] == 0
+        await m.close()
+
+    machine.live(fill())
+    for _ in range(20):
+        machine.live(look())
+
+
+def test_an_idle_folder_opens_again_and_again_on_a_full_disk() -> None:
+    """Nothing lies in the generations of its opens, so that nothing has to be sealed."""
+    machine = Machine(LAZY)
+
+    async def look() -> None:
+        _, m = await machine.open()
+        await m.queue("orders")
+        await m.close()
+
+    machine.live(look())
+    machine.disk.budget_bytes = used_bytes(machine)
+    for _ in range(20):
+        machine.live(look())
+    assert len(machine.disk.names("log")) < 8
+
+
+def test_dead_files_go_though_the_rows_of_the_log_do_not_fit() -> None:
+    """L8: the oldest segment is full of rows that have no room elsewhere before a file is gone."""
+    machine = Machine(replace(LAZY, log_segments_unsealed=0))
+
+    async def life() -> None:
+        node, m = await machine.open()
+        old = await m.queue("old")
+        for body in BODIES:
+            await old.publish(body)
+        await node.keeper.seal_all()
+        queue = await m.queue("orders")
+        await node.keeper.prepare()
+        leave(machine, 1)
+        count = await publish_until_full(queue)
+        machine.disk.budget_bytes = used_bytes(machine)
+        [dead] = machine.disk.names(FOLDER)[:1]
+        await drain(old)
+        await asyncio.sleep(20)
+        assert dead not in machine.disk.names(FOLDER)
+        await queue.publish(b"after")
+        assert len(await bodies(m)) == count + 1
+        await m.close()
+
+    machine.live(life())
+
+
+def test_what_does_not_fit_is_not_written_again_and_again() -> None:
+    """A pass that fails for want of room would wear the disk out, and everyone would wait."""
+    machine = Machine(replace(LAZY, log_segments_unsealed=0))
+    written: list[Effect] = []
+
+    async def life() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        await node.keeper.prepare()
+        leave(machine, 1)
+        count = await publish_until_full(queue)
+        machine.disk.budget_bytes = used_bytes(machine) + 50_000
+        await asyncio.sleep(5)
+        machine.disk.hook = lambda effect: written.append(effect)
+        for _ in range(20):
+            with pytest.raises(Full):
+                await asyncio.wait_for(queue.publish(BODIES[0]), 5)
+        assert [effect for effect in written if effect.name.startswith(FOLDER)] == []
+        machine.disk.budget_bytes = None
+        await asyncio.wait_for(queue.publish(b"after"), 60)
+        assert len(await bodies(m)) == count + 1
+        await m.close()
+
+    machine.live(life())
+
+
+def test_sealing_leaves_the_disk_to_a_log_that_is_written() -> None:
+    """F3: and to nobody, while the log is not."""
+    rests: list[float] = []
+    machine = Machine(replace(AMPLE, segment_bytes=4 * 1024 * 1024))
+    machine.sleep = rests.append
+
+    async def life() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+
+        async def publish(count: int) -> None:
+            for _ in range(count):
+                await queue.publish_many([bytes(1 << 20)] * 3)
+
+        await publish(5)
+        await node.keeper.seal_all()
+        await node.keeper.seal_all()
+        rests.clear()
+        await node.keeper.seal_all()
+        assert rests == []
+        before = machine.disk.hook
+
+        def write_beside(effect: Effect) -> None:
+            if effect.verb == "sync" and effect.name.startswith(FOLDER):
+                node.log._writer.syncs += 1
+                node.log._writer.sync_seconds = 0.002
+
+        await publish(5)
+        machine.disk.hook = write_beside
+        await node.keeper.seal_all()
+        machine.disk.hook = before
+        assert len(rests) > 2
+        assert set(rests) == {0.008}
+        await m.close()
+
+    machine.live(life())
