@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.client.message import Message, make_block
+from millrace.client.queue import make_spec
 from millrace.core import check
 from millrace.errors import Refused
+
+
+class Untold:
+    """Something that cannot be written out, nor asked whether it is true."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __bool__(self) -> bool:
+        raise RuntimeError
+
 
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
+    # Python refuses to write these out.
+    st.integers(4301, 5000).map(lambda digits: 10**digits),
+    st.integers(4301, 5000).map(lambda digits: -(10**digits)),
     st.floats(),
     st.text(),
     st.characters(categories=["Cs"]),
@@ -24,6 +40,9 @@ LEAVES = st.one_of(
     st.binary().map(bytearray),
     st.binary().map(lambda data: memoryview(data)),
     st.just(object()),
+    st.sampled_from(["x" * 10_000, b"x" * 10_000]),
+    st.builds(lambda: np.arange(3)),
+    st.builds(Untold),
 )
 ANYTHING = st.recursive(
     LEAVES,
@@ -72,6 +91,11 @@ def test_small_things(value: Any) -> None:
     judged(lambda: check.count(value, "count", 10))
     judged(lambda: check.seq(value, "seq"))
     judged(lambda: check.millis(value, "seconds", 1000))
+    judged(lambda: check.flag(value, "retain"))
+    judged(lambda: check.retention(value))
+    judged(lambda: make_spec(keyed=value))
+    judged(lambda: make_spec(retention=value))
+    judged(lambda: make_spec(keep_deletes=value))
 
 
 @settings(max_examples=200)

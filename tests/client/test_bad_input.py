@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,19 @@ LONG_KEY = "k" * (limits.KEY_BYTES_MAX + 1)
 BODY = bytes(limits.BODY_BYTES_MAX + 1)
 ANY: Any = object()
 """What a program without type checks might pass."""
+
+HUGE = 10**5000
+"""Python refuses to write it out."""
+
+
+def beyond_utf8() -> pa.RecordBatch:
+    """Arrow takes bytes for text where it is told that they are."""
+    text = pa.array([b"\xff"]).view(pa.utf8())
+    items = pa.StructArray.from_arrays([text, pa.array([b"x"])], names=["name", "value"])
+    return pa.record_batch(
+        {"value": pa.array([b"x"]), "headers": pa.ListArray.from_arrays([0, 1], items)}
+    )
+
 
 PUBLISH: dict[str, Bad] = {
     "oversize body": (
@@ -56,6 +70,18 @@ PUBLISH: dict[str, Bad] = {
         "headers",
         limits.HEADERS_MAX,
         lambda q: q.publish(b"", headers=[("a", "b")] * (limits.HEADERS_MAX + 1)),
+    ),
+    "headers without end": (
+        errors.TooLarge,
+        "headers",
+        limits.HEADERS_MAX,
+        lambda q: q.publish(b"", headers=repeat(("a", "b"))),
+    ),
+    "a number that cannot be written out": (
+        errors.TooLarge,
+        "number",
+        2**63 - 1,
+        lambda q: q.publish(b"", producer="p", number=HUGE),
     ),
     "oversize header": (
         errors.TooLarge,
@@ -273,6 +299,25 @@ PUBLISH: dict[str, Bad] = {
             )
         ),
     ),
+    "a batch with oversize headers": (
+        errors.TooLarge,
+        "headers",
+        limits.HEADER_BYTES_MAX,
+        lambda q: q.publish_many(
+            pa.record_batch(
+                {
+                    "value": [b"x", b"y"],
+                    "headers": [[], [{"name": "a", "value": bytes(limits.HEADER_BYTES_MAX)}]],
+                }
+            )
+        ),
+    ),
+    "a batch with a header beyond UTF-8": (
+        errors.Invalid,
+        "headers",
+        None,
+        lambda q: q.publish_many(beyond_utf8()),
+    ),
     "a stage with a bad name": (errors.Invalid, "stage", None, lambda q: q.stage("", [b"x"])),
     "a stage without rows": (errors.Invalid, "rows", None, lambda q: q.stage("s", [])),
     "an unknown stage": (
@@ -298,6 +343,24 @@ PUBLISH: dict[str, Bad] = {
 }
 
 WORK: dict[str, Bad] = {
+    "a lease of more than can be written out": (
+        errors.TooLarge,
+        "count",
+        limits.LEASE_MESSAGES_MAX,
+        lambda q: q.lease(HUGE),
+    ),
+    "a lease for longer than can be written out": (
+        errors.TooLarge,
+        "seconds",
+        limits.LEASE_MS_MAX,
+        lambda q: q.lease(seconds=HUGE),
+    ),
+    "a release that failed perhaps": (
+        errors.Invalid,
+        "failed",
+        None,
+        lambda q: q.release([], failed=ANY),
+    ),
     "a lease of none": (errors.Invalid, "count", None, lambda q: q.lease(0)),
     "a lease of true": (errors.Invalid, "count", None, lambda q: q.lease(True)),
     "a lease of half": (errors.Invalid, "count", None, lambda q: q.lease(0.5)),  # type: ignore[arg-type]
@@ -367,6 +430,7 @@ LOOK: dict[str, Bad] = {
     "a peek after less than nothing": (errors.Invalid, "after", None, lambda q: q.peek(after=-1)),
     "no seq": (errors.Invalid, "seq", None, lambda q: q.get(0)),
     "text as seq": (errors.Invalid, "seq", None, lambda q: q.get("1")),  # type: ignore[arg-type]
+    "a seq that cannot be written out": (errors.Invalid, "seq", None, lambda q: q.get(HUGE)),
     "a seq beyond 63 bits": (errors.Invalid, "seq", None, lambda q: q.get(2**63)),
     "no seq to explain": (errors.Invalid, "seq", None, lambda q: q.explain(-5)),
 }
@@ -383,6 +447,24 @@ FOLLOW: dict[str, Bad] = {
     "no start": (errors.Invalid, "start", None, lambda q: q.cursor("c", start=ANY)),
     "a start before the first": (errors.Invalid, "start", 3, lambda q: q.cursor("c", start=0)),
     "a start behind the last": (errors.Invalid, "start", 3, lambda q: q.cursor("c", start=9)),
+    "a start that cannot be written out": (
+        errors.Invalid,
+        "start",
+        None,
+        lambda q: q.cursor("c", start=HUGE),
+    ),
+    "a start as long as a book": (
+        errors.Invalid,
+        "start",
+        None,
+        lambda q: q.cursor("c", start="b" * 10_000),
+    ),
+    "a cursor that retains perhaps": (
+        errors.Invalid,
+        "retain",
+        None,
+        lambda q: q.cursor("c", retain=ANY),
+    ),
     "a start without a time zone": (
         errors.Invalid,
         "start",

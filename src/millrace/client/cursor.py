@@ -27,7 +27,7 @@ from millrace.core.commands import (
 from millrace.core.fold import Reader
 from millrace.core.model import CursorCell, Position, Row, ShardId
 from millrace.core.model import Start as StartAt
-from millrace.errors import Full, Invalid
+from millrace.errors import Full, Invalid, Refused
 
 Start = str | int | datetime
 """Where a cursor begins: "beginning", "end", the first seq to be read, or a time."""
@@ -288,13 +288,13 @@ async def start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | in
         if start.tzinfo is None:
             raise Invalid("start is a datetime without a time zone", field="start")
         return await engine.seq_at(shard, max(round(start.timestamp() * 1000), 0))
-    if isinstance(start, bool) or not isinstance(start, int | str):
-        raise Invalid(
-            f"start is {start!r}, not 'beginning', 'end', a seq or a datetime", field="start"
-        )
-    if isinstance(start, int):
-        return start
+    if isinstance(start, int) and not isinstance(start, bool):
+        # Where the queue ends is for the queue to judge, but no seq is larger.
+        return start if abs(start) < 2**63 else check.seq(start, "start")
     try:
-        return StartAt(start)
-    except ValueError:
-        raise Invalid(f"start is {start!r}, not 'beginning' or 'end'", field="start") from None
+        return StartAt(check.name(start, "start"))
+    except (Refused, ValueError):
+        raise Invalid(
+            f"start is {check.shown(start)}, not 'beginning', 'end', a seq or a datetime",
+            field="start",
+        ) from None

@@ -115,6 +115,7 @@ class Lease:
             Superseded, Stale, Gone: as for `settle`.
         """
         grant = self._grant
+        failed = check.flag(failed, "failed")
         await self._end(Release(grant.lease, BitMap64([self.seq]), grant.history, failed))
 
     async def _end(self, command: Settle | Release) -> None:

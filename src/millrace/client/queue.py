@@ -238,6 +238,7 @@ class Queue:
 
     async def release(self, leases: Leases, *, failed: bool = False) -> dict[int, Refused]:
         """Give a lease or a receipt back, or several; refusals come as with `settle`."""
+        failed = check.flag(failed, "failed")
         calls = self._calls(leases)
         outcomes = await self._each(calls, lambda c: Release(c.lease, c.seqs, c.history, failed))
         return _refusals(leases, outcomes)
@@ -321,7 +322,7 @@ class Queue:
         """
         checked = check.name(name, "name")
         place = await start_at(self._engine, self._shard, start)
-        command = OpenCursor(checked, place, bool(retain))
+        command = OpenCursor(checked, place, check.flag(retain, "retain"))
         cell = await self._engine.ask(self._shard, command, CursorCell)
         return Cursor(self._engine, self._shard, checked, cell)
 
@@ -387,4 +388,6 @@ def make_spec(
     keep_ms = None
     if keep_deletes is not None:
         keep_ms = check.millis(keep_deletes, "keep_deletes", limits.KEEP_DELETES_MS_MAX, least_ms=0)
-    return SpecPart(None if keyed is None else bool(keyed), check.retention(retention), keep_ms)
+    return SpecPart(
+        None if keyed is None else check.flag(keyed, "keyed"), check.retention(retention), keep_ms
+    )

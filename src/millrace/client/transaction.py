@@ -133,6 +133,7 @@ class Transaction:
 
     def release(self, leases: Leases, *, failed: bool = False) -> None:
         """Give messages back; a lease, a receipt, or several."""
+        failed = check.flag(failed, "failed")
         for call in by_call(self._engine, leases):
             self._add(call.shard, Release(call.lease, call.seqs, call.history, failed), _end(call))
 

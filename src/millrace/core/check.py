@@ -23,10 +23,25 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 HeadersLike = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 
 
-def _shown(value: object) -> str:
-    """The value for a message, whatever its size."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+_SHOWN_CHARS = 80
+_SHOWN_BITS = 256
+
+
+def shown(value: object) -> str:
+    """The value for a message: a plain one, or its beginning; of any other its type.
+
+    Large ones are not written out, and no code of the program's own is run.
+    """
+    if isinstance(value, str | bytes | bytearray):
+        text = repr(value[:_SHOWN_CHARS])
+    elif isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        # Python writes out no integer of more than some thousand digits.
+        text = f"an integer of {value.bit_length()} bits"
+    elif value is None or isinstance(value, int | float):
+        text = repr(value)
+    else:
+        text = f"of type {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
 def _encoded(text: str, field: str) -> bytes:
@@ -42,7 +57,7 @@ def name(value: object, field: str) -> str:
     """A name of a queue, space, cursor, producer or stage."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise Invalid(
-            f"{field} {_shown(value)} is no name: letters, digits, '_', '.' and '-' are",
+            f"{field} {shown(value)} is no name: letters, digits, '_', '.' and '-' are",
             field=field,
         )
     if len(value) > limits.NAME_CHARS_MAX:
@@ -57,7 +72,7 @@ def name(value: object, field: str) -> str:
 def names(values: object, field: str) -> tuple[str, ...]:
     """Several names, at least one."""
     if not isinstance(values, list | tuple):
-        raise Invalid(f"{field} are {_shown(values)}, not a list of names", field=field)
+        raise Invalid(f"{field} are {shown(values)}, not a list of names", field=field)
     if not values:
         raise Invalid(f"{field} are empty; name at least one", field=field)
     return tuple(name(value, field) for value in values)
@@ -66,28 +81,30 @@ def names(values: object, field: str) -> tuple[str, ...]:
 def count(value: object, field: str, most: int) -> int:
     """A number of things, from 1 on."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise Invalid(f"{field} is {value!r}, not a whole number from 1 on", field=field)
+        raise Invalid(f"{field} is {shown(value)}, not a whole number from 1 on", field=field)
     if value > most:
-        raise TooLarge(f"{field} is {value}, up to {most} is allowed", field=field, limit=most)
+        raise TooLarge(
+            f"{field} is {shown(value)}, up to {most} is allowed", field=field, limit=most
+        )
     return value
 
 
 def seq(value: object, field: str, *, least: int = 1) -> int:
     """A place in a queue."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
-        raise Invalid(f"{field} is {_shown(value)}, not a seq from {least} on", field=field)
+        raise Invalid(f"{field} is {shown(value)}, not a seq from {least} on", field=field)
     return value
 
 
 def millis(seconds: object, field: str, most_ms: int, *, least_ms: int = 1) -> int:
     """Seconds as milliseconds."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds != seconds:
-        raise Invalid(f"{field} is {seconds!r}, not a number of seconds", field=field)
+        raise Invalid(f"{field} is {shown(seconds)}, not a number of seconds", field=field)
     if seconds < 0:
-        raise Invalid(f"{field} is {seconds!r}, and time does not run backwards", field=field)
+        raise Invalid(f"{field} is {shown(seconds)}, and time does not run backwards", field=field)
     if seconds * 1000 > most_ms:
         raise TooLarge(
-            f"{field} is {seconds} s, up to {most_ms / 1000:g} s are allowed",
+            f"{field} is {shown(seconds)} s, up to {most_ms / 1000:g} s are allowed",
             field=field,
             limit=most_ms,
         )
@@ -96,9 +113,21 @@ def millis(seconds: object, field: str, most_ms: int, *, least_ms: int = 1) -> i
 
 def retention(value: object) -> Literal["work", "log"] | None:
     """What settling does, or None where that is not named."""
-    if value is None or value == "work" or value == "log":
-        return value
-    raise Invalid(f"retention is {_shown(value)}, not 'work' or 'log'", field="retention")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value == "work":
+            return "work"
+        if value == "log":
+            return "log"
+    raise Invalid(f"retention is {shown(value)}, not 'work' or 'log'", field="retention")
+
+
+def flag(value: object, field: str) -> bool:
+    """Yes or no."""
+    if not isinstance(value, bool):
+        raise Invalid(f"{field} is {shown(value)}, not True or False", field=field)
+    return value
 
 
 def key(value: object) -> bytes | None:
@@ -122,34 +151,39 @@ def key(value: object) -> bytes | None:
 
 def headers(value: HeadersLike | None) -> Headers:
     """Headers: names are text, values bytes or text."""
-    if not value:
+    if value is None:
         return ()
     pairs = value.items() if isinstance(value, Mapping) else value
     if not isinstance(pairs, Iterable):
-        raise Invalid(f"headers are {_shown(value)}, not a mapping or pairs", field="headers")
+        raise Invalid(f"headers are {shown(value)}, not a mapping or pairs", field="headers")
     out: list[tuple[str, bytes]] = []
     size = 0
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
-            raise Invalid(f"a header is (name, value), not {_shown(pair)}", field="headers")
+            raise Invalid(f"a header is (name, value), not {shown(pair)}", field="headers")
         item = _encoded(pair[1], "headers") if isinstance(pair[1], str) else pair[1]
         if not isinstance(item, bytes):
-            raise Invalid(f"header {_shown(pair[0])} is neither bytes nor str", field="headers")
+            raise Invalid(f"header {shown(pair[0])} is neither bytes nor str", field="headers")
         out.append((pair[0], item))
         size += len(_encoded(pair[0], "headers")) + len(item)
-    if len(out) > limits.HEADERS_MAX:
+        # At each step, for the pairs may come from where they never end.
+        _check_headers(len(out), size)
+    return tuple(out)
+
+
+def _check_headers(number: int, size: int) -> None:
+    if number > limits.HEADERS_MAX:
         raise TooLarge(
-            f"{len(out)} headers, up to {limits.HEADERS_MAX} are allowed",
+            f"a message has {number} headers or more, up to {limits.HEADERS_MAX} are allowed",
             field="headers",
             limit=limits.HEADERS_MAX,
         )
     if size > limits.HEADER_BYTES_MAX:
         raise TooLarge(
-            f"headers have {size} bytes, up to {limits.HEADER_BYTES_MAX} are allowed",
+            f"headers have {size} bytes or more, up to {limits.HEADER_BYTES_MAX} are allowed",
             field="headers",
             limit=limits.HEADER_BYTES_MAX,
         )
-    return tuple(out)
 
 
 def message(body: object, key_: object, headers_: HeadersLike | None) -> Message:
@@ -185,21 +219,22 @@ def numbered(
 ) -> Numbered | None:
     """The producer and number of a publish, or None where it has none."""
     if producer is None:
-        if number is not None or after is not None or mode != "dense":
+        has_mode = not isinstance(mode, str) or mode != "dense"
+        if number is not None or after is not None or has_mode:
             raise Invalid("number, mode and after go with producer", field="producer")
         return None
     name(producer, "producer")
     if number is None:
         raise Invalid("producer goes with number", field="number")
-    if mode not in ("dense", "rising", "range"):
-        raise Invalid(f"mode is {mode!r}, not dense, rising or range", field="mode")
+    if not isinstance(mode, str) or mode not in ("dense", "rising", "range"):
+        raise Invalid(f"mode is {shown(mode)}, not dense, rising or range", field="mode")
     count(number, "number", 2**63 - 1)
     if (after is not None) != (mode == "range"):
         raise Invalid("after goes with mode='range', and only with it", field="after")
     if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
-        raise Invalid(f"after is {_shown(after)}, not a whole number", field="after")
+        raise Invalid(f"after is {shown(after)}, not a whole number", field="after")
     if after is not None and not 0 <= after < number:
-        raise Invalid(f"after is {after}, not within 0 and {number - 1}", field="after")
+        raise Invalid(f"after is {shown(after)}, not within 0 and {number - 1}", field="after")
     return Numbered(producer, number, mode, after or 0)
 
 
@@ -283,9 +318,7 @@ def _check_block(block: Block) -> None:
         )
     if block.keys is not None and _has_empty(block.keys, block.count):
         raise Invalid("a key is empty; make it null instead", field="key")
-    if block.header_lists is not None:
-        for at in range(block.count):
-            headers(block.headers_of(at))
+    _check_block_headers(block)
     if block.deletes():
         absent = block.keys.absent(block.count) if block.keys is not None else None
         for at in block.deletes():
@@ -293,3 +326,16 @@ def _check_block(block: Block) -> None:
                 raise Invalid(
                     f"row {at} has neither a value nor the key that it deletes", field="key"
                 )
+
+
+def _check_block_headers(block: Block) -> None:
+    lists, names, values = block.header_lists, block.header_names, block.header_values
+    if lists is None or names is None or values is None:
+        return
+    ends = np.frombuffer(lists, np.int32)
+    sizes = np.diff(names.bounds()[ends]) + np.diff(values.bounds()[ends])
+    _check_headers(int(np.diff(ends).max()), int(sizes.max()))
+    try:
+        names.array(pa.binary(), int(ends[-1])).cast(pa.utf8())
+    except pa.ArrowInvalid as error:
+        raise Invalid("the name of a header is no UTF-8", field="headers") from error
