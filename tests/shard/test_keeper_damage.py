@@ -7,7 +7,10 @@ import asyncio
 import pytest
 
 from millrace.client.queue import Queue, engine_and_shard
+from millrace.core.commands import PublishStaged
+from millrace.core.model import Message, ShardId
 from millrace.errors import Corrupt
+from millrace.shard.request import Request
 from millrace.store.sealed import FOLDER, file_number, read_lines
 from tests.shard.test_keeper import AMPLE, BODIES, Machine
 
@@ -96,3 +99,32 @@ def test_a_missing_file_does_not_end_the_engine() -> None:
         await m.close()
 
     machine.live(live())
+
+
+def test_what_cannot_be_decided_is_refused_alone() -> None:
+    """The keys of a damaged stage are not known; the queue beside it is none the worse for it."""
+    machine = Machine(AMPLE)
+
+    async def stage() -> int:
+        node, m = await machine.open()
+        queue = await m.queue("a", keyed=True)
+        await m.queue("b")
+        await queue.stage("s", [Message(body, b"%d" % at) for at, body in enumerate(BODIES[:10])])
+        await node.keeper.seal_all()
+        await m.close()
+        return engine_and_shard(queue)[1]
+
+    async def publish(shard: int) -> None:
+        node, m = await machine.open()
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        node.host_of(ShardId(shard)).submit(
+            Request(ShardId(shard), PublishStaged(("s",), None), future)
+        )
+        with pytest.raises(Corrupt):
+            await future
+        await (await m.find("b")).publish(b"after")
+        await m.close()
+
+    shard = machine.live(stage())
+    machine.disk.flip(*file_of(machine, shard))
+    machine.live(publish(shard))

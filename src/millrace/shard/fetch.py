@@ -10,7 +10,7 @@ from millrace.core.decide import Answer, decide, learn
 from millrace.core.draft import Desk
 from millrace.core.model import ShardId
 from millrace.core.view import View
-from millrace.errors import Fatal, Refused, Retry
+from millrace.errors import Corrupt, Fatal, Refused, Retry
 from millrace.shard.request import Request
 from millrace.store.base import Store
 
@@ -44,8 +44,10 @@ def fetch_keys(
 
 def decide_fetching(
     desk: Desk, request: Request, store: Store, *, in_flight: bool
-) -> Answer | Refused | Retry | Need:
+) -> Answer | Refused | Retry | Corrupt | Need:
     """Decide, fetching what is needed; `Need` comes back if it must be folded first.
+
+    Nothing is decided where what is needed is damaged: `Corrupt` comes back.
 
     Raises:
         Fatal: it needs again what it was told: a defect, which would go on for ever.
@@ -63,4 +65,8 @@ def decide_fetching(
         told.add(result)
         draft = desk.draft(result.shard)
         assert draft is not None
-        learn(draft, result, store)
+        try:
+            learn(draft, result, store)
+        except Corrupt as error:
+            # Rows of this shard are damaged: others neither need them nor suffer for it.
+            return error

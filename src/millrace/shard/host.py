@@ -23,7 +23,7 @@ from millrace.core.decide import Answer, publish_plain
 from millrace.core.draft import Desk
 from millrace.core.model import Index, Millis, ShardId
 from millrace.core.view import View
-from millrace.errors import Closed, Fatal, Full, MillraceError, Refused, Retry, TooLarge
+from millrace.errors import Closed, Corrupt, Fatal, Full, MillraceError, Refused, Retry, TooLarge
 from millrace.journal.base import Journal
 from millrace.log.record import Position
 from millrace.shard.alarm import Alarm
@@ -34,7 +34,7 @@ from millrace.shard.views import load_view, views_to_drop
 from millrace.shard.waiters import Waiters, is_empty
 from millrace.store.base import Store
 
-Result = Answer | Refused | Retry
+Result = Answer | Refused | Retry | Corrupt
 
 
 @dataclass(slots=True)
