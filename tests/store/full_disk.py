@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 from millrace import errors
 from millrace.store.cells import Table
@@ -98,6 +99,29 @@ def part_of_a_write_fits(disk: Path) -> None:
     ballast_serves(disk, left_bytes=100 * 1024)
 
 
+def a_sync_fails(disk: Path) -> None:
+    """LMDB says of it what it says of a write that found room in part; it is never tried again."""
+    cells = begin(disk)
+    fill(disk, left_bytes=100 * 1024)
+    error = OSError(errno.EIO, "the test's disk has lost a page")
+    with mock.patch.object(os, "fdatasync", side_effect=error):
+        try:
+            cells.commit({Table.KEYS: some(3_000, 2)})
+        except errors.DiskFailed:
+            pass
+        else:
+            raise AssertionError("it was tried again")
+    assert (disk / "cells" / "ballast").exists(), "there was no second attempt"
+    try:
+        cells.commit({Table.KEYS: {b"small": b"1"}})
+    except errors.DiskFailed:
+        pass
+    else:
+        raise AssertionError("the cells must be opened again")
+    cells.close()
+    assert open_cells(disk).check() == []
+
+
 def nothing_helps(disk: Path) -> None:
     cells = begin(disk)
     fill(disk, left_bytes=0)
@@ -166,6 +190,7 @@ SCENARIOS: dict[str, Callable[[Path], None]] = {
         whole_write_fails,
         part_of_a_write_fits,
         nothing_helps,
+        a_sync_fails,
         full_before_it_is_needed,
         made_on_a_small_disk,
         without_its_lock_file,

@@ -11,9 +11,9 @@ shown is what an engine would serve.
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,11 +35,9 @@ from millrace.store.cells import Cells, Table, Writes
 from millrace.store.checkpoint import GROUP, MARK
 from millrace.store.folding import Folding
 from millrace.store.layered import Layered
-from millrace.store.lmdb_cells import LmdbCells
+from millrace.store.lmdb_reading import LMDB_VERSION, LmdbReading
 from millrace.store.reading import Reading
 from millrace.store.sealed import SealedFiles
-from millrace.store.stamp import STAMP_BYTES, Stamp
-from millrace.store.steps import steps
 from millrace.store.tables import (
     COPY_PREFIX,
     DROPPED_PREFIX,
@@ -58,9 +56,6 @@ from millrace.store.tables import (
 _KEYS_END = b"\xff" * (limits.CELL_KEY_BYTES_MAX + 1)
 """Above every key."""
 
-_SUMS = 255
-"""The number of the table of sums, as in `lmdb_cells`."""
-
 _verify: Callable[[str], list[str]] = audit.verify
 
 
@@ -75,7 +70,7 @@ def check_pages(folder: Path) -> list[str]:
         return [str(error)]
 
 
-class ReadOnlyCells(LmdbCells):
+class ReadOnlyCells(LmdbReading):
     """The cells of a folder as of now, and for as long as they are open.
 
     Beside an engine (`is_in_use`) a slot among LMDB's readers is taken, which is the only thing
@@ -84,10 +79,7 @@ class ReadOnlyCells(LmdbCells):
     """
 
     def __init__(self, folder: Path, *, is_in_use: bool) -> None:
-        self._folder = folder
-        self._lock = threading.Lock()
-        self._failure = None
-        self._stamps = {table: Stamp(table) for table in (*Table, _SUMS)}
+        super().__init__(folder)
         try:
             self._env = lmdb.open(
                 os.fspath(folder),
@@ -95,17 +87,13 @@ class ReadOnlyCells(LmdbCells):
                 create=False,
                 lock=is_in_use,
                 max_dbs=len(Table) + 1,
-                lib_version=0,
+                lib_version=LMDB_VERSION,
             )
         except (lmdb.Error, OSError) as error:
             self._fail(error)
         try:
             self._snapshot = self._env.begin()
-            self._tables = {
-                table: self._env.open_db(table.name.encode(), txn=self._snapshot, create=False)
-                for table in Table
-            }
-            self._sums = self._env.open_db(b"SUMS", txn=self._snapshot, create=False)
+            self.open_tables(self._snapshot, create=False)
         except (lmdb.Error, OSError) as error:
             self._env.close()
             self._fail(error)
@@ -114,34 +102,8 @@ class ReadOnlyCells(LmdbCells):
     def short_of_space(self) -> bool:
         return False
 
-    def get(self, table: Table, keys: Sequence[bytes]) -> list[bytes | None]:
-        self._must_live()
-        found: list[bytes | None] = []
-        try:
-            for step in steps(keys):
-                stored = [self._snapshot.get(key, db=self._tables[table]) for key in step]
-                there = [pair for pair in zip(step, stored, strict=True) if pair[1] is not None]
-                self._verify_stamps(table, there)  # type: ignore[arg-type]
-                found += [None if value is None else value[:-STAMP_BYTES] for value in stored]
-        except lmdb.Error as error:
-            self._fail(error)
-        return found
-
-    def range(
-        self, table: Table, low: bytes, high: bytes, *, limit: int, reverse: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        self._must_live()
-        found: list[tuple[bytes, bytes]] = []
-        try:
-            with self._snapshot.cursor(self._tables[table]) as cursor:
-                for row in _between(cursor, low, high, reverse=reverse):
-                    if len(found) >= limit:
-                        break
-                    found.append(row)
-        except lmdb.Error as error:
-            self._fail(error)
-        self._verify_stamps(table, found)
-        return [(key, value[:-STAMP_BYTES]) for key, value in found]
+    def _transaction(self, table: Table) -> AbstractContextManager[lmdb.Transaction[bytes]]:
+        return nullcontext(self._snapshot)
 
     def commit(self, writes: Writes) -> NoReturn:
         raise errors.Refused("the cells were opened to be looked at, not to be changed")
@@ -172,27 +134,8 @@ class ReadOnlyCells(LmdbCells):
             for table, database in self._tables.items()
         }
 
-    def close(self) -> None:
-        if self._failure is None:
-            self._snapshot.abort()
-        super().close()
-
-
-def _between(
-    cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool
-) -> Iterator[tuple[bytes, bytes]]:
-    if reverse:
-        # The place is that of the first key that is too high; the wanted one precedes it.
-        found = bool(high) and (cursor.prev() if cursor.set_range(high) else cursor.last())
-        for row in cursor.iterprev() if found else ():
-            if row[0] < low:
-                return
-            yield row
-    elif cursor.set_range(low) if low else cursor.first():
-        for row in cursor.iternext():
-            if row[0] >= high:
-                return
-            yield row
+    def _end(self) -> None:
+        self._snapshot.abort()
 
 
 def all_cells(

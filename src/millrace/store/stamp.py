@@ -49,9 +49,8 @@ class Stamp:
 
     def damaged(self, keys: Sequence[bytes], stored: Sequence[bytes]) -> list[bytes]:
         """Return the keys whose stored values are not those that were stamped for them."""
-        long = [key for key in keys if len(key) > limits.CELL_KEY_BYTES_MAX]
-        if long:
-            return long
+        if max(map(len, keys), default=0) > limits.CELL_KEY_BYTES_MAX:
+            return [key for key in keys if len(key) > limits.CELL_KEY_BYTES_MAX]
         sums = self._sums(keys, stored)
         if sums.count(_RESIDUE) == len(sums) and min(map(len, stored), default=4) >= STAMP_BYTES:
             return []
