@@ -13,7 +13,7 @@ from millrace.client.millrace import Millrace
 from millrace.client.transaction import Transaction
 from millrace.core.model import Epoch, GroupId, History, Index, ShardId
 from millrace.journal.local import LocalJournal
-from millrace.node import Node, real_ports
+from millrace.node import LOCAL, Node, real_ports
 from millrace.shard.host import Host
 from tests.client.harness import SMALL, embedded, opened, run
 
@@ -93,10 +93,19 @@ async def test_an_error_in_the_body_does_nothing(m: Millrace) -> None:
     await lease.settle()
 
 
-@embedded
-async def test_an_empty_transaction_is_nothing(m: Millrace) -> None:
-    async with m.transaction():
-        pass
+def test_an_empty_transaction_is_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        node = await Node.open(real_ports(tmp_path), SMALL)
+        async with Millrace(EmbeddedEngine(node)) as m:
+            await m.queue("orders")
+            before = node.store.applied(LOCAL)
+            t = m.transaction()
+            await done(t)
+            assert node.store.applied(LOCAL) == before > 0
+            with pytest.raises(errors.Closed):
+                t.publish("orders", b"x")
+
+    run(main())
 
 
 @embedded

@@ -1,0 +1,45 @@
+"""The programs in the README and in the guide run, and print what stands below them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide" / "embedded.md"]
+
+PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+"""A program, and what it prints."""
+
+PROGRAMS = [
+    pytest.param(*found.groups(), id=f"{page.stem}-{at}")
+    for page in PAGES
+    for at, found in enumerate(PROGRAM.finditer(page.read_text(encoding="utf-8")))
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_is_a_program(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(PROGRAM.findall(text)) == text.count("```python") > 0
+
+
+@pytest.mark.parametrize(("program", "said"), PROGRAMS)
+def test_a_program_runs(program: str, said: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == said
