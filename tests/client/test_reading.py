@@ -18,7 +18,7 @@ from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
 from millrace.core.model import Message
-from millrace.node import Node, real_ports
+from millrace.node import LOCAL, Node, real_ports
 from millrace.store.place import Place
 from millrace.store.scanning import Part, Scan
 from millrace.store.sealed import SealedFile
@@ -227,6 +227,26 @@ def test_cold_rows_are_not_read_on_the_event_loop(
             if call not in (publish_staged, transaction, start_at_a_time):
                 await call(m, when)
             assert call is lease or len(threads) == before, "what was read is hot"
+
+    run(main())
+
+
+def test_workers_that_wait_for_the_same_rows_go_on_together(tmp_path: Path) -> None:
+    """One after the other, they would settle one by one ever after, in as many commits."""
+
+    async def work(queue: Queue) -> None:
+        leases = await queue.lease(10)
+        assert len(leases) == 10
+        await queue.settle(leases)
+
+    async def main() -> None:
+        await prepare(tmp_path)
+        node = await Node.open(real_ports(tmp_path), SMALL)
+        async with Millrace(EmbeddedEngine(node)) as m:
+            queue = await m.find("orders")
+            before = node.store.applied(LOCAL)
+            await asyncio.gather(*(work(queue) for _ in range(8)))
+            assert node.store.applied(LOCAL) == before + 2, "one of leases, one of settles"
 
     run(main())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import Protocol, TypeVar, cast
 
@@ -150,6 +150,8 @@ class EmbeddedEngine:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._closed = False
+        self._warming: dict[ShardId, asyncio.Future[None]] = {}
+        """The newest call under way that reads cold rows of a shard."""
         self.where = where
 
     # --- Commands -----------------------------------------------------------------------------
@@ -219,13 +221,42 @@ class EmbeddedEngine:
         if store.hot(shard, seqs):
             ahead = store.ahead(shard, seqs)
             if ahead is not None:
-                # If it fails, whoever wants these rows will hear of it.
-                self._node.reading.submit(ahead).add_done_callback(_ignore)
+                self._submit(shard, ahead)
         else:
-            await self._node.reading.submit(store.warm(shard, seqs))
+            await self._warm(shard, seqs)
+        return store.rows(shard, seqs)
+
+    async def _warm(self, shard: ShardId, seqs: BitMap64) -> None:
+        """Have cold rows read.
+
+        All who wait for the same go on in the same turn of the loop: what they do next is then
+        committed together.
+        """
+        store = self._node.store
+        job = self._warming.get(shard)
+        if job is not None:
+            await asyncio.wait([job])
             # The queue may have been deleted meanwhile, or the engine closed.
             self._meta(shard)
-        return store.rows(shard, seqs)
+            if store.hot(shard, seqs):
+                return
+        job = self._submit(shard, store.warm(shard, seqs))
+        await asyncio.wait([job])
+        job.result()
+        self._meta(shard)
+
+    def _submit(self, shard: ShardId, touch: Callable[[], None]) -> asyncio.Future[None]:
+        job = self._node.reading.submit(touch)
+        self._warming[shard] = job
+
+        def end(_: asyncio.Future[None]) -> None:
+            if self._warming.get(shard) is job:
+                del self._warming[shard]
+
+        job.add_done_callback(end)
+        # If it fails, whoever wants these rows will hear of it.
+        job.add_done_callback(_ignore)
+        return job
 
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
