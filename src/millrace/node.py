@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.core.changes import Entry, EntryKind
+from millrace.core.codec import decode_cell
 from millrace.core.commands import Found
 from millrace.core.decide import queue_key
 from millrace.core.model import (
@@ -26,6 +27,8 @@ from millrace.core.model import (
     GroupId,
     History,
     Index,
+    Kind,
+    QueueCell,
     ShardId,
 )
 from millrace.core.receipt import Receipt, seal, unseal

@@ -48,7 +48,7 @@ from millrace.core.model import (
     Start,
 )
 from millrace.store.resync import State, Suffix, choose, resync, send_state
-from millrace.testing.check_store import GROUP, compare
+from millrace.testing.compare_stores import GROUP, compare
 from millrace.testing.group import Group
 from millrace.testing.subject import DiskSubject, MemorySubject, simulated
 

@@ -39,7 +39,8 @@ from millrace.core.commands import (
     Unpin,
 )
 from millrace.core.model import CATALOG, CursorCell, Message, Position, QueueSpec, ShardId, Start
-from millrace.testing.check_store import DISTURBANCES, compare
+from millrace.testing.check_store import DISTURBANCES
+from millrace.testing.compare_stores import compare
 from millrace.testing.group import Group, Result
 from millrace.testing.subject import simulated
 

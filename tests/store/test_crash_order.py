@@ -17,7 +17,8 @@ from millrace.core.model import Death, Message
 from millrace.log.segment import LogShape
 from millrace.store.cells import Writes
 from millrace.store.memory import Image, MemoryCells
-from millrace.testing.check_store import Story, compare
+from millrace.testing.check_store import Story
+from millrace.testing.compare_stores import compare
 from millrace.testing.disk import Crashed, SimDisk
 from millrace.testing.subject import DiskSubject
 

@@ -13,7 +13,8 @@ from millrace.errors import Corrupt
 from millrace.log.segment import LogShape
 from millrace.store.cells import Table
 from millrace.store.memory import Image, MemoryCells
-from millrace.testing.check_store import Story, compare
+from millrace.testing.check_store import Story
+from millrace.testing.compare_stores import compare
 from millrace.testing.disk import SimDisk
 from millrace.testing.subject import DiskSubject
 

@@ -10,7 +10,8 @@ import pytest
 
 from millrace.core.fold import Reader
 from millrace.core.model import Death
-from millrace.testing.check_store import SHARD, Make, Story, rows_of
+from millrace.testing.check_store import SHARD, Make, Story
+from millrace.testing.compare_stores import rows_of
 from millrace.testing.subject import MemorySubject, simulated
 
 

@@ -11,7 +11,8 @@ from millrace.core.changes import Entry
 from millrace.core.model import Death, Epoch, History, Kind, Message, pack_seqs
 from millrace.store.memory_store import MemoryStore
 from millrace.store.resync import resync
-from millrace.testing.check_store import GROUP, SHARD, Story, compare
+from millrace.testing.check_store import SHARD, Story
+from millrace.testing.compare_stores import GROUP, compare
 from millrace.testing.subject import DiskSubject, MemorySubject, simulated
 
 Target = MemorySubject | DiskSubject

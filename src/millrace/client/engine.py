@@ -332,17 +332,17 @@ class EmbeddedEngine:
 
     def _cells(self, shard: ShardId, kind: Kind) -> Iterator[tuple[str, Cell]]:
         self._meta(shard)
-        for found, key, value in self._node.store.cells(shard):
-            if found is kind:
-                yield key.decode(), decode_cell(kind, value)
-            elif found > kind:
-                return
+        for _, key, value in self._node.store.cells(shard, kind):
+            yield key.decode(), decode_cell(kind, value)
+
+    def _cell(self, shard: ShardId, kind: Kind, key: bytes) -> Cell | None:
+        self._meta(shard)
+        value = self._node.store.cell(shard, kind, key)
+        return decode_cell(kind, value) if value is not None else None
 
     async def producer_number(self, shard: ShardId, producer: str) -> int:
-        for name, cell in self._cells(shard, Kind.PRODUCER):
-            if name == producer and isinstance(cell, ProducerCell):
-                return cell.last
-        return 0
+        cell = self._cell(shard, Kind.PRODUCER, producer.encode())
+        return cell.last if isinstance(cell, ProducerCell) else 0
 
     async def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
         self._check_open()
@@ -353,10 +353,8 @@ class EmbeddedEngine:
         return self._node.queue_names(space)
 
     async def spec(self, shard: ShardId) -> QueueSpec:
-        for _, cell in self._cells(shard, Kind.SPEC):
-            if isinstance(cell, QueueSpec):
-                return cell
-        return QueueSpec()
+        cell = self._cell(shard, Kind.SPEC, b"")
+        return cell if isinstance(cell, QueueSpec) else QueueSpec()
 
     async def meta(self, shard: ShardId) -> ShardMeta:
         return self._meta(shard)

@@ -6,9 +6,11 @@ and seq the present one shares it; what lies beyond was never promised to anyone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from millrace.core.model import History, Position, TakeoverCell
+from millrace import limits
+from millrace.core.codec import decode_cell, encode_cell
+from millrace.core.model import CursorCell, History, Kind, Position, TakeoverCell
 
 
 def shared_seq(
@@ -68,3 +70,37 @@ def resume(
     if end <= upper:
         return None
     return upper if upper < start else start
+
+
+def trim(table: Mapping[bytes, bytes], cursors: Iterable[bytes]) -> dict[bytes, bytes | None]:
+    """What changes when a table keeps its newest lines, and those that a cursor's history needs.
+
+    Table and cursors are cells, the table's in order; None: the line goes. What it took back counts
+    for the older lines that stay, and is handed on to the one before it.
+    """
+    older = list(table.items())[: max(len(table) - limits.HISTORIES_MAX, 0)]
+    if not older:
+        return {}
+    named = {cell.position.history for cell in map(_cursor, cursors)}
+    changed: dict[bytes, bytes | None] = {}
+    before: tuple[bytes, TakeoverCell] | None = None
+    for key, value in older:
+        line = decode_cell(Kind.TAKEOVER, value)
+        assert isinstance(line, TakeoverCell)
+        if line.history in named:
+            before = key, line
+            continue
+        changed[key] = None
+        if before is not None:
+            name, kept = before
+            least = min(kept.index, line.index), min(kept.seq, line.seq)
+            if least != (kept.index, kept.seq):
+                before = name, TakeoverCell(kept.history, *least)
+                changed[name] = encode_cell(before[1])
+    return changed
+
+
+def _cursor(value: bytes) -> CursorCell:
+    cell = decode_cell(Kind.CURSOR, value)
+    assert isinstance(cell, CursorCell)
+    return cell

@@ -22,7 +22,7 @@ from millrace.store import chunk
 from millrace.store.blocks import Found
 from millrace.store.cells import Table
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD, DELETE, KEPT, ShardState
+from millrace.store.ledger import DEAD, DELETE, ENDED, KEPT, ShardState
 from millrace.store.overlay import Rows, parts_of
 from millrace.store.reading import Decoded, Reading
 from millrace.store.scanning import Scanning, lost
@@ -97,7 +97,10 @@ class Asking:
         bits = layered.marks.bits
         live = seq > state.meta.floor and seq not in bits(state, everyone, DEAD, seq, seq)
         newer = 0
-        if not live and state.meta.keyed:
+        # Of a row that ended otherwise, or was settled and kept, a newer revision says nothing.
+        known = seq > state.meta.floor and state.meta.keyed
+        ended = bits(state, [0], ENDED, seq, seq) | bits(state, everyone, KEPT, seq, seq)
+        if known and not live and seq not in ended:
             rows = self.rows(shard, BitMap64([seq]))
             if rows and rows[0].key is not None:
                 [newer] = self.find(shard, [rows[0].key])

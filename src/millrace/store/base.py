@@ -42,8 +42,17 @@ class Store(Protocol):
         """The shard's counters, or None if there is no such shard."""
         ...
 
-    def cells(self, shard: ShardId) -> Iterable[tuple[Kind, bytes, bytes]]:
-        """Every cell of the shard, in the order of kind and key."""
+    def cells(
+        self, shard: ShardId, kind: Kind | None = None, prefix: bytes = b""
+    ) -> Iterable[tuple[Kind, bytes, bytes]]:
+        """Every cell of the shard, or those of a kind, in the order of kind and key.
+
+        Of a kind, `prefix` picks those whose keys begin with it.
+        """
+        ...
+
+    def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
+        """One cell's value, or None if there is no such cell."""
         ...
 
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:

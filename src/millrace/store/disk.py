@@ -36,6 +36,7 @@ from millrace.store.homes import check_files, check_generations
 from millrace.store.intake import DiskIntake
 from millrace.store.keep import Keeping
 from millrace.store.layered import Layered
+from millrace.store.overlay import KINDS
 from millrace.store.reading import Reading
 from millrace.store.scanning import Scan, Scanning
 from millrace.store.seal import Sealing

@@ -19,6 +19,8 @@ from millrace.store.tables import (
     joined,
     number_bytes,
     number_of,
+    part_count,
+    part_keys,
     shard_range,
 )
 
@@ -185,6 +187,19 @@ class Layered:
                 else:
                     found[key] = value
         return dict(sorted(found.items()))
+
+    def cell_of(self, number: int, key: bytes) -> bytes | None:
+        """The cell of this kind and key under a number, or None."""
+        for part in parts_of(self.layers, number):
+            if key in part.cells:
+                return part.cells[key]
+        at = number_bytes(number) + key
+        [first] = self.cells.get(Table.CELLS, part_keys(at, 0, 1))
+        if first is None:
+            return None
+        keys = part_keys(at, 0, part_count(first))
+        found = zip(keys, self.cells.get(Table.CELLS, keys), strict=True)
+        return joined([(name, value) for name, value in found if value is not None])[at]
 
     def last_cell(self, number: int, prefix: bytes) -> bytes | None:
         """The greatest kind and key that begins with `prefix`; only for cells that rise in number

@@ -8,13 +8,13 @@ from itertools import islice
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace import limits
 from millrace.core.block import SCHEMA, Block
 from millrace.core.changes import Batch
 from millrace.core.codec import encode_cell
 from millrace.core.commands import RowFacts
 from millrace.core.fold import Mark, Reader, ShardMeta, fold, intervals_before
-from millrace.core.model import Kind, Row, TakeoverCell
+from millrace.core.model import Death, Kind, Row, TakeoverCell, unpack_seqs
+from millrace.core.takeover import trim
 from millrace.core.view import number, number_key
 from millrace.errors import Fatal
 
@@ -32,6 +32,8 @@ class MemoryShard:
         self.cells: dict[tuple[Kind, bytes], bytes] = {}
         self.stages: dict[str, list[Row]] = {}
         self.marks: dict[tuple[int, Mark], BitMap64] = {}
+        self.superseded = BitMap64()
+        """Those that were still wanted when a newer revision ended them."""
         self.doomed = BitMap64()
         self.reclaimed = 0
 
@@ -39,6 +41,8 @@ class MemoryShard:
         if batch.index != self.meta.index + 1:
             raise Fatal(f"batch {batch.index} cannot follow batch {self.meta.index}")
         self._put_rows(batch)
+        replaced = unpack_seqs(batch.changes.died.get(int(Death.SUPERSEDED), b""))
+        self.superseded |= BitMap64([seq for seq in replaced if not self.is_kept(seq)])
         self.meta, takeover = fold(self.meta, batch, history, self)
         if takeover is not None:
             self._put_takeover(takeover)
@@ -83,8 +87,13 @@ class MemoryShard:
         keys = sorted(key for kind, key in self.cells if kind is Kind.TAKEOVER)
         key = number_key(number(keys[-1]) + 1 if keys else 1)
         self.cells[Kind.TAKEOVER, key] = encode_cell(cell)
-        if len(keys) >= limits.HISTORIES_MAX:
-            del self.cells[Kind.TAKEOVER, keys[0]]
+        table = {key: self.cells[Kind.TAKEOVER, key] for key in [*keys, key]}
+        cursors = [value for (kind, _), value in self.cells.items() if kind is Kind.CURSOR]
+        for name, value in trim(table, cursors).items():
+            if value is None:
+                del self.cells[Kind.TAKEOVER, name]
+            else:
+                self.cells[Kind.TAKEOVER, name] = value
 
     def _reclaim(self) -> None:
         """Drop the rows that died before the first pin: nobody can ask for them any more."""
@@ -149,12 +158,12 @@ class MemoryShard:
         if row is None:
             return RowFacts(live=False)
         live = not self.is_dead(seq)
-        newer = self.newest(row.key) if row.key is not None and self.meta.keyed else 0
+        newer = self.newest(row.key) if row.key is not None and seq in self.superseded else 0
         return RowFacts(
             live=live,
             delete=row.body is None,
             kept=self.is_kept(seq),
-            superseded_by=newer if newer > seq and not live else 0,
+            superseded_by=newer if newer > seq else 0,
         )
 
 

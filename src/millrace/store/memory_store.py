@@ -54,9 +54,18 @@ class MemoryStore:
         found = self._shards.get(shard)
         return found.meta if found is not None else None
 
-    def cells(self, shard: ShardId) -> Iterable[tuple[Kind, bytes, bytes]]:
+    def cells(
+        self, shard: ShardId, kind: Kind | None = None, prefix: bytes = b""
+    ) -> Iterable[tuple[Kind, bytes, bytes]]:
         found = self._shards[shard].cells
-        return [(kind, key, found[kind, key]) for kind, key in sorted(found)]
+        return [
+            (one, key, found[one, key])
+            for one, key in sorted(found)
+            if kind is None or (one is kind and key.startswith(prefix))
+        ]
+
+    def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
+        return self._shards[shard].cells.get((kind, key))
 
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
         found = self._shards[shard]

@@ -9,20 +9,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
-from typing import cast
+from collections.abc import Callable, Sequence
 
 import msgspec
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import SCHEMA, Block
+from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry
 from millrace.core.codec import decode_cell, encode_cell
 from millrace.core.fold import Reader
 from millrace.core.model import (
+    CursorCell,
     Death,
     Epoch,
     GroupId,
@@ -32,15 +30,18 @@ from millrace.core.model import (
     Message,
     Millis,
     PinCell,
+    Position,
     Row,
     ShardId,
     StageCell,
+    TakeoverCell,
     pack_seqs,
 )
-from millrace.core.view import number, number_key
+from millrace.core.takeover import shared_seq
+from millrace.core.view import number_key
 from millrace.errors import Fatal
-from millrace.store.base import Store
 from millrace.store.memory_store import MemoryStore
+from millrace.testing.compare_stores import GROUP, compare, readers_of, rows_of
 from millrace.testing.subject import Subject
 
 Make = Callable[[], Subject]
@@ -48,97 +49,7 @@ Make = Callable[[], Subject]
 DISTURBANCES = 16
 """How many different ways there are to disturb a subject."""
 
-GROUP = GroupId(1)
 SHARD = ShardId(1)
-
-
-# --- Every question ------------------------------------------------------------------------------
-
-
-def rows_of(batches: Iterable[pa.RecordBatch]) -> list[Row]:
-    """Arrow batches of the common schema as rows; null and empty headers are the same."""
-    found: list[Row] = []
-    for batch in batches:
-        assert batch.schema.equals(SCHEMA), f"{batch.schema} is not the common schema"
-        assert batch.num_rows, "an empty batch tells nothing"
-        batch.validate(full=True)
-        for line in batch.to_pylist():
-            headers = tuple((pair["name"], pair["value"]) for pair in line["headers"] or ())
-            time_ms = round(cast(datetime, line["time"]).timestamp() * 1000)
-            found.append(Row(line["seq"], time_ms, line["value"], line["key"], headers))
-    return found
-
-
-def readers_of(store: Store, shard: ShardId) -> list[Reader]:
-    """Everyone who may look at a shard: as of now, and through each pin."""
-    readers = [Reader(), Reader(retain=True)]
-    for kind, key, value in store.cells(shard):
-        if kind is Kind.PIN:
-            assert isinstance(decode_cell(kind, value), PinCell)
-            readers += [Reader(number(key)), Reader(number(key), retain=True)]
-    return readers
-
-
-def stages_of(store: Store, shard: ShardId) -> list[str]:
-    return [key.decode() for kind, key, _ in store.cells(shard) if kind is Kind.STAGE]
-
-
-def compare(store: Store, model: Store, keys: Sequence[bytes] = ()) -> None:
-    """Ask both every question; the answers must be the same."""
-    assert store.applied(GROUP) == model.applied(GROUP)
-    assert store.shards() == model.shards()
-    for shard in model.shards():
-        meta = model.meta(shard)
-        assert meta is not None
-        assert store.meta(shard) == meta
-        assert list(store.cells(shard)) == list(model.cells(shard))
-        assert store.find(shard, keys) == model.find(shard, keys)
-        last = meta.last_seq
-        for low, high in ((1, last), (last // 2, last), (1, last // 3)):
-            if 1 <= low <= high:
-                assert store.hidden(shard, low, high) == model.hidden(shard, low, high)
-        for name in [*stages_of(model, shard), "there is none"]:
-            assert store.stage(shard, name) == model.stage(shard, name)
-        live = _compare_scans(store, model, shard, last)
-        assert meta.live == len(live), f"I12: {meta.live} rows are counted, {len(live)} are there"
-        _compare_rows(store, model, shard, live, last)
-
-
-def _compare_scans(store: Store, model: Store, shard: ShardId, last: int) -> list[Row]:
-    live: list[Row] = []
-    for reader in readers_of(model, shard):
-        expected = rows_of(model.scan(shard, 0, last, reader))
-        assert rows_of(store.scan(shard, 0, last, reader)) == expected, reader
-        low, high = last // 3, last - last // 4
-        part = [row for row in expected if low < row.seq <= high]
-        assert rows_of(store.scan(shard, low, high, reader)) == part, reader
-        if reader == Reader(retain=True):
-            live = expected
-    return live
-
-
-def _compare_rows(store: Store, model: Store, shard: ShardId, live: list[Row], last: int) -> None:
-    seqs = BitMap64([row.seq for row in live])
-    if not store.hot(shard, seqs):
-        store.warm(shard, seqs)()
-    assert store.hot(shard, seqs)
-    assert store.rows(shard, seqs) == live
-    assert store.rows(shard, BitMap64([row.seq for row in live[1::3]])) == live[1::3]
-    assert store.rows(shard, BitMap64([last + 1])) == []
-    times = sorted({row.time_ms for row in live})
-    for time_ms in [time + more for time in times[:: len(times) // 4 + 1] for more in (0, 1)]:
-        first = store.seq_at(shard, time_ms)
-        after = [row for row in live if row.time_ms >= time_ms]
-        # Of rows that are dead a store may have forgotten the times: they do not count.
-        assert [row for row in live if row.seq >= first] == after, f"{first} at {time_ms}"
-    for seq in range(max(1, last - 20), last + 2):
-        one, other = store.row(shard, seq), model.row(shard, seq)
-        assert (one.live, one.kept) == (other.live, other.kept), seq
-        if other.live:
-            assert one == other
-        elif one.superseded_by and other.superseded_by:
-            # Who replaced a row is known as long as its bytes are there, which is the store's own.
-            assert one.superseded_by == other.superseded_by
 
 
 # --- Telling a story -----------------------------------------------------------------------------
@@ -203,6 +114,12 @@ class Story:
             staged=[(name, 1)],
             cells=[(int(Kind.STAGE), name.encode(), cell)],
         )
+
+    def table(self) -> list[TakeoverCell]:
+        """The takeover table, as the subject has it."""
+        cells = self.subject.store.cells(SHARD, Kind.TAKEOVER)
+        found = [decode_cell(kind, value) for kind, _, value in cells]
+        return [cell for cell in found if isinstance(cell, TakeoverCell)]
 
     def compare(self) -> None:
         compare(self.subject.store, self.model, sorted(self.keys))
@@ -426,17 +343,54 @@ def check_cells_of_any_size(make: Make) -> None:
 
 
 def check_takeovers_are_written_down(make: Make) -> None:
-    """H1: where a history ended is a cell, numbered in order, and there are only so many."""
+    """H1: where a history ended is a cell, numbered in order, and there are only so many.
+
+    Besides, there are those that a stored cursor names, with all that was taken back since.
+    """
     story = Story(make)
-    story.bodies(2)
-    for at in range(limits.HISTORIES_MAX + 3):
+    for at in range(limits.HISTORIES_MAX + 8):
         story.history = History(b"%016d" % at)
-        story.batch(passed=1)
+        cursor = CursorCell(1, False, Position(story.history, 1, 1, 1), 0)
+        is_named = at in (1, 4)
+        story.bodies(1)
+        story.batch(
+            cells=[(int(Kind.CURSOR), b"c%d" % at, encode_cell(cursor))] if is_named else []
+        )
+        if at == 6:
+            # As if the takeover from 5 to 6 had gone far back; its own line will not stay.
+            line = TakeoverCell(b"%016d" % 5, 3, 2)
+            story.batch(cells=[(int(Kind.TAKEOVER), number_key(7), encode_cell(line))])
         if at % 400 == 0:
             story.subject.disturb(0)
-    table = [cell for cell in story.subject.store.cells(SHARD) if cell[0] is Kind.TAKEOVER]
-    assert len(table) == limits.HISTORIES_MAX
-    assert [key for _, key, _ in table] == sorted(key for _, key, _ in table)
+    table = story.table()
+    assert len(table) == limits.HISTORIES_MAX + 2
+    old = [cell.history for cell in table[:2]]
+    assert old == [b"%016d" % at for at in (1, 4)]
+    assert shared_seq(table, old[0], story.history, story.last) == 2
+    story.compare()
+    story.subject.disturb(0)
+    story.batch(cells=[(int(Kind.CURSOR), b"c1", None)])
+    story.history = History(b"the next history")
+    story.batch(passed=1)
+    assert [cell.history for cell in story.table()[:2]] == [b"%016d" % at for at in (4, 8)]
+    story.check()
+
+
+def check_who_replaced_a_row(make: Make) -> None:
+    """Only of a row that a newer revision ended is it said which one came after it."""
+    story = Story(make, keyed=True)
+    story.publish(Message(b"1", b"settled"), Message(b"1", b"replaced"), Message(b"1", b"kept"))
+    story.pin(1)
+    story.die(Death.SETTLED, 1)
+    story.batch(settled=pack_seqs(BitMap64([3])))
+    story.batch(passed=3)
+    died = {int(Death.SUPERSEDED): pack_seqs(BitMap64([2]))}
+    story.publish(*(Message(b"2", key) for key in (b"settled", b"replaced", b"kept")), died=died)
+    for how in range(3):
+        found = [story.subject.store.row(SHARD, seq) for seq in (1, 2, 3)]
+        assert [row.live for row in found] == [False] * 3
+        assert [row.superseded_by for row in found] == [0, 5, 0], f"disturbed {how} times"
+        story.subject.disturb(how)
     story.check()
 
 
@@ -482,6 +436,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_dropped_shards_vanish,
     check_cells_of_any_size,
     check_takeovers_are_written_down,
+    check_who_replaced_a_row,
     check_kept_batches_do_not_change,
     check_sparse_rows_survive,
 ]
