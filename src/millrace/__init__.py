@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millrace.client.opening import open
     from millrace.client.queue import Queue
     from millrace.client.transaction import Transaction
+    from millrace.client.worker import Verdict, Worker, WorkerStats
     from millrace.core.model import Row
     from millrace.errors import Fatal, MillraceError, Refused, Retry
     from millrace.settings import Settings
@@ -41,6 +42,9 @@ __all__ = [
     "Settings",
     "Snapshot",
     "Transaction",
+    "Verdict",
+    "Worker",
+    "WorkerStats",
     "__version__",
     "errors",
     "open",
@@ -61,6 +65,9 @@ _HOMES = {
     "Settings": "millrace.settings",
     "Snapshot": "millrace.client.cursor",
     "Transaction": "millrace.client.transaction",
+    "Verdict": "millrace.client.worker",
+    "Worker": "millrace.client.worker",
+    "WorkerStats": "millrace.client.worker",
     "open": "millrace.client.opening",
 }
 """Where the names that are no modules come from."""

@@ -142,6 +142,23 @@ LEASE_WAIT_MS_MAX = 60_000
 WORK_IDLE_MS_MAX = 366 * 24 * 3600 * 1000
 """The longest time without a message after which a loop over work ends; None is for ever."""
 
+WORKER_CONCURRENCY_MAX = 10_000
+"""Messages that one worker works on at a time, and as many that it may lease ahead: each is a task,
+and of a plain function a thread."""
+
+WORKER_GRACE_MS_MAX = 24 * 3600 * 1000
+"""The longest time that a stopped worker leaves to the functions that run."""
+
+WORKER_FAILURES_MAX = 1_000_000
+"""The most failures after which a message may be called poison; without a number it never is."""
+
+WORKER_PAUSE_MS_MAX = 5_000
+"""The longest pause of a worker before it asks again for what was answered with `Retry`: it begins
+with what the error says and doubles."""
+
+WORKER_LOOK_MS = 50
+"""How often a worker that ends when idle looks whether its last functions have ended."""
+
 READ_SECONDS_MAX = 60
 """How long another thread waits for rows: the event loop may be blocked by whoever reads them."""
 
@@ -291,6 +308,9 @@ KNOWN_CHUNKS_MAX = 32_768
 
 DECODED_BLOCKS_MAX = 256
 """Blocks that are kept ready for single rows; they lie over maps and take little memory."""
+
+FRESH_BLOCK_BYTES_MAX = 16 * 1024
+"""A block up to this size is kept ready as it was written, without reading it from the log."""
 
 WARM_BYTES_MAX = 256 * 1024 * 1024
 """Bytes that are taken to be in the page cache after they were read for a lease."""
