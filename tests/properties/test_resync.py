@@ -1,15 +1,15 @@
 """resync(any state) = fold(all batches), between both stores, in all combinations.
 
 A commit group decides random commands. The source folds everything; the target stops somewhere on
-the way, is perhaps led astray by another history, and is then brought to the source's state. After
-that both fold the same batches and must stay the same.
+the way, is perhaps led astray by another history, and is then brought to the source's state: by
+what the group did since, or by state. After that both fold the same batches and must stay the same.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -47,7 +47,8 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
-from millrace.store.resync import State, Suffix, choose, resync, send_state
+from millrace.journal.past import entries_since
+from millrace.store.resync import State, Suffix, catch_up, choose, resync, send_state
 from millrace.testing.compare_stores import GROUP, compare
 from millrace.testing.group import Group
 from millrace.testing.subject import DiskSubject, MemorySubject, simulated
@@ -145,6 +146,8 @@ def bring(source: Pair, target: Pair, chance: random.Random) -> None:
     """Resync every shard, and say up to which entry the target now is."""
     if isinstance(target, DiskSubject):
         target.settle()
+    if chance.random() < 0.5 and by_suffix(source, target):
+        return
     for shard in sorted({*source.store.shards(), *target.store.shards()}):
         if isinstance(target, DiskSubject) and chance.random() < 0.3:
             break_off(source, target, shard)
@@ -152,6 +155,29 @@ def bring(source: Pair, target: Pair, chance: random.Random) -> None:
     target.store.set_applied(GROUP, source.store.applied(GROUP), Epoch(1))
     if isinstance(target, DiskSubject):
         target.checkpoint()
+
+
+def by_suffix(source: Pair, target: Pair) -> bool:
+    """Send what the group did since, if the target is only behind, and the source's log has it."""
+
+    def since() -> Iterable[Entry] | None:
+        if not isinstance(source, DiskSubject):
+            return None
+        return entries_since(
+            source.log,
+            GROUP,
+            target.store.applied(GROUP),
+            source.store.applied(GROUP),
+            commits_when_synced=lambda _: True,
+        )
+
+    shards = sorted({*source.store.shards(), *target.store.shards()})
+    before = {shard: target.store.meta(shard) for shard in shards}
+    if catch_up(source.store, target.store, shards, since, target.feed):
+        assert target.store.applied(GROUP) == source.store.applied(GROUP)
+        return True
+    assert {shard: target.store.meta(shard) for shard in shards} == before
+    return False
 
 
 def break_off(source: Pair, target: DiskSubject, shard: ShardId) -> None:
@@ -231,6 +257,32 @@ def _check(
             compare(target.store, source.store, KEYS)
     compare(target.store, source.store, KEYS)
     target.close()
+
+
+def test_a_suffix_is_sent_as_long_as_the_log_has_it() -> None:
+    program = Program(3, keyed=True)
+    program.run(30)
+    source, target, late, astray = simulated(), simulated(), simulated(), simulated()
+    entries = program.group.committed()
+    for entry in entries:
+        source.feed(entry)
+    for entry in entries[: len(entries) // 2]:
+        target.feed(entry)
+        late.feed(entry)
+        astray.feed(entry)
+    assert by_suffix(source, target)
+    compare(target.store, source.store, KEYS)
+    other = Program(4, keyed=True)
+    other.group.log = list(program.group.log)
+    other.group.take_over("astray", len(entries) // 2)
+    other.group.ask((QUEUE, Publish((Message(b"nobody else has it"),))))
+    for entry in other.group.committed()[len(entries) // 2 :]:
+        astray.feed(entry)
+    assert not by_suffix(source, astray)
+    source.seal_all()
+    assert not by_suffix(source, late)
+    for subject in (source, target, late, astray):
+        subject.close()
 
 
 def test_a_suffix_is_chosen_where_it_can_be_had() -> None:

@@ -121,3 +121,16 @@ def test_a_copy_that_is_not_complete_is_nothing() -> None:
             assert calls > 1, "it was never interrupted"
             return
     raise AssertionError("it has no end")
+
+
+def test_blocks_of_a_stage_are_numbered_below_those_of_later_batches() -> None:
+    """Counted over all stages from the batch's number on, they would reach into the next one's."""
+    source, target = simulated(), simulated()
+    story = Story(lambda: source, keyed=True)
+    for at in range(5):
+        story.stage("s" if at % 2 else "t", Message(b"%d" % at, b"k%d" % at))
+    resync(source.store, target.store, SHARD)
+    state = target.store._layered.must(SHARD)
+    for name, count in (("s", 2), ("t", 3)):
+        found = target.store._layered.blocks.staged(state.id, name)
+        assert [ordinal for ordinal, _ in found] == list(range(count))

@@ -80,6 +80,12 @@ class Pool:
         with self._lock:
             return self._live.get(generation)
 
+    def following(self, generation: int) -> Segment | None:
+        """Return the segment of the next generation in use, if there is one."""
+        with self._lock:
+            later = min((other for other in self._live if other > generation), default=None)
+            return self._live[later] if later is not None else None
+
     def hold(self, generation: int) -> Hold | None:
         """Claim the generation, or return None if the log no longer has it."""
         with self._lock:

@@ -250,13 +250,27 @@ def prove(segment: Segment, until: Mark) -> None:
     Raises:
         Corrupt: a record is damaged.
     """
+    for _ in walk(segment, until):
+        pass
+
+
+def walk(segment: Segment, until: Mark) -> Iterator[tuple[Position, memoryview]]:
+    """Yield place and payload of the segment's data records up to `until`, each summed first.
+
+    Raises:
+        Corrupt: a record is damaged, or they do not lead to `until`.
+    """
     window, header = _Window(segment), _header(segment)
     mark = Mark(header.generation, SECTOR, header.prev_crc, header.first_serial)
     while mark.serial < until.serial:
         found = _record_at(window, header, mark)
         if found is None:
             raise corrupt(segment.name, mark.offset, "a record that is still needed is damaged")
-        mark = _after(found[0], mark)
+        record, payload = found
+        if record.kind == DATA:
+            place = mark.offset + RECORD_HEADER_BYTES
+            yield Position(mark.generation, place, record.length), payload
+        mark = _after(record, mark)
     if (mark.serial, mark.prev_crc) != (until.serial, until.prev_crc):
         raise corrupt(segment.name, mark.offset, "the records do not lead to what follows them")
 

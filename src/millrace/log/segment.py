@@ -120,6 +120,12 @@ class Hold:
             )
         return segment.view()[position.offset : position.offset + position.length]
 
+    def segment(self) -> Segment:
+        """Return what is held, to be read as long as it is."""
+        if self._segment is None:
+            raise errors.Invalid("it was given back", field="hold")
+        return self._segment
+
     def release(self) -> None:
         """Give the segment back; twice changes nothing."""
         segment, self._segment = self._segment, None

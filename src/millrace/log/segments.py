@@ -13,7 +13,7 @@ another, everything else by any. The layers below: `writer` (appending), `pool` 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from millrace import errors
 from millrace.log.pool import UNFINISHED_SUFFIX, Pool
 from millrace.log.record import RECORD_HEADER_BYTES, Mark, Position, decode_record
-from millrace.log.replay import Replay
+from millrace.log.replay import Replay, walk
 from millrace.log.segment import Hold, LiveSegment, Loan, LogShape
 from millrace.log.writer import Writer
 
@@ -245,6 +245,26 @@ class Log:
             return None
         return segment.view()[position.offset : position.offset + position.length]
 
+    def records(self, generation: int) -> Iterator[tuple[Position, memoryview]] | None:
+        """Return place and payload of a generation's data records, or None if it is gone.
+
+        They are read from the disk and summed as they are taken, up to what is durable now. The
+        generation is held until the last one was taken; payloads are safe to keep.
+
+        Raises:
+            Corrupt: a record is damaged; from the iterator.
+        """
+        self._writer.check_alive()
+        until, hold = self._writer.mark, self._pool.hold(generation)
+        if hold is None:
+            return None
+        following = self._pool.following(generation)
+        if following is not None:
+            header = following.header
+            assert header is not None, "a generation in use has a header"
+            until = Mark(header.generation, 0, header.prev_crc, header.first_serial)
+        return _held(hold, until)
+
     def statistics(self) -> LogStatistics:
         """Return the counters as of now."""
         writer = self._writer
@@ -256,6 +276,11 @@ class Log:
             sync_seconds=writer.sync_seconds,
             held_bytes=self._pool.unlinked_bytes(),
         )
+
+
+def _held(hold: Hold, until: Mark) -> Iterator[tuple[Position, memoryview]]:
+    with hold:
+        yield from walk(hold.segment(), until)
 
 
 def _tidy(replay: Replay) -> None:

@@ -77,7 +77,8 @@ class DiskIntake:
         self._group_bytes = 0
         self._span: tuple[int, int] | None = None
         self._staged: list[tuple[str, int, Place]] = []
-        self._ordinal = 0
+        self._ordinals: dict[str, int] = {}
+        """Stage → of its next block."""
 
     # --- What is small ---------------------------------------------------------------------------
 
@@ -191,9 +192,10 @@ class DiskIntake:
         flags = flags_of(rows) | RELATIVE
         time = batch.column("time").view(pa.int64())[0].as_py()
         place = self._open_file().add(self._copy.shard, 0, batch.num_rows, rows, flags, [time])
-        # Below every number that a later batch gives, and in the order in which they come.
-        ordinal = (self._copy.meta.index << 16) + self._ordinal
-        self._ordinal += 1
+        # In the order in which they come, and below every number that a later batch gives: those of
+        # the batches so far are as many as that, and no two of a stage have the same.
+        ordinal = self._ordinals.get(name, 0)
+        self._ordinals[name] = ordinal + 1
         self._staged.append((name, ordinal, place))
 
     # --- Files and the end -----------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Resync: bringing the shard of one store to the state of another's.
 
-One that is behind is sent the batches since its index, where they can still be had. Otherwise it is
-sent state: the rows that somebody may still ask for and that it lacks, the marks of every interval,
-the cells, the stages. Never history that no longer matters.
+One that is behind is sent what its group did since (`catch_up`), where it can still be had: the log
+has it until it is recycled (`journal.past` reads it). Otherwise it is sent state (`resync`): the
+rows that somebody may still ask for and that it lacks, the marks of every interval, the cells, the
+stages. Never history that no longer matters.
 
 Rule 1: what is sent is the shard as of one batch (N2). Rows are read later than the rest: the
 caller keeps a pin in the shard until the end, so that none of them goes meanwhile.
@@ -21,6 +22,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from millrace.core.changes import Entry
 from millrace.core.codec import decode_cell
 from millrace.core.fold import ShardMeta
 from millrace.core.model import History, Kind, ShardId, TakeoverCell
@@ -174,6 +176,39 @@ def send_state(
     except BaseException:
         intake.abandon()
         raise
+
+
+def catch_up(
+    source: Resyncable,
+    target: Resyncable,
+    shards: Iterable[ShardId],
+    since: Callable[[], Iterable[Entry] | None],
+    feed: Callable[[Entry], None],
+) -> bool:
+    """Bring all shards of a commit group to the source's state by what the group did meanwhile.
+
+    Args:
+        shards: those that either side has.
+        since: gives the group's entries since the target's applied index; None if some are gone.
+        feed: has the target take in an entry, as its journal does.
+
+    Returns whether that could be done; if not, nothing was changed, and state must be sent: a shard
+    of the target went astray, or the log does not reach back so far.
+    """
+    for shard in shards:
+        known = target.meta(shard)
+        if known is None:
+            continue
+        export = source.export(shard)
+        # What the source does not have may have ended since, or may never have been.
+        if export is None or isinstance(choose(export, known, lambda _: True), State):
+            return False
+    entries = since()
+    if entries is None:
+        return False
+    for entry in entries:
+        feed(entry)
+    return True
 
 
 def resync(
