@@ -28,6 +28,9 @@ PUBLISH_MESSAGES_MAX = 65_536
 LEASE_MESSAGES_MAX = 10_000
 """Messages of one lease call."""
 
+LEASE_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one lease call, unless its first message has more: bodies are copied into memory."""
+
 LEASE_MS_MAX = 12 * 3600 * 1000
 """The longest lease; SQS has the same limit."""
 

@@ -41,3 +41,31 @@ def test_a_peek_ends_where_it_has_read_enough(
             assert read == sizes
 
     run(main())
+
+
+@pytest.mark.parametrize("sizes", [[900] * 6, [2500, 0, 10], [10] * 50, [10, 10, 2500, 10]])
+def test_a_lease_call_ends_where_it_has_enough(
+    sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LEASE_BYTES_MAX", 2000)
+
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            queue = await m.queue("orders")
+            for size in sizes[:2]:
+                await queue.publish(b"x" * size)
+            await queue.publish_many([b"x" * size for size in sizes[2:]])
+            leased: list[int] = []
+            while leases := await queue.lease(60, seconds=3600):
+                bodies = [len(lease.body) for lease in leases]
+                assert len(bodies) == 1 or sum(bodies) <= 2000
+                assert [lease.seq for lease in leases] == [
+                    len(leased) + at + 1 for at in range(len(leases))
+                ]
+                assert all(lease.failures == 0 for lease in leases)
+                leased += bodies
+                assert await queue.settle(leases) == {}
+            assert leased == sizes
+            assert (await queue.stats())["settled"] == len(sizes)
+
+    run(main())

@@ -63,8 +63,12 @@ class Engine(Protocol):
         """Have several commands decided at once, all or nothing."""
         ...
 
-    async def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
-        """These rows, those left out that are not readable any more."""
+    async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
+        """These rows, those left out that are not readable any more.
+
+        It ends before the row with which they would have more than `size` bytes; the first one is
+        always there.
+        """
         ...
 
     def scan(
@@ -215,7 +219,7 @@ class EmbeddedEngine:
 
     # --- Rows ---------------------------------------------------------------------------------
 
-    async def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
+    async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
         self._meta(shard)
         store = self._node.store
         if store.hot(shard, seqs):
@@ -224,7 +228,7 @@ class EmbeddedEngine:
                 self._submit(shard, ahead)
         else:
             await self._warm(shard, seqs)
-        return store.rows(shard, seqs)
+        return store.rows(shard, seqs, size)
 
     async def _warm(self, shard: ShardId, seqs: BitMap64) -> None:
         """Have cold rows read.

@@ -178,7 +178,9 @@ class Queue:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
         What was given back comes first, in the order of seqs, then what was never handed out.
-        Where the call is cancelled, nothing stays leased.
+        There may be fewer than `count` although more are there: one call hands out up to 64 MiB
+        (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is cancelled, nothing
+        stays leased.
 
         Raises:
             Full: too many messages are in flight; settle some first.
@@ -195,12 +197,15 @@ class Queue:
             return []
         grant = Grant(self._engine, self._keepalive, self._shard, answer, lease_ms)
         try:
-            rows = await self._engine.rows(self._shard, answer.seqs)
+            rows = await self._engine.rows(self._shard, answer.seqs, limits.LEASE_BYTES_MAX)
         except BaseException:
             # Cancelled, or a row could not be read: nobody has seen these messages.
             grant.give_back(answer.seqs)
             raise
         if len(rows) < len(answer.seqs):
+            if rows:
+                # They were enough: what comes after them is for the next call.
+                grant.give_back(BitMap64([seq for seq in answer.seqs if seq > rows[-1].seq]))
             # Newer revisions have replaced the others meanwhile.
             grant.open = BitMap64([row.seq for row in rows])
         return [Lease(grant, row) for row in rows]

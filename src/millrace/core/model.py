@@ -67,6 +67,11 @@ class Row(msgspec.Struct, frozen=True):
     key: bytes | None
     headers: Headers
 
+    def size(self) -> int:
+        """Bytes of body, key and headers."""
+        pairs = sum(len(name.encode()) + len(value) for name, value in self.headers)
+        return len(self.body or b"") + len(self.key or b"") + pairs
+
 
 class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """The settings of a queue: data, changed by a logged command."""

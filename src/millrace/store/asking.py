@@ -7,6 +7,7 @@ module.
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from operator import is_
@@ -40,6 +41,33 @@ class _Last(NamedTuple):
     rows: list[Rows]
     found: Found
     is_ahead_known: bool = False
+
+
+class Cut:
+    """Ends a list of rows before it has more than so many bytes; the first row always fits."""
+
+    def __init__(self, size: int) -> None:
+        self._room = size
+        self._counted = 0
+        self._length = 0
+        """What the rows that were not counted have together at most."""
+
+    def ends(self, rows: list[Row], length: int) -> bool:
+        """Rows were added, of `length` bytes at most: cut them off where they are too many.
+
+        A row is looked at only where they might be, and once.
+        """
+        self._length += length
+        if self._length <= self._room:
+            return False
+        for at in range(self._counted, len(rows)):
+            size = rows[at].size()
+            if size > self._room and at:
+                del rows[at:]
+                return True
+            self._room -= size
+        self._counted, self._length = len(rows), 0
+        return False
 
 
 class Asking:
@@ -176,9 +204,10 @@ class Asking:
 
     # --- Rows ------------------------------------------------------------------------------------
 
-    def rows(self, shard: int, seqs: BitMap64) -> list[Row]:
+    def rows(self, shard: int, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         state = self._layered.must(shard)
         out: list[Row] = []
+        cut = Cut(size)
         left = seqs
         while left:
             low = left.min()
@@ -188,9 +217,10 @@ class Asking:
                 continue
             first, decoded = found
             end = first + decoded.place.span
-            if left.max() < end:
-                return out + decoded.rows(first, left)
-            out += decoded.rows(first, left & chunk.span(low, end - 1))
+            is_last = left.max() < end
+            out += decoded.rows(first, left if is_last else left & chunk.span(low, end - 1))
+            if cut.ends(out, decoded.place.length) or is_last:
+                return out
             left = left - chunk.span(low, end - 1)
         return out
 

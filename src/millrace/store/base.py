@@ -7,6 +7,7 @@ All calls come from one thread, the engine's; they do not block on a disk except
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -75,8 +76,11 @@ class Store(Protocol):
         """The first seq whose time is not before `time_ms`; last seq + 1 if there is none."""
         ...
 
-    def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
+    def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         """These rows, in order; those that are not readable any more are left out.
+
+        It ends before the row with which they would have more than `size` bytes; the first one is
+        always there.
 
         The caller asks for rows that it knows to be live or leased: whether they are visible is
         not judged here. May block on a disk: `hot` tells.

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from pyroaring import BitMap64
@@ -318,8 +319,8 @@ class DiskStore:
     def seq_at(self, shard: ShardId, time_ms: int) -> int:
         return self._asking.seq_at(shard, time_ms)
 
-    def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
-        return self._asking.rows(shard, seqs)
+    def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
+        return self._asking.rows(shard, seqs, size)
 
     def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
         return self._asking.hot(shard, seqs)

@@ -6,8 +6,9 @@ fast, and nothing survives the process.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -91,9 +92,12 @@ class MemoryStore:
                 return seq
         return found.meta.last_seq + 1
 
-    def rows(self, shard: ShardId, seqs: BitMap64) -> list[Row]:
+    def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         found = self._shards[shard].rows
-        return [found[seq] for seq in seqs if seq in found]
+        rows = [found[seq] for seq in seqs if seq in found]
+        sizes = accumulate(row.size() for row in rows)
+        fit = sum(1 for total in sizes if total <= size)
+        return rows[: max(fit, 1)]
 
     def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
         return True

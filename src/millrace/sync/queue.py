@@ -144,8 +144,10 @@ class Queue:
     def lease(self, count: int = 1, *, seconds: float = 30, wait: float = 0) -> list[Lease]:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
-        What was given back comes first, in the order of seqs, then what was never handed out. Where
-        the call is interrupted, nothing stays leased.
+        What was given back comes first, in the order of seqs, then what was never handed out. There
+        may be fewer than `count` although more are there: one call hands out up to 64 MiB
+        (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is interrupted, nothing
+        stays leased.
 
         Raises:
             Full: too many messages are in flight; settle some first.

@@ -99,6 +99,9 @@ def _compare_rows(store: Store, model: Store, shard: ShardId, live: list[Row], l
     assert store.rows(shard, seqs) == live
     assert store.rows(shard, BitMap64([row.seq for row in live[1::3]])) == live[1::3]
     assert store.rows(shard, BitMap64([last + 1])) == []
+    total = sum(row.size() for row in live)
+    for size in (0, total // 3, total - 1, total):
+        assert store.rows(shard, seqs, size) == model.rows(shard, seqs, size), size
     times = sorted({row.time_ms for row in live})
     for time_ms in [time + more for time in times[:: len(times) // 4 + 1] for more in (0, 1)]:
         first = store.seq_at(shard, time_ms)
