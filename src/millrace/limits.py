@@ -83,13 +83,14 @@ CURSORS_MAX = 100_000
 """Cursors of one shard; an idle one is a cell."""
 
 PINS_MAX = 1_000
-"""Pins of one shard; each opens an interval of the dead."""
+"""Pins of one shard; each opens an interval of the dead, whose bytes nobody counts. Beyond it
+`Full`: they pass."""
 
 PIN_MS_MAX = 24 * 3600 * 1000
 """A pin that nobody renews is dropped after this time."""
 
 STAGES_MAX = 1_000
-"""Stages of one shard."""
+"""Stages of one shard; beyond it `Full`."""
 
 STAGE_MS_MAX = 24 * 3600 * 1000
 """Staged rows that nobody publishes go after this time."""
@@ -102,7 +103,8 @@ STAGE_BYTES_MAX = 4 * 1024 * 1024 * 1024
 """Bytes of one stage: they take room on the disk, and nobody sees them."""
 
 HISTORIES_MAX = 1_000
-"""Entries of a takeover table; Couchbase's 25 are gone after 25 unclean starts."""
+"""Entries of a takeover table, besides those that a cursor names; Couchbase's 25 are gone after 25
+unclean starts."""
 
 CURSOR_RETAIN_MS_MAX = 7 * 24 * 3600 * 1000
 """A retaining cursor that does not move is dropped after this time, and told so."""

@@ -104,6 +104,8 @@ class Folding:
         for first, place, block in shown:
             if place.count:
                 state.part.put(first, place)
+                if not changes.published:
+                    self._reading.remember(place, block)
                 if is_keyed or place.flags & FLAG_DELETES:
                     self._learn(state, block, first, is_keyed=is_keyed)
 

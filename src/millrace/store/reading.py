@@ -120,12 +120,21 @@ class Reading:
                 if view is None:
                     raise Moved
                 found = Decoded(place, Block.decode(view)[0])
-            self._decoded[key] = found
-            if len(self._decoded) > limits.DECODED_BLOCKS_MAX:
-                self._decoded.popitem(last=False)
+            self._keep(key, found)
         else:
             self._decoded.move_to_end(key)
         return found
+
+    def remember(self, place: Place, block: Block) -> None:
+        """These rows were written just now: who waited for a few of them reads them next."""
+        # What lies in a caller's own buffers may change, and bytes do not.
+        if place.length <= limits.FRESH_BLOCK_BYTES_MAX and type(block.bodies.data) is bytes:
+            self._keep((False, place.home, place.offset), Decoded(place, block))
+
+    def _keep(self, key: tuple[bool, int, int], found: Decoded) -> None:
+        self._decoded[key] = found
+        if len(self._decoded) > limits.DECODED_BLOCKS_MAX:
+            self._decoded.popitem(last=False)
 
     def decode(self, place: Place, shard: int) -> Decoded:
         """The rows at a place, for once; on any thread."""
