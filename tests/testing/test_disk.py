@@ -163,6 +163,18 @@ def test_after_a_failed_sync_the_pages_count_as_clean() -> None:
     assert found == {(b"x", b"x"), (b"x", b"."), (b".", b".")}
 
 
+def test_after_a_failed_sync_of_a_folder_its_names_are_left_to_chance() -> None:
+    found: set[bool] = set()
+    for seed in range(50):
+        disk = new_disk(seed)
+        disk.create("file")
+        disk.fail_folder_sync_in = 1
+        with pytest.raises(errors.DiskFailed):
+            disk.sync_folder("")
+        found.add(disk.crash().exists("file"))
+    assert found == {True, False}
+
+
 def test_the_nth_sync_and_the_nth_write_fail() -> None:
     disk = new_disk()
     file = disk.create("file")

@@ -247,6 +247,26 @@ class DiskStore:
         """Of all sealed files."""
         return self._book.bytes()
 
+    def unwanted_files(self) -> list[int]:
+        """Sealed files of which nobody wants a row, by counting all; for checks, it takes long."""
+        wanted: set[int] = set()
+        layered = self._layered
+        for shard in layered.all():
+            state = layered.must(shard)
+            low, last = 1, state.meta.last_seq
+            while low <= last:
+                page, low = layered.blocks.page(state.id, low, last, limit=limits.PLACES_STEP)
+                for first, place in page:
+                    end = first + place.span
+                    gone = layered.marks.reclaimable(state, first, end - 1)
+                    if place.sealed and gone.range_cardinality(first, end) < place.span:
+                        wanted.add(place.home)
+            for kind, key, _ in self.cells(ShardId(shard)):
+                if kind is Kind.STAGE:
+                    staged = layered.blocks.staged(state.id, key.decode())
+                    wanted |= {place.home for _, place in staged if place.sealed}
+        return sorted({*self._book.numbers()} - wanted)
+
     # --- Resync ----------------------------------------------------------------------------------
 
     def export(self, shard: ShardId) -> DiskExport | None:

@@ -21,6 +21,7 @@ from millrace.core.codec import decode_cell, decode_entries
 from millrace.core.fold import Reader
 from millrace.core.model import GroupId, Kind, PinCell, ShardId
 from millrace.core.view import number
+from millrace.errors import Corrupt
 from millrace.log.files import Disk, File, Lock
 from millrace.log.record import (
     DATA,
@@ -131,8 +132,11 @@ class Ledger:
 
     # --- Comparing -----------------------------------------------------------------------------
 
-    def compare(self, store: Store) -> list[str]:
-        """What the store serves otherwise than it should; nothing if it is right."""
+    def compare(self, store: Store, refused: set[ShardId] | None = None) -> list[str]:
+        """What the store serves otherwise than it should; nothing if it is right.
+
+        Shards of which something is damaged are put into `refused`, if that is given.
+        """
         mine = self.store
         if store.applied(self._group) != mine.applied(self._group):
             return [
@@ -143,7 +147,12 @@ class Ledger:
             return [f"I12: shards are {store.shards()}, not {mine.shards()}"]
         found: list[str] = []
         for shard in mine.shards():
-            found += _compare_shard(shard, store, mine)
+            try:
+                found += _compare_shard(shard, store, mine)
+            except Corrupt:
+                if refused is None:
+                    raise
+                refused.add(shard)
         return found
 
 

@@ -109,6 +109,8 @@ class SimDisk:
         """Effects so far: writes, syncs and changes of names."""
         self.fail_sync_in: int | None = None
         """1: the next sync of a file fails, 2: the one after it, and so on."""
+        self.fail_folder_sync_in: int | None = None
+        """The same for syncs of folders: what of the changed names is durable is left to chance."""
         self.fail_write_in: int | None = None
         """The same for writes; a part of the failed write may have been done."""
         self._is_over = False
@@ -232,6 +234,9 @@ class SimDisk:
         self._effect("sync_folder", name)
         if name not in self._names:
             raise errors.NotFound(f"syncing {name}: it does not exist", field="path")
+        self.fail_folder_sync_in, is_failing = _count_down(self.fail_folder_sync_in)
+        if is_failing:
+            raise errors.DiskFailed(f"syncing {name} failed: simulated", field=name)
         later = []
         for change in self._pending:
             if change.folder == name:

@@ -163,6 +163,7 @@ class Machine:
         self.ledger.new_life()
         self._is_recovering = crashed
         self.disk.fail_sync_in = self.disk.fail_write_in = None
+        self.disk.fail_folder_sync_in = None
         if self.cells is not None:
             self.image = self.cells.image()
             self.cells = None
@@ -193,7 +194,10 @@ class Machine:
         match self._fail_at.pop(self.effects, None):
             case Fault.FAILED_SYNC:
                 self.history.say("the next sync fails")
-                self.disk.fail_sync_in = 1
+                if verb == "sync_folder":
+                    self.disk.fail_folder_sync_in = 1
+                else:
+                    self.disk.fail_sync_in = 1
                 self.has_failed = True
             case Fault.FAILED_WRITE:
                 self.history.say("the next write fails")

@@ -36,6 +36,7 @@ async def make_peace(run: Run, node: Node, session: Session) -> None:
         run.violations.append("L3: the log is quiet, and its end is not marked")
     await _take_stock(run, session)
     run.violations += run.machine.ledger.compare(node.store)
+    run.violations += check_files(node)
     await _empty(run, session)
     # Pins and stages whose owners never heard of them go by age.
     run.machine.clock.jump(25 * 3600 * 1000)
@@ -88,6 +89,12 @@ async def _empty(run: Run, session: Session) -> None:
     for name in QUEUES:
         place = await session.queue(name)
         await place.queue.purge()
+
+
+def check_files(node: Node) -> list[str]:
+    """I11: a sealed file goes when nobody wants any of its rows, without a purge."""
+    left = node.store.unwanted_files()
+    return [f"I11: nobody wants any row of the sealed files {left}"] if left else []
 
 
 def check_space(run: Run, node: Node) -> list[str]:

@@ -66,6 +66,8 @@ class Run:
         self.clients = make_clients(self.world)
         self.events = 0
         self._segments_max = 0
+        self._full_lives = 0
+        """Lives in a row that began on a full disk."""
         self._is_peace = False
         self.violations: list[str] = []
         self._chance = random.Random(f"{seed}/run")
@@ -133,11 +135,20 @@ class Run:
     def _blame_failure(self, error: MillraceError, *, is_calm: bool) -> None:
         """The engine could not be opened, or failed while it was being checked."""
         self.history.say(f"failed: {type(error).__name__}: {error}")
-        if isinstance(error, Full) and self.machine.is_full:
+        if isinstance(error, Full) and self.machine.is_full and self._may_be_refused():
             # Somebody has to make room.
             self.machine.empty_disk()
         elif is_calm or not self.machine.has_failed:
             self._blame(f"opening failed: {type(error).__name__}: {error}")
+
+    def _may_be_refused(self) -> bool:
+        """L8: whether a full disk may refuse an open, each of which takes a segment.
+
+        Other settings may need more room. Otherwise there is the reserve: rows that are wanted keep
+        their segments, so that it is used up by and by.
+        """
+        has_reserve = self._full_lives <= limits.LOG_SEGMENTS_RESERVE
+        return self.plan.has(Fault.SETTINGS) or not has_reserve
 
     def _blame(self, violation: str) -> None:
         self.violations.append(violation)
@@ -146,6 +157,7 @@ class Run:
 
     async def _live(self, loop: SimLoop, *, is_calm: bool) -> None:
         ports = self.machine.begin(loop, is_calm=is_calm)
+        self._full_lives = self._full_lives + 1 if self.machine.is_full else 0
         self._segments_max = max(self._segments_max, self.machine.settings.log_segments_max) + 1
         node = await Node.open(ports, self.machine.settings)
         self.history.say(f"opened: entry {node.store.applied(LOCAL)}")
