@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from millrace import errors
+from millrace import errors, limits
 from millrace.client.cursor import Cursor, Snapshot, Start
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
@@ -417,3 +417,63 @@ async def test_many_followers(m: Millrace) -> None:
         await queue.publish(b"%d" % n)
     for found in await asyncio.gather(*tasks):
         assert found == [b"%d" % n for n in range(50)]
+
+
+# --- Where there is no room -------------------------------------------------------------------------
+
+
+def test_a_cursor_waits_for_a_pin_that_others_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One publish wakes all followers at once; those beyond the bound come a little later."""
+    monkeypatch.setattr(limits, "PINS_MAX", 2)
+    embedded(_followers)(tmp_path)
+
+
+async def _followers(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    cursors = [await queue.cursor(f"c{number}") for number in range(6)]
+
+    async def follow(cursor: Cursor) -> int:
+        async for snapshot in cursor:
+            async with snapshot:
+                return len(await bodies(snapshot))
+        raise AssertionError("a cursor has no end")
+
+    following = [asyncio.create_task(follow(cursor)) for cursor in cursors]
+    await queue.explain(1)
+    await queue.publish(b"x")
+    assert await asyncio.gather(*following) == [1] * 6
+
+
+def test_a_cursor_that_may_not_wait_does_not_spin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WAITERS_MAX", 0)
+    embedded(_follower_without_place)(tmp_path)
+
+
+async def _follower_without_place(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    cursor = await queue.cursor("report")
+    with pytest.raises(errors.Full):
+        await cursor.next(wait=1)
+    asked = 0
+    ask = cursor.next
+
+    async def counted(*, wait: float = 0, seconds: float = 3600) -> Snapshot | None:
+        nonlocal asked
+        asked += 1
+        return await ask(wait=wait, seconds=seconds)
+
+    cursor.next = counted  # type: ignore[method-assign]
+    task = asyncio.create_task(anext(cursor))
+
+    async def has_asked_twice() -> bool:
+        return asked >= 2
+
+    before = asyncio.get_running_loop().time()
+    await eventually(has_asked_twice)
+    assert asyncio.get_running_loop().time() - before >= 0.09
+    await queue.publish(b"x")
+    assert await bodies(await task) == [b"x"]

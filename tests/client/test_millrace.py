@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
+from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
+from millrace.core.changes import Entry
+from millrace.log.record import Position
 from tests.client.harness import embedded, opened, run
 
 
@@ -194,3 +197,25 @@ async def test_objects_say_what_they_are(m: Millrace) -> None:
     assert repr(cursor) == "<Cursor report at 0>"
     assert repr(snapshot) == "<Snapshot after 0 up to 1>"
     assert repr(transaction) == "<Transaction of 1 parts>"
+
+
+@embedded
+async def test_only_committed_names_are_told(m: Millrace) -> None:
+    """What is being made or deleted may be taken back."""
+    await m.queue("stays")
+    engine = m._engine
+    assert isinstance(engine, EmbeddedEngine)
+    node = engine._node
+    found: list[tuple[list[str], bool]] = []
+    fold = node.store.fold
+
+    def folded(entry: Entry, position: Position | None) -> None:
+        found.append((node.queue_names("default"), node.find_queue("default", "new") is not None))
+        fold(entry, position)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.store, "fold", folded)
+        await m.queue("new")
+        await m.delete_queue("new")
+    assert found == [(["stays"], False), (["new", "stays"], True)]
+    assert await m.queues() == ["stays"]
