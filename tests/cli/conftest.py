@@ -11,6 +11,7 @@ import pytest
 from millrace import Message, Millrace, Settings
 from millrace.client.engine import EmbeddedEngine
 from millrace.node import Node, real_ports
+from tests.cli.desk import Desk
 
 SETTINGS = Settings(segment_bytes=1 << 18, log_segments_max=100, log_segments_unsealed=90)
 """Sealing happens when the test says so."""
@@ -54,3 +55,11 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(original: Path, tmp_path: Path) -> Path:
     """A copy that the test may damage."""
     return Path(shutil.copytree(original, tmp_path / "data"))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A folder of the test's own, with the queues of `millrace demo`."""
+    desk = Desk(tmp_path)
+    desk.text("demo")
+    return desk

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from millrace.cli import main
 from millrace.cli.checking.parts import run
 from millrace.cli.checking.report import Finding, Message, Part, Report
 from millrace.cli.folder import Folder
+from millrace.cli.program import program as main
 
 
 def call(*arguments: object) -> Result:

@@ -1,5 +1,22 @@
-"""The command line: one module for each verb."""
+"""The command line: one module for each verb.
 
-from millrace.cli.program import main
+It needs the extra `cli`; where that is missing, the program says so.
+"""
 
-__all__ = ["main"]
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the program `millrace`, and end the process with its exit code."""
+    try:
+        from millrace.cli.entry import run
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich"):
+            raise
+        sys.exit(
+            f"Error: the command line needs {error.name}, which is not installed\n"
+            "Hint: pip install 'millrace[cli]'"
+        )
+    run()

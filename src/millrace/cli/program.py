@@ -1,29 +1,71 @@
-"""The program `millrace`: its verbs, one module each."""
+"""The program `millrace`: its verbs, one module each, imported when they are called.
+
+A new verb is a module in `millrace.cli.commands` and a line here.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
 
 import click
 
 from millrace import __version__
-from millrace.cli.check import check
-from millrace.cli.dump import dump
-from millrace.cli.verbs import Verbs
+from millrace.cli.verbs import Home, LateVerbs
+
+_COMMANDS = "millrace.cli.commands"
+
+
+class Program(LateVerbs):
+    """All verbs, in the order in which one meets them."""
+
+    homes: ClassVar[Mapping[str, Home]] = {
+        "demo": Home(f"{_COMMANDS}.demo", "demo", "Make a folder with sample data to play with."),
+        "queue": Home(f"{_COMMANDS}.queue", "queue", "List, make, show, change or end queues."),
+        "publish": Home(f"{_COMMANDS}.publish", "publish", "Publish a message, or one per line."),
+        "lease": Home(f"{_COMMANDS}.lease", "lease", "Lease messages; print receipts and bodies."),
+        "settle": Home(f"{_COMMANDS}.receipts", "settle", "The work is done: end messages."),
+        "release": Home(f"{_COMMANDS}.receipts", "release", "Give leased messages back."),
+        "extend": Home(f"{_COMMANDS}.receipts", "extend", "Hold leased messages for longer."),
+        "work": Home(f"{_COMMANDS}.work", "work", "Run a command for each message."),
+        "peek": Home(f"{_COMMANDS}.peek", "peek", "Look at messages without leasing them."),
+        "get": Home(f"{_COMMANDS}.get", "get", "Show one message, whole."),
+        "explain": Home(f"{_COMMANDS}.explain", "explain", "Say where a message stands, and why."),
+        "follow": Home(f"{_COMMANDS}.follow", "follow", "Read a queue's changes as they come."),
+        "cursor": Home(f"{_COMMANDS}.cursor", "cursor", "List, reset or delete cursors."),
+        "sql": Home(f"{_COMMANDS}.sql", "sql", "Ask questions in SQL; queues are tables."),
+        "bench": Home(f"{_COMMANDS}.bench", "bench", "Measure roughly how fast it is here."),
+        "dump": Home("millrace.cli.dump", "dump", "Show what a folder holds, as it lies on disk."),
+        "check": Home("millrace.cli.check", "check", "Verify a folder, without changing it."),
+    }
 
 
 @click.group(
-    cls=Verbs,
+    cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
 Examples:
-  millrace dump data            what a folder holds
-  millrace check data           is it whole?
-  millrace dump --help          what else can be shown
+  millrace demo                 sample data to play with
+  millrace queue list           which queues are there
+  millrace peek orders          what lies in one of them
+  millrace publish --help       every verb explains itself
+
+\b
+Exit codes: 0 done, 1 refused, 2 usage, 3 in use or full (try again), 4 damaged.
 """,
 )
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The folder with the queues; each verb takes it, too. [MILLRACE_DATA, or ./millrace-data]",
+)
 @click.version_option(__version__, prog_name="millrace", message="%(prog)s %(version)s")
-def main() -> None:
-    """Millrace, a durable message queue: look at its folders, and verify them."""
+@click.pass_context
+def program(ctx: click.Context, data: Path | None) -> None:
+    """Millrace, a durable message queue: its queues from the command line.
 
-
-main.add_command(dump)
-main.add_command(check)
+    A folder belongs to one process at a time; each verb takes it, does its work, and lets it go.
+    """
+    ctx.obj = data

@@ -14,11 +14,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import click
-import numpy as np
-from pyroaring import BitMap64
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
 
 SHOWN_BYTES = 60
 """Bytes of a body, key or header that are shown; as text, at most so many characters."""
@@ -144,6 +145,9 @@ def ranges(seqs: BitMap64) -> list[tuple[int, int]]:
     """The set as ranges, both ends included."""
     if not seqs:
         return []
+    # Verbs that show no sets need not wait for it.
+    import numpy as np
+
     numbers = np.frombuffer(seqs.to_array(), np.uint64)
     ends = np.flatnonzero(np.diff(numbers) != 1)
     firsts = [int(numbers[0]), *numbers[ends + 1].tolist()]

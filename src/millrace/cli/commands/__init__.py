@@ -1,0 +1,1 @@
+"""The verbs that work on queues through the public API, one module each."""

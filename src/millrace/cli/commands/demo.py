@@ -1,0 +1,82 @@
+"""`millrace demo`: sample data to play with."""
+
+from __future__ import annotations
+
+import json
+
+from millrace.cli.ending import Ended
+from millrace.cli.shell import Shell
+from millrace.cli.verb import DATA_DEFAULT, verb
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+"""Small segments, so that a folder to play with takes little room."""
+
+ORDERS = [
+    ("order-1", "Ada", "nails", 2, 9.80),
+    ("order-2", "Grace", "hammer", 1, 24.50),
+    ("order-3", "Edsger", "paint", 3, 41.70),
+    ("order-4", "Barbara", "rope", 10, 18.00),
+    ("order-5", "Ada", "saw", 1, 31.20),
+]
+
+MAIL = ["welcome, Ada", "your hammer is on its way", "welcome, Edsger", "a question about paint"]
+
+
+@verb(
+    "demo",
+    examples="""
+        millrace demo
+        millrace demo --data playground
+    """,
+)
+async def demo(shell: Shell) -> None:
+    """Make a folder with sample data: the keyed queue `orders` and the work queue `mail`."""
+    from millrace import Message, Settings
+
+    if shell.holds_queues():
+        raise Ended(
+            f"{shell.path} holds queues already; a demo begins with a new folder",
+            "--data PATH names one; `millrace queue list` shows what is there",
+            code="exists",
+        )
+    async with shell.open(make=True, settings=Settings(segment_bytes=SEGMENT_BYTES)) as m:
+        orders = await m.queue("orders", keyed=True)
+        await orders.publish_many(
+            [
+                Message(_order(name, item, count, total), key=key, headers={"source": "shop"})
+                for key, name, item, count, total in ORDERS
+            ]
+        )
+        # A revision replaces what it revises, and a delete leaves word of itself.
+        await orders.publish(_order("Grace", "hammer", 2, 49.00), key="order-2")
+        await orders.publish(None, key="order-4")
+        mail = await m.queue("mail")
+        await mail.publish_many([text.encode() for text in MAIL])
+    _tell(shell)
+
+
+def _order(customer: str, item: str, count: int, total: float) -> bytes:
+    fields = {"customer": customer, "item": item, "count": count, "total": total}
+    return json.dumps(fields).encode()
+
+
+def _tell(shell: Shell) -> None:
+    where = "" if shell.path == DATA_DEFAULT else f" --data {shell.path}"
+    lines = [
+        (f"millrace queue list{where}", "which queues are there"),
+        (f"millrace peek orders{where}", "the newest revision of each order"),
+        (f"millrace explain orders 2{where}", "what became of the first order-2"),
+        (
+            f"millrace follow orders --once --name report{where}",
+            "everything, then only what is new",
+        ),
+        (f"millrace publish mail 'hello'{where}", "one more letter"),
+        (f"millrace work mail --once{where} -- cat", "a command for each letter"),
+        (f"""millrace sql{where} "select key_text, text ->> 'item' from orders" """, "in SQL"),
+    ]
+    width = max(len(line) for line, _ in lines)
+    text = "\n".join(f"  {line.ljust(width)}  # {why}" for line, why in lines)
+    fields = {"path": str(shell.path), "queues": ["orders", "mail"]}
+    shell.out.line(
+        "demo", fields, f"made {shell.path} with the queues orders and mail. Try:\n{text}"
+    )

@@ -1,0 +1,60 @@
+"""`millrace explain`: where a message stands, and why it is not to be had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+import click
+
+from millrace.cli.shell import Shell, find_queue, shown_name
+from millrace.cli.show import Value
+from millrace.cli.text import moment
+from millrace.cli.verb import verb
+
+if TYPE_CHECKING:
+    from millrace.core.commands import Explanation
+
+
+@verb("explain", examples="millrace explain orders 2")
+@click.argument("queue")
+@click.argument("seq", type=int)
+async def explain(shell: Shell, queue: str, *, seq: int) -> None:
+    """Say where the message SEQ of QUEUE stands: ready, leased until when, settled, replaced."""
+    async with shell.open() as m:
+        found = await find_queue(m, queue)
+        answer = await found.explain(seq)
+    fields: dict[str, Value] = {
+        "queue": shown_name(found),
+        "seq": answer.seq,
+        "state": answer.state,
+        "lease": answer.lease,
+        "until_ms": answer.until_ms,
+        "deliveries": answer.deliveries,
+        "failures": answer.failures,
+        "superseded_by": answer.superseded_by,
+    }
+    shell.out.line("explanation", fields, f"message {answer.seq} {_sentence(answer)}")
+
+
+def _sentence(answer: Explanation) -> str:
+    counts = f"handed out {answer.deliveries} times, {answer.failures} failures"
+    until = "" if answer.until_ms is None else f" until {moment(answer.until_ms)}"
+    match answer.state:
+        case "ready":
+            return "is ready: no worker has had it yet"
+        case "leased":
+            return f"is leased{until} by lease call {answer.lease}; {counts}"
+        case "returned":
+            return f"came back and is ready again; {counts}"
+        case "settled":
+            return "is settled: a worker has done it"
+        case "delete":
+            return "is a delete: it says that its key is gone, and is not handed out"
+        case "dead" if answer.superseded_by is not None:
+            return f"was replaced by message {answer.superseded_by}, of the same key"
+        case "dead":
+            return "is no longer there: settled, replaced, or purged"
+        case "unknown":
+            return "is unknown: it was never published"
+        case _:
+            assert_never(answer.state)

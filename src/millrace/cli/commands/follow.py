@@ -1,0 +1,106 @@
+"""`millrace follow`: a queue's changes as lines, one consistent snapshot after another."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from millrace.cli.kinds import PLACE
+from millrace.cli.shell import Shell, find_queue
+from millrace.cli.stopping import Stop
+from millrace.cli.text import body_text, headers_text, key_text, message_fields, moment
+from millrace.cli.verb import verb
+
+if TYPE_CHECKING:
+    from millrace import Cursor, Queue, Row, Snapshot
+
+WAIT_SECONDS = 60
+"""How long the engine is asked to wait at once."""
+
+
+@verb(
+    "follow",
+    examples="""
+        millrace follow orders --once
+        millrace follow orders --once --from 3 --json
+        millrace follow orders --once --name report
+    """,
+)
+@click.argument("queue")
+@click.option(
+    "--from",
+    "start",
+    type=PLACE,
+    default="beginning",
+    show_default=True,
+    help="beginning, end, the first seq, or a time (UTC); where a new cursor begins.",
+)
+@click.option("--name", help="A durable cursor: the next call goes on where this one ended.")
+@click.option("--retain", is_flag=True, help="A new cursor is also shown what workers settle.")
+@click.option("--once", is_flag=True, help="End when everything was read.")
+async def follow(
+    shell: Shell,
+    queue: str,
+    *,
+    start: str | int | datetime,
+    name: str | None,
+    retain: bool,
+    once: bool,
+) -> None:
+    """Print the messages of QUEUE in order, then wait for more until interrupted.
+
+    A durable cursor is moved only after the lines of a snapshot were written. As long as this
+    runs, the folder is in use, so that nobody else can publish to it: mostly one wants --once.
+    """
+    if retain and name is None:
+        raise click.UsageError("--retain needs a --name: only a durable cursor can be kept for")
+    async with shell.open() as m, Stop() as stop:
+        found = await find_queue(m, queue)
+        async with _cursor(found, name, start, retain=retain) as cursor:
+            while not stop.is_set:
+                snapshot = await stop.unless(cursor.next(wait=0 if once else WAIT_SECONDS))
+                if snapshot is not None:
+                    await snapshot.commit(await _write(shell, snapshot, stop))
+                elif once:
+                    break
+
+
+@asynccontextmanager
+async def _cursor(
+    queue: Queue, name: str | None, start: str | int | datetime, *, retain: bool
+) -> AsyncIterator[Cursor]:
+    """The durable cursor, or one that is gone at the end."""
+    if name is not None:
+        yield await queue.cursor(name, start=start, retain=retain)
+        return
+    passing = await queue.cursor(f"follow-{secrets.token_hex(8)}", start=start)
+    try:
+        yield passing
+    finally:
+        await passing.delete()
+
+
+async def _write(shell: Shell, snapshot: Snapshot, stop: Stop) -> int | None:
+    """Write the rows; returns where it was stopped, None at the end."""
+    written = snapshot.after
+    async for row in snapshot.rows():
+        if stop.is_set:
+            sys.stdout.flush()
+            return written
+        shell.out.line("message", message_fields(row), _line(row))
+        written = row.seq
+    sys.stdout.flush()
+    return None
+
+
+def _line(row: Row) -> str:
+    parts = [f"{row.seq:>6}", moment(row.time_ms), key_text(row.key)]
+    if row.headers:
+        parts.append(headers_text(row.headers))
+    return "  ".join([*parts, body_text(row.body)])

@@ -1,0 +1,226 @@
+"""`millrace queue`: list, make, show, configure, purge and delete queues."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from millrace.cli.ending import USAGE, Ended
+from millrace.cli.kinds import DURATION
+from millrace.cli.printing import Column
+from millrace.cli.shell import DEFAULT_SPACE, Shell, find_queue, shown_name, split_name
+from millrace.cli.show import Fields, Value
+from millrace.cli.verb import epilog, verb
+from millrace.cli.verbs import Verbs
+
+_RETENTION = click.Choice(["work", "log"])
+
+
+@click.group(
+    cls=Verbs,
+    epilog=epilog("""
+        millrace queue list
+        millrace queue make invoices --keyed
+        millrace queue show orders
+    """),
+)
+def queue() -> None:
+    """List, make, show, change or end queues.
+
+    A queue is named NAME, or SPACE/NAME outside the default space.
+    """
+
+
+@verb(
+    "list",
+    examples="""
+        millrace queue list
+        millrace queue list --json
+    """,
+)
+@click.option("--space", default=DEFAULT_SPACE, metavar="NAME", help="The queues of this space.")
+async def list_queues(shell: Shell, space: str) -> None:
+    """List the queues, with what they hold."""
+    rows: list[tuple[Fields, list[str]]] = []
+    async with shell.open() as m:
+        for name in await m.queues(space=space):
+            found = await m.find(name, space=space)
+            spec, stats = await found.spec(), await found.stats()
+            fields: dict[str, Value] = {
+                "queue": shown_name(found),
+                "keyed": spec.keyed,
+                "retention": spec.retention,
+                **stats,
+            }
+            texts = [
+                shown_name(found),
+                "yes" if spec.keyed else "no",
+                spec.retention,
+                f"{stats['live']:,}",
+                f"{stats['settled']:,}",
+                f"{stats['published']:,}",
+            ]
+            rows.append((fields, texts))
+    columns = [
+        Column("QUEUE"),
+        Column("KEYED"),
+        Column("RETENTION"),
+        Column("LIVE", is_number=True),
+        Column("SETTLED", is_number=True),
+        Column("PUBLISHED", is_number=True),
+    ]
+    shell.out.table("queue", columns, rows, empty="no queues; `millrace queue make NAME` makes one")
+
+
+@verb(
+    "make",
+    examples="""
+        millrace queue make invoices
+        millrace queue make prices --keyed --retention log --keep-deletes 7d
+        millrace queue make shop/baskets
+    """,
+)
+@click.argument("name")
+@click.option("--keyed", is_flag=True, help="A message replaces the older one of its key.")
+@click.option(
+    "--retention",
+    type=_RETENTION,
+    help="What settling does: work ends the message, log keeps it. [work]",
+)
+@click.option(
+    "--keep-deletes",
+    type=DURATION,
+    metavar="TIME",
+    help="How long a deleted key stays readable as a delete. [1d]",
+)
+async def make(
+    shell: Shell, name: str, *, keyed: bool, retention: str | None, keep_deletes: float | None
+) -> None:
+    """Make the queue NAME, and the folder if it is missing.
+
+    It is no error if the queue is there with these settings.
+    """
+    space, rest = split_name(name)
+    async with shell.open(make=True) as m:
+        is_new = rest not in await m.queues(space=space)
+        made = await m.queue(
+            rest, space=space, keyed=keyed or None, retention=retention, keep_deletes=keep_deletes
+        )
+        fields = {"queue": shown_name(made), "made": is_new}
+    what = "made" if is_new else "there already:"
+    shell.out.line("queue", fields, f"{what} {name} in {shell.path}")
+
+
+@verb(
+    "show",
+    examples="""
+        millrace queue show orders
+        millrace queue show orders --json
+    """,
+)
+@click.argument("name")
+async def show(shell: Shell, name: str) -> None:
+    """Show the settings of the queue NAME, its counters, cursors and stages."""
+    async with shell.open() as m:
+        found = await find_queue(m, name)
+        spec, stats = await found.spec(), await found.stats()
+        cursors, stages = await found.cursors(), await found.stages()
+    fields: dict[str, Value] = {
+        "queue": shown_name(found),
+        "keyed": spec.keyed,
+        "retention": spec.retention,
+        "keep_deletes_ms": spec.keep_deletes_ms,
+        **stats,
+        "cursors": cursors,
+        "stages": stages,
+    }
+    ended = {way: f"{count:,}" for way, count in stats.items() if count}
+    texts = {
+        "queue": shown_name(found),
+        "keyed": "yes" if spec.keyed else "no",
+        "retention": spec.retention,
+        "keep deletes": f"{spec.keep_deletes_ms / 1000:g} s",
+        "published": "0",
+        "live": "0",
+        **{way.replace("_", " "): count for way, count in ended.items()},
+        "cursors": ", ".join(f"{each} at {seq}" for each, seq in cursors.items()) or "none",
+        "stages": ", ".join(f"{each} ({rows} rows)" for each, rows in stages.items()) or "none",
+    }
+    shell.out.listing("queue", fields, texts)
+
+
+@verb(
+    "configure",
+    examples="""
+        millrace queue configure orders --keep-deletes 2h
+        millrace queue configure mail --retention log
+    """,
+)
+@click.argument("name")
+@click.option("--retention", type=_RETENTION, help="What settling does from now on.")
+@click.option("--keep-deletes", type=DURATION, metavar="TIME", help="How long deletes stay.")
+async def configure(
+    shell: Shell, name: str, *, retention: str | None, keep_deletes: float | None
+) -> None:
+    """Change settings of the queue NAME; those that are not named stay as they are."""
+    if retention is None and keep_deletes is None:
+        raise click.UsageError("nothing to change; give --retention or --keep-deletes")
+    async with shell.open() as m:
+        found = await find_queue(m, name)
+        spec = await found.configure(retention=retention, keep_deletes=keep_deletes)
+    fields: dict[str, Value] = {
+        "queue": shown_name(found),
+        "keyed": spec.keyed,
+        "retention": spec.retention,
+        "keep_deletes_ms": spec.keep_deletes_ms,
+    }
+    text = f"{name}: retention {spec.retention}, keep deletes {spec.keep_deletes_ms / 1000:g} s"
+    shell.out.line("queue", fields, text)
+
+
+@verb("purge", examples="millrace queue purge mail --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+async def purge(shell: Shell, name: str, *, yes: bool) -> None:
+    """End every message that is in the queue NAME now, leased ones too."""
+    async with shell.open() as m:
+        found = await find_queue(m, name)
+        live = (await found.stats())["live"]
+        _confirm(f"End the {live:,} messages of {name}?", yes=yes)
+        last = await found.purge()
+    fields = {"queue": shown_name(found), "ended": live, "up_to_seq": last}
+    shell.out.line("purged", fields, f"ended {live:,} messages, up to seq {last}")
+
+
+@verb("delete", examples="millrace queue delete mail --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+async def delete(shell: Shell, name: str, *, yes: bool) -> None:
+    """Delete the queue NAME with all that it holds, its cursors too."""
+    async with shell.open() as m:
+        found = await find_queue(m, name)
+        live = (await found.stats())["live"]
+        _confirm(f"Delete {name} with its {live:,} messages?", yes=yes)
+        await m.delete_queue(found.name, space=found.space)
+    fields = {"queue": shown_name(found), "ended": live}
+    shell.out.line("deleted", fields, f"deleted {name} and its {live:,} messages")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    """Ask, if there is someone to ask."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Ended(
+            "this cannot be undone, and nobody is there to be asked",
+            "give --yes if it is meant",
+            exit_code=USAGE,
+            code="unconfirmed",
+        )
+    if not click.confirm(question, err=True):
+        raise Ended("nothing was changed", "answer y if it is meant", code="unconfirmed")
+
+
+for _verb in (list_queues, make, show, configure, purge, delete):
+    queue.add_command(_verb)

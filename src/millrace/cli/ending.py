@@ -1,0 +1,118 @@
+"""How a verb ends that could not do what was asked: one line, a hint, an exit code.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | refused: the request is wrong, and will be tomorrow |
+| 2 | usage: an option or an argument is wrong; nothing was tried |
+| 3 | not now: the folder is in use, or there is no room; try again |
+| 4 | the folder is damaged, or the disk has failed |
+"""
+
+from __future__ import annotations
+
+import json
+from typing import IO
+
+import click
+
+from millrace.errors import (
+    Copied,
+    Corrupt,
+    CursorExpired,
+    DiskFailed,
+    Exists,
+    Fatal,
+    Forged,
+    Full,
+    Gone,
+    InUse,
+    MillraceError,
+    OutOfOrder,
+    Retry,
+    Stale,
+    Superseded,
+)
+
+REFUSED = 1
+USAGE = 2
+RETRY = 3
+FATAL = 4
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""The last two are what a shell makes of a program that SIGINT or SIGPIPE has ended."""
+
+
+class Ended(click.ClickException):
+    """Ends a verb with a message, a hint and an exit code."""
+
+    def __init__(
+        self, message: str, hint: str, *, exit_code: int = REFUSED, code: str = "refused"
+    ) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self._exit_code = exit_code
+        self.code = code
+        self.is_json = False
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return self._exit_code
+
+    def show(self, file: IO[str] | None = None) -> None:
+        if self.is_json:
+            fields = {
+                "type": "error",
+                "code": self.code,
+                "message": self.message,
+                "hint": self.hint,
+            }
+            click.echo(json.dumps(fields), err=True)
+        else:
+            click.echo(f"Error: {self.message}\nHint: {self.hint}", err=True)
+
+
+def ended(error: MillraceError, verb: str) -> Ended:
+    """What an error of the engine means to someone at a terminal."""
+    code = REFUSED
+    if isinstance(error, Retry):
+        code = RETRY
+    elif isinstance(error, Fatal):
+        code = FATAL
+    message = " ".join(error.message.split())
+    return Ended(message, _hint(error, verb), exit_code=code, code=error.code)
+
+
+def _hint(error: MillraceError, verb: str) -> str:
+    match error:
+        case InUse():
+            return (
+                "end that process, or wait for it with --patience 30s; `millrace dump` shows a "
+                "folder in use"
+            )
+        case Full():
+            return "settle or purge something, or make room on the disk, and try again"
+        case Retry():
+            return "try again"
+        case Corrupt():
+            return "nothing was changed; `millrace check PATH` says what is damaged"
+        case Copied():
+            return "open it once with millrace.open(path, fork=True), if it is to live on its own"
+        case DiskFailed() | Fatal():
+            return "see to the disk, then run this again: what was not answered may have been done"
+        case Exists():
+            return "leave the settings out, or change them with `millrace queue configure`"
+        case Superseded():
+            return "drop it: the newer revision is in the queue"
+        case Stale():
+            return "drop it, or lease it again; `millrace explain QUEUE SEQ` says who has it"
+        case Gone():
+            return "`millrace explain QUEUE SEQ` says whether an earlier settle has counted"
+        case Forged():
+            return "give the receipt as `millrace lease` has printed it, with the queue it is of"
+        case OutOfOrder():
+            return f"go on with --number {error.expected}"
+        case CursorExpired():
+            return "`millrace cursor reset QUEUE NAME` begins anew"
+        case _:
+            return f"`millrace {verb} --help` says what may be given"

@@ -1,0 +1,81 @@
+"""Kinds of options and arguments: durations, places in a queue, headers."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime
+
+import click
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """Seconds, or a number with a unit: 500ms, 30s, 5m, 1h, 2d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        match = _DURATION.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is no duration; give 500ms, 30s, 5m, 1h or 2d", param, ctx)
+        return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+class Place(click.ParamType):  # type: ignore[type-arg]
+    """Where a cursor begins: beginning, end, a seq, or a time."""
+
+    name = "place"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | int | datetime:
+        if isinstance(value, int | datetime):
+            return value
+        text = str(value)
+        if text in ("beginning", "end"):
+            return text
+        if text.isdecimal():
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(
+                f"{text!r} is no place; give beginning, end, a seq, or a time such as "
+                "2026-11-15T09:30:00Z",
+                param,
+                ctx,
+            )
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+class Header(click.ParamType):  # type: ignore[type-arg]
+    """A header as NAME=VALUE."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, bytes]:
+        if isinstance(value, tuple):
+            return value
+        name, sign, content = str(value).partition("=")
+        if not sign or not name:
+            self.fail(f"{value!r} is no header; give it as NAME=VALUE", param, ctx)
+        return name, exact(content)
+
+
+def exact(text: str) -> bytes:
+    """The bytes of an argument as the shell gave them, UTF-8 or not."""
+    return os.fsencode(text)
+
+
+DURATION = Duration()
+PLACE = Place()
+HEADER = Header()

@@ -1,0 +1,107 @@
+"""What every verb is given: the folder that is meant, and where answers go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millrace.cli.ending import Ended
+from millrace.cli.printing import Printer
+from millrace.errors import InUse, NotFound
+
+if TYPE_CHECKING:
+    from millrace import Millrace, Queue, Settings
+
+DEFAULT_SPACE = "default"
+"""The space of queues that are named without one."""
+
+KNOCK_SECONDS = 0.1
+"""How often a folder in use is tried again."""
+
+
+class Shell:
+    """The folder and the output of one call of the program."""
+
+    def __init__(self, path: Path, *, is_json: bool, patience: float) -> None:
+        self.path = path
+        self.out = Printer(is_json=is_json)
+        self._patience = patience
+
+    @asynccontextmanager
+    async def open(
+        self, *, make: bool = False, settings: Settings | None = None
+    ) -> AsyncIterator[Millrace]:
+        """The queues of the folder, which is let go at the end; with `make`, it may be a new one.
+
+        Raises:
+            Ended: there is no such folder, or one with other things in it.
+        """
+        self._judge_folder(make=make)
+        millrace = await self._take(settings)
+        try:
+            yield millrace
+        finally:
+            await millrace.close()
+
+    def _judge_folder(self, *, make: bool) -> None:
+        if self.holds_queues():
+            return
+        name_another = "--data PATH or MILLRACE_DATA names another one"
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise Ended(f"{self.path} is no folder of queues", name_another, code="not_found")
+        if not make:
+            hint = f"`millrace queue make NAME` or `millrace demo` makes it; {name_another}"
+            raise Ended(f"there is no folder {self.path}", hint, code="not_found")
+
+    def holds_queues(self) -> bool:
+        """Whether the folder was made by an engine."""
+        return any((self.path / name).exists() for name in ("identity", "index", "log"))
+
+    async def _take(self, settings: Settings | None) -> Millrace:
+        import millrace
+
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience
+        while True:
+            try:
+                return await millrace.open(self.path, settings=settings)
+            except InUse:
+                if loop.time() >= until:
+                    raise
+            await asyncio.sleep(KNOCK_SECONDS)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Space and name of a queue that is given as `name` or as `space/name`."""
+    space, slash, rest = name.partition("/")
+    return (space, rest) if slash else (DEFAULT_SPACE, name)
+
+
+def shown_name(queue: Queue) -> str:
+    """The queue as it is named on the command line."""
+    return queue.name if queue.space == DEFAULT_SPACE else f"{queue.space}/{queue.name}"
+
+
+async def find_queue(millrace: Millrace, name: str) -> Queue:
+    """The queue of this name.
+
+    Raises:
+        Ended: there is none; the hint names the nearest.
+    """
+    space, rest = split_name(name)
+    try:
+        return await millrace.find(rest, space=space)
+    except NotFound:
+        known = await millrace.queues(space=space)
+    make = f"`millrace queue make {name}` makes it"
+    raise Ended(f"there is no queue {name!r}", suggest(rest, known, make), code="not_found")
+
+
+def suggest(wanted: str, known: Iterable[str], otherwise: str) -> str:
+    """The nearest of the known names, or what to do if none is near."""
+    near = get_close_matches(wanted, list(known), n=1)
+    return f"did you mean {near[0]!r}? if not, {otherwise}" if near else otherwise

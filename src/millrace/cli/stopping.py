@@ -1,0 +1,58 @@
+"""An orderly stop: the first SIGINT or SIGTERM asks for it, the second one insists."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """Whether the user wants an end; signals are its own within the context."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.insisted = asyncio.Event()
+
+    @property
+    def is_set(self) -> bool:
+        return self.asked.is_set()
+
+    async def unless(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """The result of the call; None where an end was asked for first, and it is cancelled."""
+        task = asyncio.ensure_future(call)
+        stop = asyncio.ensure_future(self.asked.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            task.cancel()
+            # It may have ended with a result in the same moment, which must not be lost.
+            await asyncio.wait({task})
+            return None if task.cancelled() else task.result()
+        finally:
+            task.cancel()
+            stop.cancel()
+
+    def _ask(self) -> None:
+        (self.insisted if self.is_set else self.asked).set()
+
+    async def __aenter__(self) -> Stop:
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._ask)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number in SIGNALS:
+            asyncio.get_running_loop().remove_signal_handler(number)

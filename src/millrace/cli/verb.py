@@ -1,0 +1,121 @@
+"""What all verbs share: options, examples in the help, and how they run and end.
+
+A verb is a coroutine function that is given a `Shell`, and whatever its own options say. It may
+return an exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import click
+
+from millrace.cli.ending import BROKEN_PIPE, INTERRUPTED, Ended, ended
+from millrace.cli.kinds import DURATION
+from millrace.cli.shell import Shell
+from millrace.errors import MillraceError
+
+DATA_VARIABLE = "MILLRACE_DATA"
+DATA_DEFAULT = Path("millrace-data")
+
+Body = Callable[..., Coroutine[Any, Any, int | None]]
+
+
+def verb(name: str, *, examples: str) -> Callable[[Body], click.Command]:
+    """Make a coroutine function a verb; `examples` are command lines, one on each line."""
+
+    def make(body: Body) -> click.Command:
+        def callback(
+            *, data: Path | None, is_json: bool, patience: float, **arguments: object
+        ) -> None:
+            ctx = click.get_current_context()
+            shell = Shell(_folder(ctx, data), is_json=is_json, patience=patience)
+            ctx.exit(_run(body(shell, **arguments), ctx.command_path, is_json=is_json))
+
+        # Click keeps them in reverse, and options of the verb's own come first in its help.
+        own = reversed(getattr(body, "__click_params__", []))
+        return click.Command(
+            name,
+            callback=callback,
+            params=[*own, *_shared_options()],
+            help=inspect.getdoc(body),
+            epilog=epilog(examples),
+        )
+
+    return make
+
+
+def epilog(examples: str) -> str:
+    """The end of a help text."""
+    lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
+    return f"\b\nExamples:\n{lines}"
+
+
+def _shared_options() -> list[click.Option]:
+    return [
+        click.Option(
+            ["--data"],
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            envvar=DATA_VARIABLE,
+            help=f"The folder with the queues. [{DATA_VARIABLE}, or ./{DATA_DEFAULT}]",
+        ),
+        click.Option(
+            ["--json", "is_json"], is_flag=True, help="One JSON object per line, for programs."
+        ),
+        click.Option(
+            ["--patience"],
+            type=DURATION,
+            default=0,
+            metavar="TIME",
+            help="Wait so long for a folder that is in use.",
+        ),
+    ]
+
+
+def _folder(ctx: click.Context, data: Path | None) -> Path:
+    """What is nearest counts: the verb's option, the program's, the environment, the default."""
+    source = ctx.get_parameter_source("data")
+    if data is not None and source is click.core.ParameterSource.COMMANDLINE:
+        return data
+    given = ctx.find_root().obj
+    return given if isinstance(given, Path) else data or DATA_DEFAULT
+
+
+def _run(work: Coroutine[Any, Any, int | None], path: str, *, is_json: bool) -> int:
+    try:
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                return runner.run(work) or 0
+        finally:
+            sys.stdout.flush()
+    except MillraceError as error:
+        verb_name = path.partition(" ")[2]
+        failure = ended(error, verb_name)
+        failure.is_json = is_json
+        raise failure from error
+    except Ended as failure:
+        failure.is_json = is_json
+        raise
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read has had enough. The interpreter must not find out once more at its end.
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed, which costs less per call."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

@@ -1,0 +1,127 @@
+"""`millrace publish`."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.desk import SECONDS, Desk, command
+
+
+def test_a_body_from_the_command_line(desk: Desk) -> None:
+    assert desk.text("publish", "mail", "hello") == "5\n"
+    assert desk.bodies("mail")[-1] == "hello"
+
+
+def test_a_body_from_a_pipe_is_taken_as_it_is(desk: Desk) -> None:
+    body = b"two\nlines\xff\x00\n"
+    seq = desk.one("publish", "mail", given=body)["seq"]
+    assert desk.run("get", "mail", seq, "--body").stdout == body
+    line = desk.one("get", "mail", seq)
+    assert "body" not in line
+    assert base64.b64decode(str(line["body_base64"])) == body
+
+
+def test_a_body_from_a_file(desk: Desk) -> None:
+    (desk.home / "letter").write_bytes(b"dear\n")
+    desk.text("publish", "mail", "--file", desk.home / "letter")
+    assert desk.bodies("mail")[-1] == "dear\n"
+
+
+def test_arguments_that_are_not_utf8_keep_their_bytes(desk: Desk) -> None:
+    words: list[str | bytes] = [*command("publish", "mail"), b"\xffbody", "--key", b"\xfekey"]
+    done = subprocess.run(
+        words, env=desk.environment(), capture_output=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    line = desk.one("get", "mail", 5)
+    assert base64.b64decode(str(line["body_base64"])) == b"\xffbody"
+    assert base64.b64decode(str(line["key_base64"])) == b"\xfekey"
+    # Tables show such bytes by their numbers, and command no terminal.
+    assert r"\xfekey" in desk.text("peek", "mail")
+
+
+def test_key_and_headers(desk: Desk) -> None:
+    desk.text("publish", "orders", "x", "--key", "k", "--header", "a=1", "--header", "b=x=y")
+    line = desk.lines("peek", "orders")[-1]
+    assert line["key"] == "k"
+    assert line["headers"] == [{"name": "a", "value": "1"}, {"name": "b", "value": "x=y"}]
+    assert desk.call("publish", "orders", "x", "--header", "novalue").exit_code == 2
+
+
+def test_deletes_a_key(desk: Desk) -> None:
+    desk.text("publish", "orders", "--delete", "--key", "order-1")
+    line = desk.lines("peek", "orders")[-1]
+    assert (line["key"], line["body"]) == ("order-1", None)
+    assert desk.call("publish", "orders", "--delete").exit_code == 2
+
+
+def test_lines_are_messages(desk: Desk) -> None:
+    answer = desk.one("publish", "mail", "--lines", given=b"one\n\ntwo\r\nthree")
+    assert (answer["count"], answer["first_seq"], answer["last_seq"]) == (4, 5, 8)
+    assert desk.bodies("mail")[4:] == ["one", "", "two\r", "three"]
+
+
+def test_lines_with_keys(desk: Desk) -> None:
+    desk.text("publish", "orders", "--lines", "--key-separator", ":", given="a:1\nb:2:3\n")
+    last = desk.lines("peek", "orders")[-2:]
+    assert [(line["key"], line["body"]) for line in last] == [("a", "1"), ("b", "2:3")]
+    result = desk.call("publish", "orders", "--lines", "--key-separator", ":", given="c\n")
+    assert result.exit_code == 1
+    assert "line 1 has no key" in result.stderr
+
+
+def test_lines_of_a_producer_are_not_doubled(desk: Desk) -> None:
+    given = "".join(f"{number}\n" for number in range(2_500))
+    arguments = ["publish", "mail", "--lines", "--producer", "till", "--number", 1]
+    first = desk.one(*arguments, given=given)
+    again = desk.one(*arguments, given=given)
+    assert first == again
+    assert (first["count"], first["next_number"]) == (2_500, 4)
+    assert len(desk.bodies("mail")) == 2_504
+
+
+def test_a_repeat_is_answered_as_before(desk: Desk) -> None:
+    arguments = ["publish", "mail", "x", "--producer", "till"]
+    assert desk.text(*arguments, "--number", 1) == "5\n"
+    assert desk.text(*arguments, "--number", 1) == "5\n"
+    assert desk.text(*arguments) == "6\n"
+    result = desk.call(*arguments, "--number", 9)
+    assert result.exit_code == 1
+    assert "--number 3" in result.stderr
+
+
+def test_lines_that_came_do_not_wait_for_the_end(desk: Desk) -> None:
+    with desk.start("publish", "mail", "--lines") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"early\nhalf")
+        process.stdin.flush()
+        # The folder tells: what was published is shown, in use or not.
+        while b"early" not in desk.run("dump", desk.data, "rows", "mail").stdout:
+            assert process.poll() is None
+        process.kill()
+    assert desk.bodies("mail")[4:] == ["early"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["x", "--delete", "--key", "k"],
+        ["x", "--lines"],
+        ["x", "--number", "1"],
+        ["x", "--key-separator", ":"],
+    ],
+)
+def test_options_that_do_not_go_together(desk: Desk, arguments: list[str]) -> None:
+    assert desk.call("publish", "mail", *arguments).exit_code == 2
+
+
+def test_makes_no_queue_and_no_folder(desk: Desk, tmp_path: Path) -> None:
+    result = desk.call("publish", "maill", "x")
+    assert result.exit_code == 1
+    assert "did you mean 'mail'?" in result.stderr
+    assert desk.call("--data", tmp_path / "nowhere", "publish", "mail", "x").exit_code == 1
+    assert not (tmp_path / "nowhere").exists()

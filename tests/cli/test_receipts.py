@@ -1,0 +1,69 @@
+"""`millrace lease`, `settle`, `release` and `extend`."""
+
+from __future__ import annotations
+
+from tests.cli.desk import Desk
+
+
+def test_a_lease_is_settled_by_its_receipt(desk: Desk) -> None:
+    lease = desk.one("lease", "mail", "--for", "5m")
+    assert (lease["seq"], lease["body"], lease["deliveries"]) == (1, "welcome, Ada", 1)
+    assert desk.one("settle", "mail", lease["receipt"])["count"] == 1
+    assert desk.one("explain", "mail", 1)["state"] in ("settled", "dead")
+    assert len(desk.bodies("mail")) == 3
+
+
+def test_receipts_go_through_a_pipe(desk: Desk) -> None:
+    receipts = desk.text("lease", "mail", "--count", 3, "--receipts")
+    assert len(receipts.split()) == 3
+    assert desk.text("settle", "mail", "-", given=receipts) == "settled 3\n"
+    assert len(desk.bodies("mail")) == 1
+
+
+def test_a_table_shows_whole_receipts(desk: Desk) -> None:
+    line = desk.text("lease", "mail").splitlines()[1]
+    assert desk.text("settle", "mail", line.split()[0]) == "settled 1\n"
+
+
+def test_released_as_failed(desk: Desk) -> None:
+    receipt = desk.text("lease", "mail", "--receipts").strip()
+    desk.text("release", "mail", receipt, "--failed")
+    lease = desk.one("lease", "mail")
+    assert (lease["seq"], lease["deliveries"], lease["failures"]) == (1, 2, 1)
+
+
+def test_extends(desk: Desk) -> None:
+    lease = desk.one("lease", "mail", "--for", "30s")
+    desk.text("extend", "mail", lease["receipt"], "--for", "1h")
+    until = desk.one("explain", "mail", 1)["until_ms"]
+    assert isinstance(until, int)
+    assert isinstance(lease["deadline_ms"], int)
+    assert until > lease["deadline_ms"] + 3_000_000
+
+
+def test_what_is_refused_says_why(desk: Desk) -> None:
+    first, second = desk.text("lease", "mail", "--count", 2, "--receipts").split()
+    desk.text("release", "mail", first)
+    result = desk.call("settle", "mail", first)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert "Hint: drop it" in result.stderr
+    result = desk.call("settle", "mail", first, second)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[0] == "settled 1"
+    assert result.stdout.splitlines()[1].startswith("refused: seq 1: ")
+
+
+def test_a_receipt_of_another_queue_is_forged(desk: Desk) -> None:
+    receipt = desk.text("lease", "mail", "--receipts").strip()
+    for wrong in (["orders", receipt], ["mail", receipt[:-2]], ["mail", "nonsense"]):
+        result = desk.call("settle", *wrong)
+        assert result.exit_code == 1, wrong
+        assert "Hint: give the receipt as `millrace lease` has printed it" in result.stderr
+
+
+def test_nothing_to_lease_is_no_error(desk: Desk) -> None:
+    desk.text("queue", "purge", "mail", "--yes")
+    result = desk.call("lease", "mail")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "nothing to lease" in result.stderr
