@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from millrace import errors, sync
-from millrace.client import cursor, lease, millrace, queue, transaction, work
+from millrace.client import cursor, lease, millrace, queue, transaction, work, worker
 from millrace.client.message import Message
 from millrace.settings import Settings
 
@@ -62,6 +62,7 @@ def test_the_facade_is_up_to_date() -> None:
         (cursor.Cursor, sync.Cursor),
         (cursor.Snapshot, sync.Snapshot),
         (transaction.Transaction, sync.Transaction),
+        (worker.Worker, sync.Worker),
     ],
 )
 def test_nothing_is_missing(asynchronous: type, blocking: type) -> None:
@@ -162,6 +163,61 @@ def test_work(m: sync.Millrace) -> None:
     with pytest.raises(ZeroDivisionError), failing:
         1 / len(failing.headers)
     assert orders.lease()[0].failures == 1
+
+
+def test_a_worker(m: sync.Millrace) -> None:
+    orders, shipped, bad = m.queue("orders"), m.queue("shipped"), m.queue("bad")
+    orders.publish_many([b"1", b"2", b"3"])
+
+    def ship(message: sync.Lease, transaction: sync.Transaction) -> None:
+        assert isinstance(message, sync.Lease)
+        assert orders.explain(message.seq).state == "leased"
+        transaction.publish(shipped, message.body)
+        if message.body == b"2":
+            message.extend(60)
+            raise ValueError("torn")
+
+    def park(
+        message: sync.Lease, error: BaseException, transaction: sync.Transaction
+    ) -> worker.Verdict:
+        transaction.publish("bad", message.body, headers={"error": str(error)})
+        return worker.Verdict.SETTLE
+
+    shipping = sync.Worker(orders, ship, idle=0, max_failures=2, on_poison=park)
+    shipping.run()
+    assert shipping.stats == worker.WorkerStats(handled=2, failed=2)
+    assert sorted(row.body or b"" for row in shipped.peek()) == [b"1", b"3"]
+    assert [row.headers for row in bad.peek()] == [(("error", b"torn"),)]
+    assert repr(shipping).startswith("<Worker of <Queue default/orders>")
+    with pytest.raises(errors.Closed):
+        shipping.run(signals=True)
+
+
+def test_a_worker_beside_the_program(m: sync.Millrace) -> None:
+    orders = m.queue("orders")
+    seen: list[bytes] = []
+    three = threading.Event()
+
+    def note(message: sync.Lease) -> None:
+        seen.append(message.body)
+        if len(seen) == 3:
+            three.set()
+
+    with sync.Worker(orders, note, concurrency=1) as noting:
+        orders.publish_many([b"1", b"2", b"3"])
+        assert three.wait(timeout=30)
+    assert seen == [b"1", b"2", b"3"]
+    assert noting.stats.handled == 3
+    stopped = sync.Worker(orders, note)
+    stopped.stop()
+    stopped.run(signals=True)
+
+    async def wait(message: sync.Lease) -> None: ...
+
+    for wrong in (wait, 5, lambda: None):
+        with pytest.raises(errors.Invalid) as refused:
+            sync.Worker(orders, wrong)  # type: ignore[arg-type]
+        assert refused.value.field == "handle"
 
 
 def test_follow(m: sync.Millrace) -> None:

@@ -29,10 +29,14 @@ CLASSES = {
     "transaction": ["Transaction"],
     "queue": ["Queue"],
     "millrace": ["Millrace"],
+    "worker": ["Worker"],
 }
 """The classes that get a twin, by module; one is wrapped only by those that come after it."""
 
 HOME = {name: module for module, names in CLASSES.items() for name in names}
+
+MADE_WITH = {"Worker": "queue"}
+"""Classes that programs make themselves, and the argument through whose portal they go."""
 
 DUNDERS = {
     "__aiter__": "__iter__",
@@ -49,10 +53,22 @@ BODIES = {
     ("Millrace", "__aexit__"): "self.close()",
     # One step per batch instead of one per row.
     ("Snapshot", "rows"): "for batch in self.batches():\n    yield from rows_of(batch)",
+    # Signals come to the main thread, not to the engine's.
+    ("Worker", "run"): "with stopping_on_signals(self._twin.stop) if signals else nullcontext():\n"
+    "    self._portal.run(self._twin.run())",
 }
 """What the rules would do less well."""
 
-EXTRA_IMPORTS = {"cursor": ["from millrace.client.message import rows_of"]}
+EXTRA_IMPORTS = {
+    "cursor": ["from millrace.client.message import rows_of"],
+    "worker": [
+        "import functools",
+        "import inspect",
+        "from millrace.client.lease import Lease as AsyncLease",
+        "from millrace.client.transaction import Transaction as AsyncTransaction",
+        "from millrace.errors import Invalid",
+    ],
+}
 
 WORDS = [
     (r"\basync (for|with)\b", r"\1"),
@@ -70,6 +86,15 @@ WORDS = [
         "; any thread may pull it.",
     ),
     (r"\bcancelling the wait\b", "interrupting the wait"),
+    (
+        r"An asynchronous function runs on the event loop, a plain one in a thread\.",
+        "The function is called in threads of the worker's own.",
+    ),
+    (
+        r"If it is cancelled, it stops at once, and has stopped\s+when the cancellation is "
+        r"raised\.",
+        "If it is interrupted, it stops at once.",
+    ),
     (r"\b(is|was|were) cancelled\b", r"\1 interrupted"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
 ]
@@ -87,6 +112,38 @@ def twins(leases: Leases) -> AsyncLeases:
     if isinstance(leases, str) or not isinstance(leases, Iterable):
         return leases
     return [lease._twin if isinstance(lease, Lease) else lease for lease in leases]
+'''
+
+FUNCTIONS = '''
+Handle = Callable[[Lease], object] | Callable[[Lease, Transaction], object]
+"""Works on a message."""
+
+OnPoison = (
+    Callable[[Lease, BaseException], object] | Callable[[Lease, BaseException, Transaction], object]
+)
+"""Decides about a message that has failed too often: returns a `Verdict`."""
+
+
+def blocking(portal: Portal, function: Callable[..., object], field: str) -> Callable[..., object]:
+    """The function as the engine's worker calls it: with objects that wait in its own thread."""
+    if not callable(function):
+        raise Invalid(f"{field} is {function!r}, not a function", field=field)
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        type(function).__call__
+    ):
+        raise Invalid(f"{field} is asynchronous; use millrace.Worker for it", field=field)
+
+    @functools.wraps(function)
+    def call(*arguments: object) -> object:
+        return function(*(_facade(portal, each) for each in arguments))
+
+    return call
+
+
+def _facade(portal: Portal, argument: object) -> object:
+    if isinstance(argument, AsyncLease):
+        return Lease(portal, argument)
+    return Transaction(portal, argument) if isinstance(argument, AsyncTransaction) else argument
 '''
 
 INIT = '''"""The blocking twin of the API: `with millrace.sync.open("./data") as m: ...`.
@@ -130,6 +187,8 @@ def _module(module: str) -> str:
         text += LEASES
         extra.append("from millrace.client.lease import Leases as AsyncLeases")
         extra.append("from collections.abc import Iterable")
+    if module == "worker":
+        text += FUNCTIONS
     extra += [
         f"from millrace.client.{module} import {name} as Async{name}" for name in CLASSES[module]
     ]
@@ -180,6 +239,8 @@ def _import(module: str, tree: ast.Module, name: str) -> str | None:
         return None
     if name in HOME:
         return f"from millrace.sync.{HOME[name]} import {name}"
+    if name in ("Handle", "OnPoison"):
+        return None
     if name in ("Leases", "twins"):
         return None if module == "lease" else f"from millrace.sync.lease import {name}"
     for original, renamed in TYPES.items():
@@ -218,15 +279,28 @@ def _class(node: ast.ClassDef) -> str:
         f"class {node.name}:",
         _indented(_docstring(ast.get_docstring(node, clean=True))),
         _indented('__slots__ = ("_portal", "_twin")'),
-        _indented(
-            f"def __init__(self, portal: Portal, twin: Async{node.name}) -> None:\n"
-            "    self._portal = portal\n    self._twin = twin"
-        ),
+        _indented(_init(node)),
     ]
     for method in node.body:
         if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and _is_public(method.name):
             parts.append(_indented(_method(node.name, method)))
     return "\n\n".join(parts) + "\n"
+
+
+def _init(node: ast.ClassDef) -> str:
+    if node.name not in MADE_WITH:
+        return (
+            f"def __init__(self, portal: Portal, twin: Async{node.name}) -> None:\n"
+            "    self._portal = portal\n    self._twin = twin"
+        )
+    own = next(
+        each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+    )
+    body = (
+        f"portal = {MADE_WITH[node.name]}._portal\nself._portal = portal\n"
+        f"self._twin = Async{node.name}({_arguments(own)})"
+    )
+    return _function(own, "__init__", body)
 
 
 def _is_public(name: str) -> bool:
@@ -320,6 +394,10 @@ def _unwrapped(argument: ast.arg) -> str:
         return f"twins({name})"
     if annotation in HOME:
         return f"{name}._twin"
+    if annotation in ("Handle", "OnPoison"):
+        return f'blocking(portal, {name}, "{name}")'
+    if annotation == "OnPoison | None":
+        return f'None if {name} is None else blocking(portal, {name}, "{name}")'
     for facade in HOME:
         if annotation == f"{facade} | str":
             return f"{name}._twin if isinstance({name}, {facade}) else {name}"

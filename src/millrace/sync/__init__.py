@@ -13,6 +13,7 @@ from millrace.sync.opening import open
 from millrace.sync.queue import Queue
 from millrace.sync.transaction import Transaction
 from millrace.sync.work import Work
+from millrace.sync.worker import Worker
 
 __all__ = [
     "Cursor",
@@ -23,5 +24,6 @@ __all__ = [
     "Snapshot",
     "Transaction",
     "Work",
+    "Worker",
     "open",
 ]
