@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 READY := .venv/.ready
-CODE := src tests $(wildcard bench examples)
+CODE := src tests tools $(wildcard bench examples)
 
 .PHONY: help setup run test fmt lint types imports spelling sim crash flips mutants bench docs check lock clean
 
