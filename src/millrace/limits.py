@@ -73,6 +73,9 @@ VIEWS_MAX = 10_000
 """Views of shards that stay loaded while nobody uses them. Those in which something goes by age
 (pins, stages, retaining cursors, deletes) stay beside them, or it would not go."""
 
+UNSEEN_STEP = 64
+"""Shards that nobody has used since the start which one tick looks into."""
+
 TICK_ENDS_MAX = 1_000
 """Things of each kind that one batch ends because of their age; the next one goes on."""
 
@@ -290,6 +293,10 @@ SEAL_REST_SECONDS_MAX = 0.05
 
 SEAL_WAIT_SECONDS_MAX = 4.0
 """How long sealing waits at most before it looks again whether its rows fit on a full disk."""
+
+SEAL_SHORT_SHARE = 16
+"""Of a segment that is emptied while the index needs what room there is, at most this part may be
+wanted: each time so much of the ballast's room is used up."""
 
 SPARSE_PER_CENT = 50
 """A sealed file with fewer live rows than this share is written anew."""

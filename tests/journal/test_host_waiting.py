@@ -32,6 +32,7 @@ from millrace.core.draft import Desk
 from millrace.core.model import (
     CATALOG,
     CursorCell,
+    Kind,
     Message,
     Position,
     QueueSpec,
@@ -290,6 +291,25 @@ def test_what_one_tick_cannot_end_is_ended_by_the_next(monkeypatch: pytest.Monke
         for _ in range(4):
             await node.commit()
         assert not view.pins
+
+    run(main())
+
+
+def test_what_is_too_old_goes_although_nobody_uses_the_queue_after_a_start() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        create = CreateQueue("default", "pinned", QueueSpec())
+        [shard] = (await node.done(create, QueueRef, shard=CATALOG)).shards
+        await node.done(publish(b"x"), Published)
+        await node.done(Pin(1_000), SnapshotRef, shard=shard)
+        await node.host.stop()
+        node.begin(2)
+        node.clock.jump(2_000)
+        node.host.tick()
+        assert sorted(node.host._views) == [CATALOG, shard]
+        await node.commit()
+        assert not list(node.store.cells(shard, Kind.PIN))
 
     run(main())
 

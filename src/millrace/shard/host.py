@@ -30,7 +30,7 @@ from millrace.shard.alarm import Alarm
 from millrace.shard.fetch import decide_fetching, fetch_keys
 from millrace.shard.inbox import Inbox
 from millrace.shard.request import Request, undo_of
-from millrace.shard.views import load_view, views_to_drop
+from millrace.shard.views import Unseen, load_view, views_to_drop
 from millrace.shard.waiters import Waiters, is_empty
 from millrace.store.base import Store
 
@@ -64,6 +64,7 @@ class Host:
         self._answers_in_flight = 0
         self._ahead_bytes = 0
         self._waiters = Waiters()
+        self._unseen = Unseen(store)
         self._pumping = False
         self._alarm = Alarm(self._loop, now_ms, self._woken)
         self._stopped: MillraceError | None = None
@@ -125,6 +126,8 @@ class Host:
         if self._stopped is not None:
             return
         now = self._now_ms()
+        if not self._draining:
+            self._unseen.look(self._views, self.view)
         for shard, view in list(self._views.items()):
             if not view.dropped and age.tick_due(view, now):
                 self._tick(shard)

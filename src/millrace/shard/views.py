@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from millrace import limits
 from millrace.core.model import ShardId
 from millrace.core.view import View
+from millrace.errors import Corrupt
 from millrace.journal.base import Journal
 from millrace.store.base import Store
 
@@ -17,6 +19,29 @@ def load_view(shard: ShardId, journal: Journal, store: Store) -> View | None:
     if meta is None:
         return None
     return View.load(shard, journal.epoch, journal.history, meta, store.cells(shard))
+
+
+class Unseen:
+    """Shards that may not have been used since the start: what is too old in them must go, too."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._left: list[ShardId] | None = None
+
+    def look(self, views: dict[ShardId, View], load: Callable[[ShardId], View | None]) -> None:
+        """Load the views of the next few; those in which nothing goes by age are not kept."""
+        if self._left is None:
+            self._left = self._store.shards()
+        taken = self._left[-limits.UNSEEN_STEP :]
+        del self._left[-limits.UNSEEN_STEP :]
+        for shard in taken:
+            if shard in views:
+                continue
+            # If it is damaged, whoever uses it hears of that.
+            with suppress(Corrupt):
+                view = load(shard)
+                if view is not None and view.is_idle():
+                    del views[shard]
 
 
 def views_to_drop(views: Collection[View], is_awaited: Callable[[ShardId], bool]) -> list[View]:
