@@ -9,6 +9,7 @@ import pytest
 
 from millrace.client.queue import Queue
 from millrace.errors import Full
+from millrace.store.memory import Room
 from millrace.store.sealed import FOLDER
 from millrace.testing.disk import Effect
 from tests.shard.test_keeper import AMPLE, BODIES, Machine, bodies
@@ -189,6 +190,32 @@ def test_sealing_leaves_the_disk_to_a_log_that_is_written() -> None:
         machine.disk.hook = before
         assert len(rests) > 2
         assert set(rests) == {0.008}
+        await m.close()
+
+    machine.live(life())
+
+
+def test_the_room_of_the_index_is_not_used_up_by_sealing() -> None:
+    """L8: what the index gave back is for its own commits; a segment gives nothing back."""
+    machine = Machine(LAZY)
+
+    async def life() -> None:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        await node.keeper.prepare()
+        leave(machine, 1)
+        await publish_until_full(queue)
+        machine.disk.budget_bytes = None
+        machine.cells.room = Room.BALLAST
+        await node.keeper.checkpoint()
+        assert machine.cells.short_of_space
+        await queue.settle(await queue.lease(10))
+        await asyncio.sleep(20)
+        assert machine.disk.names(FOLDER) == []
+        await drain(queue)
+        await asyncio.sleep(20)
+        await queue.publish(b"after")
+        assert machine.disk.names(FOLDER) == []
         await m.close()
 
     machine.live(life())

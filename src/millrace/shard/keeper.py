@@ -225,7 +225,9 @@ class Keeper:
         if not self._skips_log:
             # Where nothing else gives room, no segment is left alone.
             unsealed = 0 if self._is_tight else self._pace.segments_unsealed
-        plan = self._store.plan_seal(everything=everything, unsealed=unsealed)
+        plan = self._store.plan_seal(
+            everything=everything, unsealed=unsealed, is_short=self._cells.short_of_space
+        )
         if plan is None:
             self._found_room(is_sure=not self._skips_log)
             return False

@@ -212,17 +212,21 @@ class DiskStore:
 
     # --- Sealing ---------------------------------------------------------------------------------
 
-    def plan_seal(self, *, everything: bool = False, unsealed: int | None = 0) -> SealPlan | None:
+    def plan_seal(
+        self, *, everything: bool = False, unsealed: int | None = 0, is_short: bool = False
+    ) -> SealPlan | None:
         """What to copy next, or None; on the engine's thread, one pass at a time.
 
         The oldest segments, if more than `unsealed` full ones are in use; else files that are
         sparse or dead, and these alone where it is None. `everything`: whatever `unsealed` says,
-        until nothing is left to seal.
+        until nothing is left to seal. `is_short`: the room that is left is the index's; segments
+        are emptied if next to nothing in them is wanted.
         """
         return self._emptying.plan(
             self._keeping.mark,
             unsealed=-1 if everything else unsealed,
             failed=self._sealing.failed,
+            is_short=is_short,
         )
 
     def run_seal(self, plan: SealPlan, pause: Callable[[], None] = lambda: None) -> SealResult:

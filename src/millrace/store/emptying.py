@@ -63,7 +63,12 @@ class Emptying:
         """Files whose rows cannot be copied: they are left as they are."""
 
     def plan(
-        self, mark: Mark | None, *, unsealed: int | None, failed: SealPlan | None
+        self,
+        mark: Mark | None,
+        *,
+        unsealed: int | None,
+        failed: SealPlan | None,
+        is_short: bool = False,
     ) -> SealPlan | None:
         """What to empty next: the oldest segments, if more than `unsealed` are full; else files.
 
@@ -72,12 +77,18 @@ class Emptying:
         Args:
             mark: what lies in generations before it is in the index.
             unsealed: below 0, every full segment is emptied; None leaves all of them alone.
+            is_short: the room that is left is the index's. A segment that is emptied gives none
+                back, so that next to nothing may be left of it.
         """
         if self._plan is not None and self._plan is failed:
             self._end()
         if self.is_busy or mark is None or self._unwritten in self._layered.layers:
             return None
         segments = self._full_segments(mark, unsealed) if unsealed is not None else []
+        room = None
+        if is_short and segments:
+            segments = segments[:1]
+            room = self._reading.log.record_bytes_max // limits.SEAL_SHORT_SHARE
         homes: list[Home] = [(False, home) for home in segments]
         rows: dict[int, int] = {}
         if not homes and self._book.changes != self._looked:
@@ -102,7 +113,7 @@ class Emptying:
             for (name, ordinal), first in part.moved.items()
         }
         self._expected = {number: self._book.expected(number) for number in rows}
-        self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number, rows)
+        self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number, rows, room)
         return self._plan
 
     def _full_segments(self, mark: Mark, unsealed: int) -> list[int]:

@@ -195,6 +195,8 @@ class _Pass:
     ) -> None:
         """Refuse what will not fit before anything is written."""
         free = self._disk.free_bytes()
+        if self._plan.room is not None:
+            free = min(free, self._plan.room)
         size = sum(place.length for _, _, _, place in staged)
         if size + sum(place.length for some in visible.values() for place in some.values()) <= free:
             return
@@ -203,7 +205,7 @@ class _Pass:
                 live = place.span - dead.range_cardinality(first, first + place.span)
                 size += place.length * live // place.span
         if size > free:
-            raise Full(f"sealing needs {size} bytes, and the disk has {free}", field="disk")
+            raise Full(f"sealing needs {size} bytes, and has {free}", field="disk")
 
     def _with_dead(
         self, shard: int, places: dict[int, Place]

@@ -39,6 +39,8 @@ class SealPlan(NamedTuple):
     """Of the first file that may be made."""
     rows: dict[int, int]
     """How many rows files were made with that are left alone if enough of them are wanted."""
+    room: int | None = None
+    """Bytes that may be written; None: as many as the disk has room for."""
 
 
 class Replaced(NamedTuple):
