@@ -60,10 +60,6 @@ class Book:
         """The files that rows may lie in."""
         return sorted(self._files)
 
-    def bytes(self) -> int:
-        """Of all files."""
-        return sum(facts.size for facts in self._files.values())
-
     def spans_of(self, shards: Iterable[int]) -> FileSpans:
         """Where rows of these shards lie."""
         return {

@@ -247,10 +247,6 @@ class DiskStore:
         """Say where the rows lie now; on the engine's thread. Durable with the next checkpoint."""
         self._emptying.finish(result)
 
-    def sealed_bytes(self) -> int:
-        """Of all sealed files."""
-        return self._book.bytes()
-
     def unwanted_files(self) -> list[int]:
         """Sealed files of which nobody wants a row, by counting all; for checks, it takes long."""
         wanted: set[int] = set()
