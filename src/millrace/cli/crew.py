@@ -23,13 +23,16 @@ from millrace.cli.ending import Ended
 from millrace.cli.shell import shown_name
 from millrace.cli.stopping import Stop
 from millrace.cli.text import named
-from millrace.errors import Refused, Stale
+from millrace.errors import MillraceError, Refused
 
 if TYPE_CHECKING:
     from millrace import Lease, Queue
 
 HELD_MAX = 10_000
 """Failed messages that are held until the end; with more, something else is wrong."""
+
+VARIABLE_BYTES_MAX = 128 * 1024 - 256
+"""Linux takes no longer variable, its name and a zero byte included."""
 
 LOST_SECONDS = 1.0
 """How often it is looked whether a running command's message is still its own."""
@@ -76,7 +79,7 @@ class Crew:
         """Work until there is nothing left, or for ever; until the user wants an end.
 
         Raises:
-            Ended: too many messages have failed.
+            Ended: too many messages have failed, or the command cannot be run.
         """
         self._held = [] if once else None
         free = asyncio.Semaphore(concurrency)
@@ -94,12 +97,20 @@ class Crew:
                         break
                     if lease is None:
                         break
+                    if self._stop.is_set:
+                        await lease.release()
+                        break
                     running.create_task(self._do(lease, free))
-        except* Ended as group:
+        except* (Ended, MillraceError) as group:
             raise group.exceptions[0] from None
         finally:
             if self._held:
                 await self._queue.release(self._held, failed=True)
+        if self._held is not None and len(self._held) >= HELD_MAX:
+            raise Ended(
+                f"{HELD_MAX:,} messages have failed, and no more were tried",
+                "see to the command first; what it failed on is in the queue",
+            )
 
     async def _do(self, lease: Lease, free: asyncio.Semaphore) -> None:
         began = time.monotonic()
@@ -113,14 +124,18 @@ class Crew:
 
     async def _command_for(self, lease: Lease) -> int:
         """Run the command to its end; returns its exit code, below zero if a signal ended it."""
-        process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=sys.stderr.fileno() if self._is_json else None,
-            env=environment(lease, shown_name(self._queue)),
-            # The terminal's interrupt is for this program, which ends in order.
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=sys.stderr.fileno() if self._is_json else None,
+                env=environment(lease, shown_name(self._queue)),
+                # The terminal's interrupt is for this program, which ends in order.
+                start_new_session=True,
+            )
+        except OSError as error:
+            what = f"{self._command[0]} cannot be run: {error.strerror}"
+            raise Ended(what, "try it on its own first") from error
         ended = asyncio.ensure_future(process.communicate(lease.body))
         insisted = asyncio.ensure_future(self._stop.insisted.wait())
         try:
@@ -133,6 +148,8 @@ class Crew:
             await ended
         finally:
             insisted.cancel()
+            if not ended.done():
+                await _end_process(process, ended)
         assert process.returncode is not None
         return process.returncode
 
@@ -147,21 +164,16 @@ class Crew:
             if lease.lost is not None:
                 return "lost"
             await self._give_back(lease)
-        except Stale:
-            return "lost"
         except Refused:
-            # It is no longer remembered: someone else will have it, or has had it.
+            # Someone else has it, a newer revision has replaced it, or the queue was deleted.
             return "lost"
         return "failed"
 
     async def _give_back(self, lease: Lease) -> None:
         if self._held is not None:
-            if len(self._held) == HELD_MAX:
-                raise Ended(
-                    f"more than {HELD_MAX:,} messages have failed",
-                    "see to the command first; what it failed on is in the queue",
-                )
             self._held.append(lease)
+            if len(self._held) >= HELD_MAX:
+                self._stop.asked.set()
             return
         await self._stop.unless(asyncio.sleep(self._pause))
         await lease.release(failed=True)
@@ -182,7 +194,8 @@ async def _end_process(
 def environment(lease: Lease, queue: str) -> dict[bytes, bytes]:
     """The environment of a message's command.
 
-    An environment takes no zero bytes: a value that has some is in `MILLRACE_HEADERS` alone.
+    An environment takes no zero bytes: a value that has some is in `MILLRACE_HEADERS` alone. What
+    is too large for a variable is left out.
     """
     headers = [{"name": name, **named("value", value)} for name, value in lease.headers]
     own = {
@@ -197,5 +210,9 @@ def environment(lease: Lease, queue: str) -> dict[bytes, bytes]:
     }
     for name, value in lease.headers:
         own.setdefault(f"MILLRACE_HEADER_{_NOT_IN_NAMES.sub('_', name).upper()}", value)
-    passed = {name.encode(): value for name, value in own.items() if b"\0" not in value}
+    passed = {
+        name.encode(): value
+        for name, value in own.items()
+        if b"\0" not in value and len(value) <= VARIABLE_BYTES_MAX
+    }
     return {**os.environb, **passed}

@@ -91,8 +91,7 @@ def _folder(ctx: click.Context, data: Path | None) -> Path:
 def _run(work: Coroutine[Any, Any, int | None], path: str, *, is_json: bool) -> int:
     try:
         try:
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                return runner.run(work) or 0
+            return asyncio.run(work) or 0
         finally:
             sys.stdout.flush()
     except MillraceError as error:
@@ -110,12 +109,3 @@ def _run(work: Coroutine[Any, Any, int | None], path: str, *, is_json: bool) -> 
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return BROKEN_PIPE
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, which costs less per call."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
