@@ -217,7 +217,7 @@ async def test_too_many_pins_are_refused(m: Millrace) -> None:
     await queue.publish(b"x")
     pins = [queue.snapshot() for _ in range(limits.PINS_MAX)]
     await asyncio.gather(*(pin.__aenter__() for pin in pins))
-    with pytest.raises(errors.TooLarge) as caught:
+    with pytest.raises(errors.Full) as caught:
         await queue.snapshot().__aenter__()
     assert (caught.value.field, caught.value.limit) == ("pins", limits.PINS_MAX)
     await pins[0].__aexit__(None, None, None)
