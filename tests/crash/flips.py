@@ -27,6 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from millrace import errors
+from millrace.core.model import ShardId
+from millrace.log.files import RealDisk
+from millrace.store.place import RELATIVE
+from millrace.store.sealed import FOLDER, file_number, read_lines
 from tests.crash.small_folder import Everything, build, find_fault, read_everything
 
 SECTOR_BYTES = 512
@@ -72,6 +76,7 @@ class Flip:
 OUTCOMES = {
     "same": "the same data: what was hit means nothing",
     "refused": "opening or reading was refused",
+    "refused for others": "more was refused than the rows of the sealed file that was hit",
     "found": "other data, and the full walk over the index finds fault",
     "crashed": "LMDB ended the process",
     "other": "other data, and nobody noticed",
@@ -152,12 +157,23 @@ def _group(flip: Flip) -> str:
 
 def outcome_of(flip: Flip, folder: Path, files: dict[str, bytes], expected: Everything) -> str:
     """Turn the bit over in `folder`, which is as it was written, and say what comes of it."""
+    damaged = _damaged_by(flip, folder)
     _turn(folder, flip)
+    refused: set[ShardId] = set()
     try:
-        found = read_everything(folder)
+        found = read_everything(folder, None if damaged is None else refused)
     except errors.Fatal:
         # Mostly `Corrupt`; a map size that was hit is one that the system has no room for.
-        return "refused"
+        return "refused" if damaged is None else "refused for others"
+    if refused:
+        kept = {
+            name: value
+            for name, value in expected.items()
+            if not any(name.startswith(f"{shard} ") for shard in refused)
+        }
+        if found != kept:
+            return "other"
+        return "refused" if damaged is not None and refused <= damaged else "refused for others"
     if found == expected:
         return "same"
     if flip.name != INDEX:
@@ -165,6 +181,22 @@ def outcome_of(flip: Flip, folder: Path, files: dict[str, bytes], expected: Ever
     restore(folder, files)
     _turn(folder, flip)
     return "found" if find_fault(folder) else "other"
+
+
+def _damaged_by(flip: Flip, folder: Path) -> set[ShardId] | None:
+    """Whose rows lie there in a sealed file; None if all of the folder may depend on it."""
+    kind, _, name = flip.name.partition("/")
+    number = file_number(name)
+    if kind != FOLDER or number is None:
+        return None
+    found: set[ShardId] = set()
+    for line in read_lines(RealDisk(folder), number):
+        if line.offset <= flip.offset < line.offset + line.length:
+            if line.flags & RELATIVE:
+                # Staged rows: if they were published since, replay needs their keys.
+                return None
+            found.add(ShardId(line.shard))
+    return found
 
 
 def _turn(folder: Path, flip: Flip) -> None:

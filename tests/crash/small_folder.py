@@ -116,8 +116,10 @@ def open_cells(folder: Path) -> LmdbCells:
     return LmdbCells(folder / "index", ballast_bytes=4096, spare_bytes=4096)
 
 
-def read_everything(folder: Path) -> Everything:
+def read_everything(folder: Path, refused: set[ShardId] | None = None) -> Everything:
     """Open the folder and read all there is.
+
+    Shards that cannot be read as a whole are left out and put into `refused`, if that is given.
 
     Raises:
         Corrupt: it is damaged.
@@ -142,7 +144,12 @@ def read_everything(folder: Path) -> Everything:
             recovery.read(entry, position)
         found: Everything = {"applied": store.applied(LOCAL), "facts": recovery.facts}
         for shard in sorted(store.shards()):
-            found |= _read_shard(store, shard)
+            try:
+                found |= _read_shard(store, shard)
+            except millrace.errors.Corrupt:
+                if refused is None:
+                    raise
+                refused.add(shard)
     return found
 
 
