@@ -18,17 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import click
 
+from millrace.cli.bounds import SHOWN_BYTES, SHOWN_RANGES, TABLE_ROWS
+
 if TYPE_CHECKING:
     from pyroaring import BitMap64
-
-SHOWN_BYTES = 60
-"""Bytes of a body, key or header that are shown; as text, at most so many characters."""
-
-SHOWN_RANGES = 8
-"""Ranges of a set of seqs that are shown as text."""
-
-TABLE_ROWS = 1_000
-"""Lines of a table whose widths are found together."""
 
 Value: TypeAlias = str | int | float | bool | Sequence["Value"] | Mapping[str, "Value"] | None
 """What JSON can say."""

@@ -11,10 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from millrace.cli.bounds import PROGRESS_SECONDS
 from millrace.errors import MillraceError
-
-PROGRESS_SECONDS = 0.1
-"""How often progress is told."""
 
 
 class Part(Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from millrace.cli.bounds import HEX_BYTES
 from millrace.cli.describe import entry_fields, entry_lines
 from millrace.cli.folder import LOG, Damage, Folder, Problem
 from millrace.cli.records import Gap, Record, SegmentFile, list_segments, read_records
@@ -13,9 +14,6 @@ from millrace.core.changes import Entry
 from millrace.core.codec import decode_entries
 from millrace.errors import Corrupt
 from millrace.log.record import END
-
-HEX_BYTES = 16
-"""Bytes on one line of a hexadecimal dump."""
 
 
 class Wanted(NamedTuple):

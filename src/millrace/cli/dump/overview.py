@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from millrace.cli.bounds import IDENTITY_BYTES
 from millrace.cli.dump.sealed import numbers
 from millrace.cli.folder import INDEX, LOG, Folder, State
 from millrace.cli.records import Gap, SegmentFile, list_segments, read_records
@@ -104,7 +105,7 @@ def _mark_text(serial: int, generation: int, offset: int) -> str:
 def identity(folder: Folder) -> str | None:
     """What the folder calls itself; it is written when it is made."""
     try:
-        return escaped((folder.path / IDENTITY).read_bytes()[:64])
+        return escaped((folder.path / IDENTITY).read_bytes()[:IDENTITY_BYTES])
     except OSError:
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from millrace.cli.bounds import LISTED_MAX
 from millrace.cli.folder import Damage, Folder, Problem
 from millrace.cli.show import Column, Fields, Output, size_text
 from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS
@@ -114,7 +115,7 @@ def _number(folder: Folder, name: str) -> int:
     known = numbers(folder)
     if stem.isdecimal() and int(stem) in known:
         return int(stem)
-    shown = ", ".join(map(str, known[:10])) or "none"
+    shown = ", ".join(map(str, known[:LISTED_MAX])) or "none"
     raise Problem(f"there is no sealed file {name!r}", f"there are the numbers {shown}")
 
 
@@ -124,8 +125,8 @@ def _problem_fields(number: int, size: int, problem: str) -> tuple[Fields, Field
 
 
 def _some(shards: list[int]) -> str:
-    shown = ", ".join(map(str, shards[:8]))
-    return shown if len(shards) <= 8 else f"{shown}, … ({len(shards)} in all)"
+    shown = ", ".join(map(str, shards[:LISTED_MAX]))
+    return shown if len(shards) <= LISTED_MAX else f"{shown}, … ({len(shards)} in all)"
 
 
 def _damage(message: str) -> Damage:

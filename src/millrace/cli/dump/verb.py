@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import click
 
+from millrace.cli.bounds import ROWS_DEFAULT
 from millrace.cli.dump.blocks import dump_blocks
 from millrace.cli.dump.cells import dump_cells, dump_table
 from millrace.cli.dump.log import Wanted, dump_log
@@ -25,9 +26,6 @@ from millrace.store.sealed import Moved
 
 F = TypeVar("F", bound=Callable[..., object])
 
-LIMIT = 100
-"""Records or rows that are shown unless more are asked for."""
-
 
 def _json_option(verb: F) -> F:
     help_text = "One JSON object per line, for programs."
@@ -40,7 +38,7 @@ def _limit_option(verb: F) -> F:
         "--limit",
         type=click.IntRange(min=1),
         metavar="N",
-        default=LIMIT,
+        default=ROWS_DEFAULT,
         show_default=True,
         help=help_text,
     )(verb)
