@@ -21,12 +21,12 @@ T = TypeVar("T")
 class Portal:
     """An event loop in a thread of its own, and calls into it from any other thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
         self._lock = threading.Lock()
         self._closed = False
         self._process = os.getpid()
         self._at_exit: Callable[[], None] | None = None
-        self._runner = asyncio.Runner(loop_factory=_new_loop)
+        self._runner = asyncio.Runner(loop_factory=new_loop or _new_loop)
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         self._thread = threading.Thread(
             target=self._serve, args=(started,), name="millrace", daemon=True
