@@ -300,7 +300,11 @@ class Queue:
         return rows[0] if rows else None
 
     async def explain(self, seq: int) -> Explanation:
-        """Why a message is not to be had: leased until when, settled, replaced by which seq."""
+        """Why a message is not to be had: leased until when, settled, dead.
+
+        Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
+        that a newer one replaced it.
+        """
         return await self._engine.ask(self._shard, Explain(Seq(check.seq(seq, "seq"))), Explanation)
 
     async def stats(self) -> dict[str, int]:
@@ -362,7 +366,8 @@ class Queue:
         """Change settings of the queue; those that are not named stay as they are.
 
         Raises:
-            Invalid: a setting has a value that no queue takes.
+            Invalid: a setting has a value that no queue takes; or `retention` would go from "log"
+                to "work" after messages were handed out: those that were settled would never end.
         """
         spec = make_spec(retention=retention, keep_deletes=keep_deletes)
         return await self._engine.ask(self._shard, Configure(spec), QueueSpec)

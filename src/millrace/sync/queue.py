@@ -204,7 +204,11 @@ class Queue:
         return self._portal.run(self._twin.get(seq))
 
     def explain(self, seq: int) -> Explanation:
-        """Why a message is not to be had: leased until when, settled, replaced by which seq."""
+        """Why a message is not to be had: leased until when, settled, dead.
+
+        Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
+        that a newer one replaced it.
+        """
         return self._portal.run(self._twin.explain(seq))
 
     def stats(self) -> dict[str, int]:
@@ -251,7 +255,8 @@ class Queue:
         """Change settings of the queue; those that are not named stay as they are.
 
         Raises:
-            Invalid: a setting has a value that no queue takes.
+            Invalid: a setting has a value that no queue takes; or `retention` would go from "log"
+                to "work" after messages were handed out: those that were settled would never end.
         """
         return self._portal.run(
             self._twin.configure(retention=retention, keep_deletes=keep_deletes)
