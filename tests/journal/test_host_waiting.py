@@ -216,6 +216,12 @@ def test_beyond_the_bound_a_waiting_call_is_told_to_come_again(
         assert not any(future.done() for future in waits)
         # One that does not want to wait is answered as things are.
         assert not (await node.done(Lease(1, 60_000), Leased)).seqs
+        # Those who have left hold no place for long.
+        waits[0].cancel()
+        node.host.look()
+        waits.append(node.ask(Lease(1, 60_000), wait_ms=60_000))
+        await node.commit()
+        assert not waits[-1].done()
 
     run(main())
 
@@ -232,6 +238,22 @@ def test_a_wait_ends_when_it_was_to_end() -> None:
         await asyncio.wait(waits)
         late = [end - ms for end, ms in zip(ends, (30, 40, 500, 5_000), strict=True)]
         assert all(0 <= ms <= 2 * limits.WAIT_ENDS_STEP_MS for ms in late), ends
+
+    run(main())
+
+
+def test_a_wait_ends_in_time_although_a_lease_ended_before() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(publish(b"a"), Published)
+        await node.done(Lease(1, 1_000), Leased)
+        first = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        second = node.ask(Lease(1, 60_000), wait_ms=1_500)
+        before = node.clock.now_ms()
+        assert await seqs_of(first) == [1]
+        assert await seqs_of(second) == []
+        assert 1_500 <= node.clock.now_ms() - before <= 1_600
 
     run(main())
 

@@ -370,7 +370,11 @@ class Host:
         if self._stopped is not None:
             return
         now = self._now_ms()
-        self._expire(now)
+        soonest = self._waiters.soonest_ms
+        if soonest is not None and soonest <= now:
+            self._expire(now)
+        elif soonest is not None:
+            self._alarm.set(soonest)
         for shard in self._waiters.shards():
             view = self._views.get(shard)
             if view is None or not view.deadlines:
@@ -384,9 +388,6 @@ class Host:
             self._wake()
 
     def _expire(self, now: int) -> None:
-        soonest = self._waiters.soonest_ms
-        if soonest is None or soonest > now:
-            return
         for request in self._waiters.expire(now):
             self._inbox.put(request.without_wait())
         if self._waiters.soonest_ms is not None:
