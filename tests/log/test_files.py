@@ -76,6 +76,8 @@ def test_too_many_open_files_are_no_failure(disk: RealDisk) -> None:
             lambda: disk.create("other"),
             lambda: disk.open("third", create_bytes=4096),
             file.map,
+            lambda: disk.sync_folder(""),
+            lambda: disk.lock("lock"),
         ):
             with pytest.raises(errors.Full, match="Too many open files") as caught:
                 call()

@@ -4,8 +4,8 @@ Rule 1: a write is durable when `sync` has returned, a name when `sync_folder` o
 Rule 2: a full disk is `Full`: nothing durable was lost, and the caller decides whether that is the
 end (an append) or not (a new file). Any other failed write or sync is `DiskFailed`, and is never
 tried again: after a failed sync the pages may count as clean.
-Rule 3: a file that cannot be opened or mapped because the process or the system has too many, or no
-memory, is `Full`, too: nothing was written, and the same call may succeed later.
+Rule 3: what cannot be opened or mapped because the process or the system has too many files, or no
+memory, is `Full`, too: nothing was written or synced, and the same call may succeed later.
 Rule 4: what the path itself forbids (read-only, no permission, missing) is `Refused`.
 
 Names are relative to the disk's root and use "/".
@@ -135,7 +135,12 @@ class Disk(Protocol):
         ...
 
     def sync_folder(self, name: str) -> None:
-        """Make what was created, renamed, linked and removed in the folder durable."""
+        """Make what was created, renamed, linked and removed in the folder durable.
+
+        Raises:
+            Full: the folder could not be opened now, or has no room; it was not synced.
+            DiskFailed: what of it is durable is unknown.
+        """
         ...
 
     def free_bytes(self) -> int:
@@ -272,10 +277,10 @@ class RealDisk:
         if create_bytes is not None and not path.exists():
             return self._allocate(name, create_bytes)
         flags = os.O_RDONLY if self._read_only else os.O_RDWR
-        return RealFile(self._new("opening", name, flags), name)
+        return RealFile(self._descriptor("opening", name, flags), name)
 
     def _allocate(self, name: str, count: int) -> File:
-        descriptor = self._new("creating", name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        descriptor = self._descriptor("creating", name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             if count:
                 os.posix_fallocate(descriptor, 0, count)
@@ -288,7 +293,7 @@ class RealDisk:
 
     def create(self, name: str) -> File:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        return RealFile(self._new("creating", name, flags), name)
+        return RealFile(self._descriptor("creating", name, flags), name)
 
     def exists(self, name: str) -> bool:
         return self._path(name).exists()
@@ -378,23 +383,13 @@ class RealDisk:
         if self._read_only:
             raise errors.Refused(f"{verb} {name}: the disk was opened read-only", field="path")
 
-    def _new(self, verb: str, name: str, flags: int) -> int:
-        """Open what nothing was written to so far."""
-        try:
-            return self._open(verb, name, flags)
-        except OSError as error:
-            raise _unopened(error, verb, name) from error
-
     def _descriptor(self, verb: str, name: str, flags: int) -> int:
-        try:
-            return self._open(verb, name, flags)
-        except OSError as error:
-            raise _forbidden(error, verb, name) from error
-
-    def _open(self, verb: str, name: str, flags: int) -> int:
         if flags & os.O_CREAT:
             self._changing(verb, name)
-        return os.open(self._path(name), flags | os.O_CLOEXEC, 0o600)
+        try:
+            return os.open(self._path(name), flags | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unopened(error, verb, name) from error
 
 
 def _failed(error: OSError, verb: str, name: str) -> errors.MillraceError:
