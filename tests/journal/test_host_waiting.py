@@ -193,6 +193,28 @@ def test_a_follower_hears_of_the_message_that_took_the_seq_of_one_taken_back() -
     run(main())
 
 
+def test_a_lease_that_ends_after_a_rollback_is_given_to_who_waits() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await node.found()
+        assert node.late is not None
+        await node.done(publish(b"a"), Published)
+        await node.done(Lease(1, 5_000), Leased)
+        waits = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.turn()
+        lost = node.ask(Pin(60_000))
+        await node.turn()
+        await node.world.settle()
+        node.late.void(node.late.commit_point)
+        await node.commit()
+        assert isinstance(error_of(lost), errors.Retry)
+        await asyncio.sleep(6)
+        await node.commit()
+        assert await seqs_of(waits) == [1]
+
+    run(main())
+
+
 # --- Bounds ---------------------------------------------------------------------------------------
 
 

@@ -376,7 +376,9 @@ class Host:
         elif soonest is not None:
             self._alarm.set(soonest)
         for shard in self._waiters.shards():
-            view = self._views.get(shard)
+            # A rollback may have dropped the view; while it goes on, none is to be trusted.
+            is_draining = self._draining and self._journal.waiting() > 0
+            view = None if is_draining else self.view(shard)
             if view is None or not view.deadlines:
                 continue
             if view.deadlines[0][0] > now:
