@@ -85,7 +85,9 @@ def test_a_header_and_a_first_record_that_are_both_damaged_are_corruption(*, zer
     else:
         disk.flip(FIRST, 9)
         disk.flip(FIRST, SECTOR + 70)
-    with pytest.raises(errors.Corrupt, match=f"offset {2 * SECTOR}: a record, though") as caught:
+    with pytest.raises(
+        errors.Corrupt, match=f"records follow it, at offset {2 * SECTOR}"
+    ) as caught:
         survey(disk)
     assert caught.value.field == FIRST
 
@@ -100,7 +102,7 @@ def test_a_record_far_behind_a_damaged_header_is_found(monkeypatch: pytest.Monke
     log.close()
     disk.flip(FIRST, 9)
     disk.flip(FIRST, SECTOR + 70)
-    with pytest.raises(errors.Corrupt, match=f"offset {4 * SECTOR}: a record, though"):
+    with pytest.raises(errors.Corrupt, match=f"records follow it, at offset {4 * SECTOR}"):
         survey(disk)
 
 

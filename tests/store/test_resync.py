@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 
 from millrace.core.changes import Entry
 from millrace.core.model import Death, Epoch, History, Kind, Message, pack_seqs
+from millrace.errors import Full
 from millrace.store.memory_store import MemoryStore
 from millrace.store.resync import resync
 from millrace.testing.check_store import SHARD, Story
@@ -134,3 +135,22 @@ def test_blocks_of_a_stage_are_numbered_below_those_of_later_batches() -> None:
     for name, count in (("s", 2), ("t", 3)):
         found = target.store._layered.blocks.staged(state.id, name)
         assert [ordinal for ordinal, _ in found] == list(range(count))
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file would take the room, and the number of the next one."""
+    source, _ = tell()
+    target = simulated()
+
+    def full(folder: str) -> None:
+        raise Full("the test's disk has no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target.disk, "sync_folder", full)
+        with pytest.raises(Full):
+            resync(source.store, target.store, SHARD)
+    assert target.disk.names("sealed") == []
+    assert target.store.meta(SHARD) is None
+    target.checkpoint()
+    resync(source.store, target.store, SHARD)
+    assert len(target.disk.names("sealed")) == 1

@@ -74,10 +74,14 @@ class Survey:
         elif head.startswith(SEGMENT_FAMILY) and not head.startswith(SEGMENT_MAGIC):
             raise corrupt(file.name, 0, "its format is that of a later version, or damaged")
         oldest = self._needed_from if header is None else header.generation + 1
-        if _begins_with_record(file, size, oldest):
-            raise corrupt(file.name, 0, "its header is damaged, but records follow it")
-        if header is None and (found := _find_record(file, size, oldest)) is not None:
-            raise corrupt(file.name, found, "a record, though what stands before it is damaged")
+        if header is None:
+            found = _find_record(file, size, oldest)
+        else:
+            # Every generation with records has one in the first place.
+            found = SECTOR if _is_record(file, size, SECTOR, oldest) else None
+        if found is not None:
+            what = f"its header is damaged, but records follow it, at offset {found}"
+            raise corrupt(file.name, 0, what)
         segment = Segment(file, header, size=size, end=size)
         self.generation = max(self.generation, segment.generation)
         if header is not None and header.generation >= self._needed_from:
@@ -91,14 +95,6 @@ class Survey:
         if self.log_id not in (None, header.log_id):
             raise corrupt(file.name, 0, "it belongs to another log")
         self.log_id = header.log_id
-
-
-def _begins_with_record(file: File, size: int, oldest: int) -> bool:
-    """Tell whether a whole record of generation `oldest` or later stands in the first place.
-
-    Every generation with records has one there.
-    """
-    return _is_record(file, size, SECTOR, oldest)
 
 
 def _find_record(file: File, size: int, oldest: int) -> int | None:
@@ -121,6 +117,7 @@ def _find_record(file: File, size: int, oldest: int) -> int | None:
 
 
 def _is_record(file: File, size: int, offset: int, oldest: int) -> bool:
+    """Tell whether a whole record of generation `oldest` or later stands there."""
     data = file.read(RECORD_HEADER_BYTES, offset)
     record = decode_record(data)
     if record is None or record.generation < oldest or record.length > size:

@@ -211,10 +211,12 @@ class DiskIntake:
     def close_file(self) -> None:
         """Finish the file that is being made, and enter it in the book."""
         self.flush()
-        writer, self._writer = self._writer, None
+        writer = self._writer
         if writer is None:
             return
+        # If this finds no room, the file is still there to be abandoned.
         writer.close()
+        self._writer = None
         # Staged rows have no seqs: of a file with such rows, nobody can tell by seqs what is dead.
         spans = {self._copy.id: self._span} if self._span and not self._staged else {}
         self._book.add(writer.number, FileFacts(writer.size, writer.rows, spans=spans))
