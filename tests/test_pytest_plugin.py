@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -341,6 +342,15 @@ def test_a_failing_test_leaves_nothing_behind(inner: pytest.Pytester) -> None:
         """
     )
     inner.runpytest_subprocess("-q", timeout=100).assert_outcomes(passed=1, failed=1)
+
+
+def test_the_page_of_the_guide_says_what_is_so(inner: pytest.Pytester) -> None:
+    page = (ROOT / "docs" / "guide" / "testing.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    inner.makepyfile(**{f"test_block_{at}": block for at, block in enumerate(blocks)})
+    tests = page.count("\ndef test_")
+    inner.runpytest_subprocess("-q", timeout=100).assert_outcomes(passed=tests)
 
 
 def test_the_module_is_light() -> None:

@@ -37,6 +37,12 @@ SAID = {
         "marble is done, delivery 3",
         "4 stones are done",
     ],
+    "worker_app": [
+        "failed (failure 3): ValueError('sand cannot be polished')",
+        "cut: WorkerStats(handled=2, failed=0, superseded=0, running=0)",
+        "polished: WorkerStats(handled=4, failed=3, superseded=0, running=0)",
+        "put aside: sand, {'error': b'sand cannot be polished'}",
+    ],
 }
 """What each of them prints, in this order."""
 

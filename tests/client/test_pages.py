@@ -12,7 +12,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide" / "embedded.md"]
+GUIDE = ROOT / "docs" / "guide"
+
+PAGES = [ROOT / "README.md", GUIDE / "embedded.md", GUIDE / "workers.md"]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A program, and what it prints."""
