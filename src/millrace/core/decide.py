@@ -224,10 +224,16 @@ def _transaction(desk: Desk, command: Transaction) -> tuple[PartAnswer, ...] | R
     if refused is not None:
         return refused
     checks: list[tuple[Draft, Part, PartAnswer | None]] = []
+    staged = 0
     for shard, part in command.parts:
         draft = desk.draft(shard)
         if draft is None:
             return NotFound("a queue of the transaction was deleted", field="queue")
+        if isinstance(part, PublishStaged):
+            staged += publish.staged_rows(draft.view, part)
+            refused = publish.check_staged_rows(staged)
+            if refused is not None:
+                return refused
         checked = _check_part(draft, part)
         if isinstance(checked, Refused | Need):
             return checked

@@ -239,13 +239,9 @@ def check_publish_staged(draft: Draft, command: PublishStaged) -> Checked:
             return NotFound(f"there is no stage {name!r}; it may have gone by age", field="stages")
     if not view.spec.keyed:
         return None
-    if sum(view.stages[name].rows for name in command.stages) > limits.STAGE_ROWS_MAX:
-        return TooLarge(
-            f"up to {limits.STAGE_ROWS_MAX} rows are published at once to a keyed queue; "
-            "publish fewer stages at a time",
-            field="stages",
-            limit=limits.STAGE_ROWS_MAX,
-        )
+    refused = check_staged_rows(staged_rows(view, command))
+    if refused is not None:
+        return refused
     facts = [_stage_facts(draft, name) for name in command.stages]
     missing = [
         name for name, fact in zip(command.stages, facts, strict=True) if isinstance(fact, Need)
@@ -254,6 +250,25 @@ def check_publish_staged(draft: Draft, command: PublishStaged) -> Checked:
         return Need(view.shard, stages=tuple(missing))
     keys = [key for fact in facts if not isinstance(fact, Need) for key in fact.keys]
     return _need_keys(draft, keys)
+
+
+def staged_rows(view: View, command: PublishStaged) -> int:
+    """How many rows have to be looked at: of a queue without keys, none."""
+    if not view.spec.keyed:
+        return 0
+    return sum(view.stages[name].rows for name in command.stages if name in view.stages)
+
+
+def check_staged_rows(rows: int) -> Refused | None:
+    """So many rows may be published at once to keyed queues."""
+    if rows <= limits.STAGE_ROWS_MAX:
+        return None
+    return TooLarge(
+        f"up to {limits.STAGE_ROWS_MAX} rows are published at once to a keyed queue; "
+        "publish fewer stages at a time",
+        field="stages",
+        limit=limits.STAGE_ROWS_MAX,
+    )
 
 
 def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
