@@ -175,6 +175,20 @@ def test_after_a_failed_sync_of_a_folder_its_names_are_left_to_chance() -> None:
     assert found == {True, False}
 
 
+def test_a_sync_may_find_no_room() -> None:
+    found: set[bytes] = set()
+    for seed in range(50):
+        disk = new_disk(seed)
+        file = disk.create("file")
+        file.write([b"x"], 0)
+        disk.sync_folder("")
+        disk.sync_finds_no_room = True
+        with pytest.raises(errors.Full):
+            file.sync()
+        found.add(disk.crash().open("file").read(1, 0))
+    assert found == {b"x", b""}
+
+
 def test_the_nth_sync_and_the_nth_write_fail() -> None:
     disk = new_disk()
     file = disk.create("file")

@@ -109,6 +109,8 @@ class SimDisk:
         """Effects so far: writes, syncs and changes of names."""
         self.fail_sync_in: int | None = None
         """1: the next sync of a file fails, 2: the one after it, and so on."""
+        self.sync_finds_no_room = False
+        """The next sync of a file fails as well, because the disk turns out to be full."""
         self.fail_folder_sync_in: int | None = None
         """The same for syncs of folders: what of the changed names is durable is left to chance."""
         self.fail_write_in: int | None = None
@@ -304,11 +306,14 @@ class SimDisk:
         """Do what `SimFile.sync` was asked for."""
         self._effect(verb, name)
         self.fail_sync_in, is_failing = _count_down(self.fail_sync_in)
-        if not is_failing:
+        if not is_failing and not self.sync_finds_no_room:
             node.sync()
             return
         node.doubtful += [(offset, offset + len(data)) for offset, data in node.pending]
         node.settle(self.chance)
+        if self.sync_finds_no_room:
+            self.sync_finds_no_room = False
+            raise errors.Full(f"syncing {name}: the disk is full; free some space", field="path")
         raise errors.DiskFailed(f"syncing {name} failed: simulated", field=name)
 
     def _claim(self, verb: str, name: str, count: int) -> None:

@@ -112,6 +112,7 @@ class Machine:
         self._lanes = random.Random(f"{seed}/lanes")
         self._bytes = random.Random(f"{seed}/bytes")
         self._settings = random.Random(f"{seed}/settings")
+        self._room = random.Random(f"{seed}/room")
         self._steps = Steps()
         self._crash_at: int | None = None
         self._fail_at: dict[int, Fault] = {}
@@ -208,6 +209,9 @@ class Machine:
                 self.history.say(f"the next commit of the index fails, applied: {is_applied}")
                 self.cells.fail_next(is_applied=is_applied)
                 self.has_failed = True
+        if self.is_full and verb == "sync" and name.startswith("sealed/"):
+            # Some file systems look for room only now.
+            self.disk.sync_finds_no_room = self._room.random() < 0.2
         if self._crash_at is not None and self.effects >= self._crash_at:
             self.history.say(f"the machine ends before {verb} {name}")
             self.crash()
