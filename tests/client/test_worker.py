@@ -34,6 +34,16 @@ async def work_off(queue: Queue, handle: Callable[..., object], **options: objec
     return worker
 
 
+async def extended(lease: Lease) -> None:
+    """Wait until the lease was extended."""
+    before = lease.deadline_ms
+
+    async def is_later() -> bool:
+        return lease.deadline_ms > before
+
+    await eventually(is_later)
+
+
 async def state(queue: Queue, seq: int) -> str:
     return (await queue.explain(seq)).state
 
@@ -281,6 +291,45 @@ async def test_a_judge_that_fails_or_releases_settles_nothing(m: Millrace) -> No
 
 
 @embedded
+async def test_poison_that_cannot_be_put_elsewhere_comes_again(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    await queue.publish(b"x")
+    asked: list[int] = []
+
+    async def handle(message: Lease) -> None:
+        raise ValueError
+
+    async def on_poison(message: Lease, error: BaseException, transaction: Transaction) -> Verdict:
+        asked.append(message.failures)
+        transaction.publish("bad" if message.failures < 2 else queue, b"parked")
+        return Verdict.SETTLE
+
+    worker = Worker(queue, handle, max_failures=1, on_poison=on_poison, concurrency=1, prefetch=0)
+    running = asyncio.create_task(worker.run())
+
+    async def is_parked() -> bool:
+        return (await queue.stats())["settled"] == 1
+
+    await eventually(is_parked)
+    worker.stop()
+    await running
+    assert asked[:3] == [0, 1, 2]
+
+
+@embedded
+async def test_a_limit_without_a_judge_changes_nothing(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    await queue.publish(b"x")
+
+    def handle(message: Lease) -> None:
+        if message.failures < 3:
+            raise ValueError
+
+    worker = await work_off(queue, handle, max_failures=1)
+    assert worker.stats == WorkerStats(handled=1, failed=3)
+
+
+@embedded
 async def test_a_function_may_end_its_message_itself(m: Millrace) -> None:
     queue = await m.queue("orders")
     await queue.publish_many([b"settle", b"release", b"fail"])
@@ -442,6 +491,38 @@ async def test_a_message_that_is_lost_at_the_very_end_is_not_a_failure(m: Millra
     worker = await work_off(prices, both)
     assert worker.stats == WorkerStats(handled=1, superseded=1)
     assert [row.body for row in await seen.peek()] == [b"4"]
+
+
+@embedded
+async def test_what_was_lost_while_it_waited_is_not_worked_on(m: Millrace) -> None:
+    prices = await m.queue("prices", keyed=True)
+    await prices.publish(b"first", key="a")
+    await prices.publish(b"old", key="b")
+    began: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+    goes_on = asyncio.Event()
+    seen: list[bytes] = []
+
+    async def handle(message: Lease) -> None:
+        seen.append(message.body)
+        if message.body == b"first":
+            began.set_result(message)
+            await goes_on.wait()
+
+    options = {"concurrency": 1, "prefetch": 1, "lease_seconds": 0.1}
+    async with Worker(prices, handle, **options) as worker:  # type: ignore[arg-type]
+        first = await began
+        await prices.publish(b"new", key="b")
+        for _ in range(2):
+            # The one that waits is extended with it; the first time may have begun before.
+            await extended(first)
+        goes_on.set()
+
+        async def are_handled() -> bool:
+            return worker.stats.handled == 2
+
+        await eventually(are_handled)
+    assert seen == [b"first", b"new"]
+    assert worker.stats.superseded == 1
 
 
 @timed

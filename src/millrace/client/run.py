@@ -28,6 +28,8 @@ class Run:
         self, function: Function, threads: ThreadPoolExecutor, arguments: tuple[object, ...]
     ) -> bool:
         """Call a function; True if it returned, and what it did still counts."""
+        if self.is_lost or self.is_given_up:
+            return False
         self._in_thread = not function.is_async
         self._calling = calling = function.begin(threads, arguments)
         # Not awaited itself: its being cancelled is not this being cancelled.
@@ -38,12 +40,12 @@ class Run:
 
     def lose(self) -> None:
         """The message is someone else's. A thread cannot be cancelled: it ends by itself."""
-        if self._calling is not None and not self._calling.done():
+        if self._calling is None or not self._calling.done():
             self.is_lost = True
-            if not self._in_thread:
+            if self._calling is not None and not self._in_thread:
                 self._calling.cancel()
 
     def give_up(self) -> None:
         """There is no more time. A thread goes on, but nobody waits for it."""
-        if self._calling is not None and self._calling.cancel():
+        if self._calling is None or self._calling.cancel():
             self.is_given_up = True

@@ -242,6 +242,7 @@ class Worker:
                 break
             ended = [hurry, *self._running]
             await asyncio.wait(ended, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        self._hurrying.set()
         hurry.cancel()
         for run in self._running.values():
             run.give_up()
@@ -411,7 +412,7 @@ class Worker:
 
     async def _judge(self, run: Run, error: BaseException) -> bool:
         """Ask what is to become of a poisonous message; whether it was settled."""
-        if self._on_poison is None:
+        if self._on_poison is None or self._hurrying.is_set():
             return False
         if await self._call(run, self._on_poison, run.lease, error):
             if run.result is not Verdict.SETTLE:
