@@ -419,7 +419,7 @@ async def test_many_followers(m: Millrace) -> None:
         assert found == [b"%d" % n for n in range(50)]
 
 
-# --- Where there is no room -------------------------------------------------------------------------
+# --- Where there is no room ---------------------------------------------------------------------
 
 
 def test_a_cursor_waits_for_a_pin_that_others_hold(
