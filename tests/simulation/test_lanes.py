@@ -100,3 +100,20 @@ def test_closing_does_what_was_submitted() -> None:
     loop.bury()
     steps.end()
     assert said == [0, 1, 2]
+
+
+def test_closing_after_the_end_of_the_process_does_nothing_more() -> None:
+    """Whoever is taken apart closes its lanes, and would wait for ever for what is not done."""
+    loop = SimLoop(SimClock())
+    steps = Steps()
+    done: list[int] = []
+
+    async def main() -> None:
+        lane = SimLane("a", STEPPED, random.Random(1), steps)
+        for number in range(3):
+            lane.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+        steps.end()
+        lane.close()
+
+    loop.run(main())
+    assert done == []

@@ -80,6 +80,9 @@ class Walker:
 
     def step(self) -> bool:
         """Let it go on to its next effect; tells whether the work is done."""
+        if self._is_ending:
+            # The process is gone, and with it what was still to be done.
+            return True
         self._go.release()
         self._stopped.acquire()
         return self._work is None

@@ -209,9 +209,9 @@ class Machine:
                 self.history.say(f"the next commit of the index fails, applied: {is_applied}")
                 self.cells.fail_next(is_applied=is_applied)
                 self.has_failed = True
-        if self.is_full and verb == "sync" and name.startswith("sealed/"):
+        if self.is_full and verb in ("sync", "sync_all") and name.startswith("sealed/"):
             # Some file systems look for room only now.
-            self.disk.sync_finds_no_room = self._room.random() < 0.2
+            self.disk.sync_finds_no_room = self._room.random() < 0.5
         if self._crash_at is not None and self.effects >= self._crash_at:
             self.history.say(f"the machine ends before {verb} {name}")
             self.crash()
