@@ -116,4 +116,5 @@ def test_closing_after_the_end_of_the_process_does_nothing_more() -> None:
         lane.close()
 
     loop.run(main())
+    loop.bury()
     assert done == []
