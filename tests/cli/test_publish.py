@@ -106,6 +106,20 @@ def test_lines_that_came_do_not_wait_for_the_end(desk: Desk) -> None:
     assert desk.bodies("mail")[4:] == ["early"]
 
 
+def test_takes_from_a_verb_that_has_the_same_folder(desk: Desk) -> None:
+    verb = "python -m millrace.cli".replace("python", command()[0])
+    script = f"{verb} follow mail --once --json | {verb} publish orders --lines --patience 1m"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        env=desk.environment(),
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(desk.bodies("orders")) == 9
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

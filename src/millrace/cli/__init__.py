@@ -11,7 +11,9 @@ import sys
 def main() -> None:
     """Run the program `millrace`, and end the process with its exit code."""
     try:
-        from millrace.cli.entry import run
+        from millrace.cli.entry import prepare, program
+
+        prepare()
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
@@ -19,4 +21,4 @@ def main() -> None:
             f"Error: the command line needs {error.name}, which is not installed\n"
             "Hint: pip install 'millrace[cli]'"
         )
-    run()
+    program(prog_name="millrace")

@@ -100,6 +100,8 @@ def _hint(error: MillraceError, verb: str) -> str:
             return "open it once with millrace.open(path, fork=True), if it is to live on its own"
         case DiskFailed() | Fatal():
             return "see to the disk, then run this again: what was not answered may have been done"
+        case Exists() if error.field == "retain":
+            return "leave --retain out, or `millrace cursor delete QUEUE NAME` and begin anew"
         case Exists():
             return "leave the settings out, or change them with `millrace queue configure`"
         case Superseded():

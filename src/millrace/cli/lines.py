@@ -33,6 +33,19 @@ async def read_lines(source: IO[bytes]) -> AsyncIterator[list[bytes]]:
         yield [last]
 
 
+async def begun(chunks: AsyncIterator[list[bytes]]) -> AsyncIterator[list[bytes]]:
+    """The same lines, once the first of them have come or it is known that there are none."""
+    first = await anext(chunks, None)
+
+    async def all_of_them() -> AsyncIterator[list[bytes]]:
+        if first is not None:
+            yield first
+            async for more in chunks:
+                yield more
+
+    return all_of_them()
+
+
 def _reader(source: IO[bytes]) -> Callable[[], bytes]:
     try:
         number = source.fileno()

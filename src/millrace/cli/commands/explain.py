@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 import click
 
@@ -39,22 +39,17 @@ async def explain(shell: Shell, queue: str, *, seq: int) -> None:
 def _sentence(answer: Explanation) -> str:
     counts = f"handed out {answer.deliveries} times, {answer.failures} failures"
     until = "" if answer.until_ms is None else f" until {moment(answer.until_ms)}"
-    match answer.state:
-        case "ready":
-            return "is ready: no worker has had it yet"
-        case "leased":
-            return f"is leased{until} by lease call {answer.lease}; {counts}"
-        case "returned":
-            return f"came back and is ready again; {counts}"
-        case "settled":
-            return "is settled: a worker has done it"
-        case "delete":
-            return "is a delete: it says that its key is gone, and is not handed out"
-        case "dead" if answer.superseded_by is not None:
-            return f"was replaced by message {answer.superseded_by}, of the same key"
-        case "dead":
-            return "is no longer there: settled, replaced, or purged"
-        case "unknown":
-            return "is unknown: it was never published"
-        case _:
-            assert_never(answer.state)
+    if answer.state == "dead" and answer.superseded_by is not None:
+        return f"was replaced by message {answer.superseded_by}, of the same key"
+    sentences: dict[str, str] = {
+        "ready": "is ready: no worker has had it yet",
+        "leased": f"is leased{until} by lease call {answer.lease}; {counts}",
+        "returned": f"came back and is ready again; {counts}",
+        "delayed": f"is delayed{until}; {counts}",
+        "doomed": f"is on its way to the dead letters; {counts}",
+        "settled": "is settled: a worker has done it",
+        "delete": "is a delete: it says that its key is gone, and is not handed out",
+        "dead": "is no longer there: settled, replaced, or purged",
+        "unknown": "is unknown: it was never published",
+    }
+    return sentences.get(answer.state, f"is {answer.state}; {counts}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millrace.cli.commands.cursor import existing
 from millrace.cli.kinds import PLACE
 from millrace.cli.shell import Shell, find_queue
 from millrace.cli.stopping import Stop
@@ -76,6 +77,9 @@ async def _cursor(
     queue: Queue, name: str | None, start: str | int | datetime, *, retain: bool
 ) -> AsyncIterator[Cursor]:
     """The durable cursor, or one that is gone at the end."""
+    if name is not None and not retain and name in await queue.cursors():
+        yield await existing(queue, name)
+        return
     if name is not None:
         yield await queue.cursor(name, start=start, retain=retain)
         return

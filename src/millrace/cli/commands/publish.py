@@ -11,7 +11,7 @@ import click
 
 from millrace.cli.ending import Ended
 from millrace.cli.kinds import HEADER, exact
-from millrace.cli.lines import read_lines
+from millrace.cli.lines import begun, read_lines
 from millrace.cli.progress import Bar
 from millrace.cli.shell import Shell, find_queue, shown_name
 from millrace.cli.verb import verb
@@ -85,16 +85,23 @@ async def publish(
     _judge(body, file, key, key_separator, lines=lines, delete=delete)
     if number is not None and producer is None:
         raise click.UsageError("--number is a producer's; give --producer, too")
+    # First the input, then the folder: what is piped in may come from a verb that still has it.
+    source = file if file is not None else sys.stdin.buffer
+    content, chunks = None, None
+    if lines:
+        chunks = await begun(read_lines(source))
+    elif not delete:
+        content = exact(body) if body is not None else source.read()
     async with shell.open() as m:
         found = await find_queue(m, queue)
         if producer is not None and number is None:
             number = await found.producer(producer) + 1
         whole_key = None if key is None else exact(key)
-        if lines:
+        if chunks is not None:
             cutter = Cutter(whole_key, key_separator, headers, is_exact=producer is not None)
-            await _publish_lines(shell, found, cutter, _source(file), producer, number)
+            batches = cutter.batches(chunks)
+            await _publish_lines(shell, found, batches, _size(source), producer, number)
             return
-        content = None if delete else exact(body) if body is not None else _source(file).read()
         seq = await found.publish(
             content, key=whole_key, headers=headers, producer=producer, number=number
         )
@@ -125,10 +132,6 @@ def _judge(
         raise click.UsageError("there is no body; give BODY or --file, or pipe it in")
 
 
-def _source(file: IO[bytes] | None) -> IO[bytes]:
-    return file if file is not None else sys.stdin.buffer
-
-
 class Cutter:
     """Cuts lines into batches, and makes messages of them."""
 
@@ -147,11 +150,11 @@ class Cutter:
         """The same lines are always cut at the same places, however they come."""
         self._line = 0
 
-    async def batches(self, source: IO[bytes]) -> AsyncIterator[list[Message]]:
+    async def batches(self, chunks: AsyncIterator[list[bytes]]) -> AsyncIterator[list[Message]]:
         """The messages; without `is_exact`, lines that came are not kept waiting for others."""
         batch: list[Message] = []
         size = 0
-        async for lines in read_lines(source):
+        async for lines in chunks:
             for line in lines:
                 if batch and (len(batch) == BATCH_LINES or size + len(line) > BATCH_BYTES):
                     yield batch
@@ -182,16 +185,16 @@ class Cutter:
 async def _publish_lines(
     shell: Shell,
     queue: Queue,
-    cutter: Cutter,
-    source: IO[bytes],
+    batches: AsyncIterator[list[Message]],
+    total: int | None,
     producer: str | None,
     number: int | None,
 ) -> None:
     count = 0
     first: int | None = None
     last: int | None = None
-    with Bar("publishing", total=_size(source)) as bar:
-        async for part in cutter.batches(source):
+    with Bar("publishing", total=total) as bar:
+        async for part in batches:
             seqs = await queue.publish_many(part, producer=producer, number=number)
             number = None if number is None else number + 1
             count += len(part)

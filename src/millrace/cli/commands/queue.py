@@ -190,7 +190,7 @@ async def purge(shell: Shell, name: str, *, yes: bool) -> None:
         _confirm(f"End the {live:,} messages of {name}?", yes=yes)
         last = await found.purge()
     fields = {"queue": shown_name(found), "ended": live, "up_to_seq": last}
-    shell.out.line("purged", fields, f"ended {live:,} messages, up to seq {last}")
+    shell.out.line("purged", fields, f"ended the {live:,} messages of {name}")
 
 
 @verb("delete", examples="millrace queue delete mail --yes")

@@ -1,0 +1,88 @@
+"""The examples that end the help of each verb, run by a shell as a user would."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from millrace.cli.program import program
+from tests.cli.desk import SECONDS, Desk
+
+
+def examples(command: click.Command) -> list[str]:
+    """The command lines of a help text, without what is said beside them."""
+    text = (command.epilog or "").partition("Examples:\n")[2].partition("\n\n")[0]
+    return [re.split(r"\s{3,}", line.strip())[0] for line in text.splitlines() if line.strip()]
+
+
+def collected() -> list[tuple[str, str]]:
+    """Verb and command line. Those of `dump` speak of folders with a long history."""
+    ctx = click.Context(program, info_name="millrace")
+    found = [("millrace", line) for line in examples(program)]
+    for name in program.list_commands(ctx):
+        command = program.get_command(ctx, name)
+        assert command is not None
+        parts: list[click.Command] = [command]
+        if isinstance(command, click.Group):
+            parts += command.commands.values()
+        if name != "dump":
+            found += [(name, line) for part in parts for line in examples(part)]
+    return found
+
+
+@pytest.mark.parametrize(("verb", "line"), collected())
+def test_example(verb: str, line: str, tmp_path: Path) -> None:
+    if "jq" in line.split() and shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    desk = Desk(tmp_path)
+    if not line.startswith("millrace demo"):
+        desk.text("demo")
+    if verb == "cursor":
+        desk.text("follow", "orders", "--once", "--name", "report")
+    if verb == "check":
+        desk.data.rename(tmp_path / "data")
+    done = run_script(line, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr
+
+
+def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Have a shell run it, in which the program can be found."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MILLRACE")}
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env={**environment, "PATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=3 * SECONDS,
+        check=False,
+    )
+
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "cli.md"
+
+
+def test_the_guide_can_be_followed(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) > 8
+    done = run_script("".join(blocks), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Error" not in done.stderr
+    assert "message 2 was replaced by message 6, of the same key" in done.stdout
+
+
+def test_the_guide_names_every_verb() -> None:
+    text = GUIDE.read_text()
+    ctx = click.Context(program)
+    assert [verb for verb in program.list_commands(ctx) if f"millrace {verb}" not in text] == []
