@@ -428,6 +428,37 @@ m.close()
     assert (found, problems) == ("1\n", "")
 
 
+def test_a_signal_stops_a_worker(tmp_path: Path) -> None:
+    text = (
+        OPEN
+        + """
+import threading
+began, goes_on = threading.Event(), threading.Event()
+def handle(message):
+    began.set()
+    goes_on.wait(60)
+def tell():
+    began.wait(60)
+    print("works", flush=True)
+    while orders.explain(2).state != "returned":
+        pass
+    goes_on.set()
+orders.publish_many([b"x", b"y"])
+threading.Thread(target=tell).start()
+worker = sync.Worker(orders, handle, concurrency=1)
+worker.run(signals=True)
+print(worker.stats.handled, len(orders.lease()), flush=True)
+m.close()
+"""
+    )
+    with run_program(tmp_path, text) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "works\n"
+        program.send_signal(signal.SIGTERM)
+        found, problems = program.communicate(timeout=60)
+    assert (found, problems) == ("1 1\n", "")
+
+
 def test_a_forked_process_is_refused(tmp_path: Path) -> None:
     text = (
         OPEN
