@@ -35,9 +35,11 @@ class Printer:
 
     def line(self, kind: str, fields: Mapping[str, object], text: str) -> None:
         """Say one thing: `fields` in JSON, or the line of text."""
-        if self.is_json:
-            text = json.dumps({"type": kind, **fields})
-        click.echo(text)
+        click.echo(self.line_of(kind, fields, text))
+
+    def line_of(self, kind: str, fields: Mapping[str, object], text: str) -> str:
+        """The line that `line` says, for those who say many at once."""
+        return json.dumps({"type": kind, **fields}) if self.is_json else text
 
     def listing(self, kind: str, fields: Mapping[str, object], texts: Mapping[str, str]) -> None:
         """Say one thing with many parts, one below the other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 from millrace.cli.ending import Ended
 from millrace.cli.shell import Shell
@@ -61,7 +62,7 @@ def _order(customer: str, item: str, count: int, total: float) -> bytes:
 
 
 def _tell(shell: Shell) -> None:
-    where = "" if shell.path == DATA_DEFAULT else f" --data {shell.path}"
+    where = "" if shell.path == DATA_DEFAULT else f" --data {shlex.quote(str(shell.path))}"
     lines = [
         (f"millrace queue list{where}", "which queues are there"),
         (f"millrace peek orders{where}", "the newest revision of each order"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 60
 """How long the engine is asked to wait at once."""
+
+CHUNK_CHARACTERS = 64 * 1024
+"""Lines that are written at once; a stop is noticed between them."""
 
 
 @verb(
@@ -91,15 +93,19 @@ async def _cursor(
 
 
 async def _write(shell: Shell, snapshot: Snapshot, stop: Stop) -> int | None:
-    """Write the rows; returns where it was stopped, None at the end."""
-    written = snapshot.after
+    """Write the rows; returns up to where if it was stopped, None at the end."""
+    lines: list[str] = []
+    size, last = 0, snapshot.after
     async for row in snapshot.rows():
-        if stop.is_set:
-            sys.stdout.flush()
-            return written
-        shell.out.line("message", message_fields(row), _line(row))
-        written = row.seq
-    sys.stdout.flush()
+        lines.append(shell.out.line_of("message", message_fields(row), _line(row)))
+        size, last = size + len(lines[-1]), row.seq
+        if size >= CHUNK_CHARACTERS:
+            click.echo("\n".join(lines))
+            lines, size = [], 0
+            if stop.is_set:
+                return last
+    if lines:
+        click.echo("\n".join(lines))
     return None
 
 
