@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -372,6 +373,82 @@ async def test_what_is_published_is_settled_for(m: Millrace) -> None:
     worker = await work_off(shipped, plain)
     assert worker.stats == WorkerStats(handled=20)
     assert (await orders.stats())["live"] == 20
+
+
+@embedded
+async def test_workers_that_lose_their_leases_publish_nothing_twice(m: Millrace) -> None:
+    orders, shipped = await m.queue("orders"), await m.queue("shipped")
+    await orders.publish_many([b"%d" % n for n in range(40)])
+
+    async def handle(message: Lease, transaction: Transaction) -> None:
+        transaction.publish(shipped, message.body)
+        await asyncio.sleep(0)
+        if message.deliveries < 3 and message.seq % 4 == 0:
+            # It holds up the loop, so that nothing is extended in time.
+            time.sleep(0.03)  # noqa: ASYNC251
+        await asyncio.sleep(0)
+
+    workers = [Worker(orders, handle, lease_seconds=0.01, idle=0.1) for _ in range(3)]
+    await asyncio.gather(*(worker.run() for worker in workers))
+    bodies = [row.body for row in await shipped.peek(1000)]
+    assert sorted(bodies) == sorted(b"%d" % n for n in range(40))  # type: ignore[type-var]
+    assert sum(worker.stats.handled for worker in workers) == 40
+    assert sum(worker.stats.superseded for worker in workers) > 0
+
+
+CHAIN = """
+import asyncio, sys
+import millrace
+
+async def ship(message, transaction):
+    transaction.publish("shipped", message.body)
+    print(message.seq, flush=True)
+
+async def main():
+    async with millrace.open(sys.argv[1]) as m:
+        worker = millrace.Worker(await m.find("orders"), ship, lease_seconds=0.2)
+        await worker.run()
+
+asyncio.run(main())
+"""
+
+
+def test_a_killed_worker_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    count = 2000
+
+    async def begin() -> None:
+        async with millrace.open(tmp_path) as m:
+            await m.queue("shipped")
+            await (await m.queue("orders")).publish_many([b"%d" % n for n in range(count)])
+
+    async def end() -> tuple[WorkerStats, list[bytes | None]]:
+        async def ship(message: Lease, transaction: Transaction) -> None:
+            transaction.publish("shipped", message.body)
+
+        async with millrace.open(tmp_path) as m:
+            # Until what the dead ones had leased has come back.
+            worker = Worker(await m.find("orders"), ship, idle=0.5)
+            await worker.run()
+            shipped = await m.find("shipped")
+            return worker.stats, [row.body for row in await shipped.peek(10_000)]
+
+    run(begin())
+    for lines in (1, 150):
+        with subprocess.Popen(
+            [sys.executable, "-c", CHAIN, str(tmp_path)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as program:
+            assert program.stdout is not None
+            for _ in range(lines):
+                assert program.stdout.readline()
+            program.kill()
+    stats, bodies = run(end())
+    assert 0 < stats.handled <= count
+    assert len(bodies) == count
+    assert set(bodies) == {b"%d" % n for n in range(count)}
 
 
 @embedded
