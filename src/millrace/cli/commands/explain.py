@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from millrace.cli.shell import Shell, find_queue, shown_name
 from millrace.cli.show import Value
 from millrace.cli.text import moment
 from millrace.cli.verb import verb
-
-if TYPE_CHECKING:
-    from millrace.core.commands import Explanation
 
 
 @verb("explain", examples="millrace explain orders 2")
@@ -33,14 +28,11 @@ async def explain(shell: Shell, queue: str, *, seq: int) -> None:
         "failures": answer.failures,
         "superseded_by": answer.superseded_by,
     }
-    shell.out.line("explanation", fields, f"message {answer.seq} {_sentence(answer)}")
-
-
-def _sentence(answer: Explanation) -> str:
     counts = f"handed out {answer.deliveries} times, {answer.failures} failures"
     until = "" if answer.until_ms is None else f" until {moment(answer.until_ms)}"
-    if answer.state == "dead" and answer.superseded_by is not None:
-        return f"was replaced by message {answer.superseded_by}, of the same key"
+    dead = "is no longer there: settled, replaced, or purged"
+    if answer.superseded_by is not None:
+        dead = f"was replaced by message {answer.superseded_by}, of the same key"
     sentences: dict[str, str] = {
         "ready": "is ready: no worker has had it yet",
         "leased": f"is leased{until} by lease call {answer.lease}; {counts}",
@@ -49,7 +41,8 @@ def _sentence(answer: Explanation) -> str:
         "doomed": f"is on its way to the dead letters; {counts}",
         "settled": "is settled: a worker has done it",
         "delete": "is a delete: it says that its key is gone, and is not handed out",
-        "dead": "is no longer there: settled, replaced, or purged",
+        "dead": dead,
         "unknown": "is unknown: it was never published",
     }
-    return sentences.get(answer.state, f"is {answer.state}; {counts}")
+    sentence = sentences.get(answer.state, f"is {answer.state}; {counts}")
+    shell.out.line("explanation", fields, f"message {answer.seq} {sentence}")

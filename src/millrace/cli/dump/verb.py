@@ -100,11 +100,11 @@ class Parts(Verbs):
     epilog="""\b
 Examples:
   millrace dump data
-  millrace dump data log --from 100 --limit 10
-  millrace dump data log --generation 3 --bytes
+  millrace dump data log --from 3 --limit 10
+  millrace dump data log --generation 1 --bytes
   millrace dump data cells --shard 1 --kind lease
-  millrace dump data rows orders --after 5000
-  millrace dump data sealed 12
+  millrace dump data rows orders --after 3
+  millrace dump data sealed
   millrace dump data blocks orders --json
 """,
 )
