@@ -214,6 +214,8 @@ def test_a_worker_beside_the_program(m: sync.Millrace) -> None:
 
     async def wait(message: sync.Lease) -> None: ...
 
+    with pytest.raises(errors.Invalid, match="not a queue"):
+        sync.Worker(orders._twin, note)  # type: ignore[arg-type]
     for wrong in (wait, 5, lambda: None):
         with pytest.raises(errors.Invalid) as refused:
             sync.Worker(orders, wrong)  # type: ignore[arg-type]

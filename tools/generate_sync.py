@@ -296,8 +296,12 @@ def _init(node: ast.ClassDef) -> str:
     own = next(
         each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"
     )
+    way = MADE_WITH[node.name]
     body = (
-        f"portal = {MADE_WITH[node.name]}._portal\nself._portal = portal\n"
+        f"if not isinstance({way}, {way.capitalize()}):\n"
+        f'    raise Invalid(f"{way} is {{{way}!r}}, not a {way} of millrace.sync.open", '
+        f'field="{way}")\n'
+        f"portal = {way}._portal\nself._portal = portal\n"
         f"self._twin = Async{node.name}({_arguments(own)})"
     )
     return _function(own, "__init__", body)

@@ -161,6 +161,10 @@ async def test_wrong_functions_and_numbers_are_refused(m: Millrace) -> None:
 
     def fine(message: Lease, retries: int = 3) -> None: ...
 
+    with pytest.raises(errors.Invalid, match="orders") as no_queue:
+        Worker("orders", fine)  # type: ignore[arg-type]
+    assert no_queue.value.field == "queue"
+
     wrong: list[tuple[str, object]] = [
         ("concurrency", 0),
         ("concurrency", limits.WORKER_CONCURRENCY_MAX + 1),

@@ -31,7 +31,7 @@ from millrace.client.run import Run
 from millrace.client.signals import stopping_on_signals
 from millrace.client.transaction import Transaction
 from millrace.core import check
-from millrace.errors import Closed, Gone, MillraceError, Refused, Retry, Stale
+from millrace.errors import Closed, Gone, Invalid, MillraceError, Refused, Retry, Stale
 
 T = TypeVar("T")
 
@@ -79,7 +79,8 @@ class Worker:
     along the chain. An asynchronous function runs on the event loop, a plain one in a thread.
 
     `await worker.run()` works until `stop()`; `async with worker:` works beside the body, and stops
-    at its end. A worker works once.
+    at its end. A worker works once. It is to be stopped before its engine is closed, which ends it
+    with an error, and what it holds comes back only when its time is over.
     """
 
     def __init__(
@@ -111,6 +112,8 @@ class Worker:
         Raises:
             Invalid, TooLarge: a function or a number, named by the field of the error.
         """
+        if not isinstance(queue, Queue):
+            raise Invalid(f"queue is {queue!r}, not a queue of millrace.open", field="queue")
         self._queue = queue
         self._handle = Function(handle, "handle", 1)
         self._on_poison = None if on_poison is None else Function(on_poison, "on_poison", 2)

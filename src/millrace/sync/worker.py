@@ -32,7 +32,8 @@ class Worker:
     once along the chain. The function is called in threads of the worker's own.
 
     `worker.run()` works until `stop()`; `with worker:` works beside the body, and stops at its
-    end. A worker works once.
+    end. A worker works once. It is to be stopped before its engine is closed, which ends it
+    with an error, and what it holds comes back only when its time is over.
     """
 
     __slots__ = ("_portal", "_twin")
@@ -66,6 +67,8 @@ class Worker:
         Raises:
             Invalid, TooLarge: a function or a number, named by the field of the error.
         """
+        if not isinstance(queue, Queue):
+            raise Invalid(f"queue is {queue!r}, not a queue of millrace.sync.open", field="queue")
         portal = queue._portal
         self._portal = portal
         self._twin = AsyncWorker(
