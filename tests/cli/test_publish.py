@@ -139,3 +139,10 @@ def test_makes_no_queue_and_no_folder(desk: Desk, tmp_path: Path) -> None:
     assert "did you mean 'mail'?" in result.stderr
     assert desk.call("--data", tmp_path / "nowhere", "publish", "mail", "x").exit_code == 1
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_largest_body_and_a_little_more(desk: Desk) -> None:
+    assert desk.run("publish", "mail", given=bytes(16 * 1024 * 1024)).returncode == 0
+    done = desk.run("publish", "mail", given=bytes(16 * 1024 * 1024 + 1))
+    assert done.returncode == 1
+    assert b"16777216" in done.stderr

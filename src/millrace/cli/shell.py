@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 DEFAULT_SPACE = "default"
 """The space of queues that are named without one."""
 
+SEGMENT_BYTES = 20 * 1024 * 1024
+"""Each opening begins a new segment of the log, and many short calls would leave many that are all
+but empty. Smaller ones take less room; the largest body still fits into one."""
+
 KNOCK_SECONDS = 0.1
 """How often a folder in use is tried again."""
 
@@ -36,6 +40,8 @@ class Shell:
         self, *, make: bool = False, settings: Settings | None = None
     ) -> AsyncIterator[Millrace]:
         """The queues of the folder, which is let go at the end; with `make`, it may be a new one.
+
+        Unless `settings` are given, they are fit for a program that ends soon.
 
         Raises:
             Ended: there is no such folder, or one with other things in it.
@@ -64,6 +70,8 @@ class Shell:
     async def _take(self, settings: Settings | None) -> Millrace:
         import millrace
 
+        if settings is None:
+            settings = millrace.Settings(segment_bytes=SEGMENT_BYTES, log_segments_free=1)
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience
         while True:

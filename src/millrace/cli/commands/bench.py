@@ -111,9 +111,12 @@ def _row(measure: Measure) -> tuple[dict[str, object], list[str]]:
 
 
 async def _in_folder(shell: Shell, seconds: float, size: int) -> list[Measure]:
+    from millrace import Settings
+
     name = f"bench-{secrets.token_hex(4)}"
     with Bar("measuring", total=5) as bar:
-        async with shell.open(make=True) as m:
+        # Those that a program has unless it chooses others.
+        async with shell.open(make=True, settings=Settings()) as m:
             try:
                 return await _measure(shell.path, m, name, seconds, size, bar)
             finally:

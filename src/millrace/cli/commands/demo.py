@@ -9,9 +9,6 @@ from millrace.cli.ending import Ended
 from millrace.cli.shell import Shell
 from millrace.cli.verb import DATA_DEFAULT, verb
 
-SEGMENT_BYTES = 4 * 1024 * 1024
-"""Small segments, so that a folder to play with takes little room."""
-
 ORDERS = [
     ("order-1", "Ada", "nails", 2, 9.80),
     ("order-2", "Grace", "hammer", 1, 24.50),
@@ -32,7 +29,7 @@ MAIL = ["welcome, Ada", "your hammer is on its way", "welcome, Edsger", "a quest
 )
 async def demo(shell: Shell) -> None:
     """Make a folder with sample data: the keyed queue `orders` and the work queue `mail`."""
-    from millrace import Message, Settings
+    from millrace import Message
 
     if shell.holds_queues():
         raise Ended(
@@ -40,7 +37,7 @@ async def demo(shell: Shell) -> None:
             "--data PATH names one; `millrace queue list` shows what is there",
             code="exists",
         )
-    async with shell.open(make=True, settings=Settings(segment_bytes=SEGMENT_BYTES)) as m:
+    async with shell.open(make=True) as m:
         orders = await m.queue("orders", keyed=True)
         await orders.publish_many(
             [
