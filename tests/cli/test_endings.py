@@ -164,6 +164,14 @@ def test_rows_fit_a_terminal(desk: Desk) -> None:
     assert "…" in lines[1]
 
 
+def test_wide_columns_fit_a_terminal(desk: Desk) -> None:
+    desk.text("publish", "mail", "x" * 99, "--key", "k" * 99, "--header", "name=" + "h" * 99)
+    _, shown = on_terminal(desk, "peek", "mail")
+    last = shown.splitlines()[-1]
+    assert len(last) <= 60
+    assert last.count("…") == 3
+
+
 def test_asks_before_it_ends_anything(desk: Desk) -> None:
     code, shown = on_terminal(desk, "queue", "purge", "mail", typed=b"n\n")
     assert (code, "nothing was changed" in shown) == (1, True)

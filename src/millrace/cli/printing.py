@@ -24,7 +24,7 @@ class Column(NamedTuple):
     heading: str
     is_number: bool = False
     is_long: bool = False
-    """It is the one that is cut where the terminal is too narrow."""
+    """It may be cut where the terminal is too narrow; the last such column first."""
 
 
 class Printer:
@@ -81,6 +81,16 @@ class Printer:
         sys.stdout.buffer.flush()
 
 
+def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:
+    """Widths that fit, as far as columns may be cut."""
+    fitting = list(widths)
+    for at in reversed(range(len(columns))):
+        excess = sum(fitting) + 2 * (len(fitting) - 1) - room
+        if columns[at].is_long and excess > 0:
+            fitting[at] = min(fitting[at], max(fitting[at] - excess, LONG_MIN))
+    return fitting
+
+
 def _table(columns: Sequence[Column], lines: list[list[str]]) -> str:
     from rich.cells import cell_len
     from rich.console import Console
@@ -96,11 +106,10 @@ def _table(columns: Sequence[Column], lines: list[list[str]]) -> str:
     console = Console(
         width=None if is_terminal else whole, force_terminal=is_terminal, highlight=False
     )
-    room = console.width
+    if is_terminal:
+        widths = _fitting(columns, widths, console.width)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column, width in zip(columns, widths, strict=True):
-        if column.is_long and whole > room:
-            width = max(width - (whole - room), LONG_MIN)
         table.add_column(
             column.heading,
             justify="right" if column.is_number else "left",

@@ -45,7 +45,7 @@ async def list_cursors(shell: Shell, queue: str) -> None:
     shell.out.table(
         "cursor",
         [
-            Column("CURSOR"),
+            Column("CURSOR", is_long=True),
             Column("SEQ", is_number=True),
             Column("END", is_number=True),
             Column("BEHIND", is_number=True),

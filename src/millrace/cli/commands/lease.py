@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from millrace.cli.kinds import DURATION
-from millrace.cli.printing import Column
 from millrace.cli.shell import Shell, find_queue
-from millrace.cli.text import body_text, key_text, message_fields, moment
+from millrace.cli.text import body_text, headers_text, key_text, message_fields, moment
 from millrace.cli.verb import verb
+
+if TYPE_CHECKING:
+    from millrace import Lease
 
 
 @verb(
@@ -48,30 +52,30 @@ async def lease(
             for each in leases:
                 shell.out.line("lease", {}, each.receipt)
             return
-        rows = [
-            (
-                {
-                    **message_fields(each),
-                    "receipt": each.receipt,
-                    "deliveries": each.deliveries,
-                    "failures": each.failures,
-                    "deadline_ms": each.deadline_ms,
-                },
-                [
-                    each.receipt,
-                    str(each.seq),
-                    moment(each.deadline_ms),
-                    key_text(each.key),
-                    body_text(each.body),
-                ],
-            )
-            for each in leases
-        ]
-    columns = [
-        Column("RECEIPT"),
-        Column("SEQ", is_number=True),
-        Column("UNTIL"),
-        Column("KEY"),
-        Column("BODY", is_long=True),
-    ]
-    shell.out.table("lease", columns, rows, empty=f"nothing to lease in {queue}")
+        for number, each in enumerate(leases):
+            if number and not shell.out.is_json:
+                shell.out.line("", {}, "")
+            _show(shell, each)
+    if not leases:
+        shell.out.note(f"nothing to lease in {queue}")
+
+
+def _show(shell: Shell, lease: Lease) -> None:
+    """One below the other: a receipt must not be cut."""
+    fields = {
+        **message_fields(lease),
+        "receipt": lease.receipt,
+        "deliveries": lease.deliveries,
+        "failures": lease.failures,
+        "deadline_ms": lease.deadline_ms,
+    }
+    texts = {
+        "receipt": lease.receipt,
+        "seq": str(lease.seq),
+        "until": moment(lease.deadline_ms),
+        "handed out": f"{lease.deliveries} times, {lease.failures} failures",
+        "key": key_text(lease.key),
+        "headers": headers_text(lease.headers),
+        "body": body_text(lease.body),
+    }
+    shell.out.listing("lease", fields, texts)

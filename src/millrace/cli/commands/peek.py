@@ -12,8 +12,8 @@ from millrace.cli.verb import verb
 COLUMNS = [
     Column("SEQ", is_number=True),
     Column("PUBLISHED"),
-    Column("KEY"),
-    Column("HEADERS"),
+    Column("KEY", is_long=True),
+    Column("HEADERS", is_long=True),
     Column("BODY", is_long=True),
 ]
 

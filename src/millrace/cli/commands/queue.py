@@ -63,7 +63,7 @@ async def list_queues(shell: Shell, space: str) -> None:
             ]
             rows.append((fields, texts))
     columns = [
-        Column("QUEUE"),
+        Column("QUEUE", is_long=True),
         Column("KEYED"),
         Column("RETENTION"),
         Column("LIVE", is_number=True),

@@ -110,8 +110,8 @@ def _show(shell: Shell, relation: duckdb.DuckDBPyRelation | None) -> None:
         return
     found = relation.to_arrow_table()
     columns = [
-        Column(field.name, is_number=_is_number(field.type), is_long=at == len(found.schema) - 1)
-        for at, field in enumerate(found.schema)
+        Column(field.name, is_number=(number := _is_number(field.type)), is_long=not number)
+        for field in found.schema
     ]
     rows = (
         (_fields(found.column_names, values), [_text(value) for value in values])
