@@ -13,7 +13,7 @@ import click
 import pytest
 
 from millrace.cli.program import program
-from tests.cli.desk import SECONDS, Desk
+from tests.cli.desk import SECONDS, Desk, command
 
 HEAVY = ["asyncio", "duckdb", "lmdb", "msgspec", "numpy", "pyarrow", "rich"]
 
@@ -47,21 +47,21 @@ def all_verbs() -> list[tuple[str, click.Command]]:
     ctx = click.Context(program, info_name="millrace")
     found: list[tuple[str, click.Command]] = []
     for name in program.list_commands(ctx):
-        command = program.get_command(ctx, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            found += [(f"{name} {each}", one) for each, one in command.commands.items()]
+        verb = program.get_command(ctx, name)
+        assert verb is not None
+        if isinstance(verb, click.Group):
+            found += [(f"{name} {each}", one) for each, one in verb.commands.items()]
         else:
-            found.append((name, command))
-    return [(name, command) for name, command in found if name.split()[0] not in ("dump", "check")]
+            found.append((name, verb))
+    return [(name, verb) for name, verb in found if name.split()[0] not in ("dump", "check")]
 
 
-@pytest.mark.parametrize(("name", "command"), all_verbs())
-def test_every_verb_takes_the_shared_options(name: str, command: click.Command) -> None:
-    options = {option for parameter in command.params for option in parameter.opts}
-    assert {"--data", "--json", "--patience"} <= options
-    assert command.help
-    assert "Examples:" in (command.epilog or "")
+@pytest.mark.parametrize(("name", "verb"), all_verbs())
+def test_every_verb_takes_the_shared_options(name: str, verb: click.Command) -> None:
+    options = {option for parameter in verb.params for option in parameter.opts}
+    assert {"--data", "--json", "--patience"} <= options, name
+    assert verb.help
+    assert "Examples:" in (verb.epilog or "")
 
 
 def test_a_folder_in_use(desk: Desk) -> None:
@@ -127,6 +127,23 @@ def test_an_encoding_that_lacks_characters(desk: Desk) -> None:
     assert done.returncode == 0
     assert rb"\u2192 Ada" in done.stdout
     assert "grüße".encode("latin-1") in done.stdout
+
+
+def test_output_that_finds_no_room(desk: Desk) -> None:
+    for verb in ("peek mail", "follow mail --once --name report"):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                command(*verb.split()),
+                env=desk.environment(),
+                stdout=full,
+                stderr=subprocess.PIPE,
+                timeout=SECONDS,
+                check=False,
+            )
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"Error: a file could not be read or written: ")
+        assert len(done.stderr.splitlines()) == 2
+    assert desk.one("cursor", "list", "mail")["seq"] == 0
 
 
 def on_terminal(desk: Desk, *arguments: str, typed: bytes = b"") -> tuple[int, str]:

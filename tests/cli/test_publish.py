@@ -31,6 +31,12 @@ def test_a_body_from_a_file(desk: Desk) -> None:
     assert desk.bodies("mail")[-1] == "dear\n"
 
 
+def test_nothing_is_no_body_unless_it_is_said(desk: Desk) -> None:
+    assert desk.call("publish", "mail", given=b"").exit_code == 2
+    assert desk.text("publish", "mail", "") == "5\n"
+    assert desk.bodies("mail")[-1] == ""
+
+
 def test_arguments_that_are_not_utf8_keep_their_bytes(desk: Desk) -> None:
     words: list[str | bytes] = [*command("publish", "mail"), b"\xffbody", "--key", b"\xfekey"]
     done = subprocess.run(

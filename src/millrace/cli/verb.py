@@ -109,3 +109,12 @@ def _run(work: Coroutine[Any, Any, int | None], path: str, *, is_json: bool) -> 
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return BROKEN_PIPE
+    except OSError as error:
+        # Of the engine's disk the engine speaks itself; this is a file that was read or written.
+        failure = Ended(
+            f"a file could not be read or written: {error.strerror or error}",
+            "see to the file, or to where the output goes, and run this again",
+            code="file",
+        )
+        failure.is_json = is_json
+        raise failure from error

@@ -92,6 +92,8 @@ async def publish(
         chunks = await begun(read_lines(source))
     elif not delete:
         content = exact(body) if body is not None else source.read()
+        if not content and body is None and file is None:
+            raise click.UsageError("nothing was piped in; give '' as BODY to publish no bytes")
     async with shell.open() as m:
         found = await find_queue(m, queue)
         if producer is not None and number is None:
