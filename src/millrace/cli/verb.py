@@ -94,14 +94,6 @@ def _run(work: Coroutine[Any, Any, int | None], path: str, *, is_json: bool) -> 
             return asyncio.run(work) or 0
         finally:
             sys.stdout.flush()
-    except MillraceError as error:
-        verb_name = path.partition(" ")[2]
-        failure = ended(error, verb_name)
-        failure.is_json = is_json
-        raise failure from error
-    except Ended as failure:
-        failure.is_json = is_json
-        raise
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -109,12 +101,20 @@ def _run(work: Coroutine[Any, Any, int | None], path: str, *, is_json: bool) -> 
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
         return BROKEN_PIPE
-    except OSError as error:
-        # Of the engine's disk the engine speaks itself; this is a file that was read or written.
-        failure = Ended(
-            f"a file could not be read or written: {error.strerror or error}",
-            "see to the file, or to where the output goes, and run this again",
-            code="file",
-        )
+    except (Ended, MillraceError, OSError) as error:
+        failure = _failure(error, path)
         failure.is_json = is_json
-        raise failure from error
+        raise failure from None
+
+
+def _failure(error: Ended | MillraceError | OSError, path: str) -> Ended:
+    if isinstance(error, Ended):
+        return error
+    if isinstance(error, MillraceError):
+        return ended(error, path.partition(" ")[2])
+    # Of the engine's disk the engine speaks itself; this is a file that was read or written.
+    return Ended(
+        f"a file could not be read or written: {error.strerror or error}",
+        "see to the file, or to where the output goes, and run this again",
+        code="file",
+    )
