@@ -63,7 +63,7 @@ def test_a_command_whose_message_was_replaced_is_ended(tmp_path: Path) -> None:
 
 
 def test_too_many_failures_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "HELD_MAX", 2)
+    monkeypatch.setattr(crew, "FAILED_MAX", 2)
 
     async def run() -> None:
         async with scene(tmp_path) as here:

@@ -147,6 +147,22 @@ def test_makes_no_queue_and_no_folder(desk: Desk, tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_input_without_end_is_refused(desk: Desk) -> None:
+    for words in ([], ["--lines"]):
+        with Path("/dev/zero").open("rb") as zeros:
+            done = subprocess.run(
+                command("publish", "mail", *words),
+                env=desk.environment(),
+                stdin=zeros,
+                capture_output=True,
+                timeout=SECONDS,
+                check=False,
+            )
+        assert done.returncode == 1
+        assert b"16777216" in done.stderr
+    assert len(desk.bodies("mail")) == 4
+
+
 def test_the_largest_body_and_a_little_more(desk: Desk) -> None:
     assert desk.run("publish", "mail", given=bytes(16 * 1024 * 1024)).returncode == 0
     done = desk.run("publish", "mail", given=bytes(16 * 1024 * 1024 + 1))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from millrace.cli.bounds import FAILED_MAX, KILL_SECONDS, LOST_SECONDS, VARIABLE_BYTES_MAX
 from millrace.cli.ending import Ended
 from millrace.cli.shell import shown_name
 from millrace.cli.stopping import Stop
@@ -28,17 +29,6 @@ from millrace.errors import MillraceError, Refused
 if TYPE_CHECKING:
     from millrace import Lease, Queue
 
-HELD_MAX = 10_000
-"""Failed messages that are held until the end; with more, something else is wrong."""
-
-VARIABLE_BYTES_MAX = 128 * 1024 - 256
-"""Linux takes no longer variable, its name and a zero byte included."""
-
-LOST_SECONDS = 1.0
-"""How often it is looked whether a running command's message is still its own."""
-
-KILL_SECONDS = 10.0
-"""How long a command that was asked to end may take."""
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
@@ -106,9 +96,9 @@ class Crew:
         finally:
             if self._held:
                 await self._queue.release(self._held, failed=True)
-        if self._held is not None and len(self._held) >= HELD_MAX:
+        if self._held is not None and len(self._held) >= FAILED_MAX:
             raise Ended(
-                f"{HELD_MAX:,} messages have failed, and no more were tried",
+                f"{FAILED_MAX:,} messages have failed, and no more were tried",
                 "see to the command first; what it failed on is in the queue",
             )
 
@@ -172,7 +162,7 @@ class Crew:
     async def _give_back(self, lease: Lease) -> None:
         if self._held is not None:
             self._held.append(lease)
-            if len(self._held) >= HELD_MAX:
+            if len(self._held) >= FAILED_MAX:
                 self._stop.asked.set()
             return
         await self._stop.unless(asyncio.sleep(self._pause))

@@ -13,12 +13,17 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import IO
 
-CHUNK_BYTES = 1024 * 1024
-"""What is read at once, at most."""
+from millrace import limits
+from millrace.cli.bounds import READ_BYTES
+from millrace.errors import TooLarge
 
 
 async def read_lines(source: IO[bytes]) -> AsyncIterator[list[bytes]]:
-    """The whole lines that each read brings, without their ends; at last what has no end."""
+    """The whole lines that each read brings, without their ends; at last what has no end.
+
+    Raises:
+        TooLarge: a line is longer than any body may be.
+    """
     read = _reader(source)
     pieces: list[bytes] = []
     while data := await _in_thread(read):
@@ -29,6 +34,12 @@ async def read_lines(source: IO[bytes]) -> AsyncIterator[list[bytes]]:
             pieces = [tail]
         else:
             pieces.append(tail)
+        if sum(map(len, pieces)) > limits.BODY_BYTES_MAX:
+            raise TooLarge(
+                f"a line has more than {limits.BODY_BYTES_MAX} bytes, which no body may have",
+                field="line",
+                limit=limits.BODY_BYTES_MAX,
+            )
     if last := b"".join(pieces):
         yield [last]
 
@@ -51,8 +62,8 @@ def _reader(source: IO[bytes]) -> Callable[[], bytes]:
         number = source.fileno()
     except (io.UnsupportedOperation, AttributeError):
         # Bytes that are in memory already.
-        return lambda: source.read(CHUNK_BYTES)
-    return lambda: os.read(number, CHUNK_BYTES)
+        return lambda: source.read(READ_BYTES)
+    return lambda: os.read(number, READ_BYTES)
 
 
 async def _in_thread(read: Callable[[], bytes]) -> bytes:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import click
 
-LONG_MIN = 12
-"""Characters that a column is left with on a narrow terminal."""
+from millrace.cli.bounds import COLUMN_CHARACTERS_MIN
 
 
 class Column(NamedTuple):
@@ -87,7 +86,7 @@ def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> lis
     for at in reversed(range(len(columns))):
         excess = sum(fitting) + 2 * (len(fitting) - 1) - room
         if columns[at].is_long and excess > 0:
-            fitting[at] = min(fitting[at], max(fitting[at] - excess, LONG_MIN))
+            fitting[at] = min(fitting[at], max(fitting[at] - excess, COLUMN_CHARACTERS_MIN))
     return fitting
 
 

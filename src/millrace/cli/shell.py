@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millrace.cli.bounds import KNOCK_SECONDS, SEGMENT_BYTES
 from millrace.cli.ending import Ended
 from millrace.cli.printing import Printer
 from millrace.errors import InUse, NotFound
@@ -18,13 +19,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SPACE = "default"
 """The space of queues that are named without one."""
-
-SEGMENT_BYTES = 20 * 1024 * 1024
-"""Each opening begins a new segment of the log, and many short calls would leave many that are all
-but empty. Smaller ones take less room; the largest body still fits into one."""
-
-KNOCK_SECONDS = 0.1
-"""How often a folder in use is tried again."""
 
 
 class Shell:

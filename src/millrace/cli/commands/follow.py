@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millrace.cli.bounds import FOLLOW_SECONDS, WRITE_CHARACTERS
 from millrace.cli.commands.cursor import existing
 from millrace.cli.kinds import PLACE
 from millrace.cli.shell import Shell, find_queue
@@ -19,12 +20,6 @@ from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
     from millrace import Cursor, Queue, Row, Snapshot
-
-WAIT_SECONDS = 60
-"""How long the engine is asked to wait at once."""
-
-CHUNK_CHARACTERS = 64 * 1024
-"""Lines that are written at once; a stop is noticed between them."""
 
 
 @verb(
@@ -67,7 +62,7 @@ async def follow(
         found = await find_queue(m, queue)
         async with _cursor(found, name, start, retain=retain) as cursor:
             while not stop.is_set:
-                snapshot = await stop.unless(cursor.next(wait=0 if once else WAIT_SECONDS))
+                snapshot = await stop.unless(cursor.next(wait=0 if once else FOLLOW_SECONDS))
                 if snapshot is not None:
                     await snapshot.commit(await _write(shell, snapshot, stop))
                 elif once:
@@ -99,7 +94,7 @@ async def _write(shell: Shell, snapshot: Snapshot, stop: Stop) -> int | None:
     async for row in snapshot.rows():
         lines.append(shell.out.line_of("message", message_fields(row), _line(row)))
         size, last = size + len(lines[-1]), row.seq
-        if size >= CHUNK_CHARACTERS:
+        if size >= WRITE_CHARACTERS:
             click.echo("\n".join(lines))
             lines, size = [], 0
             if stop.is_set:

@@ -9,6 +9,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from millrace import limits
+from millrace.cli.bounds import BATCH_BYTES, BATCH_LINES
 from millrace.cli.ending import Ended
 from millrace.cli.kinds import HEADER, exact
 from millrace.cli.lines import begun, read_lines
@@ -18,10 +20,6 @@ from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
     from millrace import Message, Queue
-
-BATCH_LINES = 1_000
-BATCH_BYTES = 4 * 1024 * 1024
-"""Lines that are published at once: so many, or so many bytes, whichever comes first."""
 
 
 @verb(
@@ -91,7 +89,8 @@ async def publish(
     if lines:
         chunks = await begun(read_lines(source))
     elif not delete:
-        content = exact(body) if body is not None else source.read()
+        # One byte too many is enough to be refused.
+        content = exact(body) if body is not None else source.read(limits.BODY_BYTES_MAX + 1)
         if not content and body is None and file is None:
             raise click.UsageError("nothing was piped in; give '' as BODY to publish no bytes")
     async with shell.open() as m:
