@@ -28,6 +28,18 @@ PUBLISH_MESSAGES_MAX = 65_536
 LEASE_MESSAGES_MAX = 10_000
 """Messages of one lease call."""
 
+DELAY_MS_MAX = 366 * 24 * 3600 * 1000
+"""How long a message may be left alone before it is handed out again."""
+
+ATTEMPTS_MAX = 1_000_000
+"""Failures or deliveries after which a queue may take a message for a dead letter."""
+
+BURY_MESSAGES_MAX = 1_000
+"""Dead letters that are moved at once."""
+
+BURY_BYTES_MAX = 1024 * 1024
+"""Bytes of dead letters that are moved at once; a larger one goes alone."""
+
 LEASE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one lease call, unless its first message has more: bodies are copied into memory."""
 

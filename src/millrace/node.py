@@ -47,6 +47,7 @@ from millrace.log.turns import Turns
 from millrace.settings import Settings
 from millrace.shard.host import Host
 from millrace.shard.keeper import Keeper, Pace
+from millrace.shard.mover import Mover
 from millrace.shard.request import Request
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
@@ -177,6 +178,7 @@ class Node:
             settings.checkpoint_log_bytes,
             settings.log_segments_unsealed,
         )
+        self._mover = Mover(self._host, store, self.reading)
         self._keeper = Keeper(
             log,
             store,
@@ -317,7 +319,8 @@ class Node:
             ending.push_async_callback(self._close_log)
             ending.callback(self.writer.close)
             ending.push_async_callback(self._keeper.stop)
-            await self._host.stop()
+            ending.push_async_callback(self._host.stop)
+            await self._mover.stop()
 
     async def _close_log(self) -> None:
         await self._writing.submit(self.log.close)

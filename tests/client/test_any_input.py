@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.client.message import Message, make_block
-from millrace.client.queue import make_spec
+from millrace.client.settings import QueueSettings, make_spec
 from millrace.core import check
 from millrace.errors import Refused
 
@@ -93,9 +93,8 @@ def test_small_things(value: Any) -> None:
     judged(lambda: check.millis(value, "seconds", 1000))
     judged(lambda: check.flag(value, "retain"))
     judged(lambda: check.retention(value))
-    judged(lambda: make_spec(keyed=value))
-    judged(lambda: make_spec(retention=value))
-    judged(lambda: make_spec(keep_deletes=value))
+    for name in QueueSettings.__annotations__:
+        judged(lambda name=name: make_spec("default", {name: value}))  # type: ignore[misc]
 
 
 @settings(max_examples=200)

@@ -90,7 +90,9 @@ async def test_an_answer_that_was_not_seen_any_more_is_undone(m: Millrace) -> No
         return (await queue.explain(1)).state == "returned"
 
     await eventually(returned)
-    assert [lease.deliveries for lease in await queue.lease(2)] == [2, 1]
+    leases = await queue.lease(2)
+    assert [lease.deliveries for lease in leases] == [1, 1], "nobody has seen it"
+    assert leases[0].version == 2
 
 
 @embedded

@@ -37,16 +37,22 @@ HISTORY = bytes(range(16))
 SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
 
 CELLS: list[tuple[Kind, Cell, str]] = [
-    (Kind.SPEC, QueueSpec(keyed=True, retention="log", keep_deletes_ms=5), "93c3a36c6f6705"),
+    (
+        Kind.SPEC,
+        QueueSpec(True, "log", 5, 2, 3, 4, 6, "default/dead"),
+        "98c3a36c6f670502030406ac64656661756c742f64656164",
+    ),
     (Kind.POINTERS, Pointers(7, 3, 2, 1, 4), "950703020104"),
     (
         Kind.LEASE,
-        LeaseCell(9, SEQS, SEQS, SEQS, b"", b"", 8, {3: (2, 1)}, {3: 99}, 12),
+        LeaseCell(9, SEQS, SEQS, SEQS, b"", b"", 8, {3: (2, 1)}, {3: 99}, 12, {4: 2}, SEQS),
         (
-            "9a09c42c0100000000000000000000003a300000020000000000020001000000180000001e000000"
+            "9c09c42c0100000000000000000000003a300000020000000000020001000000180000001e000000"
             "0100020003007011c42c0100000000000000000000003a3000000200000000000200010000001800"
             "00001e0000000100020003007011c42c0100000000000000000000003a3000000200000000000200"
-            "01000000180000001e0000000100020003007011c400c4000881039202018103630c"
+            "01000000180000001e0000000100020003007011c400c4000881039202018103630c810402c42c01"
+            "00000000000000000000003a300000020000000000020001000000180000001e0000000100020003"
+            "007011"
         ),
     ),
     (
@@ -101,6 +107,12 @@ def test_every_kind_has_its_golden_value() -> None:
 
 def test_fields_that_are_missing_have_their_defaults() -> None:
     """What an older version wrote is shorter."""
+    spec = bytes.fromhex("93c3a36c6f6705")
+    assert decode_cell(Kind.SPEC, spec) == QueueSpec(True, "log", 5)
+    lease = bytes.fromhex("9a05c400c400c400c400c4000881039202018103630c")
+    assert decode_cell(Kind.LEASE, lease) == LeaseCell(
+        5, b"", ended_ms=8, counts={3: (2, 1)}, deadlines={3: 99}, index=12
+    )
     assert decode_cell(Kind.LEASE, b"\x92\x05\xc4\x00") == LeaseCell(5, b"")
     assert decode_cell(Kind.POINTERS, b"\x91\x07") == Pointers(7)
 

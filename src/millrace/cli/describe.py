@@ -31,6 +31,7 @@ from millrace.core.model import (
     CursorCell,
     Death,
     DeletesCell,
+    Doom,
     Kind,
     LeaseCell,
     PinCell,
@@ -86,6 +87,11 @@ def _fields(cell: Cell) -> Fields:
                 "keyed": cell.keyed,
                 "retention": cell.retention,
                 "keep_deletes_ms": cell.keep_deletes_ms,
+                "retry_min_ms": cell.retry_min_ms,
+                "retry_max_ms": cell.retry_max_ms,
+                "max_failures": cell.max_failures,
+                "max_deliveries": cell.max_deliveries,
+                "dead_letter": cell.dead_letter,
             }
         case Pointers():
             return {
@@ -148,6 +154,7 @@ def _lease_fields(cell: LeaseCell) -> Fields:
         "settled": cell.settled,
         "overtaken": cell.overtaken,
         "superseded": cell.superseded,
+        "buried": cell.buried,
     }
     return {
         "index": cell.index,
@@ -156,6 +163,7 @@ def _lease_fields(cell: LeaseCell) -> Fields:
         **{name: ranges(unpack_seqs(packed)) for name, packed in sets.items()},
         "counts": {str(seq): list(pair) for seq, pair in cell.counts.items()},
         "deadlines_ms": {str(seq): deadline for seq, deadline in cell.deadlines.items()},
+        "doomed": {str(seq): Doom(why).name.lower() for seq, why in cell.doomed.items()},
     }
 
 

@@ -56,17 +56,17 @@ class Grant:
 
     def give_back(self, seqs: BitMap64) -> None:
         """Release messages that no worker came to; nobody waits for the answer."""
-        command = self.take_back(seqs)
+        command = self.take_back(seqs, unseen=True)
         if command.seqs:
             # If the engine has ended, or takes nothing now, the lease runs out by itself.
             with suppress(MillraceError):
                 self.engine.tell(self.shard, command)
 
-    def take_back(self, seqs: BitMap64) -> Release:
+    def take_back(self, seqs: BitMap64, *, unseen: bool = False) -> Release:
         """The command that releases those of these messages that are open; they count as ended."""
         seqs = seqs & self.open
         self.open -= seqs
-        return Release(self.lease, seqs, self.history)
+        return Release(self.lease, seqs, self.history, unseen=unseen)
 
 
 class _Watch:

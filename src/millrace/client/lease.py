@@ -13,7 +13,7 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant
 from millrace.core import check
-from millrace.core.commands import Extend, Outcome, Release, Settle
+from millrace.core.commands import Discard, Extend, Outcome, Release, Settle
 from millrace.core.model import Headers, LeaseId, Row, Seq, ShardId
 from millrace.core.receipt import Receipt
 from millrace.errors import Forged, Invalid, MillraceError, Refused
@@ -108,17 +108,33 @@ class Lease:
         grant = self._grant
         await self._end(Settle(grant.lease, BitMap64([self.seq]), grant.history))
 
-    async def release(self, *, failed: bool = False) -> None:
-        """Give the message back at once; `failed` counts it as a failure.
+    async def release(self, *, failed: bool = False, delay: float = 0) -> None:
+        """Give the message back; nobody gets it before `delay` seconds have passed.
+
+        `failed` counts it as a failure, after which the queue may leave it alone for longer
+        (`retry_min`), or take it for a dead letter (`max_failures`).
 
         Raises:
             Superseded, Stale, Gone: as for `settle`.
         """
         grant = self._grant
         failed = check.flag(failed, "failed")
-        await self._end(Release(grant.lease, BitMap64([self.seq]), grant.history, failed))
+        delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
+        seqs = BitMap64([self.seq])
+        await self._end(Release(grant.lease, seqs, grant.history, failed, delay_ms))
 
-    async def _end(self, command: Settle | Release) -> None:
+    async def discard(self) -> None:
+        """Nobody will ever do this: the message is a dead letter.
+
+        It goes to the queue's `dead_letter`, never lost in between, or is dropped without one.
+
+        Raises:
+            Superseded, Stale, Gone: as for `settle`.
+        """
+        grant = self._grant
+        await self._end(Discard(grant.lease, BitMap64([self.seq]), grant.history))
+
+    async def _end(self, command: Settle | Release | Discard) -> None:
         grant = self._grant
         raise_refused(await grant.engine.ask(grant.shard, command, Outcome))
         grant.ended(command.seqs)
@@ -189,7 +205,7 @@ class Call(NamedTuple):
         if self.grant is not None:
             self.grant.extended(outcome)
 
-    def note(self, command: Settle | Release | Extend, outcome: Outcome) -> None:
+    def note(self, command: Settle | Release | Extend | Discard, outcome: Outcome) -> None:
         """Take note of what a command was answered."""
         if isinstance(command, Extend):
             self.extended(outcome)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Unpack
 
 from millrace.client.engine import Engine
 from millrace.client.finish import finish
 from millrace.client.grant import Keepalive
-from millrace.client.queue import Queue, make_spec
+from millrace.client.queue import Queue
+from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.transaction import Transaction
 from millrace.core import check
-from millrace.core.commands import CreateQueue, DeleteQueue, QueueRef
+from millrace.core.commands import CreateQueue, DeleteQueue, QueueRef, SpecPart
 from millrace.core.model import CATALOG
 from millrace.errors import NotFound
 
@@ -29,28 +31,30 @@ class Millrace:
         name: str,
         *,
         space: str = "default",
-        keyed: bool | None = None,
-        retention: str | None = None,
-        keep_deletes: float | None = None,
+        **settings: Unpack[QueueSettings],
     ) -> Queue:
         """The queue of this name, made if it is missing.
 
         `keyed`: publishing under a key replaces the key's older revision. `retention`: "work"
         (settled messages go) or "log" (they stay). `keep_deletes`: how many seconds a deleted key
-        stays readable as a delete, so that followers learn of it. Settings that are named must be
-        those that the queue has; `Queue.configure` changes them.
+        stays readable as a delete, so that followers learn of it. `retry_min`, `retry_max`: a
+        message that failed n times is left alone for n times `retry_min` seconds, but no longer
+        than `retry_max`. `max_failures`, `max_deliveries`: one that failed or was handed out so
+        often is a dead letter, and goes to the queue `dead_letter`, or is dropped without one.
+
+        Settings that are named must be those that the queue has; `Queue.configure` changes them.
 
         Raises:
             Exists: it is there with other settings.
+            NotFound: the queue `dead_letter` is not there; make it first.
             Invalid, TooLarge: the name or a setting.
         """
         check.name(space, "space")
         check.name(name, "queue")
         found = await self._engine.find_queue(space, name)
-        named = any(value is not None for value in (keyed, retention, keep_deletes))
-        if found is not None and not named:
+        spec = make_spec(space, settings)
+        if found is not None and spec == SpecPart():
             return Queue(self._engine, self._keepalive, space, name, found[0])
-        spec = make_spec(keyed=keyed, retention=retention, keep_deletes=keep_deletes)
         ref = await self._engine.ask(CATALOG, CreateQueue(space, name, spec), QueueRef)
         return Queue(self._engine, self._keepalive, space, name, ref.shards[0])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Unpack
 
 from pyroaring import BitMap64
 
@@ -13,10 +14,12 @@ from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, Leases, by_call
 from millrace.client.message import Body, Rows, make_block
+from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.work import Work
 from millrace.core import check
 from millrace.core.commands import (
     Configure,
+    Discard,
     DropStage,
     Explain,
     Explanation,
@@ -31,7 +34,6 @@ from millrace.core.commands import (
     Purge,
     Release,
     Settle,
-    SpecPart,
     Stage,
 )
 from millrace.core.commands import Lease as LeaseCommand
@@ -241,11 +243,28 @@ class Queue:
         outcomes = await self._each(calls, lambda c: Settle(c.lease, c.seqs, c.history))
         return _refusals(leases, outcomes)
 
-    async def release(self, leases: Leases, *, failed: bool = False) -> dict[int, Refused]:
-        """Give a lease or a receipt back, or several; refusals come as with `settle`."""
+    async def release(
+        self, leases: Leases, *, failed: bool = False, delay: float = 0
+    ) -> dict[int, Refused]:
+        """Give a lease or a receipt back, or several; see `Lease.release`.
+
+        Refusals come as with `settle`.
+        """
         failed = check.flag(failed, "failed")
+        delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
         calls = self._calls(leases)
-        outcomes = await self._each(calls, lambda c: Release(c.lease, c.seqs, c.history, failed))
+        outcomes = await self._each(
+            calls, lambda c: Release(c.lease, c.seqs, c.history, failed, delay_ms)
+        )
+        return _refusals(leases, outcomes)
+
+    async def discard(self, leases: Leases) -> dict[int, Refused]:
+        """Make dead letters of a lease or a receipt, or several; see `Lease.discard`.
+
+        Refusals come as with `settle`.
+        """
+        calls = self._calls(leases)
+        outcomes = await self._each(calls, lambda c: Discard(c.lease, c.seqs, c.history))
         return _refusals(leases, outcomes)
 
     async def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
@@ -265,7 +284,7 @@ class Queue:
         return calls
 
     async def _each(
-        self, calls: Sequence[Call], make: Callable[[Call], Settle | Release | Extend]
+        self, calls: Sequence[Call], make: Callable[[Call], Settle | Release | Extend | Discard]
     ) -> list[Outcome]:
         """Ask for each lease call, some at a time; what was answered is noted, come what may."""
         outcomes: list[Outcome] = []
@@ -360,16 +379,15 @@ class Queue:
         """The queue's settings."""
         return await self._engine.spec(self._shard)
 
-    async def configure(
-        self, *, retention: str | None = None, keep_deletes: float | None = None
-    ) -> QueueSpec:
-        """Change settings of the queue; those that are not named stay as they are.
+    async def configure(self, **settings: Unpack[QueueSettings]) -> QueueSpec:
+        """Change settings of the queue (see `Millrace.queue`); the others stay as they are.
 
         Raises:
+            NotFound: the queue `dead_letter` is not there.
             Invalid: a setting has a value that no queue takes; or `retention` would go from "log"
                 to "work" after messages were handed out: those that were settled would never end.
         """
-        spec = make_spec(retention=retention, keep_deletes=keep_deletes)
+        spec = make_spec(self._space, settings)
         return await self._engine.ask(self._shard, Configure(spec), QueueSpec)
 
 
@@ -389,15 +407,3 @@ def _refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]
     if refused and isinstance(leases, Lease | str):
         raise refused.popitem()[1]
     return refused
-
-
-def make_spec(
-    *, keyed: bool | None = None, retention: str | None = None, keep_deletes: float | None = None
-) -> SpecPart:
-    """The settings that a program names, checked."""
-    keep_ms = None
-    if keep_deletes is not None:
-        keep_ms = check.millis(keep_deletes, "keep_deletes", limits.KEEP_DELETES_MS_MAX, least_ms=0)
-    return SpecPart(
-        None if keyed is None else check.flag(keyed, "keyed"), check.retention(retention), keep_ms
-    )

@@ -14,6 +14,7 @@ from millrace.client.message import Body, Rows, make_block
 from millrace.client.queue import Queue, engine_and_shard, seqs_of
 from millrace.core import check
 from millrace.core.commands import (
+    Discard,
     Extend,
     Outcome,
     Part,
@@ -131,11 +132,18 @@ class Transaction:
         for call in by_call(self._engine, leases):
             self._add(call.shard, Settle(call.lease, call.seqs, call.history), _end(call))
 
-    def release(self, leases: Leases, *, failed: bool = False) -> None:
-        """Give messages back; a lease, a receipt, or several."""
+    def release(self, leases: Leases, *, failed: bool = False, delay: float = 0) -> None:
+        """Give messages back; a lease, a receipt, or several. See `Lease.release`."""
         failed = check.flag(failed, "failed")
+        delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
         for call in by_call(self._engine, leases):
-            self._add(call.shard, Release(call.lease, call.seqs, call.history, failed), _end(call))
+            command = Release(call.lease, call.seqs, call.history, failed, delay_ms)
+            self._add(call.shard, command, _end(call))
+
+    def discard(self, leases: Leases) -> None:
+        """Make dead letters of messages; a lease, a receipt, or several."""
+        for call in by_call(self._engine, leases):
+            self._add(call.shard, Discard(call.lease, call.seqs, call.history), _end(call))
 
     def extend(self, leases: Leases, seconds: float) -> None:
         """Hold messages for so many seconds from now; a lease, a receipt, or several."""

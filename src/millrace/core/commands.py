@@ -36,13 +36,17 @@ class SpecPart(msgspec.Struct, frozen=True):
     keyed: bool | None = None
     retention: Literal["work", "log"] | None = None
     keep_deletes_ms: int | None = None
+    retry_min_ms: int | None = None
+    retry_max_ms: int | None = None
+    max_failures: int | None = None
+    max_deliveries: int | None = None
+    dead_letter: str | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""
-        return QueueSpec(
-            spec.keyed if self.keyed is None else self.keyed,
-            spec.retention if self.retention is None else self.retention,
-            spec.keep_deletes_ms if self.keep_deletes_ms is None else self.keep_deletes_ms,
+        named = msgspec.structs.asdict(self)
+        return msgspec.structs.replace(
+            spec, **{name: value for name, value in named.items() if value is not None}
         )
 
 
@@ -79,6 +83,18 @@ class Release(msgspec.Struct, frozen=True):
     history: bytes
     failed: bool = False
     """Counts as a failure (a reject, a crash), not as a polite return."""
+    delay_ms: int = 0
+    """Nobody gets them before so much time has passed."""
+    unseen: bool = False
+    """Nobody has seen them: the delivery does not count."""
+
+
+class Discard(msgspec.Struct, frozen=True):
+    """These messages of one lease call are dead letters. Answer: `Outcome`."""
+
+    lease: LeaseId
+    seqs: BitMap64
+    history: bytes
 
 
 class Extend(msgspec.Struct, frozen=True):
@@ -88,6 +104,13 @@ class Extend(msgspec.Struct, frozen=True):
     seqs: BitMap64
     history: bytes
     lease_ms: int
+
+
+class Bury(msgspec.Struct, frozen=True):
+    """Move dead letters to where they go; these are their bodies. Answer: how many went."""
+
+    rows: tuple[tuple[int, Message], ...]
+    """Seq and message; those that are no longer doomed are left out."""
 
 
 class Purge(msgspec.Struct, frozen=True):
@@ -220,12 +243,13 @@ class Transaction(msgspec.Struct, frozen=True):
     parts: tuple[tuple[ShardId, Part], ...]
 
 
-Part = Publish | Settle | Release | Extend | CommitCursor | Unpin | PublishStaged
+Part = Publish | Settle | Release | Extend | Discard | CommitCursor | Unpin | PublishStaged
 """What a transaction may hold."""
 
 ShardCommand = (
     Part
     | Lease
+    | Bury
     | Purge
     | Configure
     | Explain
@@ -330,7 +354,9 @@ class Explanation(msgspec.Struct, frozen=True):
     """Where a message stands."""
 
     seq: Seq
-    state: Literal["ready", "leased", "returned", "settled", "delete", "dead", "unknown"]
+    state: Literal[
+        "ready", "leased", "returned", "delayed", "doomed", "settled", "delete", "dead", "unknown"
+    ]
     lease: LeaseId | None = None
     until_ms: int | None = None
     deliveries: int = 0

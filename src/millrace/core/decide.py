@@ -9,19 +9,22 @@ Rule 4: an unknown command fails; it is never answered as if it had been done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, assert_never
+from typing import Literal, Protocol, assert_never
 
+import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import age, follow, publish, work
+from millrace.core import age, bury, failures, follow, publish, work
 from millrace.core.commands import (
+    Bury,
     Command,
     CommitCursor,
     Configure,
     CreateQueue,
     DeleteCursor,
     DeleteQueue,
+    Discard,
     DropStage,
     Explain,
     Explanation,
@@ -93,16 +96,18 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
     if draft is None:
         return work.deleted()
     match command:
-        case Publish() | PublishStaged() | Settle() | Release() | Extend():
+        case Publish() | PublishStaged() | Settle() | Release() | Extend() | Discard():
             return _part(draft, command)
         case CommitCursor() | Unpin():
             return _part(draft, command)
         case Lease():
             return work.check_lease(draft, command) or work.do_lease(draft, command)
+        case Bury():
+            return bury.bury(desk, draft, command)
         case Purge():
             return work.do_purge(draft)
         case Configure():
-            return _configure(draft, command)
+            return _configure(desk, draft, command)
         case Explain():
             return _explain(draft, command)
         case OpenCursor():
@@ -187,7 +192,7 @@ def _check_part(draft: Draft, part: Part) -> Checked:
             return publish.check_publish_staged(draft, part)
         case CommitCursor():
             return follow.check_commit(draft, part)
-        case Settle() | Release() | Extend() | Unpin():
+        case Settle() | Release() | Extend() | Discard() | Unpin():
             return None
         case _:
             assert_never(part)
@@ -204,7 +209,9 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
         case Settle():
             return work.do_settle(draft, part, work.judge(draft, part))
         case Release():
-            return work.do_release(draft, part, work.judge(draft, part))
+            return failures.do_release(draft, part, work.judge(draft, part))
+        case Discard():
+            return failures.do_discard(draft, part, work.judge(draft, part))
         case Extend():
             return work.do_extend(draft, part, work.judge(draft, part))
         case Unpin():
@@ -237,7 +244,7 @@ def _transaction(desk: Desk, command: Transaction) -> tuple[PartAnswer, ...] | R
         checked = _check_part(draft, part)
         if isinstance(checked, Refused | Need):
             return checked
-        if isinstance(part, Settle | Release | Extend):
+        if isinstance(part, Settle | Release | Extend | Discard):
             outcome = work.judge(draft, part)
             for seq in sorted(outcome.refused):
                 return outcome.refused[seq]
@@ -276,7 +283,7 @@ def _check_once(command: Transaction) -> Refused | None:
             if name in seen:
                 return Invalid(f"a transaction names {name[1]} {name[2]!r} twice", field="parts")
             seen.add(name)
-        if isinstance(part, Settle | Release | Extend):
+        if isinstance(part, Settle | Release | Extend | Discard):
             known = leased.get((shard, part.lease), BitMap64())
             if known.intersect(part.seqs):
                 return Invalid("a transaction names a leased message twice", field="parts")
@@ -287,7 +294,7 @@ def _check_once(command: Transaction) -> Refused | None:
 # --- Settings and questions ----------------------------------------------------------------------
 
 
-def _configure(draft: Draft, command: Configure) -> QueueSpec | Refused:
+def _configure(desk: Desk, draft: Draft, command: Configure) -> QueueSpec | Refused:
     spec = draft.view.spec
     wanted = _wanted(command.spec, spec)
     if wanted.keyed != spec.keyed:
@@ -299,8 +306,18 @@ def _configure(draft: Draft, command: Configure) -> QueueSpec | Refused:
             field="retention",
         )
     if wanted != spec:
+        refused = bury.check_dead_letter(desk, draft.view.shard, wanted)
+        if refused is not None:
+            return refused
         draft.put_spec(wanted)
     return wanted
+
+
+def _differences(stored: QueueSpec, wanted: QueueSpec) -> list[str]:
+    """The settings that are not as they are wanted, as they are."""
+    kept = msgspec.structs.asdict(stored)
+    asked = msgspec.structs.asdict(wanted)
+    return [f"{name} is {kept[name]!r}" for name in kept if kept[name] != asked[name]]
 
 
 def _wanted(named: QueueSpec | SpecPart, spec: QueueSpec) -> QueueSpec:
@@ -331,12 +348,19 @@ def _explain(draft: Draft, command: Explain) -> Explanation | Need:
 
 def _explain_leased(draft: Draft, seq: Seq, lease: LeaseState) -> Explanation:
     deliveries, failures = lease.counts_of(seq)
-    held = seq in lease.open and lease.deadline_of(seq) > draft.now
+    until = lease.deadline_of(seq)
+    waits = (seq in lease.open or seq in lease.deadlines) and until > draft.now
+    if seq in lease.doomed:
+        state: Literal["doomed", "leased", "delayed", "returned"] = "doomed"
+    elif waits:
+        state = "leased" if seq in lease.open else "delayed"
+    else:
+        state = "returned"
     return Explanation(
         seq,
-        "leased" if held else "returned",
+        state,
         lease.id,
-        lease.deadline_of(seq) if held else None,
+        until if waits else None,
         deliveries,
         failures,
     )
@@ -370,10 +394,11 @@ def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refu
     if found is not None:
         shards = tuple(ShardId(shard) for shard in found.shards)
         draft = desk.draft(shards[0])
-        if draft is None or draft.view.spec != _wanted(command.spec, draft.view.spec):
-            stored = draft.view.spec if draft else None
+        stored = draft.view.spec if draft is not None else QueueSpec()
+        other = _differences(stored, _wanted(command.spec, stored))
+        if draft is None or other:
             return Exists(
-                f"queue {command.name!r} is there with other settings: {stored}; "
+                f"queue {command.name!r} is there with other settings: {', '.join(other)}; "
                 "configure it to change them",
                 field="spec",
             )
@@ -387,11 +412,14 @@ def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refu
             field="name",
             limit=limits.QUEUES_MAX,
         )
+    spec = _wanted(command.spec, QueueSpec())
+    refused = bury.check_dead_letter(desk, None, spec)
+    if refused is not None:
+        return refused
     shard = ShardId(counts.shard + 1)
     catalog.put_catalog(CatalogCell(shard, counts.secret))
     catalog.put_queue(key, QueueCell((shard,)))
     made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
-    spec = _wanted(command.spec, QueueSpec())
     made.changes.made = 3 if spec.keyed else 1
     made.put_spec(spec)
     return QueueRef((shard,), made=True)

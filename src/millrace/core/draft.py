@@ -225,7 +225,7 @@ class Draft:
         view = self.view
         view.leases[lease.id] = lease
         self._leases[lease.id] = lease
-        if lease.open or lease.freed or lease.ended_ms:
+        if lease.ended_ms or not lease.is_over():
             return
         lease.ended_ms = max(self.now, 1)
         heapq.heappush(view.ended, (lease.ended_ms, lease.id))
@@ -302,7 +302,14 @@ class Draft:
         self._cells[Kind.STAGE, name.encode()] = cell
 
     def put_queue(self, key: bytes, cell: QueueCell | None) -> None:
-        _put(self.view.queues, key, cell)
+        view = self.view
+        known = view.queues.get(key)
+        if known is not None:
+            for shard in known.shards:
+                del view.owners[shard]
+        if cell is not None:
+            view.owners.update(dict.fromkeys(cell.shards, key))
+        _put(view.queues, key, cell)
         self._cells[Kind.QUEUE, key] = cell
 
     def put_catalog(self, cell: CatalogCell) -> None:

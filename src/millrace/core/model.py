@@ -82,6 +82,24 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """What settling does: `work` ends the row, `log` keeps it."""
     keep_deletes_ms: int = limits.KEEP_DELETES_MS
     """How long a delete stays readable, so that followers learn of it."""
+    retry_min_ms: int = 0
+    """A message that failed n times is handed out again after n times so long; 0: at once."""
+    retry_max_ms: int = 0
+    """But not later than so long after its failure."""
+    max_failures: int = 0
+    """A message that failed so often is a dead letter; 0: never."""
+    max_deliveries: int = 0
+    """A message that was handed out so often is not handed out again; 0: always."""
+    dead_letter: str = ""
+    """Where dead letters go, as space/name; without it they are dropped."""
+
+
+class Doom(IntEnum):
+    """Why a message is a dead letter. Numbers are part of the format."""
+
+    FAILURES = 1
+    DELIVERIES = 2
+    DISCARDED = 3
 
 
 class Death(IntEnum):
@@ -147,10 +165,15 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     counts: dict[int, tuple[int, int]] = {}
     """(deliveries, failures) of the seqs for which they are not (1, 0)."""
     deadlines: dict[int, int] = {}
-    """Deadlines of the seqs that were extended apart from the rest."""
+    """Deadlines of the seqs that were extended apart from the rest; of seqs in `freed`, when they
+    are ready again."""
     index: int = 0
     """The batch that made it. A receipt of an earlier history speaks of this lease only if that
     history is shared up to here: lease ids are given anew for what a takeover has lost."""
+    doomed: dict[int, int] = {}
+    """Seq → `Doom`: dead letters that are not yet where dead letters go. Nobody gets them."""
+    buried: bytes = b""
+    """Seqs that were dead letters, and are gone."""
 
 
 class ProducerCell(msgspec.Struct, frozen=True, array_like=True):

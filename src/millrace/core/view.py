@@ -48,9 +48,11 @@ class LeaseState:
     """A `LeaseCell` at work: the same facts, with sets that can be changed."""
 
     __slots__ = (
+        "buried",
         "counts",
         "deadline_ms",
         "deadlines",
+        "doomed",
         "ended_ms",
         "freed",
         "id",
@@ -73,6 +75,8 @@ class LeaseState:
         self.ended_ms = 0
         self.counts: dict[int, tuple[int, int]] = {}
         self.deadlines: dict[int, int] = {}
+        self.doomed: dict[int, int] = {}
+        self.buried = BitMap64()
 
     @classmethod
     def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
@@ -84,6 +88,8 @@ class LeaseState:
         state.ended_ms = cell.ended_ms
         state.counts = dict(cell.counts)
         state.deadlines = dict(cell.deadlines)
+        state.doomed = dict(cell.doomed)
+        state.buried = unpack_seqs(cell.buried)
         return state
 
     def cell(self) -> LeaseCell:
@@ -98,7 +104,19 @@ class LeaseState:
             dict(sorted(self.counts.items())) if self.counts else {},
             dict(sorted(self.deadlines.items())) if self.deadlines else {},
             self.index,
+            dict(sorted(self.doomed.items())) if self.doomed else {},
+            pack_seqs(self.buried),
         )
+
+    def is_over(self) -> bool:
+        """Whether it has no message left that anything could still happen to."""
+        return not (self.open or self.freed or self.doomed)
+
+    def delayed(self) -> BitMap64:
+        """The seqs that were given back and are ready again at a time of their own."""
+        if not self.deadlines:
+            return BitMap64()
+        return BitMap64([seq for seq in self.freed if seq in self.deadlines])
 
     def deadline_of(self, seq: int) -> int:
         return self.deadlines.get(seq, self.deadline_ms)
@@ -107,10 +125,12 @@ class LeaseState:
         return self.counts.get(seq, (1, 0))
 
     def due(self, now: int) -> BitMap64:
-        """The seqs whose worker had its time."""
+        """The seqs whose worker had its time, and those whose delay is over."""
         if not self.deadlines:
             return self.open if self.deadline_ms <= now else BitMap64()
-        return BitMap64([seq for seq in self.open if self.deadline_of(seq) <= now])
+        due = [seq for seq in self.open if self.deadline_of(seq) <= now]
+        due += [seq for seq, ready_ms in self.deadlines.items() if ready_ms <= now]
+        return BitMap64(due)
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -173,6 +193,8 @@ class View:
         self.deletes = Deletes()
         self.takeovers: list[TakeoverCell] = []
         self.queues: dict[bytes, QueueCell] = {}
+        self.owners: dict[int, bytes] = {}
+        """Shard → the key of its queue in `queues`."""
         self.catalog: CatalogCell | None = None
 
         # Derived: never stored, rebuilt by `load`.
@@ -180,6 +202,8 @@ class View:
         """Delivered and not ended: seq → the lease of its latest delivery."""
         self.returned = BitMap64()
         """Delivered before, and ready again."""
+        self.doomed = BitMap64()
+        """Dead letters that are not yet where dead letters go."""
         self.deadlines: list[tuple[int, int]] = []
         """A heap of (deadline, lease); may hold deadlines that were moved since."""
         self.deadlines_max = limits.DEADLINES_SPARE
@@ -249,6 +273,7 @@ class View:
                 self.takeovers.append(cell)
             case QueueCell() as cell:
                 self.queues[key] = cell
+                self.owners.update(dict.fromkeys(cell.shards, key))
             case CatalogCell() as cell:
                 self.catalog = cell
 
@@ -265,7 +290,9 @@ class View:
                 continue
             self.holder.update(dict.fromkeys(lease.open, lease.id))
             self.holder.update(dict.fromkeys(lease.freed, lease.id))
-            self.returned |= lease.freed
+            self.holder.update(dict.fromkeys(lease.doomed, lease.id))
+            self.returned |= lease.freed - lease.delayed()
+            self.doomed |= BitMap64(lease.doomed)
         heapq.heapify(self.ended)
         self.gather_deadlines()
 
@@ -305,6 +332,7 @@ class View:
         """
         return not (
             self.layers
+            or self.doomed
             or self.pins
             or self.stages
             or self.retaining

@@ -13,9 +13,10 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.commands import Extend, Lease, Leased, Need, Outcome, Release, Settle
+from millrace.core import failures
+from millrace.core.commands import Discard, Extend, Lease, Leased, Need, Outcome, Release, Settle
 from millrace.core.draft import Draft
-from millrace.core.model import Death, LeaseId, Seq
+from millrace.core.model import Death, Doom, LeaseId, Seq
 from millrace.core.takeover import shared_index
 from millrace.core.view import LeaseState, View
 from millrace.errors import Full, Gone, NotFound, Refused, Retry, Stale, Superseded
@@ -53,7 +54,7 @@ def _too_many_in_flight(view: View) -> Full:
 def do_lease(draft: Draft, command: Lease) -> Leased:
     """Messages that were given back come first: they are older than all that wait."""
     view = draft.view
-    again = BitMap64(islice(view.returned, command.count)) if view.returned else BitMap64()
+    again = _take_again(draft, command.count) if view.returned else BitMap64()
     room = limits.IN_FLIGHT_MAX - len(view.holder)
     fresh = _take_fresh(draft, min(command.count - len(again), room))
     seqs = again | fresh if again else fresh
@@ -72,6 +73,36 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     upto = fresh.max() + 1 if fresh else view.first_fresh()
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto, lease=lease.id))
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
+
+
+def _take_again(draft: Draft, count: int) -> BitMap64:
+    """The first messages that were given back, but for those that nobody is to get again."""
+    view, spec = draft.view, draft.view.spec
+    if not (spec.max_failures or spec.max_deliveries):
+        return BitMap64(islice(view.returned, count))
+    again = BitMap64()
+    doomed: dict[int, dict[int, Doom]] = {}
+    for seq in view.returned:
+        lease = view.leases[view.holder[seq]]
+        deliveries, failed = lease.counts_of(seq)
+        # Nobody gave it back: its worker is taken for crashed.
+        why = failures.doom_of(spec, deliveries, failed + (seq in lease.open))
+        if why is None:
+            again.add(seq)
+            if len(again) == count:
+                break
+        else:
+            lease.counts[seq] = (deliveries, failed + (seq in lease.open))
+            doomed.setdefault(lease.id, {})[seq] = why
+    for number, seqs in doomed.items():
+        lease = view.leases[number]
+        gone = BitMap64(seqs)
+        lease.open -= gone
+        lease.freed -= gone
+        view.returned -= gone
+        failures.doom(draft, lease, seqs)
+        draft.put_lease(lease)
+    return again
 
 
 def may_have_work(view: View, now: int) -> bool:
@@ -184,6 +215,7 @@ def _take_out(lease: LeaseState, seq: int) -> None:
     lease.freed.discard(seq)
     lease.counts.pop(seq, None)
     lease.deadlines.pop(seq, None)
+    lease.doomed.pop(seq, None)
 
 
 def supersede_leased(draft: Draft, died: BitMap64) -> None:
@@ -195,13 +227,14 @@ def supersede_leased(draft: Draft, died: BitMap64) -> None:
         _take_out(lease, seq)
         lease.superseded.add(seq)
         view.returned.discard(seq)
+        view.doomed.discard(seq)
         draft.put_lease(lease)
 
 
 # --- Settle, release, extend -------------------------------------------------------------------
 
 
-def judge(draft: Draft, command: Settle | Release | Extend) -> Outcome:
+def judge(draft: Draft, command: Settle | Release | Extend | Discard) -> Outcome:
     """What each of the named messages would be answered; nothing is changed."""
     view, seqs = draft.view, command.seqs
     lease = view.leases.get(command.lease)
@@ -222,7 +255,9 @@ def judge(draft: Draft, command: Settle | Release | Extend) -> Outcome:
     if isinstance(command, Settle):
         done |= seqs & lease.settled
     elif isinstance(command, Release):
-        done |= seqs & lease.freed
+        done |= seqs & lease.freed | seqs & _lost(lease)
+    elif isinstance(command, Discard):
+        done |= seqs & _lost(lease)
     return Outcome(done, {seq: _refusal(lease, seq) for seq in seqs - done})
 
 
@@ -235,7 +270,14 @@ def _refusal(lease: LeaseState, seq: int) -> Refused:
         return Stale("the message was given back under this receipt", field="receipt")
     if seq in lease.settled:
         return Stale("the message was settled under this receipt", field="receipt")
+    if seq in lease.doomed or seq in lease.buried:
+        return Stale("the message is a dead letter, by this receipt", field="receipt")
     return Gone("the message is no longer there: it was purged or never leased", field="receipt")
+
+
+def _lost(lease: LeaseState) -> BitMap64:
+    """The messages that became dead letters under this lease."""
+    return lease.buried | BitMap64(lease.doomed) if lease.doomed else lease.buried
 
 
 def do_settle(draft: Draft, command: Settle, outcome: Outcome) -> Outcome:
@@ -260,26 +302,6 @@ def do_settle(draft: Draft, command: Settle, outcome: Outcome) -> Outcome:
             if passed:
                 draft.die(Death.SETTLED, passed)
             draft.keep(done - passed)
-    return outcome
-
-
-def do_release(draft: Draft, command: Release, outcome: Outcome) -> Outcome:
-    view = draft.view
-    lease = view.leases.get(command.lease)
-    if lease is None:
-        return outcome
-    done = outcome.done & lease.open
-    if not done:
-        return outcome
-    lease.open -= done
-    lease.freed |= done
-    view.returned |= done
-    for seq in done:
-        lease.deadlines.pop(seq, None)
-        if command.failed:
-            deliveries, failures = lease.counts_of(seq)
-            lease.counts[seq] = (deliveries, failures + 1)
-    draft.put_lease(lease)
     return outcome
 
 
@@ -325,9 +347,11 @@ def do_purge(draft: Draft) -> Seq:
         lease.freed.clear()
         lease.counts.clear()
         lease.deadlines.clear()
+        lease.doomed.clear()
         draft.put_lease(lease)
     view.holder.clear()
     view.returned.clear()
+    view.doomed.clear()
     upto = draft.purge()
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto + 1, floor=upto))
     return upto

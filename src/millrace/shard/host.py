@@ -29,7 +29,7 @@ from millrace.log.record import Position
 from millrace.shard.alarm import Alarm
 from millrace.shard.fetch import decide_fetching, fetch_keys
 from millrace.shard.inbox import Inbox
-from millrace.shard.request import Request, undo_of
+from millrace.shard.request import Request, ignore, undo_of
 from millrace.shard.views import Unseen, load_view, views_to_drop
 from millrace.shard.waiters import Waiters, is_empty
 from millrace.store.base import Store
@@ -70,6 +70,7 @@ class Host:
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
+        self._doomed: Callable[[ShardId], None] = _nothing
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
         self._draining = journal.waiting() > 0
@@ -101,12 +102,16 @@ class Host:
     def _ask(self, shard: ShardId, command: Command) -> Request:
         """A request of our own, whose answer nobody waits for."""
         future: asyncio.Future[object] = self._loop.create_future()
-        future.add_done_callback(_hear)
+        future.add_done_callback(ignore)
         return Request(shard, command, future)
 
     def on_commit(self, call: Callable[[], None]) -> None:
         """Have `call` made after each commit: the keeper of log and store looks around then."""
         self._after_commit = call
+
+    def on_doomed(self, call: Callable[[ShardId], None]) -> None:
+        """Have `call` made, now and then, for each shard that has dead letters to be moved."""
+        self._doomed = call
 
     def view(self, shard: ShardId) -> View | None:
         """The decider's view, loaded from the store when it is first needed."""
@@ -131,6 +136,8 @@ class Host:
         for shard, view in list(self._views.items()):
             if not view.dropped and age.tick_due(view, now):
                 self._tick(shard)
+            if view.doomed:
+                self._doomed(shard)
         for view in views_to_drop(self._views.values(), self._waiters.waits):
             del self._views[view.shard]
         self.look()
@@ -413,6 +420,8 @@ class Host:
                 if batch.changes.dropped:
                     # Not before: a new view would not know that the shard is about to end.
                     del self._views[batch.shard]
+                elif view.doomed:
+                    self._doomed(batch.shard)
         if self._flight and self._flight[0].index == entry.index:
             if entry.epoch != self._journal.epoch:
                 # Someone else's entry stands where ours was: it says nothing about our answers.
@@ -483,7 +492,5 @@ class Host:
             request.fail(error)
 
 
-def _hear(future: asyncio.Future[object]) -> None:
-    """Nobody else takes notice of what became of it."""
-    if not future.cancelled():
-        future.exception()
+def _nothing(_: ShardId) -> None:
+    """Nobody wants to know."""

@@ -6,9 +6,11 @@ import asyncio
 
 from millrace.core.block import Block
 from millrace.core.commands import (
+    Bury,
     Command,
     Configure,
     CreateQueue,
+    Discard,
     Extend,
     Lease,
     Leased,
@@ -95,7 +97,9 @@ def size_of(command: Command) -> int:
             return sum(size_of(part) for _, part in parts)
         case Lease(count=count):
             return _COMMAND_BYTES + _LEASED_BYTES * count
-        case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs):
+        case Bury(rows=rows):
+            return _weigh(tuple(message for _, message in rows))[0] + _LEASED_BYTES * len(rows)
+        case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs) | Discard(seqs=seqs):
             return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
         case _:
             return _COMMAND_BYTES
@@ -121,14 +125,20 @@ def grows(command: Command) -> bool:
     if isinstance(command, Transaction):
         return any(isinstance(part, Publish | PublishStaged) for _, part in command.parts)
     return isinstance(
-        command, Publish | PublishStaged | Stage | CreateQueue | OpenCursor | Configure
+        command, Publish | PublishStaged | Stage | Bury | CreateQueue | OpenCursor | Configure
     )
 
 
 def undo_of(command: Command, result: object, history: bytes) -> Command | None:
     """What gives back the lease or the pin of an answer that nobody heard, if it was one."""
     if isinstance(result, Leased) and result.seqs:
-        return Release(result.lease, result.seqs, history)
+        return Release(result.lease, result.seqs, history, unseen=True)
     if isinstance(result, SnapshotRef) and isinstance(command, Pin):
         return Unpin(result.pin, result.history, result.index)
     return None
+
+
+def ignore(future: asyncio.Future[object]) -> None:
+    """Nobody else takes notice of what became of it."""
+    if not future.cancelled():
+        future.exception()

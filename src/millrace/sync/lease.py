@@ -100,13 +100,26 @@ class Lease:
         """
         self._portal.run(self._twin.settle())
 
-    def release(self, *, failed: bool = False) -> None:
-        """Give the message back at once; `failed` counts it as a failure.
+    def release(self, *, failed: bool = False, delay: float = 0) -> None:
+        """Give the message back; nobody gets it before `delay` seconds have passed.
+
+        `failed` counts it as a failure, after which the queue may leave it alone for longer
+        (`retry_min`), or take it for a dead letter (`max_failures`).
 
         Raises:
             Superseded, Stale, Gone: as for `settle`.
         """
-        self._portal.run(self._twin.release(failed=failed))
+        self._portal.run(self._twin.release(failed=failed, delay=delay))
+
+    def discard(self) -> None:
+        """Nobody will ever do this: the message is a dead letter.
+
+        It goes to the queue's `dead_letter`, never lost in between, or is dropped without one.
+
+        Raises:
+            Superseded, Stale, Gone: as for `settle`.
+        """
+        self._portal.run(self._twin.discard())
 
     def extend(self, seconds: float) -> None:
         """Hold the message for so many seconds from now.

@@ -99,9 +99,13 @@ class Transaction:
         """The messages are done, if everything else is; a lease, a receipt, or several."""
         self._twin.settle(twins(leases))
 
-    def release(self, leases: Leases, *, failed: bool = False) -> None:
-        """Give messages back; a lease, a receipt, or several."""
-        self._twin.release(twins(leases), failed=failed)
+    def release(self, leases: Leases, *, failed: bool = False, delay: float = 0) -> None:
+        """Give messages back; a lease, a receipt, or several. See `Lease.release`."""
+        self._twin.release(twins(leases), failed=failed, delay=delay)
+
+    def discard(self, leases: Leases) -> None:
+        """Make dead letters of messages; a lease, a receipt, or several."""
+        self._twin.discard(twins(leases))
 
     def extend(self, leases: Leases, seconds: float) -> None:
         """Hold messages for so many seconds from now; a lease, a receipt, or several."""

@@ -184,6 +184,7 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "catalog": view.catalog,
         "holder": view.holder,
         "returned": due,
+        "doomed": view.doomed,
         "ended": sorted(view.ended),
         "retaining": view.retaining,
         "retain floor": view.retain_floor(),
@@ -202,6 +203,8 @@ def _lease_facts(lease: LeaseState) -> tuple[object, ...]:
         lease.ended_ms,
         lease.counts,
         lease.deadlines,
+        lease.doomed,
+        lease.buried,
     )
 
 
@@ -209,20 +212,24 @@ def check_derived(view: View) -> None:
     """What a view derives agrees with what it is derived from, and nothing is left behind."""
     held: dict[int, int] = {}
     for lease in view.leases.values():
-        named = (lease.open, lease.freed, lease.settled, lease.overtaken, lease.superseded)
+        doomed = BitMap64(lease.doomed)
+        ended = (lease.settled, lease.overtaken, lease.superseded, lease.buried)
+        named = (lease.open, lease.freed, doomed, *ended)
         assert sum(map(len, named)) == len(BitMap64().union(*named)), "a seq stands twice"
-        current = lease.open | lease.freed
+        waiting = lease.open | lease.freed
+        current = waiting | doomed
         assert current.issuperset(BitMap64(lease.counts)), "counts of what is gone"
-        assert lease.open.issuperset(BitMap64(lease.deadlines)), "deadlines of what is gone"
+        assert waiting.issuperset(BitMap64(lease.deadlines)), "deadlines of what is gone"
         assert bool(current) != bool(lease.ended_ms), "ended, or not"
         for seq in current:
             assert seq not in held, "I4: a message is in two leases"
             held[seq] = lease.id
     assert held == view.holder
-    assert view.returned.issubset(BitMap64(held))
+    assert view.doomed == BitMap64().union(*(BitMap64(x.doomed) for x in view.leases.values()))
+    assert view.returned.issubset(BitMap64(held) - view.doomed)
     soonest = {lease: deadline for deadline, lease in sorted(view.deadlines, reverse=True)}
     for lease in view.leases.values():
-        for seq in lease.open - view.returned:
+        for seq in (lease.open | lease.delayed()) - view.returned:
             assert soonest[lease.id] <= lease.deadline_of(seq), "nobody watches the deadline"
     assert not view.hidden or view.hidden.max() <= view.scanned
     assert len(view.deadlines) <= view.deadlines_max

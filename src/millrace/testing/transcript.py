@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyroaring import BitMap64
+
 from millrace.core.block import Block
 from millrace.core.commands import (
+    Bury,
     Command,
     CommitCursor,
     Configure,
     CreateQueue,
     DeleteCursor,
     DeleteQueue,
+    Discard,
     DropStage,
     Explain,
     Extend,
@@ -148,8 +152,10 @@ class Play:
                 return Publish(Block.of_messages(_rows(words)), _numbered(options))
             case "lease":
                 return Lease(int(words[0]), millis(options.get("for", "30s")))
-            case "settle" | "release" | "extend":
+            case "settle" | "release" | "extend" | "discard":
                 return self._leased_command(verb, words, options)
+            case "bury":
+                return self._bury(self._shard(name), words)
             case "purge":
                 return Purge()
             case "explain":
@@ -171,8 +177,18 @@ class Play:
         if verb == "settle":
             return Settle(lease, seqs, history)
         if verb == "release":
-            return Release(lease, seqs, history, "failed" in words)
+            delay = millis(options.get("delay", "0s"))
+            return Release(lease, seqs, history, "failed" in words, delay)
+        if verb == "discard":
+            return Discard(lease, seqs, history)
         return Extend(lease, seqs, history, millis(options["for"]))
+
+    def _bury(self, shard: ShardId, words: list[str]) -> Bury:
+        """These dead letters, or all that there are."""
+        view = self.group.view(shard)
+        seqs = seqs_of(words[0]) if words else view.doomed if view else BitMap64()
+        rows = self.group.store.rows(shard, seqs)
+        return Bury(tuple((row.seq, Message(row.body, row.key, row.headers)) for row in rows))
 
     def _follow_command(
         self, verb: str, name: str, words: list[str], options: dict[str, str]
@@ -285,6 +301,12 @@ _OPTIONS = (
     "end",
     "keep_deletes",
     "batch",
+    "delay",
+    "retry_min",
+    "retry_max",
+    "max_failures",
+    "max_deliveries",
+    "dead_letter",
 )
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -308,6 +330,11 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         keyed="keyed" in words,
         retention="log" if "log" in words else "work",
         keep_deletes_ms=millis(options.get("keep_deletes", "1d")),
+        retry_min_ms=millis(options.get("retry_min", "0s")),
+        retry_max_ms=millis(options.get("retry_max", "0s")),
+        max_failures=int(options.get("max_failures", "0")),
+        max_deliveries=int(options.get("max_deliveries", "0")),
+        dead_letter=f"{SPACE}/{options['dead_letter']}" if "dead_letter" in options else "",
     )
 
 

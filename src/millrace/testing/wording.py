@@ -25,6 +25,7 @@ from millrace.core.model import (
     CursorCell,
     Death,
     DeletesCell,
+    Doom,
     Kind,
     LeaseCell,
     PinCell,
@@ -197,7 +198,10 @@ def say_cell(cell: Cell) -> str:
     match cell:
         case QueueSpec():
             keyed = "keyed " if cell.keyed else ""
-            return f"{keyed}{cell.retention}, deletes kept {cell.keep_deletes_ms / 1000:g}s"
+            return (
+                f"{keyed}{cell.retention}, deletes kept {cell.keep_deletes_ms / 1000:g}s"
+                f"{_failing(cell)}"
+            )
         case Pointers():
             return (
                 f"next {cell.next}, lease {cell.lease}, pin {cell.pin}, cursor {cell.cursor}, "
@@ -229,6 +233,14 @@ def say_cell(cell: Cell) -> str:
             return f"newest shard {cell.shard}"
 
 
+def _failing(spec: QueueSpec) -> str:
+    out = f", retry after {spec.retry_min_ms / 1000:g}s" if spec.retry_min_ms else ""
+    out += f" to {spec.retry_max_ms / 1000:g}s" if spec.retry_max_ms else ""
+    out += f", {spec.max_failures} failures" if spec.max_failures else ""
+    out += f", {spec.max_deliveries} deliveries" if spec.max_deliveries else ""
+    return out + (f", dead letters to {spec.dead_letter}" if spec.dead_letter else "")
+
+
 def _lease(cell: LeaseCell) -> str:
     sets = {
         "open": cell.open,
@@ -236,6 +248,7 @@ def _lease(cell: LeaseCell) -> str:
         "settled": cell.settled,
         "overtaken": cell.overtaken,
         "superseded": cell.superseded,
+        "buried": cell.buried,
     }
     out = [_until(cell.deadline_ms)]
     out += [f"{name} {numbers(unpack_seqs(seqs))}" for name, seqs in sets.items() if seqs]
@@ -244,6 +257,7 @@ def _lease(cell: LeaseCell) -> str:
         f"{seq} delivered {deliveries}x failed {failures}x"
         for seq, (deliveries, failures) in cell.counts.items()
     ]
+    out += [f"{seq} doomed by {Doom(why).name.lower()}" for seq, why in cell.doomed.items()]
     return ", ".join(out) + (f", ended {_time(cell.ended_ms)}" if cell.ended_ms else "")
 
 

@@ -1,0 +1,68 @@
+"""The settings of a queue, as a program names them."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from millrace import limits
+from millrace.core import check
+from millrace.core.commands import SpecPart
+from millrace.errors import Invalid
+
+
+class QueueSettings(TypedDict, total=False):
+    """What may be said about a queue. None, as what is left out, says nothing."""
+
+    keyed: bool | None
+    """Publishing under a key replaces the key's older revision. Fixed when the queue is made."""
+    retention: str | None
+    """"work": settled messages go; "log": they stay."""
+    keep_deletes: float | None
+    """How many seconds a deleted key stays readable as a delete, so that followers learn of it."""
+    retry_min: float | None
+    """A message that failed n times is left alone for n times so many seconds; 0: not at all."""
+    retry_max: float | None
+    """But for no more than so many seconds; 0: without a bound."""
+    max_failures: int | None
+    """A message that failed so often is a dead letter; 0: never."""
+    max_deliveries: int | None
+    """A message that was handed out so often is a dead letter unless it is settled; 0: never."""
+    dead_letter: str | None
+    """The queue of the same space that takes dead letters; "": none, they are dropped."""
+
+
+def make_spec(space: str, settings: QueueSettings) -> SpecPart:
+    """The settings that a program names, checked."""
+    given: dict[str, Any] = dict(settings)
+    unknown = [name for name in given if name not in QueueSettings.__annotations__]
+    if unknown:
+        known = ", ".join(QueueSettings.__annotations__)
+        raise Invalid(
+            f"{check.shown(unknown[0])} is no setting of a queue; there are {known}",
+            field=unknown[0],
+        )
+
+    def millis(name: str, most_ms: int) -> int | None:
+        value = given.get(name)
+        return None if value is None else check.millis(value, name, most_ms, least_ms=0)
+
+    def number(name: str) -> int | None:
+        value = given.get(name)
+        if value is None:
+            return None
+        is_none = isinstance(value, int) and not isinstance(value, bool) and value == 0
+        return 0 if is_none else check.count(value, name, limits.ATTEMPTS_MAX)
+
+    keyed, letters = given.get("keyed"), given.get("dead_letter")
+    if letters is not None and not (isinstance(letters, str) and not letters):
+        letters = f"{space}/{check.name(letters, 'dead_letter')}"
+    return SpecPart(
+        None if keyed is None else check.flag(keyed, "keyed"),
+        check.retention(given.get("retention")),
+        millis("keep_deletes", limits.KEEP_DELETES_MS_MAX),
+        millis("retry_min", limits.DELAY_MS_MAX),
+        millis("retry_max", limits.DELAY_MS_MAX),
+        number("max_failures"),
+        number("max_deliveries"),
+        letters,
+    )

@@ -1,0 +1,107 @@
+"""Burying: how dead letters get to the queue that takes them.
+
+Rule 1: burying is one entry: the copy in the dead-letter queue and the end here. So nothing is lost
+in between, and nothing is doubled.
+Rule 2: where the dead-letter queue was deleted, dead letters wait until there is one again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core import failures, publish
+from millrace.core.commands import Bury, Need, Publish
+from millrace.core.draft import Desk, Draft
+from millrace.core.model import CATALOG, Death, Doom, Message, QueueSpec, ShardId
+from millrace.core.view import View
+from millrace.errors import Invalid, NotFound, Refused
+
+PREFIX = "millrace-dead-"
+"""Of the headers that tell where a dead letter comes from."""
+
+
+def check_dead_letter(desk: Desk, shard: ShardId | None, spec: QueueSpec) -> Refused | None:
+    """Whether the dead-letter queue that the settings name is there, and is another one."""
+    if not spec.dead_letter:
+        return None
+    target = _target(desk, spec)
+    if target is None:
+        return NotFound(
+            f"there is no queue {spec.dead_letter!r} for dead letters; make it first",
+            field="dead_letter",
+        )
+    if target == shard:
+        return Invalid("a queue cannot take its own dead letters", field="dead_letter")
+    return None
+
+
+def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Need:
+    """Move those that are still doomed, as many as one entry should hold."""
+    view = draft.view
+    rows: dict[int, Message] = {}
+    size = 0
+    for seq, message in command.rows:
+        weight = len(message.body or b"")
+        if seq in view.doomed and (not rows or size + weight <= limits.BURY_BYTES_MAX):
+            rows[seq] = message
+            size += weight
+    if not rows:
+        return 0
+    by_lease: dict[int, BitMap64] = {}
+    for seq in rows:
+        by_lease.setdefault(view.holder[seq], BitMap64()).add(seq)
+    if not view.spec.dead_letter:
+        # It was taken out of the settings meanwhile.
+        _end_all(draft, by_lease, Death.DROPPED)
+        return len(rows)
+    shard = _target(desk, view.spec)
+    target = desk.draft(shard) if shard is not None else None
+    if target is None:
+        return NotFound(f"there is no queue {view.spec.dead_letter!r}", field="dead_letter")
+    source = _name_of(desk, view)
+    letters = tuple(_letter(view, seq, message, source) for seq, message in rows.items())
+    checked = publish.check_publish(target, Publish(letters))
+    if isinstance(checked, Refused | Need):
+        return checked
+    publish.do_publish(target, Publish(letters))
+    _end_all(draft, by_lease, Death.DEAD_LETTERED)
+    return len(rows)
+
+
+def _end_all(draft: Draft, by_lease: Mapping[int, BitMap64], why: Death) -> None:
+    for number, seqs in by_lease.items():
+        lease = draft.view.leases[number]
+        failures.end(draft, lease, seqs, why)
+        draft.put_lease(lease)
+
+
+def _letter(view: View, seq: int, message: Message, source: str) -> Message:
+    """The message as it goes on, with headers that say what became of it."""
+    lease = view.leases[view.holder[seq]]
+    deliveries, failures = lease.counts_of(seq)
+    told = {
+        "queue": source,
+        "seq": str(seq),
+        "reason": Doom(lease.doomed[seq]).name.lower(),
+        "deliveries": str(deliveries),
+        "failures": str(failures),
+    }
+    kept = tuple(pair for pair in message.headers if not pair[0].startswith(PREFIX))
+    added = tuple((PREFIX + name, value.encode()) for name, value in told.items())
+    return Message(message.body, message.key, kept + added)
+
+
+def _target(desk: Desk, spec: QueueSpec) -> ShardId | None:
+    catalog = desk.draft(CATALOG)
+    key = spec.dead_letter.replace("/", "\0").encode()
+    found = catalog.view.queues.get(key) if catalog is not None else None
+    return ShardId(found.shards[0]) if found is not None else None
+
+
+def _name_of(desk: Desk, view: View) -> str:
+    catalog = desk.draft(CATALOG)
+    key = catalog.view.owners.get(view.shard, b"") if catalog is not None else b""
+    return key.decode().replace("\0", "/")

@@ -1,0 +1,109 @@
+"""The rules of failure: delays before another attempt, and when a message is a dead letter.
+
+Rule 1: a message that has failed or was handed out too often is never handed out again. It is
+doomed in the batch that finds out, and stays so, in its lease, until it is buried (`bury.py`).
+Rule 2: a queue that names no other for them drops its dead letters in that batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyroaring import BitMap64
+
+from millrace.core.commands import Discard, Outcome, Release
+from millrace.core.draft import Draft
+from millrace.core.model import Death, Doom, QueueSpec
+from millrace.core.view import LeaseState
+
+
+def doom_of(spec: QueueSpec, deliveries: int, failures: int) -> Doom | None:
+    """Why a message with these counters is a dead letter; None if it is not."""
+    if spec.max_failures and failures >= spec.max_failures:
+        return Doom.FAILURES
+    if spec.max_deliveries and deliveries >= spec.max_deliveries:
+        return Doom.DELIVERIES
+    return None
+
+
+def delay_after(spec: QueueSpec, failures: int) -> int:
+    """How long a message that has just failed is left alone, in milliseconds."""
+    delay = spec.retry_min_ms * failures
+    return min(delay, spec.retry_max_ms) if spec.retry_max_ms else delay
+
+
+def do_release(draft: Draft, command: Release, outcome: Outcome) -> Outcome:
+    view, spec = draft.view, draft.view.spec
+    lease = view.leases.get(command.lease)
+    if lease is None:
+        return outcome
+    done = outcome.done & lease.open
+    if not done:
+        return outcome
+    lease.open -= done
+    doomed: dict[int, Doom] = {}
+    ready = done.copy()
+    for seq in done:
+        lease.deadlines.pop(seq, None)
+        deliveries, failures = lease.counts_of(seq)
+        delay_ms = command.delay_ms
+        if command.unseen:
+            deliveries -= 1
+            lease.counts[seq] = (deliveries, failures)
+        if command.failed:
+            failures += 1
+            lease.counts[seq] = (deliveries, failures)
+            delay_ms = max(delay_ms, delay_after(spec, failures))
+        why = doom_of(spec, deliveries, failures)
+        if why is not None:
+            doomed[seq] = why
+        elif delay_ms:
+            lease.deadlines[seq] = draft.now + delay_ms
+            draft.push_deadline(draft.now + delay_ms, lease.id)
+            ready.discard(seq)
+    ready -= BitMap64(doomed)
+    lease.freed |= done - BitMap64(doomed)
+    view.returned -= done
+    view.returned |= ready
+    doom(draft, lease, doomed)
+    draft.put_lease(lease)
+    return outcome
+
+
+def do_discard(draft: Draft, command: Discard, outcome: Outcome) -> Outcome:
+    lease = draft.view.leases.get(command.lease)
+    if lease is None:
+        return outcome
+    done = outcome.done & lease.open
+    if done:
+        lease.open -= done
+        draft.view.returned -= done
+        doom(draft, lease, dict.fromkeys(done, Doom.DISCARDED))
+        draft.put_lease(lease)
+    return outcome
+
+
+def doom(draft: Draft, lease: LeaseState, doomed: Mapping[int, Doom]) -> None:
+    """These messages of the lease are dead letters; the caller has taken them out of its sets."""
+    if not doomed:
+        return
+    for seq in doomed:
+        lease.deadlines.pop(seq, None)
+    if draft.view.spec.dead_letter:
+        lease.doomed.update((seq, int(why)) for seq, why in doomed.items())
+        draft.view.doomed |= BitMap64(doomed)
+    else:
+        end(draft, lease, BitMap64(doomed), Death.DROPPED)
+
+
+def end(draft: Draft, lease: LeaseState, seqs: BitMap64, why: Death) -> None:
+    """These messages of the lease are dealt with; a receipt of theirs says so for a while."""
+    view = draft.view
+    lease.buried |= seqs
+    for seq in seqs:
+        lease.doomed.pop(seq, None)
+        lease.counts.pop(seq, None)
+        del view.holder[seq]
+    view.doomed -= seqs
+    if view.spec.retention == "work":
+        draft.die(why, seqs)

@@ -1,0 +1,75 @@
+"""The mover of dead letters: reads them beside the loop, and has the host bury them.
+
+It remembers nothing: what is doomed stands in the cells of the leases. Where something is in the
+way (no room, no queue to take them), the next look tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.commands import Bury
+from millrace.core.model import Message, ShardId
+from millrace.errors import MillraceError
+from millrace.log.lane import Lane
+from millrace.shard.host import Host
+from millrace.shard.request import Request
+from millrace.store.base import Store
+
+
+class Mover:
+    """Takes the dead letters of a group's queues to where they go."""
+
+    def __init__(self, host: Host, store: Store, reading: Lane) -> None:
+        self._host = host
+        self._store = store
+        self._reading = reading
+        self._loop = asyncio.get_running_loop()
+        self._tasks: dict[ShardId, asyncio.Task[None]] = {}
+        host.on_doomed(self._notice)
+
+    async def stop(self) -> None:
+        """Begin nothing more; what the host was asked for it may still do."""
+        self._host.on_doomed(lambda _: None)
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _notice(self, shard: ShardId) -> None:
+        if shard not in self._tasks:
+            task = self._loop.create_task(self._move(shard))
+            self._tasks[shard] = task
+            task.add_done_callback(lambda _: self._tasks.pop(shard, None))
+
+    async def _move(self, shard: ShardId) -> None:
+        try:
+            while await self._move_some(shard):
+                pass
+        except MillraceError:
+            # Nothing was moved, or the engine has ended: they stay doomed until the next look.
+            return
+
+    async def _move_some(self, shard: ShardId) -> bool:
+        """Bury the first ones; whether there may be more."""
+        view = self._host.view(shard)
+        seqs = BitMap64(islice(view.doomed, limits.BURY_MESSAGES_MAX)) if view else BitMap64()
+        store = self._store
+        if not seqs or store.meta(shard) is None:
+            return False
+        if not store.hot(shard, seqs):
+            await self._reading.submit(store.warm(shard, seqs))
+            if store.meta(shard) is None:
+                return False
+        rows = store.rows(shard, seqs, limits.BURY_BYTES_MAX)
+        if not rows:
+            return False
+        letters = tuple((row.seq, Message(row.body, row.key, row.headers)) for row in rows)
+        request = Request(shard, Bury(letters), self._loop.create_future())
+        self._host.submit(request)
+        return bool(await request.future)
