@@ -80,7 +80,7 @@ def test_an_engine_that_ends_leaves_no_command_behind(tmp_path: Path) -> None:
     async def run() -> None:
         async with scene(tmp_path) as here:
             await here.queue.publish(b"a")
-            crew = here.crew("touch begun; trap 'touch ended; exit 1' TERM; sleep 600 & wait")
+            crew = here.crew("trap 'touch ended; exit 1' TERM; touch begun; sleep 600 & wait")
             working = asyncio.create_task(crew.run(concurrency=1, seconds=30, once=True))
             await here.appears("begun")
             working.cancel()

@@ -45,8 +45,11 @@ def test_what_fails_is_tried_once_and_given_back(desk: Desk) -> None:
 def test_the_environment_of_a_command(desk: Desk) -> None:
     desk.text("queue", "purge", "orders", "--yes")
     desk.text("publish", "orders", "b", "--key", "k1", "--header", "Trace-Id=7", "--header", "é=ü")
-    done = desk.run("work", "orders", "--once", "--", sys.executable, "-c", ENVIRONMENT)
+    arguments = ["work", "orders", "--once", "--", sys.executable, "-c", ENVIRONMENT]
+    done = desk.run(*arguments, MILLRACE_HEADER_OUTER="of another message")
     environment = json.loads(done.stdout)
+    assert "MILLRACE_HEADER_OUTER" not in environment
+    assert environment["MILLRACE_DATA"] == str(desk.data)
     assert environment["MILLRACE_QUEUE"] == "orders"
     assert environment["MILLRACE_KEY"] == "k1"
     assert environment["MILLRACE_SEQ"] == "8"
@@ -130,6 +133,16 @@ def test_works_on_until_stopped(desk: Desk) -> None:
         assert second["seq"] == first["seq"] == 1
         process.send_signal(signal.SIGINT)
         assert process.wait() == 1
+
+
+def test_whoever_reads_may_have_had_enough(desk: Desk) -> None:
+    with desk.start("work", "mail", "--once", "--json", "--", "true") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait() == 141
+        assert process.stderr.read() == b""
+    assert "leased" not in states(desk)
 
 
 def test_a_command_that_is_missing(desk: Desk, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from millrace.cli.bounds import FAILED_MAX, KILL_SECONDS, LOST_SECONDS, VARIABLE_BYTES_MAX
@@ -91,7 +92,7 @@ class Crew:
                         await lease.release()
                         break
                     running.create_task(self._do(lease, free))
-        except* (Ended, MillraceError) as group:
+        except* (Ended, MillraceError, OSError) as group:
             raise group.exceptions[0] from None
         finally:
             if self._held:
@@ -175,7 +176,9 @@ async def _end_process(
     """Ask the command to end, with all that it has started; then insist."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is None:
-            os.killpg(process.pid, number)
+            # It may have ended by itself, and its exit code be on its way.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
         await asyncio.wait({ended}, timeout=KILL_SECONDS)
         if ended.done():
             return
@@ -185,7 +188,8 @@ def environment(lease: Lease, queue: str) -> dict[bytes, bytes]:
     """The environment of a message's command.
 
     An environment takes no zero bytes: a value that has some is in `MILLRACE_HEADERS` alone. What
-    is too large for a variable is left out.
+    is too large for a variable is left out. Nothing is said of a message whose command has started
+    this program.
     """
     headers = [{"name": name, **named("value", value)} for name, value in lease.headers]
     own = {
@@ -205,4 +209,9 @@ def environment(lease: Lease, queue: str) -> dict[bytes, bytes]:
         for name, value in own.items()
         if b"\0" not in value and len(value) <= VARIABLE_BYTES_MAX
     }
-    return {**os.environb, **passed}
+    others = {
+        name: value
+        for name, value in os.environb.items()
+        if name == b"MILLRACE_DATA" or not name.startswith(b"MILLRACE_")
+    }
+    return {**others, **passed}
