@@ -33,6 +33,7 @@ from millrace.core.commands import (
     PublishStaged,
     Purge,
     Release,
+    Rewind,
     Settle,
     Stage,
 )
@@ -374,6 +375,18 @@ class Queue:
     async def purge(self) -> int:
         """End every message that is there now, leased ones too; returns the last seq that went."""
         return await self._engine.ask(self._shard, Purge(), int)
+
+    async def rewind(self, start: Start) -> int:
+        """Have workers work the queue again from `start` on; returns the first seq that they get.
+
+        `start` is "beginning", "end", a seq (the first to be handed out) or a datetime. Who holds a
+        message finds its lease gone, and every message counts its deliveries anew.
+
+        Raises:
+            Invalid: the queue's retention is not "log", or `start` is no place in it.
+        """
+        place = await start_at(self._engine, self._shard, start)
+        return await self._engine.ask(self._shard, Rewind(place), int)
 
     async def spec(self) -> QueueSpec:
         """The queue's settings."""

@@ -117,6 +117,13 @@ class Purge(msgspec.Struct, frozen=True):
     """End every row that is there now. Answer: the last seq that went."""
 
 
+class Rewind(msgspec.Struct, frozen=True):
+    """Have workers work a `log` queue again from here on. Answer: the first seq that they get."""
+
+    start: Start | int
+    """A `Start`, or the first seq to be handed out."""
+
+
 class Configure(msgspec.Struct, frozen=True):
     """Replace the queue's settings, or those that are named. Answer: the spec."""
 
@@ -251,6 +258,7 @@ ShardCommand = (
     | Lease
     | Bury
     | Purge
+    | Rewind
     | Configure
     | Explain
     | OpenCursor

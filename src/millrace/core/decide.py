@@ -45,6 +45,7 @@ from millrace.core.commands import (
     QueueRef,
     Release,
     ResetCursor,
+    Rewind,
     RowFacts,
     Settle,
     SnapshotRef,
@@ -106,6 +107,8 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return bury.bury(desk, draft, command)
         case Purge():
             return work.do_purge(draft)
+        case Rewind():
+            return work.do_rewind(draft, command)
         case Configure():
             return _configure(desk, draft, command)
         case Explain():

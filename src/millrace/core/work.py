@@ -14,12 +14,22 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import failures
-from millrace.core.commands import Discard, Extend, Lease, Leased, Need, Outcome, Release, Settle
+from millrace.core.commands import (
+    Discard,
+    Extend,
+    Lease,
+    Leased,
+    Need,
+    Outcome,
+    Release,
+    Rewind,
+    Settle,
+)
 from millrace.core.draft import Draft
-from millrace.core.model import Death, Doom, LeaseId, Seq
+from millrace.core.model import Death, Doom, LeaseId, Seq, Start
 from millrace.core.takeover import shared_index
 from millrace.core.view import LeaseState, View
-from millrace.errors import Full, Gone, NotFound, Refused, Retry, Stale, Superseded
+from millrace.errors import Full, Gone, Invalid, NotFound, Refused, Retry, Stale, Superseded
 
 
 def deleted() -> NotFound:
@@ -162,10 +172,13 @@ def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
     """The store's answer to a need; what was decided since, and is not folded, is added."""
     view = draft.view
     own = draft.hidden()
+    purged = draft.changes.purged
     for layer in view.layers:
         own |= layer.died
         own |= layer.deletes
+        purged = max(purged, layer.purged)
     own &= BitMap64(range(low, high + 1))
+    own |= BitMap64(range(low, min(purged, high) + 1))
     view.hidden |= hidden
     view.hidden |= own
     view.scanned = max(view.scanned, high)
@@ -272,7 +285,10 @@ def _refusal(lease: LeaseState, seq: int) -> Refused:
         return Stale("the message was settled under this receipt", field="receipt")
     if seq in lease.doomed or seq in lease.buried:
         return Stale("the message is a dead letter, by this receipt", field="receipt")
-    return Gone("the message is no longer there: it was purged or never leased", field="receipt")
+    return Gone(
+        "the lease is no longer there: the queue was purged or rewound, or it was never given",
+        field="receipt",
+    )
 
 
 def _lost(lease: LeaseState) -> BitMap64:
@@ -341,6 +357,45 @@ def _forget(view: View, lease: LeaseState, seqs: BitMap64) -> None:
 def do_purge(draft: Draft) -> Seq:
     """End all rows; whoever holds one of them will find it gone."""
     view = draft.view
+    _end_leases(draft)
+    upto = draft.purge()
+    draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto + 1, floor=upto))
+    return upto
+
+
+def do_rewind(draft: Draft, command: Rewind) -> Seq | Refused:
+    """Hand out again what is there from a place on; who holds anything will find it gone."""
+    view = draft.view
+    if view.spec.retention != "log":
+        return Invalid(
+            "only a queue with retention 'log' keeps what was settled; there is nothing to go "
+            "back to",
+            field="retention",
+        )
+    if isinstance(command.start, Start):
+        start = 1 if command.start is Start.BEGINNING else view.last_seq + 1
+    else:
+        start = command.start
+    if not 1 <= start <= view.last_seq + 1:
+        return Invalid(
+            f"start {start} is not within 1 and {view.last_seq + 1}",
+            field="start",
+            limit=view.last_seq + 1,
+        )
+    _end_leases(draft)
+    if not view.spec.keyed:
+        # Nothing but a purge ends rows here, and nobody looks whether they are live.
+        start = max(start, view.pointers.floor + 1)
+    draft.put_pointers(msgspec.structs.replace(view.pointers, next=start))
+    view.skipped = 0
+    view.scanned = start - 1
+    view.hidden.clear()
+    return Seq(start)
+
+
+def _end_leases(draft: Draft) -> None:
+    """Nobody holds anything any more, and nothing waits to be handed out again."""
+    view = draft.view
     for holder in sorted(set(view.holder.values())):
         lease = view.leases[holder]
         lease.open.clear()
@@ -352,6 +407,3 @@ def do_purge(draft: Draft) -> Seq:
     view.holder.clear()
     view.returned.clear()
     view.doomed.clear()
-    upto = draft.purge()
-    draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto + 1, floor=upto))
-    return upto

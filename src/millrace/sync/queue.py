@@ -259,6 +259,17 @@ class Queue:
         """End every message that is there now, leased ones too; returns the last seq that went."""
         return self._portal.run(self._twin.purge())
 
+    def rewind(self, start: Start) -> int:
+        """Have workers work the queue again from `start` on; returns the first seq that they get.
+
+        `start` is "beginning", "end", a seq (the first to be handed out) or a datetime. Who holds a
+        message finds its lease gone, and every message counts its deliveries anew.
+
+        Raises:
+            Invalid: the queue's retention is not "log", or `start` is no place in it.
+        """
+        return self._portal.run(self._twin.rewind(start))
+
     def spec(self) -> QueueSpec:
         """The queue's settings."""
         return self._portal.run(self._twin.spec())

@@ -38,6 +38,7 @@ from millrace.core.commands import (
     Purge,
     Release,
     ResetCursor,
+    Rewind,
     Settle,
     SnapshotRef,
     SpecPart,
@@ -158,6 +159,8 @@ class Play:
                 return self._bury(self._shard(name), words)
             case "purge":
                 return Purge()
+            case "rewind":
+                return Rewind(_start(words[0]))
             case "explain":
                 return Explain(Seq(int(words[0])))
             case "stage":
