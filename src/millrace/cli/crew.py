@@ -115,18 +115,7 @@ class Crew:
 
     async def _command_for(self, lease: Lease) -> int:
         """Run the command to its end; returns its exit code, below zero if a signal ended it."""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=sys.stderr.fileno() if self._is_json else None,
-                env=environment(lease, shown_name(self._queue)),
-                # The terminal's interrupt is for this program, which ends in order.
-                start_new_session=True,
-            )
-        except OSError as error:
-            what = f"{self._command[0]} cannot be run: {error.strerror}"
-            raise Ended(what, "try it on its own first") from error
+        process = await self._start(lease)
         ended = asyncio.ensure_future(process.communicate(lease.body))
         insisted = asyncio.ensure_future(self._stop.insisted.wait())
         try:
@@ -135,14 +124,35 @@ class Crew:
                     {ended, insisted}, timeout=LOST_SECONDS, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not ended.done() and (insisted.done() or lease.lost is not None):
-                    await _end_process(process, ended)
+                    await _end_process(process)
             await ended
         finally:
             insisted.cancel()
             if not ended.done():
-                await _end_process(process, ended)
+                await _end_process(process)
         assert process.returncode is not None
         return process.returncode
+
+    async def _start(self, lease: Lease) -> asyncio.subprocess.Process:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=sys.stderr.fileno() if self._is_json else None,
+                env=environment(lease, shown_name(self._queue)),
+                # The terminal's interrupt is for this program, which ends in order.
+                start_new_session=True,
+            )
+        )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # It may run already, and what it has started with it.
+            await _end_process(await starting)
+            raise
+        except OSError as error:
+            what = f"{self._command[0]} cannot be run: {error.strerror}"
+            raise Ended(what, "try it on its own first") from error
 
     async def _end(self, lease: Lease, code: int) -> str:
         try:
@@ -170,18 +180,17 @@ class Crew:
         await lease.release(failed=True)
 
 
-async def _end_process(
-    process: asyncio.subprocess.Process, ended: asyncio.Future[tuple[bytes, bytes]]
-) -> None:
+async def _end_process(process: asyncio.subprocess.Process) -> None:
     """Ask the command to end, with all that it has started; then insist."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is None:
             # It may have ended by itself, and its exit code be on its way.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, number)
-        await asyncio.wait({ended}, timeout=KILL_SECONDS)
-        if ended.done():
-            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                await process.wait()
+                return
 
 
 def environment(lease: Lease, queue: str) -> dict[bytes, bytes]:
