@@ -43,7 +43,7 @@ def deleted() -> NotFound:
 def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     view = draft.view
     _return_due(draft)
-    wanted = command.count - len(view.returned)
+    wanted = command.count - len(_judge_again(view, command.count)[0])
     if wanted <= 0:
         return None
     room = limits.IN_FLIGHT_MAX - len(view.holder)
@@ -85,11 +85,11 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
 
 
-def _take_again(draft: Draft, count: int) -> BitMap64:
-    """The first messages that were given back, but for those that nobody is to get again."""
-    view, spec = draft.view, draft.view.spec
+def _judge_again(view: View, count: int) -> tuple[BitMap64, dict[int, dict[int, Doom]]]:
+    """The first messages that were given back, and those that nobody is to get again, by lease."""
+    spec = view.spec
     if not (spec.max_failures or spec.max_deliveries):
-        return BitMap64(islice(view.returned, count))
+        return BitMap64(islice(view.returned, count)), {}
     again = BitMap64()
     doomed: dict[int, dict[int, Doom]] = {}
     for seq in view.returned:
@@ -97,16 +97,25 @@ def _take_again(draft: Draft, count: int) -> BitMap64:
         deliveries, failed = lease.counts_of(seq)
         # Nobody gave it back: its worker is taken for crashed.
         why = failures.doom_of(spec, deliveries, failed + (seq in lease.open))
-        if why is None:
-            again.add(seq)
-            if len(again) == count:
-                break
-        else:
-            lease.counts[seq] = (deliveries, failed + (seq in lease.open))
+        if why is not None:
             doomed.setdefault(lease.id, {})[seq] = why
+            continue
+        again.add(seq)
+        if len(again) == count:
+            break
+    return again, doomed
+
+
+def _take_again(draft: Draft, count: int) -> BitMap64:
+    """The first messages that were given back; what turns out to be doomed is taken note of."""
+    view = draft.view
+    again, doomed = _judge_again(view, count)
     for number, seqs in doomed.items():
         lease = view.leases[number]
         gone = BitMap64(seqs)
+        for seq in gone & lease.open:
+            deliveries, failed = lease.counts_of(seq)
+            lease.counts[seq] = (deliveries, failed + 1)
         lease.open -= gone
         lease.freed -= gone
         view.returned -= gone
@@ -143,7 +152,7 @@ def _return_due(draft: Draft) -> None:
 def _need_hidden(draft: Draft, wanted: int) -> Need | None:
     """Whether the window of known rows holds `wanted` ready ones, or reaches the end."""
     view = draft.view
-    if not view.spec.keyed:
+    if not _has_gaps(view):
         return None
     while view.scanned < view.last_seq:
         first = view.first_fresh()
@@ -160,6 +169,11 @@ def _need_hidden(draft: Draft, wanted: int) -> Need | None:
             return Need(view.shard, hidden=(low, min(high, view.stored_seq)))
         learn_hidden(draft, low, high, BitMap64())
     return None
+
+
+def _has_gaps(view: View) -> bool:
+    """Whether rows that wait may be hidden: replaced, or ended before workers went back to them."""
+    return view.spec.keyed or view.spec.retention == "log"
 
 
 def _skip(view: View) -> None:
@@ -189,7 +203,7 @@ def _take_fresh(draft: Draft, count: int) -> BitMap64:
     low = view.first_fresh()
     if count <= 0 or low > view.last_seq:
         return BitMap64()
-    if not view.spec.keyed:
+    if not _has_gaps(view):
         return BitMap64(range(low, min(low + count, view.last_seq + 1)))
     taken = BitMap64()
     while low <= view.scanned and len(taken) < count:
@@ -331,13 +345,19 @@ def do_extend(draft: Draft, command: Extend, outcome: Outcome) -> Outcome:
     if done:
         if done == lease.open:
             lease.deadline_ms = deadline
-            lease.deadlines.clear()
+            # What was given back with a delay keeps its own time.
+            _forget_deadlines(lease, done)
         else:
             lease.deadlines.update(dict.fromkeys(done, deadline))
         view.returned -= done
         draft.push_deadline(deadline, lease.id)
         draft.put_lease(lease)
     return Outcome(done, outcome.refused, deadline)
+
+
+def _forget_deadlines(lease: LeaseState, seqs: BitMap64) -> None:
+    for seq in seqs if lease.deadlines else ():
+        lease.deadlines.pop(seq, None)
 
 
 def _forget(view: View, lease: LeaseState, seqs: BitMap64) -> None:
