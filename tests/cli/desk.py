@@ -14,6 +14,9 @@ from click.testing import CliRunner, Result
 
 from millrace.cli.program import program
 
+SEGMENT_BYTES = str(2 * 1024 * 1024)
+"""Small ones: each test makes a folder of its own."""
+
 SECONDS = 60
 """A program that takes longer hangs."""
 
@@ -27,7 +30,7 @@ class Desk:
 
     def call(self, *arguments: object, given: bytes | str = b"") -> Result:
         """The verb within this process; a defect is raised, not reported."""
-        environment = {"MILLRACE_DATA": str(self.data)}
+        environment = {"MILLRACE_DATA": str(self.data), "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES}
         words = [str(argument) for argument in arguments]
         result = CliRunner().invoke(program, words, input=given, env=environment)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -88,7 +91,8 @@ class Desk:
                     process.kill()
 
     def environment(self, **more: str) -> dict[str, str]:
-        return {**os.environ, "MILLRACE_DATA": str(self.data), **more}
+        own = {"MILLRACE_DATA": str(self.data), "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES}
+        return {**os.environ, **own, **more}
 
 
 def command(*arguments: object) -> list[str]:

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from millrace.cli.program import program
-from tests.cli.desk import SECONDS, Desk
+from tests.cli.desk import SECONDS, SEGMENT_BYTES, Desk
 
 
 def examples(command: click.Command) -> list[str]:
@@ -60,7 +60,7 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env={**environment, "PATH": path},
+        env={**environment, "PATH": path, "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

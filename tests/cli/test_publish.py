@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.cli import bounds
 from tests.cli.desk import SECONDS, Desk, command
 
 
@@ -164,7 +165,8 @@ def test_input_without_end_is_refused(desk: Desk) -> None:
 
 
 def test_the_largest_body_and_a_little_more(desk: Desk) -> None:
-    assert desk.run("publish", "mail", given=bytes(16 * 1024 * 1024)).returncode == 0
-    done = desk.run("publish", "mail", given=bytes(16 * 1024 * 1024 + 1))
+    default = {"MILLRACE_SEGMENT_BYTES": str(bounds.SEGMENT_BYTES)}
+    assert desk.run("publish", "mail", given=bytes(16 * 1024 * 1024), **default).returncode == 0
+    done = desk.run("publish", "mail", given=bytes(16 * 1024 * 1024 + 1), **default)
     assert done.returncode == 1
     assert b"16777216" in done.stderr

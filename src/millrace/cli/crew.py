@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
 
+SETTINGS = (b"MILLRACE_DATA", b"MILLRACE_SEGMENT_BYTES")
+"""Variables of this program that say nothing of a message."""
+
+
 class Result(NamedTuple):
     """How a message fared."""
 
@@ -221,6 +225,6 @@ def environment(lease: Lease, queue: str) -> dict[bytes, bytes]:
     others = {
         name: value
         for name, value in os.environb.items()
-        if name == b"MILLRACE_DATA" or not name.startswith(b"MILLRACE_")
+        if name in SETTINGS or not name.startswith(b"MILLRACE_")
     }
     return {**others, **passed}

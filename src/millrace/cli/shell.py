@@ -24,8 +24,11 @@ DEFAULT_SPACE = "default"
 class Shell:
     """The folder and the output of one call of the program."""
 
-    def __init__(self, path: Path, *, is_json: bool, patience: float) -> None:
+    def __init__(
+        self, path: Path, *, is_json: bool, patience: float, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
         self.path = path
+        self._segment_bytes = segment_bytes
         self.out = Printer(is_json=is_json)
         self._patience = patience
 
@@ -65,7 +68,7 @@ class Shell:
         import millrace
 
         if settings is None:
-            settings = millrace.Settings(segment_bytes=SEGMENT_BYTES, log_segments_free=1)
+            settings = millrace.Settings(segment_bytes=self._segment_bytes)
         loop = asyncio.get_running_loop()
         until = loop.time() + self._patience
         while True:

@@ -16,12 +16,14 @@ from typing import Any
 
 import click
 
+from millrace.cli.bounds import SEGMENT_BYTES
 from millrace.cli.ending import BROKEN_PIPE, INTERRUPTED, Ended, ended
 from millrace.cli.kinds import DURATION
 from millrace.cli.shell import Shell
 from millrace.errors import MillraceError
 
 DATA_VARIABLE = "MILLRACE_DATA"
+SEGMENT_VARIABLE = "MILLRACE_SEGMENT_BYTES"
 DATA_DEFAULT = Path("millrace-data")
 
 Body = Callable[..., Coroutine[Any, Any, int | None]]
@@ -32,10 +34,20 @@ def verb(name: str, *, examples: str) -> Callable[[Body], click.Command]:
 
     def make(body: Body) -> click.Command:
         def callback(
-            *, data: Path | None, is_json: bool, patience: float, **arguments: object
+            *,
+            data: Path | None,
+            is_json: bool,
+            patience: float,
+            segment_bytes: int,
+            **arguments: object,
         ) -> None:
             ctx = click.get_current_context()
-            shell = Shell(_folder(ctx, data), is_json=is_json, patience=patience)
+            shell = Shell(
+                _folder(ctx, data),
+                is_json=is_json,
+                patience=patience,
+                segment_bytes=segment_bytes,
+            )
             ctx.exit(_run(body(shell, **arguments), ctx.command_path, is_json=is_json))
 
         # Click keeps them in reverse, and options of the verb's own come first in its help.
@@ -75,6 +87,14 @@ def _shared_options() -> list[click.Option]:
             default=0,
             metavar="TIME",
             help="Wait so long for a folder that is in use.",
+        ),
+        # For few: the guide tells of the variable.
+        click.Option(
+            ["--segment-bytes"],
+            type=int,
+            default=SEGMENT_BYTES,
+            envvar=SEGMENT_VARIABLE,
+            hidden=True,
         ),
     ]
 
