@@ -100,3 +100,16 @@ def test_suggests_the_nearest_verb_and_queue(desk: Desk) -> None:
     result = desk.call("queue", "show", "orderz")
     assert result.exit_code == 1
     assert "there is no queue 'orderz'\nHint: did you mean 'orders'?" in result.stderr
+
+
+def test_settings_for_failures(desk: Desk) -> None:
+    desk.text("queue", "make", "bills", "--max-failures", 5, "--dead-letter", "mail")
+    shown = desk.one("queue", "configure", "bills", "--retry-min", "10s", "--retry-max", "1m")
+    assert (shown["max_failures"], shown["dead_letter"]) == (5, "default/mail")
+    assert (shown["retry_min_ms"], shown["retry_max_ms"]) == (10_000, 60_000)
+    text = desk.text("queue", "show", "bills")
+    assert "retry min     10 s" in text
+    assert "max deliveries" not in text
+    result = desk.call("queue", "configure", "bills", "--dead-letter", "nowhere")
+    assert result.exit_code == 1
+    assert "nowhere" in result.stderr

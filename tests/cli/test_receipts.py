@@ -69,3 +69,32 @@ def test_nothing_to_lease_is_no_error(desk: Desk) -> None:
     result = desk.call("lease", "mail")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "nothing to lease" in result.stderr
+
+
+def test_a_delayed_release(desk: Desk) -> None:
+    receipt = desk.text("lease", "mail", "--receipts").strip()
+    desk.text("release", "mail", receipt, "--delay", "1h")
+    assert desk.one("lease", "mail")["seq"] == 2
+    assert "is delayed until" in desk.text("explain", "mail", 1)
+
+
+def test_discarded_messages_are_dead_letters(desk: Desk) -> None:
+    desk.text("queue", "make", "dead")
+    desk.text("queue", "configure", "mail", "--dead-letter", "dead", "--max-failures", 3)
+    receipt = desk.text("lease", "mail", "--receipts").strip()
+    assert desk.text("discard", "mail", receipt) == "discarded 1\n"
+    # They are moved by whoever has the folder next, for long enough.
+    with desk.start("follow", "dead") as process:
+        assert process.stdout is not None
+        assert b"welcome, Ada" in process.stdout.readline()
+    assert "welcome, Ada" not in desk.bodies("mail")
+
+
+def test_a_log_is_worked_again(desk: Desk) -> None:
+    assert desk.call("rewind", "mail", "--to", "beginning").exit_code == 1
+    desk.text("queue", "configure", "mail", "--retention", "log")
+    receipts = desk.text("lease", "mail", "--count", 4, "--receipts")
+    desk.text("settle", "mail", "-", given=receipts)
+    assert desk.lines("lease", "mail") == []
+    assert desk.one("rewind", "mail", "--to", 3)["seq"] == 3
+    assert [line["seq"] for line in desk.lines("lease", "mail", "--count", 4)] == [3, 4]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from millrace.cli.ending import USAGE, Ended
 from millrace.cli.kinds import DURATION
@@ -14,7 +17,66 @@ from millrace.cli.show import Fields, Value
 from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
 
+F = TypeVar("F", bound=Callable[..., object])
+
 _RETENTION = click.Choice(["work", "log"])
+
+
+def _setting_options(body: F) -> F:
+    """The settings of a queue that may be changed later."""
+    options = [
+        click.option(
+            "--retention",
+            type=_RETENTION,
+            help="What settling does: work ends the message, log keeps it. [work]",
+        ),
+        click.option(
+            "--keep-deletes",
+            type=DURATION,
+            metavar="TIME",
+            help="How long a deleted key stays readable as a delete. [1d]",
+        ),
+        click.option(
+            "--retry-min",
+            type=DURATION,
+            metavar="TIME",
+            help="A message that failed n times is left alone for n times so long. [0]",
+        ),
+        click.option(
+            "--retry-max", type=DURATION, metavar="TIME", help="But for no longer than this."
+        ),
+        click.option(
+            "--max-failures",
+            type=int,
+            metavar="N",
+            help="A message that failed so often is a dead letter; 0: never. [0]",
+        ),
+        click.option(
+            "--max-deliveries",
+            type=int,
+            metavar="N",
+            help="A message that was handed out so often is a dead letter; 0: never. [0]",
+        ),
+        click.option(
+            "--dead-letter",
+            metavar="QUEUE",
+            help="Where dead letters go; '': nowhere, they are dropped.",
+        ),
+    ]
+    for option in reversed(options):
+        body = option(body)
+    return body
+
+
+def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
+    """Settings for people; those that ask for nothing are left out."""
+    texts = {"keyed": "yes" if spec["keyed"] else "no"}
+    for name, value in spec.items():
+        if name != "keyed" and value:
+            is_time = name.endswith("_ms")
+            shown = f"{value / 1000:g} s" if is_time else str(value)
+            texts[name.removesuffix("_ms").replace("_", " ")] = shown
+    return texts
 
 
 @click.group(
@@ -79,24 +141,13 @@ async def list_queues(shell: Shell, space: str) -> None:
         millrace queue make invoices
         millrace queue make prices --keyed --retention log --keep-deletes 7d
         millrace queue make shop/baskets
+        millrace queue make bills --max-failures 5 --dead-letter mail
     """,
 )
 @click.argument("name")
 @click.option("--keyed", is_flag=True, help="A message replaces the older one of its key.")
-@click.option(
-    "--retention",
-    type=_RETENTION,
-    help="What settling does: work ends the message, log keeps it. [work]",
-)
-@click.option(
-    "--keep-deletes",
-    type=DURATION,
-    metavar="TIME",
-    help="How long a deleted key stays readable as a delete. [1d]",
-)
-async def make(
-    shell: Shell, name: str, *, keyed: bool, retention: str | None, keep_deletes: float | None
-) -> None:
+@_setting_options
+async def make(shell: Shell, name: str, *, keyed: bool, **settings: Any) -> None:
     """Make the queue NAME, and the folder if it is missing.
 
     It is no error if the queue is there with these settings.
@@ -104,9 +155,7 @@ async def make(
     space, rest = split_name(name)
     async with shell.open(make=True) as m:
         is_new = rest not in await m.queues(space=space)
-        made = await m.queue(
-            rest, space=space, keyed=keyed or None, retention=retention, keep_deletes=keep_deletes
-        )
+        made = await m.queue(rest, space=space, keyed=keyed or None, **settings)
         fields = {"queue": shown_name(made), "made": is_new}
     what = "made" if is_new else "there already:"
     shell.out.line("queue", fields, f"{what} {name} in {shell.path}")
@@ -124,13 +173,11 @@ async def show(shell: Shell, name: str) -> None:
     """Show the settings of the queue NAME, its counters, cursors and stages."""
     async with shell.open() as m:
         found = await find_queue(m, name)
-        spec, stats = await found.spec(), await found.stats()
+        spec, stats = msgspec.structs.asdict(await found.spec()), await found.stats()
         cursors, stages = await found.cursors(), await found.stages()
-    fields: dict[str, Value] = {
+    fields: dict[str, object] = {
         "queue": shown_name(found),
-        "keyed": spec.keyed,
-        "retention": spec.retention,
-        "keep_deletes_ms": spec.keep_deletes_ms,
+        **spec,
         **stats,
         "cursors": cursors,
         "stages": stages,
@@ -138,9 +185,7 @@ async def show(shell: Shell, name: str) -> None:
     ended = {way: f"{count:,}" for way, count in stats.items() if count}
     texts = {
         "queue": shown_name(found),
-        "keyed": "yes" if spec.keyed else "no",
-        "retention": spec.retention,
-        "keep deletes": f"{spec.keep_deletes_ms / 1000:g} s",
+        **_spec_texts(spec),
         "published": "0",
         "live": "0",
         **{way.replace("_", " "): count for way, count in ended.items()},
@@ -154,29 +199,23 @@ async def show(shell: Shell, name: str) -> None:
     "configure",
     examples="""
         millrace queue configure orders --keep-deletes 2h
-        millrace queue configure mail --retention log
+        millrace queue configure mail --retry-min 10s --retry-max 10m
+        millrace queue configure mail --max-failures 5 --dead-letter orders
     """,
 )
 @click.argument("name")
-@click.option("--retention", type=_RETENTION, help="What settling does from now on.")
-@click.option("--keep-deletes", type=DURATION, metavar="TIME", help="How long deletes stay.")
-async def configure(
-    shell: Shell, name: str, *, retention: str | None, keep_deletes: float | None
-) -> None:
+@_setting_options
+async def configure(shell: Shell, name: str, **settings: Any) -> None:
     """Change settings of the queue NAME; those that are not named stay as they are."""
-    if retention is None and keep_deletes is None:
-        raise click.UsageError("nothing to change; give --retention or --keep-deletes")
+    if all(value is None for value in settings.values()):
+        raise click.UsageError(
+            "nothing to change; `millrace queue configure --help` lists settings"
+        )
     async with shell.open() as m:
         found = await find_queue(m, name)
-        spec = await found.configure(retention=retention, keep_deletes=keep_deletes)
-    fields: dict[str, Value] = {
-        "queue": shown_name(found),
-        "keyed": spec.keyed,
-        "retention": spec.retention,
-        "keep_deletes_ms": spec.keep_deletes_ms,
-    }
-    text = f"{name}: retention {spec.retention}, keep deletes {spec.keep_deletes_ms / 1000:g} s"
-    shell.out.line("queue", fields, text)
+        spec = msgspec.structs.asdict(await found.configure(**settings))
+    fields = {"queue": shown_name(found), **spec}
+    shell.out.listing("queue", fields, {"queue": shown_name(found), **_spec_texts(spec)})
 
 
 @verb("purge", examples="millrace queue purge mail --yes")

@@ -1,4 +1,4 @@
-"""`millrace settle`, `release` and `extend`: end or prolong leases by their receipts."""
+"""`millrace settle`, `release`, `discard` and `extend`: what becomes of leases, by receipt."""
 
 from __future__ import annotations
 
@@ -39,13 +39,30 @@ async def settle(shell: Shell, queue: str, *, receipts: tuple[str, ...]) -> int:
 @verb("release", examples="millrace lease mail --receipts | millrace release mail - --failed")
 @_receipts_arguments
 @click.option("--failed", is_flag=True, help="Count it as a failure of the message.")
-async def release(shell: Shell, queue: str, *, receipts: tuple[str, ...], failed: bool) -> int:
-    """Give the messages of these RECEIPTS back at once; - reads them from standard input."""
+@click.option("--delay", type=DURATION, default=0, metavar="TIME", help="Nobody gets it before.")
+async def release(
+    shell: Shell, queue: str, *, receipts: tuple[str, ...], failed: bool, delay: float
+) -> int:
+    """Give the messages of these RECEIPTS back; - reads them from standard input."""
     given = _read(receipts)
     async with shell.open() as m:
         found = await find_queue(m, queue)
-        refused = await found.release(_one_or_all(given), failed=failed)
+        refused = await found.release(_one_or_all(given), failed=failed, delay=delay)
         return _tell(shell, "released", given, refused)
+
+
+@verb("discard", examples="millrace lease mail --receipts | millrace discard mail -")
+@_receipts_arguments
+async def discard(shell: Shell, queue: str, *, receipts: tuple[str, ...]) -> int:
+    """Nobody will ever do these: make dead letters of the messages of these RECEIPTS.
+
+    They go to the queue's dead-letter queue, or are dropped if it has none. With - as the only
+    receipt, they are read from standard input.
+    """
+    given = _read(receipts)
+    async with shell.open() as m:
+        found = await find_queue(m, queue)
+        return _tell(shell, "discarded", given, await found.discard(_one_or_all(given)))
 
 
 @verb("extend", examples="millrace lease mail --receipts | millrace extend mail - --for 10m")
