@@ -20,11 +20,13 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.block import Block
 from millrace.core.commands import (
+    Bury,
     Command,
     CommitCursor,
     Configure,
     CreateQueue,
     DeleteCursor,
+    Discard,
     DropStage,
     Extend,
     Lease,
@@ -40,6 +42,7 @@ from millrace.core.commands import (
     Purge,
     Release,
     ResetCursor,
+    Rewind,
     Settle,
     SnapshotRef,
     Stage,
@@ -60,13 +63,14 @@ from millrace.core.model import (
     Start,
 )
 from millrace.testing.group import Group, Result
-from millrace.testing.model import Model
+from millrace.testing.model import Limits, Model
 
-QUEUE = ShardId(1)
+DEAD = ShardId(1)
+QUEUE = ShardId(2)
 KEEP_DELETES_MS = 5_000
 PIN_MS = 60_000
-FIRST_ENTRIES = 3
-"""Found, create, and the follower's cursor: no takeover loses them."""
+FIRST_ENTRIES = 4
+"""Found, two queues made, and the follower's cursor: no takeover loses them."""
 
 
 def plain(answer: Result) -> object:
@@ -127,18 +131,20 @@ class Waiting:
 class Driver:
     """The core and the model side by side, and those who use them."""
 
-    def __init__(self, *, keyed: bool, log: bool, retain: bool) -> None:
+    def __init__(self, *, keyed: bool, log: bool, retain: bool, limits: Limits) -> None:
         self.group = Group()
-        self.model = Model(keyed, log, KEEP_DELETES_MS)
+        self.model = Model(keyed, log, KEEP_DELETES_MS, limits=limits)
         self.waiting: list[Waiting] = []
         self.together = False
         self.receipts: list[Receipt] = []
         self.refs: dict[str, SnapshotRef] = {}
         self.ids: dict[str, int] = {}
         self.shared: dict[bytes, int] = {}
+        self.read_of = BitMap64()
         self.token = 0
         self.takeovers = 0
-        spec = QueueSpec(keyed, "log" if log else "work", KEEP_DELETES_MS)
+        self.group.ask((CATALOG, CreateQueue("default", "dead", QueueSpec())))
+        spec = make_spec(limits, keyed=keyed, log=log)
         self.group.ask((CATALOG, CreateQueue("default", "q", spec)))
         self.states = [copy.deepcopy(self.model)] * FIRST_ENTRIES
         self.is_exact = log or retain
@@ -203,14 +209,15 @@ class Driver:
         del self.states[entries + 1 :]
         self.model = copy.deepcopy(self.states[entries])
 
-    def configure(self, *, log: bool) -> None:
+    def configure(self, limits: Limits, *, log: bool) -> None:
         def expect() -> object:
             self.model.log = spec.retention == "log"
+            self.model.limits = limits
             return spec
 
         # What was settled under "log" would never end: there is no way back.
         self.was_log = self.was_log or log
-        spec = QueueSpec(self.model.keyed, "log" if self.was_log else "work", KEEP_DELETES_MS)
+        spec = make_spec(limits, keyed=self.model.keyed, log=self.was_log)
         self.ask(Configure(spec), expect)
         self.is_fixed = False
         self.is_exact = self.is_exact and self.retain
@@ -253,11 +260,36 @@ class Driver:
             lambda: self.model.settle(receipt.lease, receipt.token, seqs),
         )
 
-    def release(self, receipt: Receipt, seqs: list[int], *, failed: bool) -> None:
+    def release(
+        self, receipt: Receipt, seqs: list[int], *, failed: bool, delay: int, unseen: bool
+    ) -> None:
         self.ask(
-            Release(LeaseId(receipt.lease), BitMap64(seqs), receipt.history, failed),
-            lambda: self.model.release(receipt.lease, receipt.token, seqs, failed),
+            Release(LeaseId(receipt.lease), BitMap64(seqs), receipt.history, failed, delay, unseen),
+            lambda: self.model.release(
+                receipt.lease, receipt.token, seqs, failed=failed, delay=delay, unseen=unseen
+            ),
         )
+
+    def discard(self, receipt: Receipt, seqs: list[int]) -> None:
+        self.ask(
+            Discard(LeaseId(receipt.lease), BitMap64(seqs), receipt.history),
+            lambda: self.model.discard(receipt.lease, receipt.token, seqs),
+        )
+
+    def bury(self, *, is_late: bool) -> None:
+        """What the mover does; it may come late, with what it has read of earlier."""
+        view = self.group.view(QUEUE)
+        assert view is not None
+        seqs = view.doomed | self.read_of if is_late else view.doomed
+        rows = self.group.store.rows(QUEUE, seqs)
+        self.read_of = BitMap64([row.seq for row in rows])
+        letters = tuple((row.seq, Message(row.body, row.key, row.headers)) for row in rows)
+        named = list(self.read_of)
+        self.ask(Bury(letters), lambda: self.model.bury(named))
+
+    def rewind(self, start: int) -> None:
+        place = Start.END if start < 0 else start
+        self.ask(Rewind(place), lambda: self.model.rewind(start))
 
     def extend(self, receipt: Receipt, seqs: list[int], lease_ms: int) -> None:
         self.ask(
@@ -414,8 +446,13 @@ class Driver:
         assert pin.rows is not None
         for seq, body in pin.rows.items():
             assert body is None or table[self._key(seq)] == body
-        if self.is_exact:
+        if self.is_exact and not self.has_dead():
             assert table == self._replay(ref.boundary)
+
+    def has_dead(self) -> bool:
+        """Whether some were dropped or moved: nobody keeps those for followers."""
+        ends = ("dropped", "dead_lettered")
+        return any(row.state in ends for row in self.model.rows.values())
 
     def _key(self, seq: int) -> object:
         key = self.model.rows[seq].key
@@ -457,6 +494,33 @@ class Driver:
         states = [row.state for row in self.model.rows.values()]
         for why in Death:
             assert meta.died[why] == states.count(why.name.lower()), why
+        self._check_dead()
+
+    def _check_dead(self) -> None:
+        """What the other queue holds is what was moved there: all of it, once, and with its why."""
+        rows = self.group.store.rows(DEAD, BitMap64(range(1, len(self.model.dead) + 2)))
+        found = []
+        for row in rows:
+            told = {name: value.decode() for name, value in row.headers}
+            seq = int(told["millrace-dead-seq"])
+            counts = (told["millrace-dead-deliveries"], told["millrace-dead-failures"])
+            found.append((seq, told["millrace-dead-reason"], *map(int, counts)))
+            given = self.model.rows[seq]
+            assert (row.key, row.body) == (given.key, given.body)
+        assert found == self.model.dead
+
+
+def make_spec(limits: Limits, *, keyed: bool, log: bool) -> QueueSpec:
+    return QueueSpec(
+        keyed,
+        "log" if log else "work",
+        KEEP_DELETES_MS,
+        limits.retry_min,
+        limits.retry_max,
+        limits.max_failures,
+        limits.max_deliveries,
+        "default/dead" if limits.buries else "",
+    )
 
 
 WEIGHTS = {
@@ -465,7 +529,10 @@ WEIGHTS = {
     "lease": 8,
     "work": 6,
     "settle": 8,
-    "release": 3,
+    "release": 6,
+    "discard": 2,
+    "bury": 3,
+    "rewind": 2,
     "extend": 3,
     "transact": 4,
     "stage": 5,
@@ -498,6 +565,18 @@ STAGES = st.sampled_from(["s", "t"])
 CURSORS = st.sampled_from(["c", "r"])
 WAITS = st.sampled_from([1, 900, 6_000, 6_000, 31_000, 61_000, limits.LEASE_REMEMBERED_MS])
 SHARES = st.sampled_from([1.0, 1.0, 0.5, 0.7, 0.0])
+DELAYS = st.sampled_from([0, 0, 900, 6_000, 31_000])
+LIMITS = st.one_of(
+    st.just(Limits()),
+    st.builds(
+        Limits,
+        max_failures=st.integers(0, 3),
+        max_deliveries=st.sampled_from([0, 0, 1, 2, 4]),
+        retry_min=st.sampled_from([0, 0, 900, 6_000]),
+        retry_max=st.sampled_from([0, 0, 6_000, 10_000]),
+        buries=st.booleans(),
+    ),
+)
 SOMETIMES = st.sampled_from([False, False, True])
 
 
@@ -508,10 +587,13 @@ class CoreMachine(RuleBasedStateMachine):
         keyed=st.sampled_from([True, True, True, False]),
         log=SOMETIMES,
         retain=st.booleans(),
+        limits=LIMITS,
         muted=st.sets(st.sampled_from(sorted(WEIGHTS)), max_size=12),
     )
-    def make(self, *, keyed: bool, log: bool, retain: bool, muted: set[str]) -> None:
-        self.driver = Driver(keyed=keyed, log=log, retain=retain)
+    def make(
+        self, *, keyed: bool, log: bool, retain: bool, limits: Limits, muted: set[str]
+    ) -> None:
+        self.driver = Driver(keyed=keyed, log=log, retain=retain, limits=limits)
         self.kinds = st.sampled_from([kind for kind in OFTEN if kind not in muted])
 
     @rule(data=st.data())
@@ -547,8 +629,12 @@ class CoreMachine(RuleBasedStateMachine):
                 if driver.receipts and not driver.together:
                     driver.settle(driver.receipts[-1], driver.receipts[-1].seqs)
             case "configure":
-                driver.configure(log=data.draw(st.booleans()))
-            case "settle" | "release" | "extend" | "transact":
+                driver.configure(data.draw(LIMITS), log=data.draw(st.booleans()))
+            case "bury":
+                driver.bury(is_late=data.draw(st.booleans()))
+            case "rewind":
+                driver.rewind(data.draw(st.sampled_from([-1, 1, 1, 2, 3, 5])))
+            case "settle" | "release" | "extend" | "transact" | "discard":
                 if driver.receipts:
                     self._work(kind, data)
             case "purge":
@@ -574,7 +660,15 @@ class CoreMachine(RuleBasedStateMachine):
             case "settle":
                 driver.settle(receipt, seqs)
             case "release":
-                driver.release(receipt, seqs, failed=data.draw(st.booleans()))
+                driver.release(
+                    receipt,
+                    seqs,
+                    failed=data.draw(st.booleans()),
+                    delay=data.draw(DELAYS),
+                    unseen=data.draw(SOMETIMES),
+                )
+            case "discard":
+                driver.discard(receipt, seqs)
             case "extend":
                 driver.extend(receipt, seqs, data.draw(st.sampled_from([1, 90_000])))
             case _:

@@ -29,6 +29,10 @@ class ModelRow:
     failures: int = 0
     lease: int = 0
     """Its latest lease, as long as it is neither ended nor settled."""
+    doom: str = ""
+    """Why it is a dead letter."""
+    is_fresh: bool = True
+    """No worker was given it, or workers went back to before it since."""
 
 
 @dataclass
@@ -38,8 +42,9 @@ class ModelLease:
     token: int
     """Unlike lease ids, never given twice, whatever a takeover loses."""
     seqs: dict[int, str]
-    """open, freed, settled, overtaken, superseded, purged."""
+    """open, freed, doomed, buried, settled, overtaken, superseded, purged."""
     deadlines: dict[int, int]
+    """Of what was given back: when it is ready again."""
     ended: int = 0
 
 
@@ -65,6 +70,18 @@ class ModelPin:
     purged: int = 0
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a queue says about failures."""
+
+    max_failures: int = 0
+    max_deliveries: int = 0
+    retry_min: int = 0
+    retry_max: int = 0
+    buries: bool = False
+    """Whether it names a queue for its dead letters."""
+
+
 @dataclass
 class Model:
     """One shard. Calls are in the order of the commands; `end_batch` after those of each batch."""
@@ -85,6 +102,9 @@ class Model:
     cursor_id: int = 0
     floor: int = 0
     purged: int = 0
+    limits: Limits = Limits()
+    dead: list[tuple[int, str, int, int]] = field(default_factory=list)
+    """What the other queue was given: seq here, why, deliveries, failures."""
 
     @property
     def last(self) -> int:
@@ -139,7 +159,7 @@ class Model:
         lease = self.leases[row.lease]
         lease.seqs[row.seq] = why
         row.lease = 0
-        if not {"open", "freed"} & set(lease.seqs.values()):
+        if not {"open", "freed", "doomed"} & set(lease.seqs.values()):
             lease.ended = self.now
 
     def stage(self, name: str, messages: list[Message]) -> Answer:
@@ -167,18 +187,26 @@ class Model:
 
     def lease(self, count: int, lease_ms: int, token: int) -> Answer:
         """What was given back or ran out first, then what was never delivered, both by seq."""
-        waiting = [row for row in self.rows.values() if self._is_ready(row)]
-        taken = sorted(waiting, key=lambda row: (not row.deliveries, row.seq))[:count]
+        ready = sorted((row for row in self.rows.values() if self._is_ready(row)), key=_turn)
+        taken: list[ModelRow] = []
+        for row in ready:
+            if len(taken) == count:
+                break
+            if row.lease and self.leases[row.lease].seqs[row.seq] == "open":
+                row.failures += 1
+            if (why := self._why_doomed(row)) and row.lease:
+                self._doom(row, why)
+            else:
+                taken.append(row)
         if not taken:
             return {}
         self.lease_id += 1
         deadline = self.now + lease_ms
         for row in taken:
             if row.lease:
-                row.failures += self.leases[row.lease].seqs[row.seq] == "open"
                 self._leave(row, "overtaken")
             row.deliveries += 1
-            row.lease = self.lease_id
+            row.lease, row.is_fresh = self.lease_id, False
         seqs = [row.seq for row in taken]
         self.leases[self.lease_id] = ModelLease(
             token, dict.fromkeys(seqs, "open"), dict.fromkeys(seqs, deadline)
@@ -189,17 +217,53 @@ class Model:
         if row.state != "live" or row.body is None:
             return False
         if not row.lease:
-            return not row.deliveries
+            return row.is_fresh
         lease = self.leases[row.lease]
-        return lease.seqs[row.seq] == "freed" or lease.deadlines[row.seq] <= self.now
+        return lease.seqs[row.seq] != "doomed" and lease.deadlines[row.seq] <= self.now
+
+    def _why_doomed(self, row: ModelRow) -> str:
+        limits = self.limits
+        if 0 < limits.max_failures <= row.failures:
+            return "failures"
+        return "deliveries" if 0 < limits.max_deliveries <= row.deliveries else ""
+
+    def _doom(self, row: ModelRow, why: str) -> None:
+        row.doom = why
+        if self.limits.buries:
+            self.leases[row.lease].seqs[row.seq] = "doomed"
+        else:
+            self._bury(row, "dropped")
+
+    def _bury(self, row: ModelRow, how: str) -> None:
+        self._leave(row, "buried")
+        if not self.log:
+            row.state = how
+
+    def bury(self, seqs: list[int]) -> Answer:
+        """Move those of them that are doomed; returns how many there were."""
+        rows = [self.rows[seq] for seq in seqs]
+        rows = [row for row in rows if row.lease]
+        rows = [row for row in rows if self.leases[row.lease].seqs[row.seq] == "doomed"]
+        for row in rows:
+            if self.limits.buries:
+                self.dead.append((row.seq, row.doom, row.deliveries, row.failures))
+            self._bury(row, "dead_lettered" if self.limits.buries else "dropped")
+        return len(rows)
 
     def judge(self, what: str, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
         """done, or the error, of each message."""
         lease = self.leases.get(lease_id)
         if lease is None or lease.token != token:
             return dict.fromkeys(seqs, "Gone")
-        again = {"settle": "settled", "release": "freed", "extend": ""}[what]
+        again = {
+            "settle": {"settled"},
+            "release": {"freed", "doomed", "buried"},
+            "discard": {"doomed", "buried"},
+            "extend": set(),
+        }[what]
         errors = {
+            "doomed": "Stale",
+            "buried": "Stale",
             "superseded": "Superseded",
             "overtaken": "Stale",
             "freed": "Stale",
@@ -209,7 +273,7 @@ class Model:
         out: dict[int, str] = {}
         for seq in seqs:
             state = lease.seqs.get(seq, "purged")
-            out[seq] = "done" if state in ("open", again) else errors[state]
+            out[seq] = "done" if state in {"open", *again} else errors[state]
         return out
 
     def settle(self, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
@@ -220,11 +284,35 @@ class Model:
                 row.state = "kept" if row.seq > self.retain_floor() else "settled"
         return out
 
-    def release(self, lease_id: int, token: int, seqs: list[int], failed: int) -> dict[int, str]:
+    def release(
+        self,
+        lease_id: int,
+        token: int,
+        seqs: list[int],
+        *,
+        failed: bool = False,
+        delay: int = 0,
+        unseen: bool = False,
+    ) -> dict[int, str]:
         out = self.judge("release", lease_id, token, seqs)
         for row in self._open(lease_id, out):
-            self.leases[lease_id].seqs[row.seq] = "freed"
             row.failures += failed
+            row.deliveries -= unseen
+            wait = delay
+            if failed:
+                pause = self.limits.retry_min * row.failures
+                wait = max(wait, min(pause, self.limits.retry_max or pause))
+            lease = self.leases[lease_id]
+            lease.seqs[row.seq] = "freed"
+            lease.deadlines[row.seq] = self.now + wait
+            if why := self._why_doomed(row):
+                self._doom(row, why)
+        return out
+
+    def discard(self, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
+        out = self.judge("discard", lease_id, token, seqs)
+        for row in self._open(lease_id, out):
+            self._doom(row, "discarded")
         return out
 
     def extend(self, lease_id: int, token: int, seqs: list[int], lease_ms: int) -> dict[int, str]:
@@ -243,6 +331,20 @@ class Model:
                 self._end(row, "purged")
         self.floor = self.purged = self.last
         return self.last
+
+    def rewind(self, start: int) -> Answer:
+        """`start` is the first seq to be handed out, -1 for the end."""
+        if not self.log:
+            return "Invalid"
+        start = self.last + 1 if start < 0 else start
+        if start > self.last + 1:
+            return "Invalid"
+        for row in self.rows.values():
+            row.is_fresh = row.seq >= start
+            row.deliveries = row.failures = 0
+            if row.lease:
+                self._leave(row, "purged")
+        return start if self.keyed else max(start, self.purged + 1)
 
     # --- Followers ----------------------------------------------------------------------------
 
@@ -358,3 +460,8 @@ class Model:
             if row.body is None and row.state == "live" and due and seen:
                 self._end(row, "expired")
                 self.floor = max(self.floor, row.seq)
+
+
+def _turn(row: ModelRow) -> tuple[bool, int]:
+    """What was handed out before comes first, each by seq."""
+    return (not row.lease, row.seq)
