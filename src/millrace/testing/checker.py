@@ -6,6 +6,7 @@ works, and nothing that a client could not know.
 I1 no acknowledged loss    I2 no phantom            I3 order per producer
 I4 no two live leases      I5 settle OK is final    I6 the newest revision of a key wins
 I7 snapshots are atomic    I9 seqs only rise        I12 the counters add up
+Those of failures are in `checker_failures.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from millrace.testing.checker_failures import check_failures, letters_of, sources_of
 from millrace.testing.checker_history import (
     Drop,
     History,
@@ -40,6 +42,7 @@ def check(history: History) -> Violations:
         check_answers,
         check_order,
         check_leases,
+        check_failures,
         check_snapshots,
         check_keys,
         check_loss,
@@ -81,8 +84,10 @@ def check_values(history: History) -> Violations:
         name = (shard, row.tag)
         if seqs.setdefault(name, row.seq) != row.seq:
             found.append(f"I6: {row.tag} of {shard} is both {seqs[name]} and {row.seq}")
+    sources = sources_of(history)
     for shard, row in seen_rows(history):
-        known = sent.get((shard, row.tag))
+        homes = [shard, *sources.get(shard, [])]
+        known = next((sent[at, row.tag] for at in homes if (at, row.tag) in sent), None)
         if known is None:
             why = "was refused" if (shard, row.tag) in refused else "was never sent"
             found.append(f"I2: {row.tag} was seen as {row.seq} of {shard}, but {why} there")
@@ -179,6 +184,7 @@ def check_loss(history: History) -> Violations:
     dropped = {drop.shard for drop in history.of(Drop) if drop.may_be_done}
     known = revisions(history)
     asked = history.first_asked()
+    letters = letters_of(history)
     for call in history.of(Publish):
         shard = history.shards[call.shard]
         if not call.is_ok or call.first is None or call.shard in dropped:
@@ -191,6 +197,7 @@ def check_loss(history: History) -> Violations:
                 seq in shard.live
                 or is_purged(history, call.shard, seq, asked[call.shard, row.tag])
                 or row.body is None
+                or (shard.dead_letter, row.tag) in letters
                 or ((call.shard, seq) in settled and shard.retention == "work")
                 or (row.key and _is_superseded(known[call.shard, row.key], seq))
             ):
@@ -237,7 +244,9 @@ def check_together(history: History) -> Violations:
         for call in calls:
             if not isinstance(call, Settle) or not is_seen:
                 continue
-            if delivered[call.shard, call.seq] > call.version:
+            if delivered[call.shard, call.seq] > call.version and not history.is_rewound(
+                call.shard, call.number
+            ):
                 found.append(
                     f"I7: transaction {number} published, but {call.seq} of {call.shard}, "
                     "which it settled, was handed out again"
@@ -279,6 +288,10 @@ def check_counts(history: History) -> Violations:
 
 def _published(history: History, number: int, shard: Shard) -> tuple[int, int]:
     """How many messages were published at least and at most."""
+    sources = sources_of(history).get(number)
+    if sources:
+        moved = sum(history.shards[at].counts.get("dead_lettered", 0) for at in sources)
+        return moved, moved
     sure: set[str] = set()
     maybe: set[str] = set()
     for call in history.of(Publish):

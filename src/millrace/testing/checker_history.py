@@ -42,6 +42,7 @@ class Seen(NamedTuple):
     body: bytes | None
     time_ms: int = 0
     deliveries: int = 0
+    failures: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,6 +101,18 @@ class Settle(Call):
 class Release(Call):
     seq: int
     version: int
+    failed: bool = False
+    failures: int = 0
+    """How often the message has failed, if this one counts."""
+    delay_ms: int = 0
+    since_ms: int = 0
+    """The shard's own time was at least this when it was done."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Discard(Call):
+    seq: int
+    version: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +125,13 @@ class Extend(Call):
 @dataclass(slots=True, kw_only=True)
 class Purge(Call):
     upto: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Rewind(Call):
+    """Workers go back; from here on the shard counts deliveries anew."""
+
+    first: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -165,6 +185,12 @@ class Shard:
     live: dict[int, Seen] | None = None
     """What was there at the end of the run; None if the queue was gone."""
     counts: dict[str, int] = field(default_factory=dict)
+    dead_letter: int | None = None
+    """The shard that its dead letters go to."""
+    max_failures: int = 0
+    max_deliveries: int = 0
+    retry_min_ms: int = 0
+    retry_max_ms: int = 0
 
 
 class History:
@@ -234,6 +260,13 @@ class History:
                 found.setdefault((call.shard, row.tag), call.number)
         return found
 
+    def is_rewound(self, shard: int, since: int) -> bool:
+        """Whether workers may have gone back after this step."""
+        return any(
+            call.shard == shard and call.may_be_done and (call.latest or since + 1) > since
+            for call in self.of(Rewind)
+        )
+
     def of(self, kind: type[C]) -> list[C]:
         """The calls of one kind."""
         return cast("list[C]", self._kinds.get(kind, []))
@@ -248,7 +281,10 @@ def _shown(call: Call) -> str:
             text = f"{len(call.rows)} rows{by}: {rows}"
         case Lease():
             text = f"for {call.lease_ms} ms"
-        case Settle() | Release() | Extend():
+        case Release():
+            how = " as failed" if call.failed else ""
+            text = f"{call.seq} of lease {call.version}{how}, delayed by {call.delay_ms} ms"
+        case Settle() | Extend() | Discard():
             text = f"{call.seq} of lease {call.version}"
         case Read():
             text = f"{call.cursor or 'pin'}{' retaining' if call.retain else ''}"
@@ -279,6 +315,8 @@ def _told(call: Call) -> str:
             return f"lease {call.version} until {call.deadline_ms}: {seqs}"
         case Extend():
             return f"until {call.deadline_ms}"
+        case Rewind():
+            return f"to {call.first}"
         case Purge():
             return f"up to {call.upto}"
         case Read():

@@ -12,6 +12,7 @@ from millrace.testing.checker_history import (
     Release,
     Seen,
     Settle,
+    Shard,
 )
 
 
@@ -35,13 +36,20 @@ def check_leases(history: History) -> list[str]:
             grants[lease.shard, row.seq].append((lease, row))
     for (shard, seq), given in grants.items():
         given.sort(key=lambda grant: grant[0].version)
-        found += _check_overlap(changes, shard, seq, given)
+        found += _check_overlap(history, changes, shard, seq, given)
     found += _check_final(history, grants)
     found += _check_first_deliveries(history)
     return found
 
 
+def ready_ms(shard: Shard, call: Release) -> int:
+    """When the message may be handed out again at the earliest, by the shard's own clock."""
+    pause_ms = shard.retry_min_ms * call.failures if call.failed else 0
+    return call.since_ms + max(call.delay_ms, min(pause_ms, shard.retry_max_ms or pause_ms))
+
+
 def _check_overlap(
+    history: History,
     changes: dict[tuple[int, int, int], list[Extend | Release]],
     shard: int,
     seq: int,
@@ -50,6 +58,8 @@ def _check_overlap(
     """I4: a later lease begins when the earlier one is over, by the shard's own clock."""
     found: list[str] = []
     for (before, old), (after, new) in pairwise(given):
+        if history.is_rewound(shard, before.number):
+            continue
         if new.deliveries <= old.deliveries:
             found.append(
                 f"I4: {seq} of {shard} was delivery {old.deliveries} under lease "
@@ -58,8 +68,11 @@ def _check_overlap(
         began_ms = after.deadline_ms - after.lease_ms
         until_ms = before.deadline_ms
         for call in changes.get((shard, seq, before.version), ()):
-            if isinstance(call, Release) or not call.is_ok:
+            if not call.is_ok:
                 until_ms = 0
+                break
+            if isinstance(call, Release):
+                until_ms = ready_ms(history.shards[shard], call)
                 break
             # It was granted, so it came before the later lease: afterwards it would be stale.
             until_ms = call.deadline_ms
@@ -81,7 +94,7 @@ def _check_final(
             continue
         given = grants.get((call.shard, call.seq), [])
         later = [lease for lease, _ in given if lease.version > call.version]
-        if later:
+        if later and not history.is_rewound(call.shard, call.number):
             found.append(
                 f"I5: {call.seq} of {call.shard} was settled under lease {call.version} (call "
                 f"{call.number}) and handed out again under {later[0].version}"
@@ -93,6 +106,7 @@ def _check_first_deliveries(history: History) -> list[str]:
     """I3: what was never handed out before is handed out in the order of seqs."""
     found: list[str] = []
     leases = sorted(history.of(Lease), key=lambda lease: (lease.shard, lease.version))
+    leases = [lease for lease in leases if not history.is_rewound(lease.shard, 0)]
     newest: dict[int, int] = defaultdict(int)
     for lease in leases:
         for row in sorted(lease.rows):

@@ -17,6 +17,8 @@ class SimClock:
         """What the event loop calls the time."""
         self.offset_ms = 0
         """How far the wall clock was set forwards or backwards."""
+        self.jumps = 0
+        """How often it was set."""
         self._highest_ms = BEGIN_MS
 
     def now_ms(self) -> int:
@@ -27,6 +29,7 @@ class SimClock:
         """Set the wall clock; timers of the loop do not notice."""
         self._highest_ms = max(self._highest_ms, self.now_ms())
         self.offset_ms += delta_ms
+        self.jumps += 1
 
     def catch_up(self) -> None:
         """Set the wall clock to the latest time that it ever showed."""

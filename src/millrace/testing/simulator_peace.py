@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from millrace.client.queue import engine_and_shard
 from millrace.errors import NotFound
 from millrace.node import LOCAL, Node
-from millrace.testing.workload import QUEUES, Session, seen_of
+from millrace.testing.checker_history import Lease, Rewind
+from millrace.testing.workload import DEAD, QUEUES, REEL, Session, seen_of
 from millrace.testing.workload_workers import Worker
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ async def make_peace(run: Run, node: Node, session: Session) -> None:
     # A shard's own time never falls: until the clock has caught up with it, no lease runs out.
     run.machine.clock.catch_up()
     await _drain(run, session)
+    await _work_again(run, session)
     for client in run.clients:
         await client.finish(session)
     await asyncio.sleep(REST_SECONDS)
@@ -60,6 +62,24 @@ async def _drain(run: Run, session: Session) -> None:
     run.violations.append("liveness: the queues are never empty")
 
 
+async def _work_again(run: Run, session: Session) -> None:
+    """A log that is rewound is handed out once more, all of it that is there."""
+    place = await session.queue(REEL)
+    call = run.history.begin(Rewind(shard=place.shard, actor="peace"))
+    call.first = await place.queue.rewind("beginning")
+    run.history.done(call)
+    await _drain(run, session)
+    rows = {row.seq for row in await place.queue.peek(10_000)}
+    again = {
+        row.seq
+        for lease in run.history.of(Lease)
+        if lease.shard == place.shard and lease.number > call.number
+        for row in lease.rows
+    }
+    if again != rows:
+        run.violations.append(f"rewind: {sorted(rows)} are there, {sorted(again)} were handed out")
+
+
 async def _take_stock(run: Run, session: Session) -> None:
     """What clients find in the end."""
     for name in QUEUES:
@@ -79,7 +99,7 @@ async def _take_stock(run: Run, session: Session) -> None:
             for row in rows
         }
         forgotten = [row.seq for row in rows if row.body is not None]
-        if forgotten and shard.retention == "work":
+        if forgotten and shard.retention == "work" and name != DEAD:
             run.violations.append(f"liveness: {forgotten} of {name} were never handed out again")
         if counts["live"] != len(rows):
             run.violations.append(f"I12: {name} counts {counts['live']} live, has {len(rows)}")

@@ -260,6 +260,9 @@ def make_clients(world: World) -> list[Client]:
         clients.append(Follower(f"f{number}", world, queue, retain=retain))
     clients.append(Pinner("r0", world, chance.choice(["plain", "keyed", "table"])))
     clients.append(Owner("owner", world))
+    for number, queue in enumerate(["fragile", chance.choice(["fragile", "fickle"]), "reel"], 6):
+        clients.append(Publisher(f"p{number}", world, queue))
+        clients.append(Worker(f"w{number}", world, queue, chance.choice(["plain", "log"])))
     return clients
 
 

@@ -36,14 +36,38 @@ C = TypeVar("C", bound=Call)
 TAG = "tag"
 """The header that tells messages apart."""
 
-QUEUES: dict[str, tuple[bool, str]] = {
-    "plain": (False, "work"),
-    "keyed": (True, "work"),
-    "log": (False, "log"),
-    "table": (True, "log"),
-    "churn": (True, "work"),
+
+class Shape(NamedTuple):
+    """How a queue is made."""
+
+    keyed: bool = False
+    retention: str = "work"
+    dead_letter: str = ""
+    max_failures: int = 0
+    max_deliveries: int = 0
+    retry_min: float = 0
+    retry_max: float = 0
+
+
+DEAD = "dead"
+"""The queue that takes dead letters; nobody works on it."""
+
+QUEUES = {
+    "plain": Shape(),
+    "keyed": Shape(keyed=True),
+    "log": Shape(retention="log"),
+    "table": Shape(keyed=True, retention="log"),
+    "churn": Shape(keyed=True),
+    DEAD: Shape(),
+    "fragile": Shape(
+        dead_letter=DEAD, max_failures=3, max_deliveries=5, retry_min=0.1, retry_max=0.25
+    ),
+    "fickle": Shape(keyed=True, dead_letter=DEAD, max_failures=2),
+    "reel": Shape(retention="log"),
 }
-"""Name → keyed, retention."""
+
+REEL = "reel"
+"""The queue that workers work again and again."""
 
 CHURN = "churn"
 """The queue that is deleted and made again all the time."""
@@ -105,10 +129,11 @@ class Session:
         """The queue of this name, made if it is missing."""
         if name in self._places:
             return self._places[name]
-        keyed, retention = QUEUES[name]
+        shape = QUEUES[name]
+        dead = await self.queue(shape.dead_letter) if shape.dead_letter else None
         try:
             queue = await self.millrace.queue(
-                name, keyed=keyed, retention=retention, keep_deletes=KEEP_DELETES_SECONDS
+                name, keep_deletes=KEEP_DELETES_SECONDS, **shape._asdict()
             )
         except Fatal as error:
             self.fail(error)
@@ -116,7 +141,7 @@ class Session:
         except Retry as error:
             raise Over from error
         engine, shard = engine_and_shard(queue)
-        self.world.history.shards.setdefault(shard, Shard(keyed, retention))
+        self.world.history.shards.setdefault(shard, shard_of(shape, dead.shard if dead else None))
         place = Place(name, queue, engine, shard)
         if name != CHURN:
             self._places[name] = place
@@ -223,7 +248,7 @@ class Client:
 
     def make_rows(self, place: Place, count: int) -> tuple[Sent, ...]:
         """Messages that were never sent before."""
-        keyed = QUEUES[place.name][0]
+        keyed = QUEUES[place.name].keyed
         return tuple(self._make_row(keyed=keyed) for _ in range(count))
 
     def _make_row(self, *, keyed: bool) -> Sent:
@@ -254,7 +279,21 @@ def seen_of(
     *,
     time_ms: int,
     deliveries: int = 0,
+    failures: int = 0,
 ) -> Seen:
     """A message as it came back."""
     tag = next((value.decode() for name, value in headers if name == TAG), "untagged")
-    return Seen(seq, tag, key, body, time_ms, deliveries)
+    return Seen(seq, tag, key, body, time_ms, deliveries, failures)
+
+
+def shard_of(shape: Shape, dead: int | None) -> Shard:
+    """What is known of a queue that is made so."""
+    return Shard(
+        shape.keyed,
+        shape.retention,
+        dead_letter=dead,
+        max_failures=shape.max_failures,
+        max_deliveries=shape.max_deliveries,
+        retry_min_ms=round(shape.retry_min * 1000),
+        retry_max_ms=round(shape.retry_max * 1000),
+    )

@@ -1,12 +1,12 @@
-"""Those who look after queues: delete and make anew, purge, count, explain."""
+"""Those who look after queues: delete and make anew, purge, rewind, count, explain."""
 
 from __future__ import annotations
 
 from millrace.errors import Fatal, MillraceError
-from millrace.testing.checker_history import Drop, Peek, Purge
-from millrace.testing.workload import Client, Over, Session, seen_of
+from millrace.testing.checker_history import Drop, Peek, Purge, Rewind
+from millrace.testing.workload import DEAD, REEL, Client, Over, Session, seen_of
 
-LASTING = ["plain", "keyed", "log", "table"]
+LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL]
 """Queues that nobody deletes."""
 
 
@@ -14,7 +14,8 @@ class Owner(Client):
     """There is one of it, so that it knows which queue its deletion ends."""
 
     async def act(self, session: Session) -> None:
-        action = self.chance.choices([self._drop, self._purge, self._look], [2, 1, 6])[0]
+        actions = [self._drop, self._purge, self._look, self._rewind]
+        action = self.chance.choices(actions, [2, 1, 6, 1])[0]
         await action(session)
 
     def think(self) -> float:
@@ -33,8 +34,18 @@ class Owner(Client):
 
         await self.ask(session, Purge(shard=place.shard), place.queue.purge(), note)
 
+    async def _rewind(self, session: Session) -> None:
+        place = await session.queue(REEL)
+
+        def note(call: Rewind, first: int) -> None:
+            call.first = first
+
+        starts: list[str | int] = ["beginning", "end", 1, 5, 20]
+        work = place.queue.rewind(self.chance.choice(starts))
+        await self.ask(session, Rewind(shard=place.shard), work, note)
+
     async def _look(self, session: Session) -> None:
-        place = await session.queue(self.chance.choice(LASTING))
+        place = await session.queue(self.chance.choice([*LASTING, DEAD]))
         try:
             counts = await place.queue.stats()
             found = await place.queue.explain(self.chance.randint(1, counts["published"] + 1))

@@ -1,4 +1,4 @@
-"""Those who work: lease, settle, settle late, release, extend, crash and forget."""
+"""Those who work: lease, settle, settle late, release, discard, extend, crash and forget."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from millrace.client.transaction import Later
 from millrace.errors import Refused
 from millrace.testing.checker_history import (
     Call,
+    Discard,
     Extend,
     Lease,
     Outcome,
@@ -18,7 +19,7 @@ from millrace.testing.checker_history import (
     Release,
     Settle,
 )
-from millrace.testing.workload import Client, Over, Place, Session, World, seen_of
+from millrace.testing.workload import QUEUES, Client, Over, Place, Session, World, seen_of
 from millrace.testing.workload_publishers import publish_in
 
 HELD_MAX = 30
@@ -32,6 +33,7 @@ class Held(NamedTuple):
     seq: int
     version: int
     receipt: str
+    failures: int = 0
 
 
 class Worker(Client):
@@ -78,15 +80,19 @@ class Worker(Client):
         return await self.ask(session, call, work, _note_leases) or []
 
     async def _work(self, session: Session, place: Place, lease: Leased) -> None:
-        held = Held(place.shard, lease.seq, lease.version, lease.receipt)
-        action = self.chance.choices(
-            ["settle", "release", "extend", "pass on", "keep", "forget"], [8, 2, 2, 3, 2, 1]
-        )[0]
+        held = Held(place.shard, lease.seq, lease.version, lease.receipt, lease.failures)
+        actions = {"settle": 8, "release": 2, "extend": 2, "pass on": 3, "keep": 2, "forget": 1}
+        if QUEUES[place.name].dead_letter:
+            actions |= {"release": 10, "forget": 3, "discard": 3}
+        action = self.chance.choices(list(actions), list(actions.values()))[0]
         match action:
             case "settle":
                 await self._settle(session, place, held)
             case "release":
                 await self._release(session, place, held)
+            case "discard":
+                call = Discard(shard=held.shard, seq=held.seq, version=held.version)
+                await self._end(session, call, held, place.queue.discard([held.receipt]))
             case "extend":
                 await self._extend(session, lease, held)
             case "pass on":
@@ -111,17 +117,30 @@ class Worker(Client):
 
     async def _release(self, session: Session, place: Place, held: Held) -> None:
         failed = self.chance.random() < 0.5
-        call = Release(shard=held.shard, seq=held.seq, version=held.version)
-        await self._end(session, call, held, place.queue.release([held.receipt], failed=failed))
+        delay = self.chance.choice([0, 0, 0.1, 1.0, 5.0])
+        call = Release(
+            shard=held.shard,
+            seq=held.seq,
+            version=held.version,
+            failed=failed,
+            failures=held.failures + failed,
+            delay_ms=round(delay * 1000),
+        )
+        clock = self.world.clock
+        asked_ms, jumps = clock.now_ms(), clock.jumps
+        work = place.queue.release([held.receipt], failed=failed, delay=delay)
+        await self._end(session, call, held, work)
+        if clock.jumps == jumps:
+            call.since_ms = asked_ms
 
     async def _end(
         self,
         session: Session,
-        call: Settle | Release,
+        call: Settle | Release | Discard,
         held: Held,
         work: Awaitable[dict[int, Refused]],
     ) -> None:
-        def note(call: Settle | Release, refused: dict[int, Refused]) -> None:
+        def note(call: Settle | Release | Discard, refused: dict[int, Refused]) -> None:
             if held.seq in refused:
                 self.history.refused(call, refused[held.seq])
 
@@ -198,6 +217,7 @@ def _note_leases(call: Lease, leases: list[Leased]) -> None:
             lease.headers,
             time_ms=lease.time_ms,
             deliveries=lease.deliveries,
+            failures=lease.failures,
         )
         for lease in leases
     )
