@@ -107,14 +107,31 @@ def _check_first_deliveries(history: History) -> list[str]:
     found: list[str] = []
     leases = sorted(history.of(Lease), key=lambda lease: (lease.shard, lease.version))
     leases = [lease for lease in leases if not history.is_rewound(lease.shard, 0)]
-    newest: dict[int, int] = defaultdict(int)
+    heard = {(lease.shard, lease.version) for lease in leases}
+    firsts: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    """Shard → seq and version of first deliveries, so far."""
     for lease in leases:
-        for row in sorted(lease.rows):
-            if row.deliveries == 1:
-                if row.seq <= newest[lease.shard]:
-                    found.append(
-                        f"I3: {row.seq} of {lease.shard} was first delivered under lease "
-                        f"{lease.version}, after {newest[lease.shard]}"
-                    )
-                newest[lease.shard] = max(newest[lease.shard], row.seq)
+        given = sorted(row.seq for row in lease.rows if row.deliveries == 1)
+        for seq in given:
+            over = [at for at in firsts[lease.shard] if at[0] >= seq]
+            if over and not _may_be_back(heard, lease.shard, seq, firsts[lease.shard]):
+                found.append(
+                    f"I3: {seq} of {lease.shard} was first delivered under lease "
+                    f"{lease.version}, after {max(over)[0]}"
+                )
+        firsts[lease.shard] += [(seq, lease.version) for seq in given]
     return found
+
+
+def _may_be_back(
+    heard: set[tuple[int, int]], shard: int, seq: int, firsts: list[tuple[int, int]]
+) -> bool:
+    """Whether the message may have been handed out in its turn, to somebody who did not hear of it.
+
+    It was given back then, and that delivery does not count.
+    """
+    passed = min(version for other, version in firsts if other >= seq)
+    before = max(
+        (version for other, version in firsts if other < seq and version < passed), default=0
+    )
+    return any((shard, version) not in heard for version in range(before + 1, passed))
