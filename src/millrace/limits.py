@@ -365,7 +365,11 @@ FILE_SPANS_MAX = 32
 shared by small shards."""
 
 FRONTS_STEP = 64
-"""Shards of which one checkpoint learns how far their oldest rows are gone: 0.1 ms each."""
+"""Shards of which one checkpoint learns how far their oldest rows are gone: 0.1 ms each, or more
+where much has just gone."""
+
+FRONT_PAGES_MAX = 8
+"""Pages of places that are looked at for it; the next checkpoint goes on there."""
 
 SMALL_FILE_BYTES = 16 * 1024 * 1024
 """Sealed files below this size are made into one, when there are too many of them."""

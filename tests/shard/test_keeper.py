@@ -13,7 +13,7 @@ from millrace.client.millrace import Millrace
 from millrace.errors import Fatal
 from millrace.node import Node, Ports
 from millrace.settings import Settings
-from millrace.store.cells import Writes
+from millrace.store.cells import Table, Writes
 from millrace.store.memory import MemoryCells, Room
 from millrace.testing.clock import SimClock
 from millrace.testing.disk import SimDisk
@@ -67,6 +67,14 @@ class BrittleCells(MemoryCells):
 
     fail_in: int | None = None
     """1: the next commit fails, 2: the one after it, and so on."""
+    ranges = 0
+    """How often a range was read."""
+
+    def range(
+        self, table: Table, low: bytes, high: bytes, *, limit: int, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        self.ranges += 1
+        return super().range(table, low, high, limit=limit, reverse=reverse)
 
     def commit(self, writes: Writes) -> None:
         if self.fail_in is not None:
@@ -251,3 +259,28 @@ def test_segments_of_another_size_do_not_bring_the_log_to_a_stop() -> None:
     assert machine.live(publish(2)) == 2 * len(BODIES)
     machine.settings = replace(TIGHT, segment_bytes=256 * 1024, log_segments_max=6)
     assert machine.live(publish(8)) == 10 * len(BODIES)
+
+
+def test_the_end_of_many_small_records_is_found_in_few_steps() -> None:
+    """Each record is a place of its own, and all of them go at once: the loop must not stand still.
+
+    What is looked at grows with their number, and not with its square.
+    """
+
+    async def ranges(machine: Machine, count: int) -> int:
+        node, m = await machine.open()
+        queue = await m.queue("orders")
+        for number in range(count):
+            await queue.publish(b"%d" % number)
+        await queue.settle(await queue.lease(count))
+        machine.cells.ranges = 0
+        await node.keeper.seal_all()
+        assert (await queue.stats())["live"] == 0
+        return machine.cells.ranges
+
+    roomy = replace(AMPLE, segment_bytes=8 * 1024 * 1024)
+    few, many = (
+        machine.live(ranges(machine, count))
+        for machine, count in ((Machine(roomy), 150), (Machine(roomy), 1_500))
+    )
+    assert many < few + 1_500 // 20

@@ -65,35 +65,60 @@ class Blocks:
 
     def between(self, shard: int, low: int, high: int) -> Iterator[Found]:
         """The places with rows within [low, high], in order; found in steps."""
+        is_begin = False
         while low <= high:
-            page, low = self.page(shard, low, high)
+            page, low = self.page(shard, low, high, is_begin=is_begin)
             yield from page
+            is_begin = True
 
     def after(self, shard: int, low: int, high: int) -> Found | None:
         """The first place with rows within [low, high]."""
+        limit = 2
         while low <= high:
-            page, low = self.page(shard, low, high, limit=2)
+            page, low = self.page(shard, low, high, limit=limit, is_begin=limit > 2)
             if page:
                 return page[0]
+            limit = limits.PLACES_STEP
         return None
 
+    def front(self, shard: int, low: int, high: int) -> int:
+        """The first seq from `low` on that something may still lie at, looking no further than one
+        step does; nothing lies across `low`."""
+        for _ in range(limits.FRONT_PAGES_MAX):
+            if low > high:
+                break
+            page, after = self.page(shard, low, high, is_begin=True)
+            if page:
+                return page[0][0]
+            low = after
+        return low
+
     def page(
-        self, shard: int, low: int, high: int, *, limit: int = limits.PLACES_STEP
+        self,
+        shard: int,
+        low: int,
+        high: int,
+        *,
+        limit: int = limits.PLACES_STEP,
+        is_begin: bool = False,
     ) -> tuple[list[Found], int]:
-        """Some of the places with rows within [low, high], and the seq at which to go on."""
+        """Some of the places with rows within [low, high], and the seq at which to go on.
+
+        `is_begin`: nothing lies across `low`, as where an earlier page said to go on.
+        """
         for _ in range(limits.LOOK_AGAIN_MAX):
             rows = self._rows(shard)
-            page, after = self._page(shard, low, high, rows, limit)
+            begin = None if is_begin else self.at(shard, low)
+            start = begin[0] if begin is not None else low
+            page, after = self._page(shard, start, high, rows, limit)
             ends = [first + place.span for first, place in page]
             if all(end <= first for end, (first, _) in zip(ends, page[1:], strict=False)):
                 return page, after
         raise Corrupt(f"shard {shard}: places of the rows {low} to {high} overlap")
 
     def _page(
-        self, shard: int, low: int, high: int, rows: list[Rows], limit: int
+        self, shard: int, start: int, high: int, rows: list[Rows], limit: int
     ) -> tuple[list[Found], int]:
-        begin = self.at(shard, low)
-        start = begin[0] if begin is not None else low
         cells = self._cells.range(
             Table.BLOCKS,
             block_key(shard, start),

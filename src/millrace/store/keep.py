@@ -202,8 +202,11 @@ class Keeping:
             if state is None or not layered.is_current(state):
                 continue
             last = state.meta.last_seq
-            found = layered.blocks.after(number, state.gone + 1, last)
-            gone = found[0] - 1 if found is not None else last
+            front = layered.blocks.front(number, state.gone + 1, last)
+            gone = min(front - 1, last)
+            if gone < last and layered.blocks.at(number, front) is None:
+                # There was more to look at than one step does.
+                fronts.add(number)
             if gone > state.gone:
                 if gone // chunk.ROWS > state.gone // chunk.ROWS:
                     self._cleaning.add(number)

@@ -10,6 +10,7 @@ is held before it is read, or else it is gone, and looked up again.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -97,8 +98,11 @@ class Scan:
         self._next = after + 1
         """Where to look after `_page`."""
         self._page: deque[Found] = deque()
+        self._is_begin = False
+        """Nothing lies across `_next`."""
         self._hidden = BitMap64()
-        self._known_to = 0
+        self._known_from = self._known_to = 0
+        """The rows whose marks are at hand."""
         self._tries = 0
         self._part: Part | None = None
 
@@ -117,7 +121,7 @@ class Scan:
                 raise lost(self._state.shard, self._read_to + 1)
             self._page.clear()
             self._given_to = self._passed = self._read_to
-            self._next, self._known_to = self._read_to + 1, 0
+            self._next, self._known_to, self._is_begin = self._read_to + 1, 0, False
         pieces: deque[_Piece] = deque()
         size = 0
         while size < bytes_max and (self._page or (not pieces and self._look())):
@@ -131,17 +135,46 @@ class Scan:
         return Part(self, self._reading, self._state.shard, pieces)
 
     def _look(self) -> bool:
-        while not self._page and self._next <= self._upto:
-            page, self._next = self._layered.blocks.page(self._state.id, self._next, self._upto)
+        while not self._page and self._skip_hidden():
+            page, self._next = self._layered.blocks.page(
+                self._state.id, self._next, self._upto, is_begin=self._is_begin
+            )
+            self._is_begin = True
             self._page.extend(page)
         return bool(self._page)
+
+    def _skip_hidden(self) -> bool:
+        """Go on to the next row that is wanted, over as many others as there are; whether there is
+        one. Where rows were published one by one and have died, each has a place of its own."""
+        while self._next <= self._upto:
+            low = self._next
+            self._know(low, low)
+            high = min(self._known_to, self._upto)
+            count = high - low + 1
+            if self._hidden.range_cardinality(low, high + 1) < count:
+                # The first one that is not hidden, by halving.
+                found = bisect_left(
+                    range(count),
+                    1,
+                    key=lambda at: at + 1 - self._hidden.range_cardinality(low, low + at + 1),
+                )
+                if found:
+                    self._next, self._is_begin = low + found, False
+                return True
+            self._next, self._is_begin = high + 1, False
+        return False
+
+    def _know(self, low: int, high: int) -> None:
+        """Have the marks at hand of the rows [low, high]."""
+        if high > self._known_to or low < self._known_from:
+            self._known_from = low
+            self._known_to = min(self._upto, max(high, low + SCAN_ROWS - 1))
+            self._hidden = self._hidden_in(low, self._known_to)
 
     def _piece(self, first: int, place: Place) -> _Piece:
         low = max(first, self._passed + 1)
         high = self._passed = min(first + place.span - 1, self._upto)
-        if high > self._known_to:
-            self._known_to = min(self._upto, max(high, low + SCAN_ROWS - 1))
-            self._hidden = self._hidden_in(low, self._known_to)
+        self._know(low, high)
         wanted = high - low + 1 - self._hidden.range_cardinality(low, high + 1)
         return _Piece(first, place, low, high, wanted, self._hidden)
 
