@@ -103,9 +103,9 @@ class Node:
         self, command: Command, *, shard: ShardId = QUEUE, wait_ms: int = 0, name: str = ""
     ) -> asyncio.Future[object]:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        until = self.clock.now_ms() + wait_ms if wait_ms else 0
+        until = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms else 0
         future.add_done_callback(lambda _: self.hear(name, future))
-        self.host.submit(Request(shard, command, future, wait_until_ms=until))
+        self.host.submit(Request(shard, command, future, wait_until=until))
         if self.world.lane.is_held:
             # In company, so that it is not written at once.
             companion: asyncio.Future[object] = asyncio.get_running_loop().create_future()

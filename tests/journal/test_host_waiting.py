@@ -238,9 +238,8 @@ def test_beyond_the_bound_a_waiting_call_is_told_to_come_again(
         assert not any(future.done() for future in waits)
         # One that does not want to wait is answered as things are.
         assert not (await node.done(Lease(1, 60_000), Leased)).seqs
-        # Those who have left hold no place for long.
+        # Those who have left hold no place.
         waits[0].cancel()
-        node.host.look()
         waits.append(node.ask(Lease(1, 60_000), wait_ms=60_000))
         await node.commit()
         assert not waits[-1].done()
@@ -260,6 +259,24 @@ def test_a_wait_ends_when_it_was_to_end() -> None:
         await asyncio.wait(waits)
         late = [end - ms for end, ms in zip(ends, (30, 40, 500, 5_000), strict=True)]
         assert all(0 <= ms <= 2 * limits.WAIT_ENDS_STEP_MS for ms in late), ends
+
+    run(main())
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_a_wait_ends_in_time_although_the_clock_was_set(jump_ms: int) -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        waits = [node.ask(Lease(1, 60_000), wait_ms=ms) for ms in (500, 1_500)]
+        await node.turn()
+        node.clock.jump(jump_ms)
+        waits.append(node.ask(Lease(1, 60_000), wait_ms=1_000))
+        for future, seconds in zip(waits, (0.5, 1.5, 1.0), strict=True):
+            assert await seqs_of(future) == []
+            assert seconds <= loop.time() - before <= 1.6
 
     run(main())
 

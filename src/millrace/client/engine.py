@@ -168,8 +168,8 @@ class EmbeddedEngine:
             )
         if isinstance(command, Explain | PublishStaged | Transaction):
             await self._warm_for(shard, command)
-        until = self._node.now_ms() + wait_ms if wait_ms else 0
-        request = Request(shard, command, self._loop.create_future(), wait_until_ms=until)
+        until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
+        request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
         host.submit(request)
         try:

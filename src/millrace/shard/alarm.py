@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+_SOON_SECONDS = 0.001
+"""Timers may ring a little early: what is not over then is looked at again after this time."""
+
 
 class Alarm:
     """Makes a call at the soonest of the times that it was set to, and is unset then."""
@@ -12,23 +15,21 @@ class Alarm:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        now_ms: Callable[[], int],
         call: Callable[[], None],
     ) -> None:
         self._loop = loop
-        self._now_ms = now_ms
         self._call = call
         self._timer: asyncio.TimerHandle | None = None
-        self._at_ms = 0
+        self._at = 0.0
 
-    def set(self, at_ms: int) -> None:
-        """Ring at this time too, if it does not ring before."""
+    def set(self, at: float) -> None:
+        """Ring at this time of the loop too, if it does not ring before."""
         if self._timer is not None:
-            if self._at_ms <= at_ms:
+            if self._at <= at:
                 return
             self._timer.cancel()
-        self._at_ms = at_ms
-        delay = max(at_ms - self._now_ms(), 1) / 1000
+        self._at = at
+        delay = max(at - self._loop.time(), _SOON_SECONDS)
         self._timer = self._loop.call_later(delay, self._ring)
 
     def cancel(self) -> None:

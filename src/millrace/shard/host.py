@@ -66,7 +66,7 @@ class Host:
         self._waiters = Waiters()
         self._unseen = Unseen(store)
         self._pumping = False
-        self._alarm = Alarm(self._loop, now_ms, self._woken)
+        self._alarm = Alarm(self._loop, self._woken)
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
@@ -157,7 +157,7 @@ class Host:
         """Answer who waited long enough, and let those go on who wait for room that is there."""
         if self._stopped is not None:
             return
-        self._expire(self._now_ms())
+        self._expire(self._loop.time())
         if self.short_of_space:
             error = Full("the disk is full: settle or purge, or give it more space", field="disk")
             self._inbox.refuse_stalled(error)
@@ -245,7 +245,7 @@ class Host:
                 self._inbox.put_first(requests)
                 needs_commit = True
                 break
-            if is_empty(request.command, result) and request.wait_until_ms > desk.now:
+            if is_empty(request.command, result) and request.wait_until > self._loop.time():
                 too_many = self._wait(request)
                 if too_many is None:
                     continue
@@ -338,7 +338,7 @@ class Host:
                 limit=limits.WAITERS_MAX,
             )
         self._arm(request.shard)
-        self._alarm.set(request.wait_until_ms)
+        self._alarm.set(request.wait_until)
         return None
 
     def _serve_waiters(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
@@ -370,18 +370,19 @@ class Host:
         """Wake when the shard's next lease ends, which a waiter could then be given."""
         view = self._views.get(shard)
         if view is not None and view.deadlines:
-            self._alarm.set(view.deadlines[0][0])
+            left_ms = view.deadlines[0][0] - self._now_ms()
+            self._alarm.set(self._loop.time() + left_ms / 1000)
 
     def _woken(self) -> None:
         """A lease has ended, or someone's time to wait is over."""
         if self._stopped is not None:
             return
-        now = self._now_ms()
-        soonest = self._waiters.soonest_ms
-        if soonest is not None and soonest <= now:
-            self._expire(now)
+        soonest = self._waiters.soonest
+        if soonest is not None and soonest <= self._loop.time():
+            self._expire(self._loop.time())
         elif soonest is not None:
             self._alarm.set(soonest)
+        now = self._now_ms()
         for shard in self._waiters.shards():
             # A rollback may have dropped the view; while it goes on, none is to be trusted.
             is_draining = self._draining and self._journal.waiting() > 0
@@ -396,11 +397,12 @@ class Host:
         if self._inbox:
             self._wake()
 
-    def _expire(self, now: int) -> None:
+    def _expire(self, now: float) -> None:
         for request in self._waiters.expire(now):
             self._inbox.put(request.without_wait())
-        if self._waiters.soonest_ms is not None:
-            self._alarm.set(max(self._waiters.soonest_ms, now + limits.WAIT_ENDS_STEP_MS))
+        if self._waiters.soonest is not None:
+            step = limits.WAIT_ENDS_STEP_MS / 1000
+            self._alarm.set(max(self._waiters.soonest, now + step))
 
     # --- Committed ------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from millrace.errors import MillraceError
 class Request:
     """One command and the future of its answer."""
 
-    __slots__ = ("command", "future", "grows", "is_plain", "shard", "size", "wait_until_ms")
+    __slots__ = ("command", "future", "grows", "is_plain", "shard", "size", "wait_until")
 
     def __init__(
         self,
@@ -41,12 +41,13 @@ class Request:
         command: Command,
         future: asyncio.Future[object],
         *,
-        wait_until_ms: int = 0,
+        wait_until: float = 0,
     ) -> None:
         self.shard = shard
         self.command = command
         self.future = future
-        self.wait_until_ms = wait_until_ms
+        self.wait_until = wait_until
+        """By the loop's own time: clocks may be set."""
         if type(command) is Publish and type(command.rows) is tuple:
             # The way of a single message, which must cost little.
             self.size, has_deletes = _weigh(command.rows)
@@ -74,7 +75,7 @@ class Request:
 
     def without_wait(self) -> Request:
         """The same request, to be answered as things are."""
-        self.wait_until_ms = 0
+        self.wait_until = 0
         return self
 
 

@@ -32,19 +32,26 @@ class _Row:
     def __len__(self) -> int:
         return len(self.leases) + len(self.followers)
 
+    def drop_gone(self) -> bool:
+        """Forget those who no longer listen; returns whether there were any."""
+        before = len(self)
+        self.leases = deque([one for one in self.leases if not one.future.done()])
+        self.followers = deque([one for one in self.followers if not one.future.done()])
+        return len(self) < before
+
 
 class Waiters:
     """Who waits, by shard."""
 
     def __init__(self) -> None:
         self._rows: dict[ShardId, _Row] = {}
-        self.soonest_ms: int | None = None
-        """Nobody's time is over before this."""
+        self.soonest: float | None = None
+        """Nobody's time is over before this, which is the loop's own time."""
 
     def add(self, request: Request, last_seq: int) -> bool:
         """Let one wait who found nothing up to `last_seq`; False if too many do."""
         row = self._rows.setdefault(request.shard, _Row())
-        if len(row) >= limits.WAITERS_MAX:
+        if len(row) >= limits.WAITERS_MAX and not row.drop_gone():
             return False
         if isinstance(request.command, Lease):
             row.leases.append(request)
@@ -52,8 +59,8 @@ class Waiters:
             if not row.followers:
                 row.seen = last_seq
             row.followers.append(request)
-        if self.soonest_ms is None or request.wait_until_ms < self.soonest_ms:
-            self.soonest_ms = request.wait_until_ms
+        if self.soonest is None or request.wait_until < self.soonest:
+            self.soonest = request.wait_until
         return True
 
     def serve(self, draft: Draft, give: Callable[[Request], bool]) -> None:
@@ -79,30 +86,30 @@ class Waiters:
         for row in self._rows.values():
             row.seen = 0
 
-    def expire(self, now_ms: int) -> list[Request]:
+    def expire(self, now: float) -> list[Request]:
         """Those whose time is over, and without those that no longer listen."""
         over: list[Request] = []
-        self.soonest_ms = None
+        self.soonest = None
         for shard, row in list(self._rows.items()):
-            row.leases = self._still_wait(row.leases, now_ms, over)
-            row.followers = self._still_wait(row.followers, now_ms, over)
+            row.leases = self._still_wait(row.leases, now, over)
+            row.followers = self._still_wait(row.followers, now, over)
             if not len(row):
                 del self._rows[shard]
         return over
 
     def _still_wait(
-        self, waiting: deque[Request], now_ms: int, over: list[Request]
+        self, waiting: deque[Request], now: float, over: list[Request]
     ) -> deque[Request]:
         rest: deque[Request] = deque()
         for request in waiting:
             if request.future.done():
                 continue
-            if request.wait_until_ms <= now_ms:
+            if request.wait_until <= now:
                 over.append(request)
                 continue
             rest.append(request)
-            if self.soonest_ms is None or request.wait_until_ms < self.soonest_ms:
-                self.soonest_ms = request.wait_until_ms
+            if self.soonest is None or request.wait_until < self.soonest:
+                self.soonest = request.wait_until
         return rest
 
     def waits(self, shard: ShardId) -> bool:
