@@ -14,7 +14,6 @@ Names are relative to the disk's root and use "/".
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from millrace import errors, limits
+from millrace.log import lock
 from millrace.log.birth import birth_ns
 
 if TYPE_CHECKING:
@@ -253,18 +253,6 @@ class RealFile:
             os.close(descriptor)
 
 
-class RealLock:
-    """A locked descriptor: the kernel lets go of it when the process ends, however it ends."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
 class RealDisk:
     """The folders and files below `root`; see `Disk`. Read-only, it refuses every change."""
 
@@ -357,21 +345,9 @@ class RealDisk:
     def lock(self, name: str) -> Lock:
         descriptor = self._descriptor("locking", name, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, b"%d\n" % os.getpid(), 0)
-        except BlockingIOError as error:
-            digits = os.pread(descriptor, 20, 0).strip()
-            os.close(descriptor)
-            pid = int(digits) if digits.isdigit() else None
-            raise errors.InUse(
-                f"{self._root} is in use by process {pid or 'unknown'}; close it there first",
-                pid=pid,
-            ) from error
+            return lock.take(descriptor, self._root)
         except OSError as error:
-            os.close(descriptor)
             raise _failed(error, "locking", name) from error
-        return RealLock(descriptor)
 
     def _path(self, name: str) -> Path:
         parts = name.split("/")
