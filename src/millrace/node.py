@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace.core import exact
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Found
@@ -292,9 +293,10 @@ class Node:
 
     def unseal(self, text: str) -> Receipt:
         """The receipt behind the text."""
-        if not isinstance(text, str):
+        plain = exact.text(text)
+        if plain is None:
             raise Forged("a receipt is text", field="receipt")
-        return unseal(text, self._secret)
+        return unseal(plain, self._secret)
 
     @property
     def keeper(self) -> Keeper:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
@@ -13,7 +18,9 @@ from hypothesis import strategies as st
 from millrace.client.message import Message, make_block
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.core import check
+from millrace.core.block import Block
 from millrace.errors import Refused
+from tests.client.harness import opened, run
 
 
 class Untold:
@@ -26,7 +33,69 @@ class Untold:
         raise RuntimeError
 
 
+class Text(str):
+    """Text with a mind of its own."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __hash__ = str.__hash__
+
+
+class Whole(int):
+    """A whole number that cannot be compared."""
+
+    def __lt__(self, other: int) -> bool:
+        raise RuntimeError
+
+    def __int__(self) -> int:
+        raise RuntimeError
+
+
+class Data(bytes):
+    """Bytes that say they are others."""
+
+    def __bytes__(self) -> bytes:
+        raise RuntimeError
+
+
+class Word(enum.StrEnum):
+    RISING = "rising"
+    RANGE = "range"
+    LOG = "log"
+    EMPTY = ""
+
+
+class Number(enum.IntEnum):
+    NONE = 0
+    FIVE = 5
+
+
+def released() -> memoryview:
+    view = memoryview(b"gone")
+    view.release()
+    return view
+
+
+TEXTS = ["p", "dense", "rising", "range", "work", "log", ""]
+KIN: st.SearchStrategy[object] = st.one_of(
+    st.sampled_from(TEXTS).map(Text),
+    st.sampled_from(TEXTS).map(np.str_),
+    st.sampled_from(Word),
+    st.integers(-1, 9).map(Whole),
+    st.sampled_from(Number),
+    st.binary().map(Data),
+    st.binary().map(np.bytes_),
+    st.floats().map(np.float64),
+)
+"""Values that pass for text, numbers and bytes, and are none of ours."""
+
 LEAVES = st.one_of(
+    KIN,
+    st.builds(released),
     st.none(),
     st.booleans(),
     st.integers(),
@@ -58,10 +127,23 @@ ANYTHING = st.recursive(
 def judged(call: Callable[[], object]) -> None:
     message = "taken"
     try:
-        call()
+        taken = call()
     except Refused as error:
         message = str(error)
+    else:
+        assert_plain(taken)
     assert 0 < len(message) < 500
+
+
+def assert_plain(value: object) -> None:
+    """What goes into a batch must be written out, and no code of the program's own be run."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.astuple(value)
+    if isinstance(value, tuple):
+        for item in value:
+            assert_plain(item)
+    elif not isinstance(value, Block):
+        assert value is None or type(value) in (bool, int, str, bytes)
 
 
 @given(ANYTHING, ANYTHING, ANYTHING)
@@ -95,6 +177,37 @@ def test_small_things(value: Any) -> None:
     judged(lambda: check.retention(value))
     for name in QueueSettings.__annotations__:
         judged(lambda name=name: make_spec("default", {name: value}))  # type: ignore[misc]
+
+
+@settings(deadline=None, max_examples=20)
+@given(KIN, KIN, KIN)
+def test_an_engine_survives_all_of_it(name: Any, number: Any, body: Any) -> None:
+    """What is taken can be decided and written: nobody else is told that the engine has ended."""
+
+    async def main(path: Path) -> None:
+        async with opened(path) as m:
+            queue = await m.queue("orders")
+            for call in (
+                lambda: m.queue(name, space=name, dead_letter=name, retention=name),
+                lambda: queue.stage(name, [body]),
+                lambda: queue.publish_staged([name], producer=name, number=number),
+                lambda: queue.publish(body, key=name, headers={name: body}),
+                lambda: queue.publish_many(
+                    [body, Message(body, name)], producer=name, number=number, mode=name
+                ),
+                lambda: queue.publish(body, producer="p", number=number, mode=name),
+                lambda: queue.cursor(name, start=number),
+                lambda: queue.lease(number, seconds=number),
+                lambda: queue.get(number),
+                lambda: queue.configure(max_failures=number, keep_deletes=number),
+                lambda: queue.settle([name]),
+            ):
+                with suppress(Refused):
+                    await call()
+            assert await queue.publish(b"still here") is not None
+
+    with TemporaryDirectory() as folder:
+        run(main(Path(folder)))
 
 
 @settings(max_examples=200)

@@ -352,7 +352,7 @@ WORK: dict[str, Bad] = {
     "a lease for longer than can be written out": (
         errors.TooLarge,
         "seconds",
-        limits.LEASE_MS_MAX,
+        limits.LEASE_MS_MAX // 1000,
         lambda q: q.lease(seconds=HUGE),
     ),
     "a release that failed perhaps": (
@@ -385,19 +385,19 @@ WORK: dict[str, Bad] = {
     "a lease for ever": (
         errors.TooLarge,
         "seconds",
-        limits.LEASE_MS_MAX,
+        limits.LEASE_MS_MAX // 1000,
         lambda q: q.lease(seconds=float("inf")),
     ),
     "a lease for too long": (
         errors.TooLarge,
         "seconds",
-        limits.LEASE_MS_MAX,
+        limits.LEASE_MS_MAX // 1000,
         lambda q: q.lease(seconds=limits.LEASE_MS_MAX / 1000 + 1),
     ),
     "a wait for too long": (
         errors.TooLarge,
         "wait",
-        limits.LEASE_WAIT_MS_MAX,
+        limits.LEASE_WAIT_MS_MAX // 1000,
         lambda q: q.lease(wait=61),
     ),
     "a forged receipt": (errors.Forged, "receipt", None, lambda q: q.settle("A" * 76)),
@@ -414,7 +414,7 @@ WORK: dict[str, Bad] = {
     "an extension for too long": (
         errors.TooLarge,
         "seconds",
-        limits.LEASE_MS_MAX,
+        limits.LEASE_MS_MAX // 1000,
         lambda q: q.extend([], 10**9),
     ),
 }
@@ -489,7 +489,7 @@ SETTINGS: dict[str, Bad] = {
     "deletes for too long": (
         errors.TooLarge,
         "keep_deletes",
-        limits.KEEP_DELETES_MS_MAX,
+        limits.KEEP_DELETES_MS_MAX // 1000,
         lambda q: q.configure(keep_deletes=1e12),
     ),
 }

@@ -13,7 +13,7 @@ import pyarrow as pa
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.message import rows_of
-from millrace.core import check
+from millrace.core import check, exact
 from millrace.core.block import SCHEMA
 from millrace.core.commands import (
     CommitCursor,
@@ -288,9 +288,10 @@ async def start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | in
         if start.tzinfo is None:
             raise Invalid("start is a datetime without a time zone", field="start")
         return await engine.seq_at(shard, max(round(start.timestamp() * 1000), 0))
-    if isinstance(start, int) and not isinstance(start, bool):
+    seq = exact.whole(start)
+    if seq is not None:
         # Where the queue ends is for the queue to judge, but no seq is larger.
-        return start if abs(start) < 2**63 else check.seq(start, "start")
+        return seq if abs(seq) < 2**63 else check.seq(seq, "start")
     try:
         return StartAt(check.name(start, "start"))
     except (Refused, ValueError):

@@ -49,8 +49,7 @@ class Millrace:
             NotFound: the queue `dead_letter` is not there; make it first.
             Invalid, TooLarge: the name or a setting.
         """
-        check.name(space, "space")
-        check.name(name, "queue")
+        space, name = check.name(space, "space"), check.name(name, "queue")
         found = await self._engine.find_queue(space, name)
         spec = make_spec(space, settings)
         if found is not None and spec == SpecPart():
@@ -64,8 +63,8 @@ class Millrace:
         Raises:
             NotFound: there is none.
         """
-        check.name(space, "space")
-        shards = await self._engine.find_queue(space, check.name(name, "queue"))
+        space, name = check.name(space, "space"), check.name(name, "queue")
+        shards = await self._engine.find_queue(space, name)
         if shards is None:
             raise NotFound(f"there is no queue {name!r} in {space!r}", field="queue")
         return Queue(self._engine, self._keepalive, space, name, shards[0])

@@ -288,6 +288,13 @@ class Queue:
         self, calls: Sequence[Call], make: Callable[[Call], Settle | Release | Extend | Discard]
     ) -> list[Outcome]:
         """Ask for each lease call, some at a time; what was answered is noted, come what may."""
+        if len(calls) == 1:
+            # At once: who asks hears of it before those whom the answer concerns.
+            [call] = calls
+            command = make(call)
+            outcome = await self._engine.ask(self._shard, command, Outcome)
+            call.note(command, outcome)
+            return [outcome]
         outcomes: list[Outcome] = []
         for at in range(0, len(calls), limits.CALLS_AT_ONCE_MAX):
             part = [(call, make(call)) for call in calls[at : at + limits.CALLS_AT_ONCE_MAX]]
@@ -315,7 +322,7 @@ class Queue:
 
     async def get(self, seq: int) -> Row | None:
         """The message with this seq, or None if it is not there (any more)."""
-        check.seq(seq, "seq")
+        seq = check.seq(seq, "seq")
         rows = await self._engine.peek(self._shard, seq - 1, seq, 1)
         return rows[0] if rows else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from millrace import limits
-from millrace.core import check
+from millrace.core import check, exact
 from millrace.core.commands import SpecPart
 from millrace.errors import Invalid
 
@@ -50,12 +50,12 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         value = given.get(name)
         if value is None:
             return None
-        is_none = isinstance(value, int) and not isinstance(value, bool) and value == 0
-        return 0 if is_none else check.count(value, name, limits.ATTEMPTS_MAX)
+        return 0 if exact.whole(value) == 0 else check.count(value, name, limits.ATTEMPTS_MAX)
 
     keyed, letters = given.get("keyed"), given.get("dead_letter")
-    if letters is not None and not (isinstance(letters, str) and not letters):
-        letters = f"{space}/{check.name(letters, 'dead_letter')}"
+    if letters is not None:
+        is_none = exact.text(letters) == ""
+        letters = "" if is_none else f"{space}/{check.name(letters, 'dead_letter')}"
     return SpecPart(
         None if keyed is None else check.flag(keyed, "keyed"),
         check.retention(given.get("retention")),

@@ -1,6 +1,6 @@
 """What is judged of a request before any queue is asked: names, types and sizes.
 
-Every error names the field and the limit.
+Every error names the field and the limit. What comes back is made of plain values (`exact.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace import limits
+from millrace.core import exact
 from millrace.core.block import Block, Column
 from millrace.core.commands import Numbered, ProducerMode
 from millrace.core.model import Headers, Message
@@ -32,21 +33,34 @@ def shown(value: object) -> str:
 
     Large ones are not written out, and no code of the program's own is run.
     """
-    if isinstance(value, str | bytes | bytearray):
-        text = repr(value[:_SHOWN_CHARS])
-    elif isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+    plain = _plain(value)
+    if isinstance(plain, str | bytes | bytearray):
+        text = repr(plain[:_SHOWN_CHARS])
+    elif isinstance(plain, int) and plain.bit_length() > _SHOWN_BITS:
         # Python writes out no integer of more than some thousand digits.
-        text = f"an integer of {value.bit_length()} bits"
-    elif value is None or isinstance(value, int | float):
-        text = repr(value)
+        text = f"an integer of {plain.bit_length()} bits"
+    elif plain is not None or value is None:
+        text = repr(plain)
     else:
         text = f"of type {type(value).__name__}"
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
+def _plain(value: object) -> str | bytes | bytearray | int | float | None:
+    if isinstance(value, bool) or type(value) is bytearray:
+        return value
+    if isinstance(value, float):
+        return float.__float__(value)
+    for find in (exact.text, exact.data, exact.whole):
+        found = find(value)
+        if found is not None:
+            return found
+    return None
+
+
 def _encoded(text: str, field: str) -> bytes:
     try:
-        return text.encode()
+        return str.encode(text)
     except UnicodeEncodeError as error:
         raise Invalid(
             f"{field} is no text that UTF-8 can hold: {error.reason}", field=field
@@ -55,18 +69,19 @@ def _encoded(text: str, field: str) -> bytes:
 
 def name(value: object, field: str) -> str:
     """A name of a queue, space, cursor, producer or stage."""
-    if not isinstance(value, str) or not _NAME.fullmatch(value):
+    text = exact.text(value)
+    if text is None or not _NAME.fullmatch(text):
         raise Invalid(
             f"{field} {shown(value)} is no name: letters, digits, '_', '.' and '-' are",
             field=field,
         )
-    if len(value) > limits.NAME_CHARS_MAX:
+    if len(text) > limits.NAME_CHARS_MAX:
         raise TooLarge(
-            f"{field} has {len(value)} characters, up to {limits.NAME_CHARS_MAX} are allowed",
+            f"{field} has {len(text)} characters, up to {limits.NAME_CHARS_MAX} are allowed",
             field=field,
             limit=limits.NAME_CHARS_MAX,
         )
-    return value
+    return text
 
 
 def names(values: object, field: str) -> tuple[str, ...]:
@@ -80,33 +95,35 @@ def names(values: object, field: str) -> tuple[str, ...]:
 
 def count(value: object, field: str, most: int) -> int:
     """A number of things, from 1 on."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    number = exact.whole(value)
+    if number is None or number < 1:
         raise Invalid(f"{field} is {shown(value)}, not a whole number from 1 on", field=field)
-    if value > most:
+    if number > most:
         raise TooLarge(
             f"{field} is {shown(value)}, up to {most} is allowed", field=field, limit=most
         )
-    return value
+    return number
 
 
 def seq(value: object, field: str, *, least: int = 1) -> int:
     """A place in a queue."""
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63:
+    number = exact.whole(value)
+    if number is None or not least <= number < 2**63:
         raise Invalid(f"{field} is {shown(value)}, not a seq from {least} on", field=field)
-    return value
+    return number
 
 
-def millis(seconds: object, field: str, most_ms: int, *, least_ms: int = 1) -> int:
+def millis(value: object, field: str, most_ms: int, *, least_ms: int = 1) -> int:
     """Seconds as milliseconds."""
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds != seconds:
-        raise Invalid(f"{field} is {shown(seconds)}, not a number of seconds", field=field)
+    seconds = exact.number(value)
+    if seconds is None:
+        raise Invalid(f"{field} is {shown(value)}, not a number of seconds", field=field)
     if seconds < 0:
-        raise Invalid(f"{field} is {shown(seconds)}, and time does not run backwards", field=field)
+        raise Invalid(f"{field} is {shown(value)}, and time does not run backwards", field=field)
     if seconds * 1000 > most_ms:
+        most = most_ms // 1000
         raise TooLarge(
-            f"{field} is {shown(seconds)} s, up to {most_ms / 1000:g} s are allowed",
-            field=field,
-            limit=most_ms,
+            f"{field} is {shown(value)} s, up to {most} s are allowed", field=field, limit=most
         )
     return max(round(seconds * 1000), least_ms)
 
@@ -115,11 +132,11 @@ def retention(value: object) -> Literal["work", "log"] | None:
     """What settling does, or None where that is not named."""
     if value is None:
         return None
-    if isinstance(value, str):
-        if value == "work":
-            return "work"
-        if value == "log":
-            return "log"
+    text = exact.text(value)
+    if text == "work":
+        return "work"
+    if text == "log":
+        return "log"
     raise Invalid(f"retention is {shown(value)}, not 'work' or 'log'", field="retention")
 
 
@@ -134,19 +151,18 @@ def key(value: object) -> bytes | None:
     """A key: bytes, or text as UTF-8."""
     if value is None:
         return None
-    if isinstance(value, str):
-        value = _encoded(value, "key")
-    if not isinstance(value, bytes):
+    data = _encoded(value, "key") if isinstance(value, str) else exact.data(value)
+    if data is None:
         raise Invalid(f"key is {type(value).__name__}, not bytes or str", field="key")
-    if not value:
+    if not data:
         raise Invalid("key is empty; leave it out instead", field="key")
-    if len(value) > limits.KEY_BYTES_MAX:
+    if len(data) > limits.KEY_BYTES_MAX:
         raise TooLarge(
-            f"key has {len(value)} bytes, up to {limits.KEY_BYTES_MAX} are allowed",
+            f"key has {len(data)} bytes, up to {limits.KEY_BYTES_MAX} are allowed",
             field="key",
             limit=limits.KEY_BYTES_MAX,
         )
-    return value
+    return data
 
 
 def headers(value: HeadersLike | None) -> Headers:
@@ -161,11 +177,12 @@ def headers(value: HeadersLike | None) -> Headers:
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise Invalid(f"a header is (name, value), not {shown(pair)}", field="headers")
-        item = _encoded(pair[1], "headers") if isinstance(pair[1], str) else pair[1]
-        if not isinstance(item, bytes):
-            raise Invalid(f"header {shown(pair[0])} is neither bytes nor str", field="headers")
-        out.append((pair[0], item))
-        size += len(_encoded(pair[0], "headers")) + len(item)
+        header = str.__str__(pair[0])
+        item = _encoded(pair[1], "headers") if isinstance(pair[1], str) else exact.data(pair[1])
+        if item is None:
+            raise Invalid(f"header {shown(header)} is neither bytes nor str", field="headers")
+        out.append((header, item))
+        size += len(_encoded(header, "headers")) + len(item)
         # At each step, for the pairs may come from where they never end.
         _check_headers(len(out), size)
     return tuple(out)
@@ -193,7 +210,7 @@ def message(body: object, key_: object, headers_: HeadersLike | None) -> Message
         if checked is None:
             raise Invalid("a message without a body deletes its key: it needs one", field="key")
     else:
-        if not isinstance(body, bytes):
+        if type(body) is not bytes:
             body = _bytes(body)
         if len(body) > limits.BODY_BYTES_MAX:
             raise _body_too_large(len(body))
@@ -202,7 +219,13 @@ def message(body: object, key_: object, headers_: HeadersLike | None) -> Message
 
 def _bytes(body: object) -> bytes:
     if isinstance(body, bytearray | memoryview):
-        return bytes(body)
+        try:
+            return bytes(memoryview(body))
+        except (ValueError, NotImplementedError) as error:
+            raise Invalid(f"body cannot be read: {error}", field="body") from error
+    data = exact.data(body)
+    if data is not None:
+        return data
     raise Invalid(f"body is {type(body).__name__}, not bytes; encode text yourself", field="body")
 
 
@@ -219,23 +242,35 @@ def numbered(
 ) -> Numbered | None:
     """The producer and number of a publish, or None where it has none."""
     if producer is None:
-        has_mode = not isinstance(mode, str) or mode != "dense"
-        if number is not None or after is not None or has_mode:
+        if number is not None or after is not None or exact.text(mode) != "dense":
             raise Invalid("number, mode and after go with producer", field="producer")
         return None
-    name(producer, "producer")
+    who = name(producer, "producer")
     if number is None:
         raise Invalid("producer goes with number", field="number")
-    if not isinstance(mode, str) or mode not in ("dense", "rising", "range"):
-        raise Invalid(f"mode is {shown(mode)}, not dense, rising or range", field="mode")
-    count(number, "number", 2**63 - 1)
-    if (after is not None) != (mode == "range"):
+    chosen = _mode(mode)
+    number = count(number, "number", 2**63 - 1)
+    if (after is not None) != (chosen == "range"):
         raise Invalid("after goes with mode='range', and only with it", field="after")
-    if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
+    if after is None:
+        return Numbered(who, number, chosen)
+    begin = exact.whole(after)
+    if begin is None:
         raise Invalid(f"after is {shown(after)}, not a whole number", field="after")
-    if after is not None and not 0 <= after < number:
+    if not 0 <= begin < number:
         raise Invalid(f"after is {shown(after)}, not within 0 and {number - 1}", field="after")
-    return Numbered(producer, number, mode, after or 0)
+    return Numbered(who, number, chosen, begin)
+
+
+def _mode(value: object) -> ProducerMode:
+    text = exact.text(value)
+    if text == "dense":
+        return "dense"
+    if text == "rising":
+        return "rising"
+    if text == "range":
+        return "range"
+    raise Invalid(f"mode is {shown(value)}, not dense, rising or range", field="mode")
 
 
 def bodies(value: Sequence[bytes]) -> Block:
