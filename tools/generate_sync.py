@@ -27,6 +27,7 @@ CLASSES = {
     "work": ["Work"],
     "cursor": ["Snapshot", "Pinned", "Cursor"],
     "transaction": ["Transaction"],
+    "redrive": ["Redrive"],
     "queue": ["Queue"],
     "millrace": ["Millrace"],
     "worker": ["Worker"],
@@ -37,6 +38,9 @@ HOME = {name: module for module, names in CLASSES.items() for name in names}
 
 MADE_WITH = {"Worker": "queue"}
 """Classes that programs make themselves, and the argument through whose portal they go."""
+
+HANDED_OUT = {"Lease", "Snapshot"}
+"""What a call hands out, and must be given back where nobody got it."""
 
 DUNDERS = {
     "__aiter__": "__iter__",
@@ -333,6 +337,8 @@ def _body(owner: str, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         _refuse_facades(returns.removeprefix("AsyncIterator"))
         return f"return self._portal.iterate({call})"
     if isinstance(method, ast.AsyncFunctionDef):
+        if returns != owner and (handed := HANDED_OUT & set(re.findall(r"\w+", returns))):
+            return _received(method.name, returns, handed.pop(), call)
         call = f"self._portal.run({call})"
     if method.name == "__aenter__" and returns == owner:
         return f"{call}\nreturn self"
@@ -347,6 +353,21 @@ def _body(owner: str, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
         facade = returns.removesuffix(" | None")
         return f"found = {call}\nreturn None if found is None else {facade}(self._portal, found)"
     return f"return {_wrapped(returns, call)}"
+
+
+def _received(name: str, returns: str, facade: str, call: str) -> str:
+    """The code that takes what is given back unless the caller gets it, whatever interrupts."""
+    wraps = {
+        facade: f"{facade}(self._portal, found)",
+        f"list[{facade}]": f"[{facade}(self._portal, item) for item in found]",
+        f"{facade} | None": f"None if found is None else {facade}(self._portal, found)",
+    }
+    if returns not in wraps:
+        raise SystemExit(f"generate_sync: no rule for {returns}")
+    text = f"return self._portal.receive({call}, lambda found: {wraps[returns]})"
+    if name == "__anext__":
+        text = f"try:\n    {text}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
+    return text
 
 
 def _wrapped(returns: str, call: str) -> str:

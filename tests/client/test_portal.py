@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from millrace import errors
-from millrace.client.portal import Portal
+from millrace.client.portal import Opened, Portal
 
 
 async def nothing() -> None:
@@ -85,7 +85,7 @@ def test_a_failed_beginning_ends_the_thread() -> None:
     before = threading.active_count()
     portal = Portal()
 
-    async def fail() -> None:
+    async def fail() -> Opened:
         raise errors.Corrupt("damaged")
 
     with pytest.raises(errors.Corrupt):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import datetime
 from types import TracebackType
 
@@ -27,7 +27,7 @@ from millrace.core.commands import (
 from millrace.core.fold import Reader
 from millrace.core.model import CursorCell, Position, Row, ShardId
 from millrace.core.model import Start as StartAt
-from millrace.errors import Full, Invalid, Refused
+from millrace.errors import Full, Invalid, MillraceError, Refused
 
 Start = str | int | datetime
 """Where a cursor begins: "beginning", "end", the first seq to be read, or a time."""
@@ -275,6 +275,18 @@ def commit_part(
 def unpin_part(snapshot: Snapshot) -> tuple[ShardId, Unpin]:
     """The command that lets a snapshot go."""
     return snapshot._shard, snapshot._let_go()
+
+
+def put_back(snapshot: Snapshot) -> None:
+    """Nobody got it: its cursor gives it again, and without one its pin goes."""
+    cursor, ref = snapshot._cursor, snapshot._ref
+    if cursor is not None:
+        if cursor._read == ref.boundary and cursor._cell.id == snapshot._cursor_id:
+            cursor._read = ref.after
+        return
+    # If the engine has ended, or takes nothing now, the pin goes when its time is over.
+    with suppress(MillraceError):
+        snapshot._engine.tell(snapshot._shard, snapshot._let_go())
 
 
 def engine_of(snapshot: Snapshot) -> Engine:

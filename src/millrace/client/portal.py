@@ -10,12 +10,79 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
 
+from millrace.client.unheard import take_back
 from millrace.errors import Closed, Invalid
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Opened(Protocol):
+    """What was opened, and must be closed."""
+
+    async def close(self) -> None:
+        """Let it go."""
+        ...
+
+
+M = TypeVar("M", bound=Opened)
+
+
+class _Call(Generic[T]):
+    """A call on its way. All but `wait` happens on the loop's thread, in the order of asking."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> None:
+        self.coroutine = coroutine
+        self.is_on_its_way = False
+        self._undo = undo
+        self._task: asyncio.Task[T] | None = None
+        self._is_abandoned = False
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._ended = threading.Lock()
+        self._ended.acquire()
+
+    def wait(self) -> T:
+        """The answer, once it is there."""
+        self._ended.acquire()
+        if self._results:
+            return self._results[0]
+        if self._error is not None:
+            raise self._error
+        raise Closed("the engine was closed before the call was answered")
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin, on the loop."""
+        self._task = loop.create_task(self.coroutine)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        # It goes where it was made: what a thread drops runs code there, which must not be where a
+        # signal is raised and lost.
+        self._task = None
+        if not task.cancelled():
+            self._error = task.exception()
+            if self._error is None:
+                self._results.append(task.result())
+        if self._is_abandoned:
+            self._take_back()
+        self._ended.release()
+
+    def abandon(self) -> None:
+        """Nobody waits any more, and nobody has the answer."""
+        self._is_abandoned = True
+        if self._task is None:
+            self._take_back()
+        else:
+            self._task.cancel()
+
+    def _take_back(self) -> None:
+        for result in self._results:
+            self._undo(result)
 
 
 class Portal:
@@ -46,37 +113,61 @@ class Portal:
 
     # --- Calls --------------------------------------------------------------------------------
 
-    def run(self, call: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of the call, once it has one. Interrupted, the call is cancelled.
 
         Raises:
             Closed: the engine was closed, before or meanwhile.
             Invalid: this is the engine's own thread, which must not wait for itself.
         """
-        future = self._submit(call)
-        try:
-            return future.result()
-        except CancelledError as error:
-            raise Closed("the engine was closed before the call was answered") from error
-        finally:
-            future.cancel()
+        return self._run(coroutine, _same, _nothing)
 
-    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+    def receive(self, coroutine: Coroutine[Any, Any, T], wrap: Callable[[T], R]) -> R:
+        """As `run`, wrapped. What the call hands out is either returned, or was given back.
+
+        An interruption may come at any step, also when the answer is there already.
+        """
+        return self._run(coroutine, wrap, take_back)
+
+    def _run(
+        self,
+        coroutine: Coroutine[Any, Any, T],
+        wrap: Callable[[T], R],
+        undo: Callable[[T], None],
+    ) -> R:
+        call = _Call(coroutine, undo)
+        is_heard = False
         try:
-            if os.getpid() != self._process:
-                # The thread did not come along, and two processes must not write one log.
-                raise Closed("the engine belongs to the process that this one was forked from")
-            if threading.get_ident() == self._thread.ident:
-                raise Invalid(
-                    "blocking calls cannot be made on the engine's own thread", field="thread"
-                )
-            with self._lock:
-                if self._closed:
-                    raise Closed("the engine was closed; open it again")
-                return asyncio.run_coroutine_threadsafe(call, self._loop)
-        except (Closed, Invalid):
-            call.close()
-            raise
+            self._begin(call)
+            found = wrap(call.wait())
+            is_heard = True
+            # Python looks for signals between some steps, but not between those that are left.
+            return found
+        finally:
+            if not is_heard:
+                self._abandon(call)
+
+    def _begin(self, call: _Call[T]) -> None:
+        if os.getpid() != self._process:
+            # The thread did not come along, and two processes must not write one log.
+            raise Closed("the engine belongs to the process that this one was forked from")
+        if threading.get_ident() == self._thread.ident:
+            raise Invalid(
+                "blocking calls cannot be made on the engine's own thread", field="thread"
+            )
+        with self._lock:
+            if self._closed:
+                raise Closed("the engine was closed; open it again")
+            call.is_on_its_way = True
+            self._loop.call_soon_threadsafe(call.begin, self._loop)
+
+    def _abandon(self, call: _Call[T]) -> None:
+        if not call.is_on_its_way:
+            call.coroutine.close()
+            return
+        # A loop that was closed has ended its calls.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call.abandon)
 
     def iterate(self, source: AsyncIterator[T]) -> Iterator[T]:
         """The items of an asynchronous iterator, each fetched when it is asked for."""
@@ -93,16 +184,32 @@ class Portal:
 
     # --- Beginning and end --------------------------------------------------------------------
 
-    def begin(self, opening: Awaitable[T]) -> T:
-        """Open the engine; where that fails, the thread ends."""
+    def begin(self, opening: Awaitable[M]) -> M:
+        """Open the engine; where that fails or is interrupted, it is closed and the thread ends."""
+        opened: list[M] = []
+        begun, ended = asyncio.Event(), asyncio.Event()
 
-        async def wait() -> T:
-            return await opening
+        async def wait() -> M:
+            begun.set()
+            try:
+                opened.append(await opening)
+            finally:
+                ended.set()
+            return opened[0]
+
+        async def close() -> None:
+            if begun.is_set():
+                await ended.wait()
+            for each in opened:
+                await each.close()
 
         try:
             return self.run(wait())
         except BaseException:
-            self._end()
+            try:
+                self.run(close())
+            finally:
+                self._end()
             raise
 
     def close_at_exit(self, close: Callable[[], None]) -> None:
@@ -136,3 +243,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _same(found: T) -> T:
+    return found
+
+
+def _nothing(_: object) -> None:
+    """Nothing was handed out."""

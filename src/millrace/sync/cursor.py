@@ -112,7 +112,9 @@ class Pinned:
         self._twin = twin
 
     def __enter__(self) -> Snapshot:
-        return Snapshot(self._portal, self._portal.run(self._twin.__aenter__()))
+        return self._portal.receive(
+            self._twin.__aenter__(), lambda found: Snapshot(self._portal, found)
+        )
 
     def __exit__(
         self,
@@ -161,8 +163,10 @@ class Cursor:
             CursorExpired: rows that it had not read are gone; `reset` it.
             NotFound: the cursor was deleted, or reset elsewhere; open it again.
         """
-        found = self._portal.run(self._twin.next(wait=wait, seconds=seconds))
-        return None if found is None else Snapshot(self._portal, found)
+        return self._portal.receive(
+            self._twin.next(wait=wait, seconds=seconds),
+            lambda found: None if found is None else Snapshot(self._portal, found),
+        )
 
     def __iter__(self) -> Cursor:
         return self
@@ -170,7 +174,9 @@ class Cursor:
     def __next__(self) -> Snapshot:
         """The next snapshot, however long it takes; see `next`."""
         try:
-            return Snapshot(self._portal, self._portal.run(self._twin.__anext__()))
+            return self._portal.receive(
+                self._twin.__anext__(), lambda found: Snapshot(self._portal, found)
+            )
         except StopAsyncIteration:
             raise StopIteration from None
 

@@ -12,6 +12,7 @@ from millrace.client.cursor import Start
 from millrace.client.message import Body, Rows
 from millrace.client.portal import Portal
 from millrace.client.queue import Queue as AsyncQueue
+from millrace.client.redrive import Edit, Where
 from millrace.client.settings import QueueSettings
 from millrace.core import check
 from millrace.core.commands import Explanation, ProducerMode
@@ -19,6 +20,7 @@ from millrace.core.model import QueueSpec, Row
 from millrace.errors import Refused
 from millrace.sync.cursor import Cursor, Pinned
 from millrace.sync.lease import Lease, Leases, twins
+from millrace.sync.redrive import Redrive
 from millrace.sync.work import Work
 
 
@@ -154,10 +156,10 @@ class Queue:
         Raises:
             Full: too many messages are in flight; settle some first.
         """
-        return [
-            Lease(self._portal, item)
-            for item in self._portal.run(self._twin.lease(count, seconds=seconds, wait=wait))
-        ]
+        return self._portal.receive(
+            self._twin.lease(count, seconds=seconds, wait=wait),
+            lambda found: [Lease(self._portal, item) for item in found],
+        )
 
     def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
         """Messages as they come: `for lease in queue.work(): ...`.
@@ -269,6 +271,30 @@ class Queue:
             Invalid: the queue's retention is not "log", or `start` is no place in it.
         """
         return self._portal.run(self._twin.rewind(start))
+
+    def redrive(
+        self,
+        *,
+        to: str | None = None,
+        where: Where | None = None,
+        edit: Edit | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> Redrive:
+        """Move dead letters back: `dead.redrive().run()`, or loop over it for its progress.
+
+        They go to the queues that they came from, or to the queue `to` of this space, each exactly
+        once. `where(row)` says which ones; the others stay, as if they had never been handed out.
+        `edit(message)` returns what is published instead; headers that tell of their death are
+        taken off before. `rate` is how many are moved in a second at most. With `dry_run` they are
+        only counted. What comes while it runs is left for another time.
+
+        On a keyed queue what comes back is the newest revision of its key.
+        """
+        return Redrive(
+            self._portal,
+            self._twin.redrive(to=to, where=where, edit=edit, rate=rate, dry_run=dry_run),
+        )
 
     def spec(self) -> QueueSpec:
         """The queue's settings."""

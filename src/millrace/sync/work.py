@@ -36,7 +36,9 @@ class Work:
             Closed: this, or the engine, was closed.
         """
         try:
-            return Lease(self._portal, self._portal.run(self._twin.__anext__()))
+            return self._portal.receive(
+                self._twin.__anext__(), lambda found: Lease(self._portal, found)
+            )
         except StopAsyncIteration:
             raise StopIteration from None
 

@@ -1,0 +1,146 @@
+"""Blocking calls that a signal interrupts: whatever they had got by then is given back."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+import millrace.sync
+from millrace.client.queue import engine_and_shard
+from millrace.sync import Millrace, Queue, Snapshot
+from tests.client.harness import SMALL
+
+# Interrupted between its call and the portal, a coroutine is dropped before it has begun.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
+MESSAGES = 200
+TRIES = 150
+
+
+T = TypeVar("T")
+
+
+class Interrupted(BaseException):
+    """What a handler raises, as that of Ctrl-C does."""
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    with millrace.sync.open(tmp_path, settings=SMALL) as m:
+        queue = m.queue("orders")
+        queue.publish_many([b"%d" % number for number in range(MESSAGES)])
+        yield queue
+
+
+@contextmanager
+def interrupts() -> Iterator[Callable[[float], None]]:
+    """Sets a timer; when it is over, whatever the main thread does is interrupted."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(call: Callable[[], list[T]]) -> tuple[int, list[T]]:
+    """Make the call again and again; how often it was interrupted, and what was got otherwise.
+
+    The call must do nothing with what it got, where it could be interrupted as well.
+    """
+    chance = random.Random(7)
+    count, got = 0, list[T]()
+    with interrupts() as interrupt_after:
+        for _ in range(TRIES):
+            found: list[T] = []
+            try:
+                try:
+                    interrupt_after(chance.uniform(10e-6, 1500e-6))
+                    found = call()
+                finally:
+                    interrupt_after(0)
+            except Interrupted:
+                count += 1
+            got += found
+    return count, got
+
+
+def rest_of(queue: Queue) -> list[int]:
+    """What can still be leased; a cancelled call may take a moment to give its own back."""
+    rest: list[int] = []
+    while found := queue.lease(MESSAGES, seconds=3600, wait=1):
+        rest += [lease.seq for lease in found]
+    return rest
+
+
+def test_a_lease_call_leaves_nothing_leased_to_nobody(queue: Queue) -> None:
+    count, got = interrupted(lambda: queue.lease(1, seconds=3600))
+    assert count > 0
+    assert sorted([one.seq for one in got] + rest_of(queue)) == list(range(1, MESSAGES + 1))
+
+
+def test_work_leaves_nothing_leased_to_nobody(queue: Queue) -> None:
+    work = queue.work(batch=3, seconds=3600)
+    count, got = interrupted(lambda: [work.__next__()])
+    assert count > 0
+    work.close()
+    assert sorted([one.seq for one in got] + rest_of(queue)) == list(range(1, MESSAGES + 1))
+
+
+def test_a_cursor_skips_no_snapshot(queue: Queue) -> None:
+    cursor = queue.cursor("follower")
+    got: list[Snapshot | None] = []
+    for _ in range(5):
+        queue.publish(b"more")
+        got += interrupted(lambda: [cursor.next()])[1]
+    got.append(cursor.next())
+    boundary = 0
+    for snapshot in got:
+        if snapshot is not None:
+            assert snapshot.after == boundary
+            boundary = snapshot.boundary
+    assert boundary == queue.stats()["published"]
+
+
+def test_no_snapshot_stays_pinned_for_nobody(queue: Queue) -> None:
+    count, got = interrupted(lambda: [queue.snapshot(seconds=3600).__enter__()])
+    assert count > 0
+    for snapshot in got:
+        assert snapshot.unpin()
+    engine, shard = engine_and_shard(queue._twin)
+    until = time.monotonic() + 10
+    while any(one.pin for one in queue._portal.run(engine.meta(shard)).intervals):
+        assert time.monotonic() < until
+        queue.publish(b"a cancelled call may take a moment")
+
+
+def test_an_interrupted_open_leaves_the_folder_free(tmp_path: Path) -> None:
+    chance = random.Random(7)
+    millrace.sync.open(tmp_path, settings=SMALL).close()
+    count = 0
+    with interrupts() as interrupt_after:
+        for _ in range(30):
+            opened: Millrace | None = None
+            try:
+                try:
+                    interrupt_after(chance.uniform(1e-3, 30e-3))
+                    opened = millrace.sync.open(tmp_path, settings=SMALL)
+                finally:
+                    interrupt_after(0)
+            except Interrupted:
+                count += 1
+            if opened is not None:
+                opened.close()
+    assert count > 0
+    millrace.sync.open(tmp_path, settings=SMALL).close()
