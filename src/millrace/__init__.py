@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from millrace.client.millrace import Millrace
     from millrace.client.opening import open
     from millrace.client.queue import Queue
+    from millrace.client.redrive import Redrive, RedriveStats
     from millrace.client.transaction import Transaction
     from millrace.client.worker import Verdict, Worker, WorkerStats
     from millrace.core.model import Row
@@ -36,6 +37,8 @@ __all__ = [
     "Millrace",
     "MillraceError",
     "Queue",
+    "Redrive",
+    "RedriveStats",
     "Refused",
     "Retry",
     "Row",
@@ -59,6 +62,8 @@ _HOMES = {
     "Millrace": "millrace.client.millrace",
     "MillraceError": "millrace.errors",
     "Queue": "millrace.client.queue",
+    "Redrive": "millrace.client.redrive",
+    "RedriveStats": "millrace.client.redrive",
     "Refused": "millrace.errors",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",

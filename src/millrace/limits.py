@@ -40,6 +40,15 @@ BURY_MESSAGES_MAX = 1_000
 BURY_BYTES_MAX = 1024 * 1024
 """Bytes of dead letters that are moved at once; a larger one goes alone."""
 
+REDRIVE_MESSAGES_MAX = 500
+"""Dead letters that a redrive leases at a time, and moves in one transaction or a few."""
+
+REDRIVE_LEASE_MS = 60_000
+"""For how long: they are extended while it goes on, and come back so long after a crash."""
+
+REDRIVE_RATE_MAX = 1_000_000
+"""Messages per second; beyond it a rate says nothing."""
+
 LEASE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one lease call, unless its first message has more: bodies are copied into memory."""
 

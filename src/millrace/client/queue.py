@@ -14,6 +14,7 @@ from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, Leases, by_call
 from millrace.client.message import Body, Rows, make_block
+from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.work import Work
 from millrace.core import check
@@ -394,6 +395,36 @@ class Queue:
         """
         place = await start_at(self._engine, self._shard, start)
         return await self._engine.ask(self._shard, Rewind(place), int)
+
+    def redrive(
+        self,
+        *,
+        to: str | None = None,
+        where: Where | None = None,
+        edit: Edit | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+    ) -> Redrive:
+        """Move dead letters back: `await dead.redrive().run()`, or loop over it for its progress.
+
+        They go to the queues that they came from, or to the queue `to` (of this space, or as
+        space/name), each exactly once. `where(row)` says which ones; the others stay, as if they
+        had never been handed out. `edit(message)` returns what is published instead; headers that
+        tell of their death are taken off before. `rate` is how many are moved in a second at most.
+        With `dry_run` they are only counted. What comes while it runs is left for another time.
+
+        On a keyed queue what comes back is the newest revision of its key.
+        """
+        return Redrive(
+            self._engine,
+            self._shard,
+            lambda count: self._lease(count, limits.REDRIVE_LEASE_MS, 0),
+            to=None if to is None else target_of(self._space, to),
+            where=where,
+            edit=edit,
+            rate=rate,
+            dry_run=dry_run,
+        )
 
     async def spec(self) -> QueueSpec:
         """The queue's settings."""

@@ -11,6 +11,7 @@ from millrace.sync.lease import Lease
 from millrace.sync.millrace import Millrace
 from millrace.sync.opening import open
 from millrace.sync.queue import Queue
+from millrace.sync.redrive import Redrive
 from millrace.sync.transaction import Transaction
 from millrace.sync.work import Work
 from millrace.sync.worker import Worker
@@ -21,6 +22,7 @@ __all__ = [
     "Millrace",
     "Pinned",
     "Queue",
+    "Redrive",
     "Snapshot",
     "Transaction",
     "Work",

@@ -283,11 +283,11 @@ class Queue:
     ) -> Redrive:
         """Move dead letters back: `dead.redrive().run()`, or loop over it for its progress.
 
-        They go to the queues that they came from, or to the queue `to` of this space, each exactly
-        once. `where(row)` says which ones; the others stay, as if they had never been handed out.
-        `edit(message)` returns what is published instead; headers that tell of their death are
-        taken off before. `rate` is how many are moved in a second at most. With `dry_run` they are
-        only counted. What comes while it runs is left for another time.
+        They go to the queues that they came from, or to the queue `to` (of this space, or as
+        space/name), each exactly once. `where(row)` says which ones; the others stay, as if they
+        had never been handed out. `edit(message)` returns what is published instead; headers that
+        tell of their death are taken off before. `rate` is how many are moved in a second at most.
+        With `dry_run` they are only counted. What comes while it runs is left for another time.
 
         On a keyed queue what comes back is the newest revision of its key.
         """

@@ -1,0 +1,313 @@
+"""Redriving: dead letters go back to where they came from, or elsewhere.
+
+Rule 1: what is moved is published there and settled here in one transaction: exactly once, whatever
+ends in between.
+Rule 2: only what was there when it began is moved: what fails again, and comes back, is left for
+another time.
+Rule 3: what stays was not handed out, as far as the queue counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.client.cursor import Pinned
+from millrace.client.engine import Engine
+from millrace.client.grant import Grant
+from millrace.client.lease import Lease, grant_of
+from millrace.client.message import Message, make_block
+from millrace.core import check, exact
+from millrace.core.bury import PREFIX
+from millrace.core.commands import Outcome, Part, Publish, Settle
+from millrace.core.commands import Transaction as Transact
+from millrace.core.model import Headers, Row, ShardId
+from millrace.errors import Gone, Invalid, NotFound, Stale, Superseded, TooLarge
+
+Where = Callable[[Row], bool]
+"""Whether a message is to be moved."""
+
+Edit = Callable[[Message], Message]
+"""What is published instead of a message; the headers of its death are gone already."""
+
+Fetch = Callable[[int], Awaitable[list[Lease]]]
+"""Lease so many, if they are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveStats:
+    """How far a redrive has come."""
+
+    total: int = 0
+    """Messages that were to be moved when it began."""
+    moved: int = 0
+    kept: int = 0
+    """Messages that were there, and are not to be moved."""
+
+
+class Redrive:
+    """Messages on their way back; see `Queue.redrive`.
+
+    Each step of the loop has looked at the queue, or has moved some. It may be left at any time:
+    what was moved is moved, everything else is where it was.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        shard: ShardId,
+        fetch: Fetch,
+        *,
+        to: tuple[str, str] | None,
+        where: Where | None,
+        edit: Edit | None,
+        rate: float | None,
+        dry_run: bool,
+    ) -> None:
+        for field, function in (("where", where), ("edit", edit)):
+            if function is not None and not callable(function):
+                raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
+        self._engine = engine
+        self._shard = shard
+        self._fetch = fetch
+        self._to = to
+        self._where = where
+        self._edit = edit
+        self._rate = None if rate is None else _checked_rate(rate)
+        self._dry_run = check.flag(dry_run, "dry_run")
+        self._wanted: BitMap64 | None = None
+        """Those that are still to be moved; None before the queue was looked at."""
+        self._boundary = 0
+        self._held: dict[Grant, BitMap64] = {}
+        """What was leased and has not been moved."""
+        self._targets: dict[tuple[str, str], ShardId] = {}
+        self._due = 0.0
+        self._total = self._moved = self._kept = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = False
+
+    @property
+    def stats(self) -> RedriveStats:
+        """How far it has come."""
+        return RedriveStats(self._total, self._moved, self._kept)
+
+    async def run(self) -> RedriveStats:
+        """Go on to the end; returns what was done.
+
+        Raises:
+            NotFound: a queue that messages would go to is not there; the others may be moved.
+            Full: there is no room now, or too much is in flight. Begin again later.
+        """
+        async for _ in self:
+            pass
+        return self.stats
+
+    def __aiter__(self) -> Redrive:
+        return self
+
+    async def __anext__(self) -> RedriveStats:
+        """The next step: first a look at the queue, then some messages at a time."""
+        if self._is_over:
+            raise StopAsyncIteration
+        self._loop = asyncio.get_running_loop()
+        try:
+            if self._wanted is None:
+                await self._look()
+                self._is_over = self._dry_run
+                return self.stats
+            if await self._step(self._wanted):
+                return self.stats
+            await self.close()
+        except BaseException:
+            self._is_over = True
+            held, self._held = self._held, {}
+            _give_back(held)
+            raise
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        """Move no more, and give back what was leased."""
+        self._is_over = True
+        while self._held:
+            grant, seqs = self._held.popitem()
+            for seq in seqs:
+                grant.keepalive.drop(grant, seq)
+            command = grant.take_back(seqs, unseen=True)
+            if command.seqs:
+                await grant.engine.ask(grant.shard, command, Outcome)
+
+    def __del__(self) -> None:
+        if self._held and self._loop is not None:
+            # The loop may have ended, and its engine with it: then the leases run out.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(_give_back, self._held)
+
+    # --- Steps ----------------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Find out what is to be moved, all at one moment."""
+        wanted = BitMap64()
+        async with Pinned(self._engine, self._shard, limits.PIN_MS_MAX) as snapshot:
+            async for row in snapshot.rows():
+                if row.body is None:
+                    continue
+                if self._is_wanted(row):
+                    wanted.add(row.seq)
+                else:
+                    self._kept += 1
+            self._boundary = snapshot.boundary
+        self._wanted, self._total = wanted, len(wanted)
+
+    def _is_wanted(self, row: Row) -> bool:
+        if self._to is None and _source_of(row.headers) is None:
+            # It is no dead letter: there is no place that it came from.
+            return False
+        return self._where is None or bool(self._where(row))
+
+    async def _step(self, wanted: BitMap64) -> bool:
+        """Move some; False if there is nothing more that could be had."""
+        if not wanted:
+            return False
+        await self._pause()
+        count = limits.REDRIVE_MESSAGES_MAX
+        if self._rate is not None:
+            count = max(min(count, int(self._rate)), 1)
+        leases = await self._fetch(count)
+        for lease in leases:
+            grant = grant_of(lease)
+            self._held.setdefault(grant, BitMap64()).add(lease.seq)
+            grant.keepalive.keep(grant, lease.seq, self)
+        before = self._moved
+        for part in _parts([lease for lease in leases if lease.seq in wanted]):
+            await self._move(part, wanted)
+        if self._rate is not None:
+            self._due += (self._moved - before) / self._rate
+        return any(lease.seq <= self._boundary for lease in leases)
+
+    async def _pause(self) -> None:
+        """Wait until the rate allows for more."""
+        now = asyncio.get_running_loop().time()
+        if self._due > now:
+            await asyncio.sleep(self._due - now)
+        self._due = max(self._due, now)
+
+    async def _move(self, leases: list[Lease], wanted: BitMap64) -> None:
+        """Publish these there and settle them here, at once."""
+        seqs = BitMap64([lease.seq for lease in leases])
+        letters: dict[ShardId, list[Message]] = {}
+        for lease in leases:
+            target = self._to or _source_of(lease.headers) or ("", "")
+            letters.setdefault(await self._find(target), []).append(self._edited(lease))
+        held: dict[Grant, BitMap64] = {}
+        for lease in leases:
+            held.setdefault(grant_of(lease), BitMap64()).add(lease.seq)
+        parts: list[tuple[ShardId, Part]] = [
+            (shard, Publish(make_block(messages))) for shard, messages in letters.items()
+        ]
+        parts += [
+            (self._shard, Settle(grant.lease, mine, grant.history)) for grant, mine in held.items()
+        ]
+        try:
+            await self._engine.transact(Transact(tuple(parts)))
+        except (Stale, Gone, Superseded):
+            # One of them was taken, purged or replaced meanwhile; the others go alone.
+            if len(leases) == 1:
+                wanted -= seqs
+                self._forget(held)
+                return
+            for lease in leases:
+                await self._move([lease], wanted)
+            return
+        for grant, mine in held.items():
+            grant.ended(mine)
+        wanted -= seqs
+        self._moved += len(leases)
+        self._forget(held)
+
+    def _forget(self, ended: dict[Grant, BitMap64]) -> None:
+        """These are held no longer."""
+        for grant, seqs in ended.items():
+            for seq in seqs:
+                grant.keepalive.drop(grant, seq)
+            self._held[grant] -= seqs
+            if not self._held[grant]:
+                del self._held[grant]
+
+    def _edited(self, lease: Lease) -> Message:
+        kept = tuple(pair for pair in lease.headers if not pair[0].startswith(PREFIX))
+        message = Message(lease.body, lease.key, kept)
+        if self._edit is None:
+            return message
+        edited = self._edit(message)
+        if not isinstance(edited, Message):
+            raise Invalid(f"edit returned {check.shown(edited)}, not a Message", field="edit")
+        return edited
+
+    async def _find(self, target: tuple[str, str]) -> ShardId:
+        if target not in self._targets:
+            space, name = target
+            shards = await self._engine.find_queue(space, name)
+            if shards is None:
+                raise NotFound(
+                    f"there is no queue {name!r} in {space!r} for these messages; make it, or say "
+                    "where they are to go",
+                    field="to",
+                )
+            if shards[0] == self._shard:
+                raise Invalid("a queue cannot be redriven to itself", field="to")
+            self._targets[target] = shards[0]
+        return self._targets[target]
+
+
+def target_of(space: str, to: object) -> tuple[str, str]:
+    """Space and name of a queue that is named as `name` or as `space/name`."""
+    text = exact.text(to)
+    first, slash, rest = (text or "").partition("/")
+    if text is None or not slash:
+        return space, check.name(to, "to")
+    return check.name(first, "to"), check.name(rest, "to")
+
+
+def _checked_rate(rate: object) -> float:
+    value = exact.number(rate)
+    if value is None or not value > 0:
+        raise Invalid(f"rate is {check.shown(rate)}, not messages per second", field="rate")
+    if value > limits.REDRIVE_RATE_MAX:
+        most = limits.REDRIVE_RATE_MAX
+        raise TooLarge(f"rate is {check.shown(rate)}, up to {most}", field="rate", limit=most)
+    return float(value)
+
+
+def _source_of(headers: Headers) -> tuple[str, str] | None:
+    """Space and name of the queue that a dead letter comes from; the last word counts."""
+    for name, value in reversed(headers):
+        if name == PREFIX + "queue":
+            space, _, queue = value.decode(errors="replace").partition("/")
+            return (space, queue)
+    return None
+
+
+def _parts(leases: list[Lease]) -> Iterator[list[Lease]]:
+    """So many at a time as one record should hold."""
+    part: list[Lease] = []
+    size = 0
+    for lease in leases:
+        if part and size + len(lease.body) > limits.BURY_BYTES_MAX:
+            yield part
+            part, size = [], 0
+        part.append(lease)
+        size += len(lease.body)
+    if part:
+        yield part
+
+
+def _give_back(held: dict[Grant, BitMap64]) -> None:
+    for grant, seqs in held.items():
+        for seq in seqs:
+            grant.keepalive.drop(grant, seq)
+        grant.give_back(seqs)
