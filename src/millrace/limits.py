@@ -208,6 +208,13 @@ SECTOR_BYTES = 4096
 SEGMENT_BYTES = 64 * 1024 * 1024
 """Default size of a log segment."""
 
+SEGMENT_BYTES_MIN = 192 * 1024
+"""The smallest segment: a record lies in one, and so does what is around it
+(`RECORD_SLACK_BYTES`)."""
+
+SEGMENT_BYTES_MAX = 1024 * 1024 * 1024
+"""The largest segment: it is made, mapped and recycled whole."""
+
 LOG_SEGMENTS_MAX = 24
 """Default number of segments: 1.5 GiB of log."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NoReturn
 
 from millrace import limits
+from millrace.core import exact
 from millrace.errors import Invalid
 
 
@@ -30,28 +33,44 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse what could not work; `Invalid` names the field."""
-        sector = limits.SECTOR_BYTES
-        if self.segment_bytes % sector:
-            _refuse("segment_bytes", f"must be a multiple of {sector}", sector)
-        _check_least("segment_bytes", self.segment_bytes, 2 * sector)
-        _check_least("log_segments_free", self.log_segments_free, 1)
-        _check_least("log_segments_unsealed", self.log_segments_unsealed, 0)
+        least, most = limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX
+        size = _whole("segment_bytes", self.segment_bytes, least)
+        if size > most:
+            _refuse("segment_bytes", f"must be at most {most}", most)
+        if size % limits.SECTOR_BYTES:
+            what = f"must be a multiple of {limits.SECTOR_BYTES}"
+            _refuse("segment_bytes", what, limits.SECTOR_BYTES)
+        _whole("log_segments_free", self.log_segments_free, 1)
+        unsealed = _whole("log_segments_unsealed", self.log_segments_unsealed, 0)
         # One is being written, one is ready to follow it, and the reserve is for settling.
-        least = self.log_segments_unsealed + limits.LOG_SEGMENTS_RESERVE + 2
-        if self.log_segments_max < least:
-            what = f"must be at least {least}, which is log_segments_unsealed and "
-            _refuse("log_segments_max", f"{what}{least - self.log_segments_unsealed} more", least)
-        if not self.checkpoint_seconds >= 0:
+        spare = limits.LOG_SEGMENTS_RESERVE + 2
+        what = f", which is log_segments_unsealed and {spare} more"
+        _whole("log_segments_max", self.log_segments_max, unsealed + spare, what)
+        if not _seconds("checkpoint_seconds", self.checkpoint_seconds) >= 0:
             _refuse("checkpoint_seconds", "must be at least 0", 0)
-        _check_least("checkpoint_log_bytes", self.checkpoint_log_bytes, 0)
-        if self.switch_interval_seconds is not None and not self.switch_interval_seconds > 0:
+        _whole("checkpoint_log_bytes", self.checkpoint_log_bytes, 0)
+        interval = self.switch_interval_seconds
+        if interval is not None and not _seconds("switch_interval_seconds", interval) > 0:
             _refuse("switch_interval_seconds", "must be above 0, or None", 0)
+        if not isinstance(self.fork, bool):
+            _refuse("fork", "must be True or False")
 
 
-def _check_least(field: str, value: int, least: int) -> None:
-    if value < least:
-        _refuse(field, f"must be at least {least}", least)
+def _whole(field: str, value: object, least: int, why: str = "") -> int:
+    number = exact.whole(value)
+    if number is None:
+        _refuse(field, "must be a whole number")
+    if number < least:
+        _refuse(field, f"must be at least {least}{why}", least)
+    return number
 
 
-def _refuse(field: str, what: str, limit: int) -> None:
+def _seconds(field: str, value: object) -> float:
+    number = exact.number(value)
+    if number is None or number in (math.inf, -math.inf):
+        _refuse(field, "must be a number of seconds")
+    return number
+
+
+def _refuse(field: str, what: str, limit: int | None = None) -> NoReturn:
     raise Invalid(f"{field} {what}", field=field, limit=limit)

@@ -34,7 +34,7 @@ from millrace.store.disk import DiskStore
 from millrace.store.lmdb_cells import LmdbCells
 
 SETTINGS = Settings(
-    segment_bytes=160 * 1024,
+    segment_bytes=192 * 1024,
     log_segments_max=6,
     log_segments_free=1,
     log_segments_unsealed=0,

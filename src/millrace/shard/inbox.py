@@ -36,7 +36,7 @@ class Inbox:
             TooLarge: it does not fit into a record.
             Full: too much waits already.
         """
-        if request.size > self._record_bytes_max:
+        if request.size > self._record_bytes_max and not request.shrink(self._record_bytes_max):
             raise TooLarge(
                 f"{request.size} bytes at once are more than a record of the log holds; "
                 "publish in parts, or stage them",

@@ -73,6 +73,15 @@ class Request:
         """Tell the caller of an error that others are told of as well."""
         self.answer(error.again())
 
+    def shrink(self, size: int) -> bool:
+        """Ask for as much as fits into so many bytes; False if it asks for no number of things."""
+        count = (size - _COMMAND_BYTES) // _LEASED_BYTES
+        if not isinstance(self.command, Lease) or count < 1:
+            return False
+        self.command = Lease(count, self.command.lease_ms)
+        self.size = size_of(self.command)
+        return True
+
     def without_wait(self) -> Request:
         """The same request, to be answered as things are."""
         self.wait_until = 0
