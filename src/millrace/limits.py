@@ -309,12 +309,16 @@ SEALED_BATCH_ROWS = 16_384
 SEALED_BATCH_BYTES = 1024 * 1024
 """Bytes after which a sealed record batch is closed, whatever its rows."""
 
-SEAL_SYNC_BYTES = 4 * 1024 * 1024
-"""Sealing writes and syncs in steps of this size, so that the log's sync never waits long."""
+SEAL_WRITE_BYTES = 256 * 1024
+"""Sealing writes so much at once: for larger writes to a growing file the kernel looks for as much
+memory in one piece, and where that is rare, 4 MB take 10 ms instead of one."""
 
-SEAL_REST_SYNCS = 4
-"""After each such step, sealing leaves the disk to the log for as long as this many of its syncs
-take, while the log is written."""
+SEAL_SYNC_BYTES = 4 * 1024 * 1024
+"""Sealing syncs in steps of this size, so that the log's sync never waits long."""
+
+SEAL_REST_SYNCS = 0.25
+"""After each such step, sealing leaves the disk to the log for this part of what its syncs take,
+while the log is written. Their time grows with the load, and the rest with it."""
 
 SEAL_REST_SECONDS_MAX = 0.05
 """The longest such rest: on a slow disk sealing still does some 40 MB/s."""

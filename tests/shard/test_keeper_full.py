@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from millrace import limits
 from millrace.client.queue import Queue
 from millrace.errors import Full
 from millrace.store.memory import Room
@@ -189,7 +190,7 @@ def test_sealing_leaves_the_disk_to_a_log_that_is_written() -> None:
         await node.keeper.seal_all()
         machine.disk.hook = before
         assert len(rests) > 2
-        assert set(rests) == {0.008}
+        assert set(rests) == {0.002 * limits.SEAL_REST_SYNCS}
         await m.close()
 
     machine.live(life())

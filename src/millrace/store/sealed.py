@@ -77,6 +77,7 @@ class SealedWriter:
         self._waiting: list[memoryview] = []
         self._waiting_bytes = 0
         self._written = 0
+        self._unsynced = 0
         self._lines: list[Line] = []
         self.size = 0
         self._put(SEALED_SCHEMA.serialize())
@@ -137,20 +138,24 @@ class SealedWriter:
         view = memoryview(data)
         self.size += view.nbytes
         while view.nbytes:
-            room = limits.SEAL_SYNC_BYTES - self._waiting_bytes
+            room = limits.SEAL_WRITE_BYTES - self._waiting_bytes
             self._waiting.append(view[:room])
             self._waiting_bytes += self._waiting[-1].nbytes
             view = view[room:]
-            if self._waiting_bytes == limits.SEAL_SYNC_BYTES:
+            if self._waiting_bytes == limits.SEAL_WRITE_BYTES:
                 self._write()
 
     def _write(self) -> None:
-        if self._waiting:
-            self._file.write(self._waiting, self._written)
+        if not self._waiting:
+            return
+        self._file.write(self._waiting, self._written)
+        self._written += self._waiting_bytes
+        self._unsynced += self._waiting_bytes
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        if self._unsynced >= limits.SEAL_SYNC_BYTES:
             self._file.sync()
-            self._written += self._waiting_bytes
-            self._waiting.clear()
-            self._waiting_bytes = 0
+            self._unsynced = 0
             self._pause()
 
 
