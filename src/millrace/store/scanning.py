@@ -121,7 +121,7 @@ class Scan:
                 raise lost(self._state.shard, self._read_to + 1)
             self._page.clear()
             self._given_to = self._passed = self._read_to
-            self._next, self._known_to, self._is_begin = self._read_to + 1, 0, False
+            self._next, self._is_begin = self._read_to + 1, False
         pieces: deque[_Piece] = deque()
         size = 0
         while size < bytes_max and (self._page or (not pieces and self._look())):
