@@ -70,6 +70,7 @@ EXTRA_IMPORTS = {
         "import inspect",
         "from millrace.client.lease import Lease as AsyncLease",
         "from millrace.client.transaction import Transaction as AsyncTransaction",
+        "from millrace.core import check",
         "from millrace.errors import Invalid",
     ],
 }
@@ -131,7 +132,7 @@ OnPoison = (
 def blocking(portal: Portal, function: Callable[..., object], field: str) -> Callable[..., object]:
     """The function as the engine's worker calls it: with objects that wait in its own thread."""
     if not callable(function):
-        raise Invalid(f"{field} is {function!r}, not a function", field=field)
+        raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     ):
@@ -303,7 +304,7 @@ def _init(node: ast.ClassDef) -> str:
     way = MADE_WITH[node.name]
     body = (
         f"if not isinstance({way}, {way.capitalize()}):\n"
-        f'    raise Invalid(f"{way} is {{{way}!r}}, not a {way} of millrace.sync.open", '
+        f'    raise Invalid(f"{way} is {{check.shown({way})}}, not a {way} of millrace.sync.open", '
         f'field="{way}")\n'
         f"portal = {way}._portal\nself._portal = portal\n"
         f"self._twin = Async{node.name}({_arguments(own)})"
@@ -417,8 +418,11 @@ def _unwrapped(argument: ast.arg) -> str:
     name = argument.arg
     if annotation == "Leases":
         return f"twins({name})"
-    if annotation in HOME:
+    if annotation in HOME and name in MADE_WITH.values():
         return f"{name}._twin"
+    if annotation in HOME:
+        # What is none of it is refused by who gets it.
+        return f"{name}._twin if isinstance({name}, {annotation}) else {name}"
     if annotation in ("Handle", "OnPoison"):
         return f'blocking(portal, {name}, "{name}")'
     if annotation == "OnPoison | None":

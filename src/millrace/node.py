@@ -92,6 +92,8 @@ class Ports:
 def real_ports(folder: Path) -> Ports:
     """The machine's own disk, threads, clock and chance; the folder is made if it is missing."""
     try:
+        if folder.is_file():
+            raise Invalid(f"{folder} is a file, not a folder", field="path")
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
             RealDisk(folder.absolute().parent).sync_folder("")

@@ -189,8 +189,8 @@ async def test_objects_say_what_they_are(m: Millrace) -> None:
     lease = (await queue.lease())[0]
     cursor = await queue.cursor("report")
     snapshot = await cursor.next()
-    transaction = m.transaction()
-    transaction.settle(lease)
+    async with m.transaction() as transaction:
+        transaction.settle(lease)
     assert repr(m).startswith("<Millrace at ")
     assert repr(queue) == "<Queue default/orders>"
     assert repr(lease) == "<Lease of message 1 by call 1>"

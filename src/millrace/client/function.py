@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from millrace.core import check
 from millrace.errors import Invalid
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -21,7 +22,7 @@ class Function:
 
     def __init__(self, function: Callable[..., object], field: str, arguments: int) -> None:
         if not callable(function):
-            raise Invalid(f"{field} is {function!r}, not a function", field=field)
+            raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
         self._function = function
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             type(function).__call__

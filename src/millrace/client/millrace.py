@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Unpack
 
@@ -61,12 +62,14 @@ class Millrace:
         """The queue of this name; it is not made.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none; the error names the one that is spelled most like it.
         """
         space, name = check.name(space, "space"), check.name(name, "queue")
         shards = await self._engine.find_queue(space, name)
         if shards is None:
-            raise NotFound(f"there is no queue {name!r} in {space!r}", field="queue")
+            near = get_close_matches(name, await self._engine.queue_names(space), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise NotFound(f"there is no queue {name!r} in {space!r}{hint}", field="queue")
         return Queue(self._engine, self._keepalive, space, name, shards[0])
 
     async def queues(self, *, space: str = "default") -> list[str]:
@@ -86,7 +89,7 @@ class Millrace:
 
         Queues that are given by name are those of `space`.
         """
-        return Transaction(self._engine, check.name(space, "space"))
+        return Transaction(self._engine, check.name(space, "space"), needs_context=True)
 
     async def close(self) -> None:
         """Finish what was accepted and let the folder go; harmless the second time.

@@ -12,6 +12,7 @@ from types import TracebackType
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.finish import finish
 from millrace.client.millrace import Millrace
+from millrace.core import check, exact
 from millrace.errors import Invalid
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
@@ -69,7 +70,24 @@ def open(
         Corrupt: it is damaged; nothing was changed.
         Refused: the path is no folder that may be written to.
     """
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise Invalid(f"path is {path!r}, not the path of a folder", field="path")
-    chosen = settings or Settings()
-    return Opening(Path(path), replace(chosen, fork=True) if fork else chosen)
+    chosen = Settings() if settings is None else settings
+    if not isinstance(chosen, Settings):
+        raise Invalid(f"settings are {check.shown(settings)}, not Settings", field="settings")
+    return Opening(
+        _folder(path), replace(chosen, fork=True) if check.flag(fork, "fork") else chosen
+    )
+
+
+def _folder(path: object) -> Path:
+    """The path, if the system could have one of this name."""
+    given = os.fspath(path) if isinstance(path, os.PathLike) else path
+    text = exact.text(given)
+    if not text or "\0" in text:
+        raise Invalid(f"path is {check.shown(given)}, not the path of a folder", field="path")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise Invalid(f"path is no text that the system takes: {error.reason}", field="path") from (
+            error
+        )
+    return Path(text)

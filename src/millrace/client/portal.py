@@ -53,7 +53,7 @@ class _Call(Generic[T]):
             return self._results[0]
         if self._error is not None:
             raise self._error
-        raise Closed("the engine was closed before the call was answered")
+        raise Closed("the engine was closed before the call was answered; open it again")
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin, on the loop."""

@@ -59,7 +59,7 @@ class Batches:
             answer = asyncio.run_coroutine_threadsafe(step, self._loop)
         except RuntimeError as error:
             step.close()
-            raise Closed("the engine was closed while its rows were being read") from error
+            raise Closed("the engine was closed while its rows were read; open it again") from error
         try:
             return answer.result(limits.READ_SECONDS_MAX)
         except TimedOut as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -27,7 +28,7 @@ from millrace.core.commands import (
 )
 from millrace.core.commands import Transaction as Transact
 from millrace.core.model import ShardId
-from millrace.errors import Closed, Forged, NotFound
+from millrace.errors import Closed, Forged, Invalid, NotFound
 
 T = TypeVar("T")
 
@@ -35,7 +36,8 @@ T = TypeVar("T")
 class Later(Generic[T]):
     """What a part of a transaction was answered, once the transaction has been done."""
 
-    def __init__(self) -> None:
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
         self._value: list[T] = []
 
     @property
@@ -46,7 +48,9 @@ class Later(Generic[T]):
             Closed: the transaction has not ended yet, or was not done.
         """
         if not self._value:
-            raise Closed("the transaction was not done, so that there is no answer to this part")
+            if not self._transaction._ended:
+                raise Closed("there is no answer yet: ask for it after the transaction's context")
+            raise Closed("there is no answer: the transaction was not done, none of its parts")
         return self._value[0]
 
     def __repr__(self) -> str:
@@ -61,7 +65,9 @@ class Transaction:
     refused, the end of the context raises why, and nothing was done.
     """
 
-    def __init__(self, engine: Engine, space: str) -> None:
+    def __init__(self, engine: Engine, space: str, *, needs_context: bool = False) -> None:
+        self._needs_context = needs_context
+        """Nobody but its own context will do what is in it."""
         self._engine = engine
         self._space = space
         self._parts: list[tuple[ShardId | str, Part]] = []
@@ -81,7 +87,7 @@ class Transaction:
     ) -> Later[int | None]:
         """Append a message to a queue of the same commit group; see `Queue.publish`."""
         message = check.message(body, key, headers)
-        later: Later[int | None] = Later()
+        later: Later[int | None] = Later(self)
 
         def note(answer: object) -> None:
             later._value = [answer.first if isinstance(answer, Published) else None]
@@ -119,7 +125,7 @@ class Transaction:
         return self._add_rows(queue, PublishStaged(check.names(stages, "stages"), numbered))
 
     def _add_rows(self, queue: Queue | str, part: Publish | PublishStaged) -> Later[range]:
-        later: Later[range] = Later()
+        later: Later[range] = Later(self)
 
         def note(answer: object) -> None:
             later._value = [seqs_of(answer) if isinstance(answer, Published) else range(0)]
@@ -154,12 +160,12 @@ class Transaction:
 
     def commit(self, snapshot: Snapshot, seq: int | None = None) -> None:
         """Move the snapshot's cursor; see `Snapshot.commit`."""
-        self._check_own(engine_of(snapshot), "snapshot")
+        self._check_snapshot(snapshot)
         self._add(*commit_part(snapshot, seq))
 
     def unpin(self, snapshot: Snapshot) -> None:
         """Let a snapshot go."""
-        self._check_own(engine_of(snapshot), "snapshot")
+        self._check_snapshot(snapshot)
         self._add(*unpin_part(snapshot))
 
     def _shard(self, queue: Queue | str) -> ShardId | str:
@@ -168,6 +174,11 @@ class Transaction:
         engine, shard = engine_and_shard(queue)
         self._check_own(engine, "queue")
         return shard
+
+    def _check_snapshot(self, snapshot: object) -> None:
+        if not isinstance(snapshot, Snapshot):
+            raise Invalid(f"snapshot is {check.shown(snapshot)}, not a snapshot", field="snapshot")
+        self._check_own(engine_of(snapshot), "snapshot")
 
     def _check_own(self, engine: Engine, field: str) -> None:
         if engine is not self._engine:
@@ -182,6 +193,7 @@ class Transaction:
         self._notes.append(note)
 
     async def __aenter__(self) -> Transaction:
+        self._needs_context = False
         return self
 
     async def __aexit__(
@@ -206,6 +218,16 @@ class Transaction:
         if shards is None:
             raise NotFound(f"there is no queue {shard!r} in {self._space!r}", field="queue")
         return shards[0]
+
+    def __del__(self) -> None:
+        if self._needs_context and self._parts:
+            warnings.warn(
+                f"a transaction was dropped, and none of its {len(self._parts)} parts was done: "
+                "use it as a context, `async with m.transaction() as t: ...`",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def __repr__(self) -> str:
         return f"<Transaction of {len(self._parts)} parts>"

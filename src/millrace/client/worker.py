@@ -30,7 +30,8 @@ from millrace.client.queue import Queue, engine_and_shard
 from millrace.client.run import Run
 from millrace.client.signals import stopping_on_signals
 from millrace.client.transaction import Transaction
-from millrace.core import check
+from millrace.client.work import return_unseen
+from millrace.core import check, exact
 from millrace.errors import Closed, Gone, Invalid, MillraceError, Refused, Retry, Stale
 
 T = TypeVar("T")
@@ -113,7 +114,9 @@ class Worker:
             Invalid, TooLarge: a function or a number, named by the field of the error.
         """
         if not isinstance(queue, Queue):
-            raise Invalid(f"queue is {queue!r}, not a queue of millrace.open", field="queue")
+            raise Invalid(
+                f"queue is {check.shown(queue)}, not a queue of millrace.open", field="queue"
+            )
         self._queue = queue
         self._handle = Function(handle, "handle", 1)
         self._on_poison = None if on_poison is None else Function(on_poison, "on_poison", 2)
@@ -121,7 +124,9 @@ class Worker:
         self._concurrency = check.count(concurrency, "concurrency", most)
         self._prefetch = self._concurrency
         if prefetch is not None:
-            self._prefetch = check.count(prefetch, "prefetch", most) if prefetch != 0 else 0
+            self._prefetch = (
+                0 if exact.whole(prefetch) == 0 else check.count(prefetch, "prefetch", most)
+            )
         self._lease_ms = check.millis(lease_seconds, "lease_seconds", limits.LEASE_MS_MAX)
         self._idle_ms: int | None = None
         if idle is not None:

@@ -176,9 +176,9 @@ class Block:
         """
         names = set(batch.schema.names)
         unknown = names - {"value", "key", "headers"}
-        if unknown or "value" not in names:
+        if unknown or "value" not in names or len(names) < len(batch.schema.names):
             raise Invalid(
-                "an Arrow batch has the column 'value' and may have 'key' and 'headers'; "
+                "an Arrow batch has the column 'value' and may have 'key' and 'headers', once; "
                 f"this one has {', '.join(batch.schema.names)}",
                 field="batch",
             )

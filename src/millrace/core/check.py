@@ -304,6 +304,12 @@ def rows(value: object) -> Block:
     for item in value:
         if isinstance(item, Message):
             checked.append(message(item.body, item.key, item.headers))
+        elif isinstance(item, tuple | list | Mapping):
+            raise Invalid(
+                f"a row is {type(item).__name__}, not bytes; for one with a key or headers take "
+                "millrace.Message(body, key=..., headers=...)",
+                field="rows",
+            )
         else:
             checked.append(message(item, None, None))
     try:

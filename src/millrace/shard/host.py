@@ -172,7 +172,7 @@ class Host:
         then UNKNOWN.
         """
         if self._stopped is None:
-            self._stopped = Closed("this engine was closed before the request was accepted")
+            self._stopped = Closed("the engine was closed before this was accepted; open it again")
         self._refuse_waiting(self._stopped)
         if self._flight:
             if self._idle is None:

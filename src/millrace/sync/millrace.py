@@ -49,7 +49,7 @@ class Millrace:
         """The queue of this name; it is not made.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none; the error names the one that is spelled most like it.
         """
         return Queue(self._portal, self._portal.run(self._twin.find(name, space=space)))
 

@@ -113,11 +113,11 @@ class Transaction:
 
     def commit(self, snapshot: Snapshot, seq: int | None = None) -> None:
         """Move the snapshot's cursor; see `Snapshot.commit`."""
-        self._twin.commit(snapshot._twin, seq)
+        self._twin.commit(snapshot._twin if isinstance(snapshot, Snapshot) else snapshot, seq)
 
     def unpin(self, snapshot: Snapshot) -> None:
         """Let a snapshot go."""
-        self._twin.unpin(snapshot._twin)
+        self._twin.unpin(snapshot._twin if isinstance(snapshot, Snapshot) else snapshot)
 
     def __enter__(self) -> Transaction:
         self._portal.run(self._twin.__aenter__())

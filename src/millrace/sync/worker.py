@@ -17,6 +17,7 @@ from millrace.client.signals import stopping_on_signals
 from millrace.client.transaction import Transaction as AsyncTransaction
 from millrace.client.worker import Worker as AsyncWorker
 from millrace.client.worker import WorkerStats
+from millrace.core import check
 from millrace.errors import Invalid
 from millrace.sync.lease import Lease
 from millrace.sync.queue import Queue
@@ -68,7 +69,9 @@ class Worker:
             Invalid, TooLarge: a function or a number, named by the field of the error.
         """
         if not isinstance(queue, Queue):
-            raise Invalid(f"queue is {queue!r}, not a queue of millrace.sync.open", field="queue")
+            raise Invalid(
+                f"queue is {check.shown(queue)}, not a queue of millrace.sync.open", field="queue"
+            )
         portal = queue._portal
         self._portal = portal
         self._twin = AsyncWorker(
@@ -139,7 +142,7 @@ OnPoison = (
 def blocking(portal: Portal, function: Callable[..., object], field: str) -> Callable[..., object]:
     """The function as the engine's worker calls it: with objects that wait in its own thread."""
     if not callable(function):
-        raise Invalid(f"{field} is {function!r}, not a function", field=field)
+        raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         type(function).__call__
     ):
