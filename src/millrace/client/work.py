@@ -11,7 +11,9 @@ from types import TracebackType
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.client.grant import Grant
 from millrace.client.lease import Lease, grant_of
+from millrace.core.commands import Outcome, Release
 from millrace.errors import Closed, Full
 
 Fetch = Callable[[int], Awaitable[list[Lease]]]
@@ -102,3 +104,18 @@ def give_back(leases: Iterable[Lease]) -> None:
         for seq in seqs:
             grant.keepalive.drop(grant, seq)
         grant.give_back(seqs)
+
+
+async def return_unseen(leases: Iterable[Lease]) -> None:
+    """Release messages that nobody has worked on, so that their delivery does not count.
+
+    What is no longer held is left alone. It may be called again with the same ones where nothing
+    was accepted.
+    """
+    held: dict[Grant, BitMap64] = {}
+    for lease in leases:
+        held.setdefault(grant_of(lease), BitMap64()).add(lease.seq)
+    for grant, seqs in held.items():
+        if seqs := seqs & grant.open:
+            command = Release(grant.lease, seqs, grant.history, unseen=True)
+            grant.ended((await grant.engine.ask(grant.shard, command, Outcome)).done)
