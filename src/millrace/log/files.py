@@ -292,7 +292,7 @@ class RealDisk:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _forbidden(error, "listing", folder) from error
+            raise _unopened(error, "listing", folder) from error
 
     def remove(self, name: str) -> None:
         self._changing("removing", name)
@@ -332,7 +332,10 @@ class RealDisk:
             os.close(descriptor)
 
     def free_bytes(self) -> int:
-        status = os.statvfs(self._root)
+        try:
+            status = os.statvfs(self._root)
+        except OSError as error:
+            raise _forbidden(error, "looking at", str(self._root)) from error
         return status.f_bavail * status.f_frsize
 
     def identity(self, name: str) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,6 +81,7 @@ class Log:
 
         Raises:
             Corrupt: the log is damaged, or is another one.
+            Full: too many files are open.
         """
         shape = shape or LogShape()
         with ExitStack() as stack:
@@ -112,11 +113,10 @@ class Log:
                 clock=clock,
             )
             stack.callback(pool.close)
-            # A full disk is no reason not to open: what frees space must be able to run.
-            with suppress(errors.Full):
+            with _full_disk_allowed():
                 pool.make(ready=1, is_urgent=True)
             writer.begin(spare=0)
-            with suppress(errors.Full):
+            with _full_disk_allowed():
                 while pool.make(ready=shape.segments_reserve):
                     pass
             stack.pop_all()
@@ -302,3 +302,13 @@ def _write_again(replay: Replay) -> None:
         segment, offset, span = replay.tail
         segment.file.write([segment.file.read(span, offset)], offset)
         segment.file.sync()
+
+
+@contextmanager
+def _full_disk_allowed() -> Iterator[None]:
+    """A full disk is no reason not to open: what frees space must be able to run."""
+    try:
+        yield
+    except errors.Full as error:
+        if error.field == "files":
+            raise

@@ -73,6 +73,8 @@ class Host:
         self._doomed: Callable[[ShardId], None] = _nothing
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
+        self.shortage: Full | None = None
+        """What there is not enough of, if it is not the disk."""
         self._draining = journal.waiting() > 0
         journal.listen(self._committed, self._dropped, self._failed)
 
@@ -159,8 +161,8 @@ class Host:
             return
         self._expire(self._loop.time())
         if self.short_of_space:
-            error = Full("the disk is full: settle or purge, or give it more space", field="disk")
-            self._inbox.refuse_stalled(error)
+            full = Full("the disk is full: settle or purge, or give it more space", field="disk")
+            self._inbox.refuse_stalled(self.shortage or full)
         self._inbox.resume(self._room())
         if self._inbox:
             self._wake()

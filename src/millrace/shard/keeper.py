@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from millrace import limits
 from millrace.core.model import GroupId
-from millrace.errors import Corrupt, Fatal, Full, MillraceError
+from millrace.errors import Corrupt, DiskFailed, Fatal, Full, MillraceError, NotFound
 from millrace.journal.writer import LogWriter
 from millrace.log.lane import Lane
 from millrace.log.replay import ORIGIN
@@ -122,14 +122,19 @@ class Keeper:
                     return
                 async with self._working:
                     await self._round()
-        except MillraceError as error:
-            self.error = error
-            self._host.fail(error if isinstance(error, Fatal) else Fatal(str(error)))
+        except (MillraceError, OSError) as error:
+            # Of the world, not of the code: a folder that is gone, a disk that failed.
+            self._failed(error)
         except Exception as error:
             # A defect: without a keeper the log would fill up and everyone wait for ever.
             self.error = Fatal(f"looking after the store failed: {error!r}")
             self._host.fail(self.error)
             raise
+
+    def _failed(self, error: MillraceError | OSError) -> None:
+        fatal = error if isinstance(error, Fatal) else DiskFailed(_hint(error))
+        self.error = fatal
+        self._host.fail(fatal)
 
     async def _round(self) -> None:
         now = self._loop.time()
@@ -151,16 +156,23 @@ class Keeper:
         """Have segments ready ahead of need; on a full disk, those who wait for room are told."""
         # What the index gave back is for its own commits, which free space: no segment may take it.
         full = self._cells.short_of_space
+        if full:
+            self._host.shortage = None
         if self._unprepared and not full:
             self._unprepared = False
             try:
                 while not self._stopping and await self._lane.submit(self._log.prepare):
                     pass
-            except Full:
+            except Full as error:
                 self._unprepared = full = True
+                self._note(error)
         self._look_tight()
         is_stuck = self._checkpoint_is_stuck or self._seal_is_stuck
         self._host.short_of_space = full or (is_stuck and self._is_tight)
+
+    def _note(self, error: Full) -> None:
+        """Let those who are refused know why: it need not be the disk."""
+        self._host.shortage = error if error.field == "files" else None
 
     def _look_tight(self) -> None:
         room = self._log.room(reserve=False)
@@ -188,7 +200,8 @@ class Keeper:
         frozen = self._store.freeze(mark, self._facts | self._writer.suffixes.facts)
         try:
             await self._lane.submit(lambda: self._store.write(frozen))
-        except Full:
+        except Full as error:
+            self._note(error)
             # Nothing was written: the overlay stays as it is and the next round tries again.
             self._store.refreeze(frozen)
             self._host.short_of_space = self._checkpoint_is_stuck = True
@@ -234,7 +247,8 @@ class Keeper:
         self._syncs = self._log.statistics().syncs
         try:
             result = await self._lane.submit(lambda: self._store.run_seal(plan, self._rest))
-        except Full:
+        except Full as error:
+            self._note(error)
             # Nothing is left of the pass; settling and purging make room for the next one.
             self._host.short_of_space = self._seal_is_stuck = True
             if self._skips_log or any(sealed for sealed, _ in plan.homes):
@@ -293,3 +307,9 @@ class Keeper:
             await self._checkpoint()
             while await self._seal(everything=True):
                 pass
+
+
+def _hint(error: MillraceError | OSError) -> str:
+    if isinstance(error, NotFound | FileNotFoundError):
+        return f"looking after the store failed: {error}; was the folder removed or renamed?"
+    return f"looking after the store failed: {error}"

@@ -71,7 +71,7 @@ class Ballast:
         try:
             allocate(self._path, self._size_bytes)
         except OSError as error:
-            self._path.unlink()
+            self._path.unlink(missing_ok=True)
             if error.errno in FULL_CODES:
                 return False
             raise

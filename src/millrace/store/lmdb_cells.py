@@ -70,6 +70,7 @@ class LmdbCells(LmdbReading):
         Raises:
             Corrupt: what is there is damaged, or was written by something else.
             DiskFailed: it cannot be read or written.
+            Full: too many files are open.
         """
         super().__init__(folder)
         self._pace = pace

@@ -8,6 +8,7 @@ The bytes are described in docs/formats/cells.md.
 
 from __future__ import annotations
 
+import os
 import struct
 import threading
 from abc import ABC, abstractmethod
@@ -21,6 +22,7 @@ from typing import NoReturn
 import lmdb
 
 from millrace import errors, limits
+from millrace.log.files import SCARCE_CODES
 from millrace.store.cells import Table, check_bounds
 from millrace.store.stamp import STAMP_BYTES, Stamp, Sum
 from millrace.store.steps import steps
@@ -150,6 +152,14 @@ class LmdbReading(ABC):
         is_own = is_opening and isinstance(error, lmdb.Error) and error.code < 0
         if is_own or isinstance(error, _DAMAGE):
             raise errors.Corrupt(f"cells in {self._folder}: {error}; {RECOVER}") from error
+        code = error.code if isinstance(error, lmdb.Error) else error.errno
+        if is_opening and code in SCARCE_CODES:
+            # Nothing was written: the same call may succeed when some were closed.
+            raise errors.Full(
+                f"cells in {self._folder}: {os.strerror(code)}; close some files, or raise the "
+                "limit (ulimit -n)",
+                field="files",
+            ) from error
         self._failure = errors.DiskFailed(f"cells in {self._folder}: {error}")
         raise self._failure from error
 
