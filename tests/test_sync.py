@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from millrace import errors, sync
-from millrace.client import cursor, lease, millrace, queue, transaction, work, worker
+from millrace.client import cursor, lease, millrace, queue, redrive, transaction, work, worker
 from millrace.client.message import Message
 from millrace.settings import Settings
 
@@ -62,6 +62,7 @@ def test_the_facade_is_up_to_date() -> None:
         (cursor.Cursor, sync.Cursor),
         (cursor.Snapshot, sync.Snapshot),
         (transaction.Transaction, sync.Transaction),
+        (redrive.Redrive, sync.Redrive),
         (worker.Worker, sync.Worker),
     ],
 )
@@ -89,7 +90,29 @@ def test_no_docstring_speaks_of_waiting() -> None:
                 assert "async " not in doc, (path.name, node.name)
 
 
+def test_every_argument_is_handed_on() -> None:
+    for path in (ROOT / "src" / "millrace" / "sync").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or node.name == "__exit__":
+                continue
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            given += [each for each in (node.args.vararg, node.args.kwarg) if each is not None]
+            used = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+            unused = {each.arg for each in given} - used - {"self"}
+            assert not unused, (path.name, node.name, unused)
+
+
 # --- The same API --------------------------------------------------------------------------------
+
+
+def test_settings_of_a_queue_are_kept(m: sync.Millrace) -> None:
+    m.queue("dead")
+    orders = m.queue("orders", keyed=True, retention="log", max_failures=3, dead_letter="dead")
+    spec = orders.spec()
+    assert (spec.keyed, spec.retention, spec.max_failures) == (True, "log", 3)
+    assert spec.dead_letter == "default/dead"
+    assert orders.configure(max_failures=5, dead_letter="").max_failures == 5
+    assert orders.spec().dead_letter == ""
 
 
 def test_publish_lease_settle(m: sync.Millrace) -> None:

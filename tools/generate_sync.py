@@ -410,6 +410,11 @@ def _arguments(method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
             out.append(_unwrapped(argument))
     for argument in method.args.kwonlyargs:
         out.append(f"{argument.arg}={_unwrapped(argument)}")
+    if method.args.vararg is not None:
+        raise SystemExit(f"generate_sync: no rule for *{method.args.vararg.arg}")
+    if method.args.kwarg is not None:
+        _refuse_facades(ast.unparse(method.args.kwarg))
+        out.append(f"**{method.args.kwarg.arg}")
     return ", ".join(out)
 
 

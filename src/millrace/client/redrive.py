@@ -69,6 +69,8 @@ class Redrive:
         rate: float | None,
         dry_run: bool,
     ) -> None:
+        self._held: dict[Grant, BitMap64] = {}
+        """What was leased and has not been moved."""
         for field, function in (("where", where), ("edit", edit)):
             if function is not None and not callable(function):
                 raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
@@ -83,8 +85,6 @@ class Redrive:
         self._wanted: BitMap64 | None = None
         """Those that are still to be moved; None before the queue was looked at."""
         self._boundary = 0
-        self._held: dict[Grant, BitMap64] = {}
-        """What was leased and has not been moved."""
         self._targets: dict[tuple[str, str], ShardId] = {}
         self._due = 0.0
         self._total = self._moved = self._kept = 0

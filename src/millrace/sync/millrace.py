@@ -43,7 +43,9 @@ class Millrace:
             NotFound: the queue `dead_letter` is not there; make it first.
             Invalid, TooLarge: the name or a setting.
         """
-        return Queue(self._portal, self._portal.run(self._twin.queue(name, space=space)))
+        return Queue(
+            self._portal, self._portal.run(self._twin.queue(name, space=space, **settings))
+        )
 
     def find(self, name: str, *, space: str = "default") -> Queue:
         """The queue of this name; it is not made.

@@ -308,4 +308,4 @@ class Queue:
             Invalid: a setting has a value that no queue takes; or `retention` would go from "log"
                 to "work" after messages were handed out: those that were settled would never end.
         """
-        return self._portal.run(self._twin.configure())
+        return self._portal.run(self._twin.configure(**settings))
