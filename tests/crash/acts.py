@@ -22,8 +22,9 @@ from tests.crash.events import (
     Staged,
     body_of,
 )
+from tests.crash.losing import lose, lose_all
 from tests.crash.player import Player
-from tests.crash.scene import KEYS, QUEUES
+from tests.crash.scene import KEYS, LASTING
 
 LIVE_MAX = 1_500
 """Messages of a queue beyond which publishers wait for the workers."""
@@ -57,6 +58,7 @@ async def play(player: Player) -> None:
         _stage(player),
         _archive(player),
         _make_and_drop(player),
+        lose(player, player.chance("lose")),
         _work(player, "keyed", player.chance("keyed worker")),
         _work(player, "output", player.chance("output worker")),
         _follow(player, "plain"),
@@ -182,7 +184,7 @@ async def _make_and_drop(player: Player) -> None:
     chance = player.chance("make and drop")
     opened = player.millrace
     for name in await opened.queues():
-        if name not in QUEUES and chance.random() < 0.7:
+        if name not in LASTING and chance.random() < 0.7:
             await player.do(Drop(player.op(), name), opened.delete_queue(name))
     while not player.is_stopping:
         name = f"other-{player.tags(1)[0]}"
@@ -285,6 +287,7 @@ async def drain(player: Player) -> None:
             held = await _take(player, queue, 1_000, 3.0)
             if held:
                 await player.end(queue, held, is_settle=True)
+    await lose_all(player)
     for queue in player.cursors:
         while (snapshot := await player.read(queue, wait=0)) is not None:
             await player.do(Commit(player.op(), queue, snapshot.boundary), snapshot.commit())

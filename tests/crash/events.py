@@ -12,6 +12,7 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -138,6 +139,23 @@ class Drop(Attempt):
     queue: str
 
 
+class Give(Attempt):
+    """Publish these to the fragile queue."""
+
+    tags: list[int]
+
+
+class Ask(Attempt):
+    """Lease messages of the fragile queue."""
+
+
+class Lose(Attempt):
+    """Settle, discard, or give back as failed, these messages of the fragile queue."""
+
+    tags: list[int]
+    how: Literal["settle", "discard", "fail"]
+
+
 class Answer(Event):
     """What became of an attempt; without one, that is UNKNOWN."""
 
@@ -192,6 +210,18 @@ class Showed(Answer):
     rows: list[tuple[int, int]]
 
 
+class Got(Answer):
+    """What was leased of the fragile queue."""
+
+    tags: list[int]
+
+
+class Lost(Answer):
+    """The tags that were refused."""
+
+    refused: list[int]
+
+
 class Look(Event):
     """A whole queue as it is while nothing else happens."""
 
@@ -209,6 +239,17 @@ class Others(Event):
     """The queues that do not last, and how much was published to each; nothing else happens."""
 
     published: dict[str, int]
+
+
+class LookLetters(Event):
+    """The fragile queue and its dead letters; nothing happens, but that letters are moved."""
+
+    rows: list[int]
+    letters: list[int]
+    counters: dict[str, int]
+    """Of the fragile queue."""
+    arrived: int
+    """What was ever published to the queue of dead letters."""
 
 
 class Serving(Event):
@@ -234,9 +275,12 @@ AnyAttempt = (
     | Make
     | Fill
     | Drop
+    | Give
+    | Ask
+    | Lose
 )
-AnyAnswer = Done | Refused | Sent | Staged | Took | Ended | Showed
-AnyEvent = AnyAttempt | AnyAnswer | Look | Others | Serving | Closed
+AnyAnswer = Done | Refused | Sent | Staged | Took | Ended | Showed | Got | Lost
+AnyEvent = AnyAttempt | AnyAnswer | Look | Others | LookLetters | Serving | Closed
 
 
 class Duty(msgspec.Struct, array_like=True):

@@ -16,6 +16,7 @@ from tests.crash.events import (
     AnyAnswer,
     AnyAttempt,
     AnyEvent,
+    Ask,
     Attempt,
     Closed,
     Commit,
@@ -27,7 +28,12 @@ from tests.crash.events import (
     Ended,
     Extend,
     Fill,
+    Give,
+    Got,
     Look,
+    LookLetters,
+    Lose,
+    Lost,
     Make,
     Others,
     Purge,
@@ -46,6 +52,7 @@ from tests.crash.events import (
 )
 from tests.crash.findings import Findings
 from tests.crash.follower import Follower
+from tests.crash.letters import Letters
 from tests.crash.others import OtherQueues
 from tests.crash.scene import Shape
 from tests.crash.stages import Stages
@@ -84,6 +91,7 @@ class Ledger:
             name: Follower(self.books[name]) for name, shape in shapes.items() if shape.followed
         }
         self._others = OtherQueues(self.findings)
+        self._letters = Letters(self.findings)
         self._stages = {name: Stages(book) for name, book in self.books.items()}
         self._clock = 0
         self.life = 0
@@ -111,6 +119,9 @@ class Ledger:
                 self._look(event)
             case Others():
                 self._others.look(event.published)
+            case LookLetters():
+                self._letters.look(event)
+                self.counts["dead letters"] = self._letters.dead
             case Serving():
                 self._judge_bundles()
             case Closed():
@@ -155,7 +166,11 @@ class Ledger:
                 self._others.drop(event.queue)
             case Extend():
                 self._extending(event)
-            case Take():
+            case Give():
+                self._letters.give(event.tags)
+            case Lose():
+                self._letters.losing(event)
+            case Take() | Ask():
                 pass
         if isinstance(event, Transact) or event.op not in self._bundles:
             self._tried[event.op] = (event, self._clock)
@@ -228,6 +243,12 @@ class Ledger:
                 self._ended(attempt, event)
             case Ended(), Extend():
                 self._extended(attempt, event)
+            case Done(), Give():
+                self._letters.given(attempt.tags, Fate.YES)
+            case Got(), Ask():
+                self._letters.got(event.tags)
+            case Lost(), Lose():
+                self._letters.lost(attempt, event.refused)
             case Done(), Make():
                 self._others.made(attempt.queue)
             case Done(), Fill():
@@ -293,6 +314,10 @@ class Ledger:
                 self._followers[queue].not_done(seq)
         if isinstance(attempt, Stage):
             self._stages[attempt.queue].refused(attempt)
+        if isinstance(attempt, Give):
+            self._letters.given(attempt.tags, Fate.NO)
+        if isinstance(attempt, Lose):
+            self._letters.lost(attempt, attempt.tags)
 
     def _ended(self, attempt: End, event: Ended) -> None:
         book = self.books[attempt.queue]

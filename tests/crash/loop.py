@@ -206,8 +206,9 @@ def summary(ledger: Ledger) -> str:
     return (
         f"{counts['attempted']:,} attempted, {counts['acknowledged']:,} acknowledged, "
         f"{counts['settled']:,} settled, {counts['transactions']:,} transactions, "
-        f"{counts['shown']:,} followed, {counts['unknown']:,} calls unknown, "
-        f"{counts['refused']:,} refused; {ledger.findings.line()}"
+        f"{counts['shown']:,} followed, {counts['dead letters']:,} dead letters, "
+        f"{counts['unknown']:,} calls unknown, {counts['refused']:,} refused; "
+        f"{ledger.findings.line()}"
     )
 
 

@@ -13,9 +13,18 @@ from pathlib import Path
 
 import millrace
 from tests.crash import acts
-from tests.crash.events import Closed, Duty, Look, Others, Serving, duty_in
+from tests.crash.events import Closed, Duty, Look, LookLetters, Others, Serving, duty_in, tag_of
 from tests.crash.player import Player, tags_in
-from tests.crash.scene import FOLLOWER, QUEUES, SETTINGS, TRACED
+from tests.crash.scene import (
+    DEAD,
+    FOLLOWER,
+    FRAGILE,
+    LASTING,
+    MAX_FAILURES,
+    QUEUES,
+    SETTINGS,
+    TRACED,
+)
 
 DRAIN_SECONDS_MAX = 20
 """Leases that were lost run out well before."""
@@ -47,6 +56,8 @@ async def find_queues(player: Player) -> None:
         player.queues[name] = queue
         if shape.followed:
             player.cursors[name] = await queue.cursor(FOLLOWER, retain=True)
+    await player.millrace.queue(DEAD)
+    await player.millrace.queue(FRAGILE, max_failures=MAX_FAILURES, dead_letter=DEAD)
 
 
 async def look(player: Player) -> None:
@@ -61,12 +72,30 @@ async def look(player: Player) -> None:
             producer: await queue.producer(producer) for at, _, producer in known if at == name
         }
         player.say(Look(name, counters, rows, cursor, producers, await queue.stages()))
+    await _look_at_letters(player)
     published = {}
     for name in await player.millrace.queues():
-        if name not in QUEUES:
+        if name not in LASTING:
             stats = await (await player.millrace.find(name)).stats()
             published[name] = stats["published"]
     player.say(Others(published))
+
+
+async def _look_at_letters(player: Player) -> None:
+    """Show both queues as of one moment: what is moved meanwhile is looked for again."""
+    fragile, dead = await player.millrace.find(FRAGILE), await player.millrace.find(DEAD)
+    while True:
+        arrived = (await dead.stats())["published"]
+        rows, letters = await _all_tags(fragile), await _all_tags(dead)
+        counters = await fragile.stats()
+        if (await dead.stats())["published"] == arrived:
+            break
+    player.say(LookLetters(rows, letters, counters, arrived))
+
+
+async def _all_tags(queue: millrace.Queue) -> list[int]:
+    async with queue.snapshot() as snapshot:
+        return [tag_of(row.body, row.headers) async for row in snapshot.rows()]
 
 
 async def _again(player: Player) -> None:

@@ -30,6 +30,14 @@ QUEUES = {
 """`input` is worked on in transactions that publish to `output`; the cursor of `keyed` is moved in
 transactions that publish to `mirror`; `archive` is never settled, and purged now and then."""
 
+FRAGILE, DEAD = "fragile", "dead"
+"""Messages of the one that fail twice, or are discarded, are moved to the other."""
+
+MAX_FAILURES = 2
+
+LASTING = {*QUEUES, FRAGILE, DEAD}
+"""Queues that nobody deletes."""
+
 KEYS = 60
 """So few keys that most publishes replace something."""
 
