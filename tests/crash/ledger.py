@@ -391,6 +391,7 @@ class Ledger:
         self._tried.clear()
         self._sendings.clear()
         self._bundles.clear()
+        again = {id(sending) for sending in self._unknown}
         return Duty(
             life=self.life,
             seed=seed,
@@ -413,7 +414,7 @@ class Ledger:
             ],
             receipts=self._receipts(),
             numbers={
-                f"{queue}/{producer}": _last(known)
+                f"{queue}/{producer}": _last(known, again)
                 for (queue, producer), known in self._numbered.items()
                 if producer
             },
@@ -442,9 +443,11 @@ class Ledger:
         return found[:RECEIPTS_HANDED_ON]
 
 
-def _last(known: dict[int, Sending]) -> int:
-    """The last number that may have been used up; one that was not, another message may have."""
-    return max((s.number for s in known.values() if s.fate is not Fate.NO), default=0)
+def _last(known: dict[int, Sending], again: set[int]) -> int:
+    """The last number that may have been used up, or will be when it is sent again; one that was
+    not, another message may have."""
+    used = [s.number for s in known.values() if s.fate is not Fate.NO or id(s) in again]
+    return max(used, default=0)
 
 
 def _again(sending: Sending) -> Send:

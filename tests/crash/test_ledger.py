@@ -499,3 +499,13 @@ def test_a_body_follows_from_its_tag() -> None:
         assert tag_of(body + b"x", ()) == 0
         assert tag_of(body, (("tag", b"7777"),)) == 0
     assert tag_of(None, (("tag", b"7"),)) == 7
+
+
+def test_what_is_sent_again_keeps_its_number() -> None:
+    """Also where the next process was seen to lack it, and ended before it sent it again."""
+    ledger = judge([NUMBERED])
+    ledger.end_life(seed=0)
+    ledger.hear(look("plain", [], published=0))
+    duty = ledger.end_life(seed=0)
+    assert [send.tags for send in duty.sends] == [[11]]
+    assert duty.numbers == {"plain/dense-0": 1}
