@@ -46,6 +46,8 @@ class Verdict(enum.Enum):
     """It is given back as failed, and will come again."""
     SETTLE = "settle"
     """It is done with."""
+    DISCARD = "discard"
+    """It is a dead letter: it goes to the queue's `dead_letter`, or is dropped without one."""
 
 
 Handle = Callable[[Lease], object] | Callable[[Lease, Transaction], object]
@@ -107,8 +109,10 @@ class Worker:
         run.
 
         `on_poison(message, error)` is called for a message that has failed `max_failures` times or
-        more, and decides: `Verdict.SETTLE` ends it, anything else releases it as usual. It may take
-        a transaction as well, which is done if the message is settled: to put it elsewhere.
+        more, and decides: `Verdict.SETTLE` ends it, `Verdict.DISCARD` makes a dead letter of it,
+        anything else releases it as usual. It may take a transaction as well, which is done if the
+        message is settled or discarded: to put it elsewhere. The queue has a `max_failures` of its
+        own, which makes dead letters without asking.
 
         Raises:
             Invalid, TooLarge: a function or a number, named by the field of the error.
@@ -326,12 +330,12 @@ class Worker:
                     run.lose()
 
     async def _give_back(self) -> None:
-        """Release what no function was called for."""
+        """Release what no function was called for: nobody has seen it."""
         leases = [lease for lease in self._ahead if _open(lease)]
         self._ahead.clear()
         if leases and self._error is None:
             try:
-                await self._insist(partial(self._queue.release, leases))
+                await self._insist(partial(return_unseen, leases))
             except MillraceError as error:
                 self._error = error
                 self._stop(at_once=True)
@@ -378,14 +382,17 @@ class Worker:
             arguments = (*arguments, run.transaction)
         return await run.call(function, self._threads, arguments)
 
-    async def _settle(self, run: Run) -> MillraceError | None:
-        """Settle the message, with all that is in its transaction; returns why that was refused."""
+    async def _settle(self, run: Run, *, discards: bool = False) -> MillraceError | None:
+        """Settle or discard the message, with all that is in its transaction.
+
+        Returns why that was refused.
+        """
         lease, transaction = run.lease, run.transaction
         if lease.lost is not None:
             return lease.lost
         if transaction is not None:
             try:
-                transaction.settle(lease)
+                (transaction.discard if discards else transaction.settle)(lease)
             except Closed as error:
                 # The function has ended it, which is not its affair.
                 return error
@@ -393,13 +400,14 @@ class Worker:
             if transaction is not None:
                 await self._insist(partial(_commit, transaction))
             elif _open(lease):
-                await self._insist(partial(self._queue.settle, lease))
+                end = self._queue.discard if discards else self._queue.settle
+                await self._insist(partial(end, lease))
         except Refused as error:
             return error
         return None
 
     async def _fail(self, run: Run, error: BaseException) -> None:
-        """The function failed, or what it did was refused: the message will come again."""
+        """The function failed, or what it did was refused: the queue says what comes of that."""
         lease = run.lease
         failures = lease.failures + 1
         is_lost = isinstance(error, Stale | Gone)
@@ -419,19 +427,20 @@ class Worker:
         )
 
     async def _judge(self, run: Run, error: BaseException) -> bool:
-        """Ask what is to become of a poisonous message; whether it was settled."""
+        """Ask what is to become of a poisonous message; whether it has ended."""
         if self._on_poison is None or self._hurrying.is_set():
             return False
         if await self._call(run, self._on_poison, run.lease, error):
-            if run.result is not Verdict.SETTLE:
+            discards = run.result is Verdict.DISCARD
+            if not discards and run.result is not Verdict.SETTLE:
                 return False
-            refusal: BaseException | None = await self._settle(run)
+            refusal: BaseException | None = await self._settle(run, discards=discards)
             if refusal is None:
                 return True
         else:
             refusal = run.error
         seq, name = run.lease.seq, self._queue.name
-        log.warning("message %d of queue %s was not settled as poison: %r", seq, name, refusal)
+        log.warning("message %d of queue %s was not ended as poison: %r", seq, name, refusal)
         return False
 
     async def _release(self, lease: Lease, *, failed: bool) -> Refused | None:
@@ -439,7 +448,6 @@ class Worker:
         if not _open(lease):
             return lease.lost
         try:
-            # The one place that says when a failed message comes again: at once.
             await self._insist(partial(self._queue.release, lease, failed=failed))
         except (Stale, Gone) as error:
             return error

@@ -62,8 +62,10 @@ class Worker:
         run.
 
         `on_poison(message, error)` is called for a message that has failed `max_failures` times or
-        more, and decides: `Verdict.SETTLE` ends it, anything else releases it as usual. It may take
-        a transaction as well, which is done if the message is settled: to put it elsewhere.
+        more, and decides: `Verdict.SETTLE` ends it, `Verdict.DISCARD` makes a dead letter of it,
+        anything else releases it as usual. It may take a transaction as well, which is done if the
+        message is settled or discarded: to put it elsewhere. The queue has a `max_failures` of its
+        own, which makes dead letters without asking.
 
         Raises:
             Invalid, TooLarge: a function or a number, named by the field of the error.
