@@ -14,7 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 GUIDE = ROOT / "docs" / "guide"
 
-PAGES = [ROOT / "README.md", GUIDE / "embedded.md", GUIDE / "workers.md"]
+PAGES = [
+    ROOT / "README.md",
+    GUIDE / "embedded.md",
+    GUIDE / "workers.md",
+    GUIDE / "dead-letters.md",
+]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A program, and what it prints."""

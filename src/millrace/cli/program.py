@@ -31,6 +31,7 @@ class Program(LateVerbs):
         "extend": Home(f"{_COMMANDS}.receipts", "extend", "Hold leased messages for longer."),
         "work": Home(f"{_COMMANDS}.work", "work", "Run a command for each message."),
         "rewind": Home(f"{_COMMANDS}.rewind", "rewind", "Have workers work a log again."),
+        "redrive": Home(f"{_COMMANDS}.redrive", "redrive", "Move dead letters back."),
         "peek": Home(f"{_COMMANDS}.peek", "peek", "Look at messages without leasing them."),
         "get": Home(f"{_COMMANDS}.get", "get", "Show one message, whole."),
         "explain": Home(f"{_COMMANDS}.explain", "explain", "Say where a message stands, and why."),

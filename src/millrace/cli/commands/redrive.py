@@ -1,0 +1,132 @@
+"""`millrace redrive`: dead letters back to where they came from, or elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from millrace.cli.kinds import HEADER
+from millrace.cli.progress import Bar
+from millrace.cli.shell import Shell, find_queue, shown_name, split_name
+from millrace.cli.stopping import Stop
+from millrace.cli.verb import verb
+
+if TYPE_CHECKING:
+    from millrace import Message, Redrive, RedriveStats, Row
+
+DEAD = "millrace-dead-"
+"""The beginning of the headers that tell how a message died."""
+
+Pairs = tuple[tuple[str, bytes], ...]
+
+
+@verb(
+    "redrive",
+    examples="""
+        millrace redrive mail --dry-run
+        millrace redrive mail --from orders --reason failures
+        millrace redrive mail --to orders --where source=shop --set source=again --rate 100
+    """,
+)
+@click.argument("queue")
+@click.option("--to", metavar="QUEUE", help="Where they go, instead of where they came from.")
+@click.option("--from", "source", metavar="QUEUE", help="Only those that came from this queue.")
+@click.option(
+    "--reason",
+    type=click.Choice(["failures", "deliveries", "discarded"]),
+    help="Only those that died of this.",
+)
+@click.option(
+    "--where", "wanted", type=HEADER, multiple=True, help="Only those with this header; repeatable."
+)
+@click.option("--set", "put", type=HEADER, multiple=True, help="Give them this header; repeatable.")
+@click.option(
+    "--unset", multiple=True, metavar="NAME", help="Take this header off them; repeatable."
+)
+@click.option("--rate", type=float, metavar="N", help="Move up to N messages in a second.")
+@click.option("--dry-run", is_flag=True, help="Only count them.")
+async def redrive(
+    shell: Shell,
+    queue: str,
+    *,
+    to: str | None,
+    source: str | None,
+    reason: str | None,
+    wanted: Pairs,
+    put: Pairs,
+    unset: tuple[str, ...],
+    rate: float | None,
+    dry_run: bool,
+) -> None:
+    """Move the dead letters in QUEUE back to the queues that they came from, each exactly once.
+
+    Those that are not meant stay as they are. It may be interrupted at any time: what was moved is
+    moved, and the same call again moves the rest.
+    """
+    told = list(wanted)
+    if source is not None:
+        told.append((DEAD + "queue", "/".join(split_name(source)).encode()))
+    if reason is not None:
+        told.append((DEAD + "reason", reason.encode()))
+
+    def where(row: Row) -> bool:
+        return all(pair in row.headers for pair in told)
+
+    def edit(message: Message) -> Message:
+        return _with_headers(message, put, unset)
+
+    async with shell.open() as m, Stop() as stop:
+        found = await find_queue(m, queue)
+        if to is not None:
+            await find_queue(m, to)
+        driving = found.redrive(
+            to=None if to is None else "/".join(split_name(to)),
+            where=where,
+            edit=edit,
+            rate=rate,
+            dry_run=dry_run,
+        )
+        await _drive(driving, stop)
+        await driving.close()
+    stats = driving.stats
+    fields = {
+        "queue": shown_name(found),
+        "total": stats.total,
+        "moved": stats.moved,
+        "kept": stats.kept,
+        "dry_run": dry_run,
+    }
+    text = f"moved {stats.moved:,} of {stats.total:,} messages; {stats.kept:,} stay"
+    if dry_run:
+        text = f"would move {stats.total:,} messages; {stats.kept:,} would stay"
+    shell.out.line("redriven", fields, text)
+
+
+async def _drive(driving: Redrive, stop: Stop) -> None:
+    """Go on to the end, or until an end is asked for."""
+    stats = await stop.unless(_step(driving))
+    if stats is None:
+        return
+    with Bar("moving", total=stats.total) as bar:
+        while not stop.is_set:
+            before = stats.moved
+            stats = await stop.unless(_step(driving))
+            if stats is None:
+                return
+            bar.advance(stats.moved - before)
+
+
+async def _step(driving: Redrive) -> RedriveStats | None:
+    """The next step; None at the end."""
+    return await anext(driving, None)
+
+
+def _with_headers(message: Message, put: Pairs, unset: tuple[str, ...]) -> Message:
+    from millrace import Message
+
+    gone = {*unset, *(name for name, _ in put)}
+    headers = message.headers
+    pairs = list(headers.items() if hasattr(headers, "items") else headers)
+    kept = [(name, value) for name, value in pairs if name not in gone]
+    return Message(message.body, message.key, [*kept, *put])
