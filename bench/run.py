@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import large, publish, read, work
+from bench import large, publish, queues, read, work
 from bench.report import Result, print_table, write_json
 
 Measurement = Callable[[], Awaitable[list[Result]]]
@@ -28,7 +28,11 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "keyed": large.keyed,
         "snapshot": read.snapshots,
         "backlog": large.backlog,
-    }
+    },
+    "queues": {
+        "priority_delay": queues.priority_delay,
+        "delayed_lateness": queues.delayed_lateness,
+    },
 }
 
 

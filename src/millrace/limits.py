@@ -31,6 +31,34 @@ LEASE_MESSAGES_MAX = 10_000
 DELAY_MS_MAX = 366 * 24 * 3600 * 1000
 """How long a message may be left alone before it is handed out again."""
 
+PRIORITY_MAX = 9
+"""The highest priority; higher ones go first, and 0 is the last."""
+
+PRIORITY_DEFAULT = 4
+"""What has this priority, and no delay, waits in the order of seqs alone."""
+
+ASIDE_CELL_SEQS_MAX = 1_024
+"""Messages of one cell of those that wait apart: two bytes each, where they lie apart."""
+
+WINDOW_CELLS = 4_096
+"""Cells of messages that wait apart which are asked for at once; up to twice as many are held of
+each kind, some 3 MiB."""
+
+PROMOTE_CELLS_MAX = 4_096
+"""Cells of delayed messages whose time has come that one batch makes ready; the next goes on."""
+
+SWEEP_CELLS_MAX = 4_096
+"""Cells of purged messages that one batch drops; the next one goes on."""
+
+LOOK_AT_CELLS_MAX = 64
+"""Cells of a keyed queue from which one lease call takes: their rows are asked for one by one."""
+
+LOOK_AT_ROWS_MAX = 1_024
+"""And rows of them: some 40 ms."""
+
+FOUND_DEAD_MAX = 4_096
+"""Of those rows, how many one batch finds dead; the next one goes on."""
+
 ATTEMPTS_MAX = 1_000_000
 """Failures or deliveries after which a queue may take a message for a dead letter."""
 

@@ -17,6 +17,13 @@ def test_a_body_from_the_command_line(desk: Desk) -> None:
     assert desk.bodies("mail")[-1] == "hello"
 
 
+def test_a_priority_and_a_delay(desk: Desk) -> None:
+    desk.text("publish", "mail", "later", "--delay", "1h", "--priority", "7")
+    desk.text("publish", "mail", "--lines", "--delay", "2h", given=b"a\nb\n")
+    assert [desk.one("explain", "mail", seq)["state"] for seq in (5, 6, 7)] == ["delayed"] * 3
+    assert desk.call("publish", "mail", "x", "--priority", "10").exit_code != 0
+
+
 def test_a_body_from_a_pipe_is_taken_as_it_is(desk: Desk) -> None:
     body = b"two\nlines\xff\x00\n"
     seq = desk.one("publish", "mail", given=body)["seq"]

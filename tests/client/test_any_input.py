@@ -15,7 +15,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.client.message import Message, make_block
+from millrace.client.message import Message, make_block, make_rows
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.core import check
 from millrace.core.block import Block
@@ -151,6 +151,8 @@ def test_messages(body: Any, key: Any, headers: Any) -> None:
     judged(lambda: check.message(body, key, headers))
     judged(lambda: make_block([Message(body, key, headers)]))
     judged(lambda: make_block([b"", Message(body, key, headers)]))
+    judged(lambda: make_rows([Message(b"", None, (), body, key)], headers, body))
+    judged(lambda: make_rows([b"x"], body, key))
 
 
 @given(ANYTHING)
@@ -175,6 +177,7 @@ def test_small_things(value: Any) -> None:
     judged(lambda: check.millis(value, "seconds", 1000))
     judged(lambda: check.flag(value, "retain"))
     judged(lambda: check.retention(value))
+    judged(lambda: check.priority(value))
     for name in QueueSettings.__annotations__:
         judged(lambda name=name: make_spec("default", {name: value}))  # type: ignore[misc]
 

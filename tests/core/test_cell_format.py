@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from pyroaring import BitMap64
 
@@ -9,6 +10,7 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import decode_cell, decode_entries, encode_cell, encode_entry
 from millrace.core.model import (
+    AsideCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -32,6 +34,7 @@ from millrace.core.model import (
     TakeoverCell,
     pack_seqs,
 )
+from millrace.core.waiting import due_key, ready_key
 
 HISTORY = bytes(range(16))
 SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
@@ -39,10 +42,10 @@ SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
 CELLS: list[tuple[Kind, Cell, str]] = [
     (
         Kind.SPEC,
-        QueueSpec(True, "log", 5, 2, 3, 4, 6, "default/dead"),
-        "98c3a36c6f670502030406ac64656661756c742f64656164",
+        QueueSpec(True, "log", 5, 2, 3, 4, 6, "default/dead", 7),
+        "99c3a36c6f670502030406ac64656661756c742f6465616407",
     ),
-    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4), "950703020104"),
+    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5), "9707030201040605"),
     (
         Kind.LEASE,
         LeaseCell(9, SEQS, SEQS, SEQS, b"", b"", 8, {3: (2, 1)}, {3: 99}, 12, {4: 2}, SEQS),
@@ -78,8 +81,29 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (Kind.TAKEOVER, TakeoverCell(HISTORY, 11, 9), "93c410000102030405060708090a0b0c0d0e0f0b09"),
     (Kind.QUEUE, QueueCell((1, 2)), "91920102"),
     (Kind.CATALOG, CatalogCell(2, b"secret"), "9202c406736563726574"),
+    (
+        Kind.DUE,
+        AsideCell(SEQS, 4),
+        (
+            "92c42c0100000000000000000000003a300000020000000000020001000000180000001e00000001"
+            "0002000300701104"
+        ),
+    ),
+    (
+        Kind.READY,
+        AsideCell(SEQS, 9),
+        (
+            "92c42c0100000000000000000000003a300000020000000000020001000000180000001e00000001"
+            "0002000300701109"
+        ),
+    ),
 ]
-ENTRY = (
+KEYS = [
+    (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),
+    (ready_key(1, 9, 3), "0000000000000001000000000000000003"),
+    (ready_key(1, 0, 3), "0000000000000001090000000000000003"),
+]
+SHORTER = (
     "040000000100000005000000000000000600000000000000000102030405060708090a0b0c0d0e0f"
     "e0010000000000000100000000000000010000000000000002000000000000000300000000000000"
     "0200000099000000a8010000000000009d91089192a173019193a1740a0291a1758201c42c010000"
@@ -93,12 +117,32 @@ ENTRY = (
     "76000000000000000200000000000000000000000c00000001000000000000000000000000000000"
     "00000000000000000000000000000000000000000000000001000000000000007800000000000000"
 )
+ENTRY = (
+    "040000000100000005000000000000000600000000000000000102030405060708090a0b0c0d0e0f"
+    "00020000000000000100000000000000010000000000000002000000000000000300000000000000"
+    "02000000b9000000c8010000000000009e91089192a173019193a1740a0291a1758201c42c010000"
+    "0000000000000000003a300000020000000000020001000000180000001e00000001000200030070"
+    "1102c41e0100000000000000000000003a3000000100000000000000100000000500c41e01000000"
+    "00000000000000003a3000000100000000000000100000000600040391019102929306c4016bc401"
+    "769306c4016cc003c3c41e0100000000000000000000003a30000001000000000000001000000009"
+    "00000000000000000200000007000000010000000c00000004000000000000000c00000004000000"
+    "0c000000080000000100000009000000010000000000000000000000040000000400000000000000"
+    "626f647900000000000000000300000004000000000000006b65796b000000000000000001000000"
+    "010000000000000000000000010000006e0000000000000000000000010000007600000000000000"
+    "0200000000000000000000000c000000010000000000000000000000000000000000000000000000"
+    "0000000000000000000000000000000001000000000000007800000000000000"
+)
 
 
 @pytest.mark.parametrize(("kind", "cell", "written"), CELLS, ids=[kind.name for kind, *_ in CELLS])
 def test_cells(kind: Kind, cell: Cell, written: str) -> None:
     assert encode_cell(cell).hex() == written
     assert decode_cell(kind, bytes.fromhex(written)) == cell
+
+
+@pytest.mark.parametrize(("key", "written"), KEYS)
+def test_keys(key: bytes, written: str) -> None:
+    assert key.hex() == written
 
 
 def test_every_kind_has_its_golden_value() -> None:
@@ -115,6 +159,10 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
     )
     assert decode_cell(Kind.LEASE, b"\x92\x05\xc4\x00") == LeaseCell(5, b"")
     assert decode_cell(Kind.POINTERS, b"\x91\x07") == Pointers(7)
+    shorter = "98c3a36c6f670502030406ac64656661756c742f64656164"
+    assert decode_cell(Kind.SPEC, bytes.fromhex(shorter)) == QueueSpec(
+        True, "log", 5, 2, 3, 4, 6, "default/dead"
+    )
 
 
 def entry() -> Entry:
@@ -132,11 +180,18 @@ def entry() -> Entry:
         cells=[(int(Kind.PIN), b"k", b"v"), (int(Kind.PIN), b"l", None)],
         made=3,
         dropped=True,
+        aside=pack_seqs(BitMap64([9])),
     )
     rows = Block.of_messages([Message(b"body", b"key", (("n", b"v"),)), Message(None, b"k")])
     staged = Block.of_bodies([b"", b"x"])
     batch = Batch(ShardId(1), Index(2), Millis(3), changes, [rows, staged])
     return Entry(GroupId(4), Epoch(5), Index(6), History(HISTORY), [batch])
+
+
+def test_changes_of_an_older_version_are_shorter() -> None:
+    [read] = decode_entries(memoryview(bytes.fromhex(SHORTER)))
+    changes = entry().batches[0].changes
+    assert read.batches[0].changes == msgspec.structs.replace(changes, aside=b"")
 
 
 def test_entry() -> None:

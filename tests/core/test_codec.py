@@ -195,7 +195,7 @@ def with_changes(changes: bytes) -> bytes:
         b"\xc1",
         b"\xdd\xff\xff\xff\xff",
         b"\x9d\xdd\xff\xff\xff\xff\x01",
-        b"\x9f" + msgspec.msgpack.encode(Changes())[1:] + b"\x91" * 100_000,
+        b"\xdc\0\x10" + msgspec.msgpack.encode(Changes())[1:] + b"\x91" * 100_000,
         b"\x9d\x90\x91\x92\xa1\xff\x01",
     ],
     ids=["none", "no type", "long list", "long list within", "deep", "no text"],
@@ -206,7 +206,8 @@ def test_changes_that_are_none(changes: bytes) -> None:
 
 
 def test_fields_that_a_newer_version_adds_are_passed_over() -> None:
-    newer = b"\x9e" + msgspec.msgpack.encode(Changes(passed=5))[1:] + b"\x01"
+    known = msgspec.msgpack.decode(msgspec.msgpack.encode(Changes(passed=5)))
+    newer = msgspec.msgpack.encode([*known, 1])
     [entry] = decode_entries(memoryview(with_changes(newer)))
     assert entry.batches[0].changes == Changes(passed=5)
 

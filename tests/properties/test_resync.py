@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 from millrace.core.block import Block
 from millrace.core.changes import Entry
 from millrace.core.commands import (
+    Aside,
     Command,
     CommitCursor,
     CreateQueue,
@@ -80,6 +81,12 @@ class Program:
                 self.takeovers += 1
                 self.group.take_over(f"H{self.takeovers}{self.chance.random()}"[:12])
 
+    def publish_aside(self) -> Publish:
+        messages = self.messages()
+        priority, delay_ms = self.chance.choice([(9, None), (4, 1_000), (0, 5_000)])
+        aside = Aside(0, self.chance.randint(1, len(messages)), priority, delay_ms)
+        return Publish(tuple(messages), None, (aside,))
+
     def step(self) -> None:
         chance = self.chance
         name = chance.choice(["s", "t"])
@@ -87,6 +94,7 @@ class Program:
         commands: list[Command] = [
             Publish(tuple(self.messages())),
             Publish(Block.of_messages(self.messages())),
+            self.publish_aside(),
             Lease(chance.randint(1, 20), 1_000),
             Pin(100_000),
             Stage(name, Block.of_messages(self.messages())),

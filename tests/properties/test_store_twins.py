@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 
 from millrace.core.block import Block
 from millrace.core.commands import (
+    Aside,
     Command,
     CommitCursor,
     CreateQueue,
@@ -121,6 +122,20 @@ class Twins(RuleBasedStateMachine):
         first, second = self.messages(queue, parts), self.messages(queue, more)
         rows = Block.of_messages(first) if as_block else tuple(first)
         self.ask(queue, Publish(rows), Publish(tuple(second)))
+
+    @rule(
+        queue=queues,
+        parts=rows,
+        turn=st.sampled_from([(9, None), (4, 2_000), (0, 9_000)]),
+    )
+    def publish_aside(
+        self,
+        queue: int,
+        parts: list[tuple[bytes, int, object, bool]],
+        turn: tuple[int, int | None],
+    ) -> None:
+        aside = Aside(len(parts) // 2, len(parts) - len(parts) // 2, *turn)
+        self.ask(queue, Publish(tuple(self.messages(queue, parts)), None, (aside,)))
 
     @rule(queue=queues, count=st.integers(1, 40))
     def lease(self, queue: int, count: int) -> None:

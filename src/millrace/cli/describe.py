@@ -11,6 +11,7 @@ from typing import assert_never
 
 from pyroaring import BitMap64
 
+from millrace import limits
 from millrace.cli.show import (
     Fields,
     Value,
@@ -26,6 +27,7 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Entry, EntryKind
 from millrace.core.codec import decode_cell
 from millrace.core.model import (
+    AsideCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -44,6 +46,7 @@ from millrace.core.model import (
     TakeoverCell,
     unpack_seqs,
 )
+from millrace.core.waiting import due_of
 from millrace.errors import Corrupt
 
 NUMBERED = frozenset({Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.TAKEOVER})
@@ -64,6 +67,10 @@ def cell_key(kind: int, key: bytes) -> str:
     """A cell's key: a number, a name, or nothing where there is one of a kind."""
     if kind in NUMBERED and len(key) == 8:
         return str(int.from_bytes(key, "big"))
+    if kind == Kind.DUE and len(key) == 24:
+        return f"{time_text(due_of(key))} by {int.from_bytes(key[-8:], 'big')}"
+    if kind == Kind.READY and len(key) == 17:
+        return f"{limits.PRIORITY_MAX - key[8]} by {int.from_bytes(key[-8:], 'big')}"
     if kind == Kind.QUEUE:
         return escaped(key.replace(b"\0", b"/"))
     return escaped(key)
@@ -92,6 +99,7 @@ def _fields(cell: Cell) -> Fields:
                 "max_failures": cell.max_failures,
                 "max_deliveries": cell.max_deliveries,
                 "dead_letter": cell.dead_letter,
+                "delay_ms": cell.delay_ms,
             }
         case Pointers():
             return {
@@ -100,6 +108,8 @@ def _fields(cell: Cell) -> Fields:
                 "pin": cell.pin,
                 "cursor": cell.cursor,
                 "floor": cell.floor,
+                "aside": cell.aside,
+                "era": cell.era,
             }
         case LeaseCell():
             return _lease_fields(cell)
@@ -136,6 +146,8 @@ def _fields(cell: Cell) -> Fields:
             return {"rows": cell.rows, "bytes": cell.bytes, "time_ms": cell.time_ms}
         case DeletesCell():
             return {"seqs": ranges(unpack_seqs(cell.seqs))}
+        case AsideCell():
+            return {"seqs": ranges(unpack_seqs(cell.seqs)), "priority": cell.priority}
         case TakeoverCell():
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
         case QueueCell():
@@ -177,7 +189,7 @@ def cell_text(fields: Fields) -> str:
 
 
 def _value_text(name: str, value: Value) -> str:
-    if name == "keep_deletes_ms":
+    if name in ("keep_deletes_ms", "retry_min_ms", "retry_max_ms", "delay_ms"):
         return f"{value} ms"
     if name.endswith("_ms") and isinstance(value, int):
         return time_text(value)
@@ -267,6 +279,7 @@ def _batch_fields(batch: Batch) -> Fields:
             for kind, key, value in changes.cells
         ],
         "dropped": changes.dropped,
+        "aside": ranges(unpack_seqs(changes.aside)),
     }
     always = ("shard", "index", "time_ms")
     return {name: value for name, value in fields.items() if value or name in always}
@@ -326,6 +339,8 @@ def _change_lines(batch: Batch) -> Iterator[str]:
     for kind, key, value in changes.cells:
         name = f"cell {kind_name(kind)} {cell_key(kind, key)}".rstrip()
         yield f"{name}: {'deleted' if value is None else cell_text(cell_fields(kind, value))}"
+    if changes.aside:
+        yield f"wait apart: {_seqs(changes.aside)}"
     if changes.dropped:
         yield "the shard ends"
 

@@ -12,8 +12,10 @@ from millrace import limits
 from millrace.core import check
 from millrace.core.block import Block
 from millrace.core.check import HeadersLike
+from millrace.core.commands import Aside
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
+from millrace.errors import Invalid
 
 Body = bytes | bytearray | memoryview
 """A body; it is stored, and read, as bytes."""
@@ -28,33 +30,100 @@ class Message:
     """Text is stored as UTF-8."""
     headers: HeadersLike = ()
     """A mapping, or pairs where order or duplicates matter; values are bytes or text."""
+    priority: int | None = None
+    """From 0 to 9, the highest first; None: as the call says, else 4."""
+    delay: float | None = None
+    """So many seconds nobody gets it; None: as the call says, else the queue."""
 
 
 Rows = Sequence[bytes | Message | CheckedMessage] | pa.RecordBatch | pa.Table
 """What may be published at once: bodies, messages, or Arrow columns."""
 
 
-def make_block(rows: Rows) -> Block:
-    """The rows side by side, checked.
+_PLAIN = (limits.PRIORITY_DEFAULT, None)
+
+
+def make_rows(
+    rows: Rows, priority: int | None = None, delay: float | None = None
+) -> tuple[Block, tuple[Aside, ...]]:
+    """The rows side by side, checked, and which of them do not wait in the order of their seqs.
 
     Raises:
         Invalid, TooLarge: a row or all of them together; the error names the field and the limit.
     """
+    usual = _turn(priority, delay, _PLAIN)
     if isinstance(rows, pa.Table):
         batches = rows.combine_chunks().to_batches()
-        return check.rows(batches[0] if len(batches) == 1 else [])
+        return _all(check.rows(batches[0] if len(batches) == 1 else []), usual)
     if not isinstance(rows, list | tuple):
-        return check.rows(rows)
+        return _all(check.rows(rows), usual)
     kinds = set(map(type, rows))
     if kinds == {bytes}:
         # The way of many bodies, which must cost little for each.
-        return check.bodies(rows)
-    if Message in kinds and len(rows) <= limits.PUBLISH_MESSAGES_MAX:
-        rows = [
-            check.message(row.body, row.key, row.headers) if isinstance(row, Message) else row
-            for row in rows
-        ]
-    return check.rows(rows)
+        return _all(check.bodies(rows), usual)
+    if Message not in kinds or len(rows) > limits.PUBLISH_MESSAGES_MAX:
+        return _all(check.rows(rows), usual)
+    checked = [
+        check.message(row.body, row.key, row.headers) if isinstance(row, Message) else row
+        for row in rows
+    ]
+    return check.rows(checked), _runs(rows, usual)
+
+
+def make_block(rows: Rows) -> Block:
+    """Rows to be staged: they have neither priorities nor delays of their own.
+
+    Raises:
+        Invalid, TooLarge: as `make_rows`, or one of them has.
+    """
+    block, aside = make_rows(rows)
+    for run in aside:
+        field = "priority" if run.delay_ms is None else "delay"
+        raise Invalid(f"a staged message has no {field} of its own", field=field)
+    return block
+
+
+def make_aside(priority: int | None, delay: float | None) -> tuple[Aside, ...]:
+    """Whether a single message waits otherwise than in the order of seqs.
+
+    Raises:
+        Invalid, TooLarge: the priority or the delay.
+    """
+    if priority is None and delay is None:
+        return ()
+    turn = _turn(priority, delay, _PLAIN)
+    return (Aside(0, 1, *turn),) if turn != _PLAIN else ()
+
+
+def _turn(
+    priority: int | None, delay: float | None, usual: tuple[int, int | None]
+) -> tuple[int, int | None]:
+    """Priority, and delay in milliseconds."""
+    rank, delay_ms = usual
+    if priority is not None:
+        rank = check.priority(priority)
+    if delay is not None:
+        delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
+    return rank, delay_ms
+
+
+def _all(block: Block, turn: tuple[int, int | None]) -> tuple[Block, tuple[Aside, ...]]:
+    is_plain = turn == _PLAIN or not block.count
+    return block, () if is_plain else (Aside(0, block.count, *turn),)
+
+
+def _runs(rows: Sequence[object], usual: tuple[int, int | None]) -> tuple[Aside, ...]:
+    turns = [
+        _turn(row.priority, row.delay, usual) if isinstance(row, Message) else usual for row in rows
+    ]
+    runs: list[Aside] = []
+    begin = 0
+    for at, turn in enumerate(turns, 1):
+        if at == len(turns) or turns[at] != turn:
+            if turn != _PLAIN:
+                runs.append(Aside(begin, at - begin, *turn))
+            begin = at
+    return tuple(runs)
 
 
 def fitting(batch: pa.RecordBatch, size: int) -> int:

@@ -42,6 +42,7 @@ class Millrace:
         message that failed n times is left alone for n times `retry_min` seconds, but no longer
         than `retry_max`. `max_failures`, `max_deliveries`: one that failed or was handed out so
         often is a dead letter, and goes to the queue `dead_letter`, or is dropped without one.
+        `delay`: so many seconds nobody gets a message that names no other delay.
 
         Settings that are named must be those that the queue has; `Queue.configure` changes them.
 

@@ -13,7 +13,7 @@ from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, Leases, by_call
-from millrace.client.message import Body, Rows, make_block
+from millrace.client.message import Body, Rows, make_aside, make_block, make_rows
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.work import Work
@@ -90,6 +90,8 @@ class Queue:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -97,23 +99,32 @@ class Queue:
         """Append a message; returns its seq.
 
         On a keyed queue it replaces the key's older revision, and without a body it deletes the
-        key. With producer and number a repeat changes nothing and is answered as before; None
-        where the number was used so long ago that its seq is forgotten.
+        key. Workers get messages of a higher `priority` first (0 to 9, 4 unless it is named), and
+        nobody gets it before `delay` seconds have passed (else what the queue says); readers of
+        the queue see it at once, in its place. With producer and number a repeat changes nothing
+        and is answered as before; None where the number was used so long ago that its seq is
+        forgotten.
 
         Raises:
-            Invalid, TooLarge: the body, key, headers, producer or number; nothing was published.
+            Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
+                queue's retention is "log" and knows neither priority nor delay; nothing was
+                published.
             OutOfOrder: a dense producer's number is above the expected one, which the error names.
             Full: the log or the disk has no room now.
         """
         message = check.message(body, key, headers)
         numbered = check.numbered(producer, number, mode, None)
-        answer = await self._engine.ask(self._shard, Publish((message,), numbered), Published)
+        aside = make_aside(priority, delay)
+        command = Publish((message,), numbered, aside)
+        answer = await self._engine.ask(self._shard, command, Published)
         return answer.first
 
     async def publish_many(
         self,
         rows: Rows,
         *,
+        priority: int | None = None,
+        delay: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -122,7 +133,8 @@ class Queue:
         """Append messages, all or nothing; returns their seqs, which follow each other.
 
         `rows` are messages, bodies as bytes, or an Arrow batch or table with the column `value`
-        and, if need be, `key` and `headers`. No reader ever sees a part of them. They take one
+        and, if need be, `key` and `headers`. `priority` and `delay` are for those that do not name
+        their own; see `publish`. No reader ever sees a part of them. They take one
         number of their producer; a repeat is answered as before, and with an empty range where its
         seqs are forgotten.
 
@@ -130,7 +142,8 @@ class Queue:
             As `publish`; `TooLarge` also where they do not fit into one record: publish in parts,
             or `stage` them.
         """
-        command = Publish(make_block(rows), check.numbered(producer, number, mode, after))
+        block, aside = make_rows(rows, priority, delay)
+        command = Publish(block, check.numbered(producer, number, mode, after), aside)
         return seqs_of(await self._engine.ask(self._shard, command, Published))
 
     async def stage(self, stage: str, rows: Rows) -> int:
@@ -181,7 +194,8 @@ class Queue:
     async def lease(self, count: int = 1, *, seconds: float = 30, wait: float = 0) -> list[Lease]:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
-        What was given back comes first, in the order of seqs, then what was never handed out.
+        What was given back comes first, in the order of seqs, then what was never handed out: by
+        priority, those whose delay has just passed before others, and in the order of seqs.
         There may be fewer than `count` although more are there: one call hands out up to 64 MiB
         (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is cancelled, nothing
         stays leased.
@@ -212,7 +226,7 @@ class Queue:
                 grant.give_back(BitMap64([seq for seq in answer.seqs if seq > rows[-1].seq]))
             # Newer revisions have replaced the others meanwhile.
             grant.open = BitMap64([row.seq for row in rows])
-        return [Lease(grant, row) for row in rows]
+        return [Lease(grant, row) for row in by_turns(rows, answer.turns)]
 
     def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
         """Messages as they come: `async for lease in queue.work(): ...`.
@@ -328,7 +342,7 @@ class Queue:
         return rows[0] if rows else None
 
     async def explain(self, seq: int) -> Explanation:
-        """Why a message is not to be had: leased until when, settled, dead.
+        """Why a message is not to be had: leased or delayed until when, settled, dead.
 
         Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
         that a newer one replaced it.
@@ -450,6 +464,14 @@ def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
 def seqs_of(answer: Published) -> range:
     """Where rows were published; empty where that is forgotten."""
     return range(answer.first, answer.first + answer.count) if answer.first else range(0)
+
+
+def by_turns(rows: list[Row], turns: Sequence[BitMap64]) -> list[Row]:
+    """The rows in the order in which they came to their turn."""
+    if not turns:
+        return rows
+    place = {seq: at for at, seqs in enumerate(turns) for seq in seqs}
+    return sorted(rows, key=lambda row: place[row.seq])
 
 
 def _refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]:

@@ -29,6 +29,8 @@ class QueueSettings(TypedDict, total=False):
     """A message that was handed out so often is a dead letter unless it is settled; 0: never."""
     dead_letter: str | None
     """The queue of the same space that takes dead letters; "": none, they are dropped."""
+    delay: float | None
+    """So many seconds after it was published nobody gets a message that names no other delay."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -65,4 +67,5 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("max_failures"),
         number("max_deliveries"),
         letters,
+        millis("delay", limits.DELAY_MS_MAX),
     )

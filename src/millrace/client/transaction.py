@@ -11,7 +11,7 @@ from millrace import limits
 from millrace.client.cursor import Snapshot, commit_part, engine_of, unpin_part
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
-from millrace.client.message import Body, Rows, make_block
+from millrace.client.message import Body, Rows, make_aside, make_rows
 from millrace.client.queue import Queue, engine_and_shard, seqs_of
 from millrace.core import check
 from millrace.core.commands import (
@@ -81,6 +81,8 @@ class Transaction:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -93,7 +95,8 @@ class Transaction:
             later._value = [answer.first if isinstance(answer, Published) else None]
 
         numbered = check.numbered(producer, number, mode, None)
-        self._add(self._shard(queue), Publish((message,), numbered), note)
+        aside = make_aside(priority, delay)
+        self._add(self._shard(queue), Publish((message,), numbered, aside), note)
         return later
 
     def publish_many(
@@ -101,6 +104,8 @@ class Transaction:
         queue: Queue | str,
         rows: Rows,
         *,
+        priority: int | None = None,
+        delay: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -108,7 +113,8 @@ class Transaction:
     ) -> Later[range]:
         """Append messages to a queue of the same commit group; see `Queue.publish_many`."""
         numbered = check.numbered(producer, number, mode, after)
-        return self._add_rows(queue, Publish(make_block(rows), numbered))
+        block, aside = make_rows(rows, priority, delay)
+        return self._add_rows(queue, Publish(block, numbered, aside))
 
     def publish_staged(
         self,

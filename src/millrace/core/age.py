@@ -9,14 +9,19 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core import aside
+from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import do_drop_stage, unpin
 from millrace.core.model import CursorCell, Death, PinCell, StageCell
 from millrace.core.view import View
 
 
-def do_tick(draft: Draft) -> Literal[True] | None:
+def do_tick(draft: Draft) -> Literal[True] | Need | None:
     """Let go of what is older than its limit, so much of each kind; True if more is due."""
+    is_cut = aside.sweep(draft)
+    if isinstance(is_cut, Need):
+        return is_cut
     view, now, most = draft.view, draft.now, limits.TICK_ENDS_MAX
     pins = sorted(number for number, pin in view.pins.items() if _is_pin_due(pin, now))
     stages = sorted(name for name, stage in view.stages.items() if _is_stage_due(stage, now))
@@ -33,7 +38,7 @@ def do_tick(draft: Draft) -> Literal[True] | None:
     for name in cursors[:most]:
         draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
         draft.pass_to(view.retain_floor())
-    is_cut = _expire_deletes(draft) or max(len(pins), len(stages), len(cursors)) > most
+    is_cut = _expire_deletes(draft) or is_cut or max(len(pins), len(stages), len(cursors)) > most
     return is_cut or _is_producer_due(view, now) or _is_lease_due(view, now) or None
 
 
@@ -42,6 +47,7 @@ def tick_due(view: View, now: int) -> bool:
     oldest = view.deletes.oldest()
     return (
         (oldest is not None and _is_second_due(view, oldest, now))
+        or aside.sweep_due(view)
         or _is_lease_due(view, now)
         or _is_producer_due(view, now)
         or any(_is_pin_due(pin, now) for pin in view.pins.values())

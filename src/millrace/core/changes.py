@@ -46,6 +46,8 @@ class Changes(msgspec.Struct, array_like=True):
     """The shard begins here: 1, or 3 if it is keyed."""
     dropped: bool = False
     """The shard ends here, with all that it holds."""
+    aside: bytes = b""
+    """Seqs of rows of this batch that do not wait in the order of their seqs: cells name them."""
 
     def empty(self) -> bool:
         """Whether it changes nothing, so that it needs no index."""

@@ -128,6 +128,20 @@ def millis(value: object, field: str, most_ms: int, *, least_ms: int = 1) -> int
     return max(round(seconds * 1000), least_ms)
 
 
+def priority(value: object) -> int:
+    """A priority: 0 is the lowest."""
+    number = exact.whole(value)
+    if number is None:
+        raise Invalid(f"priority is {shown(value)}, not a whole number", field="priority")
+    if not 0 <= number <= limits.PRIORITY_MAX:
+        raise Invalid(
+            f"priority is {shown(value)}, not within 0 and {limits.PRIORITY_MAX}",
+            field="priority",
+            limit=limits.PRIORITY_MAX,
+        )
+    return number
+
+
 def retention(value: object) -> Literal["work", "log"] | None:
     """What settling does, or None where that is not named."""
     if value is None:

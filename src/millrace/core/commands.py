@@ -11,8 +11,9 @@ from typing import Literal
 import msgspec
 from pyroaring import BitMap64
 
+from millrace import limits
 from millrace.core.block import Block
-from millrace.core.model import LeaseId, Message, Position, QueueSpec, Seq, ShardId, Start
+from millrace.core.model import Kind, LeaseId, Message, Position, QueueSpec, Seq, ShardId, Start
 from millrace.errors import Refused
 
 ProducerMode = Literal["dense", "rising", "range"]
@@ -41,6 +42,7 @@ class SpecPart(msgspec.Struct, frozen=True):
     max_failures: int | None = None
     max_deliveries: int | None = None
     dead_letter: str | None = None
+    delay_ms: int | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""
@@ -53,11 +55,24 @@ class SpecPart(msgspec.Struct, frozen=True):
 # --- Commands of a queue's shard ---------------------------------------------------------------
 
 
+class Aside(msgspec.Struct, frozen=True):
+    """Rows of a publish that do not wait in the order of their seqs."""
+
+    at: int
+    """The first one's place within the publish, from 0."""
+    count: int
+    priority: int = limits.PRIORITY_DEFAULT
+    delay_ms: int | None = None
+    """None: as the queue says."""
+
+
 class Publish(msgspec.Struct, frozen=True):
     """Append rows, all or nothing. Answer: `Published`."""
 
     rows: Block | tuple[Message, ...]
     numbered: Numbered | None = None
+    aside: tuple[Aside, ...] = ()
+    """Rising, and apart; of rows that are not named the queue's settings decide."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -286,6 +301,8 @@ class Need(msgspec.Struct, frozen=True):
     """Keys and deletes of these stages."""
     rows: tuple[int, ...] = ()
     """How these rows stand."""
+    cells: tuple[Kind, bytes, int] | None = None
+    """Of a kind, the first so many cells from a key on."""
 
 
 class StageFacts(msgspec.Struct, frozen=True):
@@ -303,6 +320,8 @@ class RowFacts(msgspec.Struct, frozen=True):
     kept: bool = False
     superseded_by: int = 0
     """The newest revision of its key, where a newer one is known to have ended the row."""
+    aside: bool = False
+    """It was put aside when it was published."""
 
 
 # --- Answers -----------------------------------------------------------------------------------
@@ -324,6 +343,8 @@ class Leased(msgspec.Struct, frozen=True):
     deadline_ms: int
     counts: dict[int, tuple[int, int]]
     """(deliveries, failures) of the seqs for which they are not (1, 0)."""
+    turns: tuple[BitMap64, ...] = ()
+    """The seqs in the order in which they come to their turn; empty: in their own."""
 
 
 class SnapshotRef(msgspec.Struct):

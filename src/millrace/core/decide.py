@@ -15,7 +15,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import age, bury, failures, follow, publish, work
+from millrace.core import age, aside, bury, failures, follow, publish, work
 from millrace.core.commands import (
     Bury,
     Command,
@@ -61,6 +61,7 @@ from millrace.core.model import (
     CATALOG,
     CatalogCell,
     CursorCell,
+    Kind,
     Message,
     QueueCell,
     QueueSpec,
@@ -147,6 +148,9 @@ class Source(Protocol):
     def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
     def row(self, shard: ShardId, seq: int) -> RowFacts: ...
     def stage(self, shard: ShardId, name: str) -> StageFacts: ...
+    def cells_from(
+        self, shard: ShardId, kind: Kind, low: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]: ...
 
 
 def learn(draft: Draft, need: Need, source: Source) -> None:
@@ -161,12 +165,17 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         facts.stages[name] = source.stage(need.shard, name)
     for seq in need.rows:
         facts.rows[seq] = source.row(need.shard, seq)
+    if need.cells is not None:
+        kind, key, limit = need.cells
+        found = source.cells_from(need.shard, kind, key, limit)
+        aside.learn_cells(draft, kind, key, found, limit)
 
 
 def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
-    """As `decide` for each of these, which are publishes without numbers and deletes.
+    """As `decide` for each of these, which are publishes without numbers, deletes and turns.
 
-    The shard must not be keyed: then nothing has to be checked, and all of them are one step.
+    The shard must not be keyed, nor delay what it takes: then nothing has to be checked, and all of
+    them are one step.
     """
     answers: list[Published] = []
     messages: list[Message] = []
@@ -309,7 +318,9 @@ def _configure(desk: Desk, draft: Draft, command: Configure) -> QueueSpec | Refu
             field="retention",
         )
     if wanted != spec:
-        refused = bury.check_dead_letter(desk, draft.view.shard, wanted)
+        refused = aside.check_spec(wanted, draft.view) or bury.check_dead_letter(
+            desk, draft.view.shard, wanted
+        )
         if refused is not None:
             return refused
         draft.put_spec(wanted)
@@ -336,9 +347,10 @@ def _explain(draft: Draft, command: Explain) -> Explanation | Need:
     if holder is not None:
         return _explain_leased(draft, seq, view.leases[holder])
     if seq > view.stored_seq:
-        facts = RowFacts(live=True, delete=seq in view.deletes.seqs)
+        is_delete = seq in view.deletes.seqs
+        facts = RowFacts(live=True, delete=is_delete, aside=aside.is_aside(draft, seq))
     elif seq in view.facts.rows:
-        facts = view.facts.rows.pop(seq)
+        facts = view.facts.rows[seq]
     else:
         return Need(view.shard, rows=(seq,))
     if not facts.live or not draft.still_live(BitMap64([seq])):
@@ -346,7 +358,10 @@ def _explain(draft: Draft, command: Explain) -> Explanation | Need:
         return Explanation(seq, "dead", superseded_by=by)
     if facts.delete:
         return Explanation(seq, "delete")
-    return Explanation(seq, "ready" if seq >= view.pointers.next else "settled")
+    if facts.aside and not (facts.kept or draft.is_kept(seq)):
+        return aside.explain(draft, seq)
+    is_ready = seq >= view.pointers.next and not facts.aside
+    return Explanation(seq, "ready" if is_ready else "settled")
 
 
 def _explain_leased(draft: Draft, seq: Seq, lease: LeaseState) -> Explanation:
@@ -416,7 +431,7 @@ def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refu
             limit=limits.QUEUES_MAX,
         )
     spec = _wanted(command.spec, QueueSpec())
-    refused = bury.check_dead_letter(desk, None, spec)
+    refused = aside.check_spec(spec) or bury.check_dead_letter(desk, None, spec)
     if refused is not None:
         return refused
     shard = ShardId(counts.shard + 1)

@@ -39,6 +39,7 @@ from millrace.core.model import (
     pack_seqs,
 )
 from millrace.core.view import Layer, LeaseState, View, number_key
+from millrace.core.waiting import Waiting, Waits
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -60,6 +61,17 @@ class Draft:
         """The newest seq of each key that was published here."""
         self.deletes = BitMap64()
         """The deletes that were published here, dead ones too."""
+        self.aside = BitMap64()
+        """The rows that were put aside here."""
+        self.waits: Waits = {}
+        self.gathering: dict[tuple[int, int], bytes] = {}
+        """Due time and priority → the cell of this batch that takes more of them."""
+        self.promoted = 0
+        """Cells of messages whose delay was found to be over."""
+        self.found_dead = 0
+        """Messages that came to their turn, and were dead."""
+        self.ready_known = 0
+        """On a keyed queue: so many of those that wait apart and are ready are known to be live."""
         self.staged: list[tuple[str, Block]] = []
         self.ended_stages: set[str] = set()
         self._messages: list[Message] = []
@@ -70,6 +82,7 @@ class Draft:
         self._pinned: list[int] = []
         self._promised: list[SnapshotRef] = []
         self._seconds: dict[int, None] = {}
+        self._born: set[tuple[Kind, bytes]] = set()
 
     @property
     def index(self) -> Index:
@@ -173,6 +186,10 @@ class Draft:
     def keep(self, seqs: BitMap64) -> None:
         """These rows are settled, and wait for retaining cursors."""
         self._kept |= seqs
+
+    def is_kept(self, seq: int) -> bool:
+        """Whether a batch that is not folded yet has kept the row."""
+        return seq in self._kept or any(seq in layer.kept for layer in self.view.layers)
 
     def pass_to(self, seq: Seq) -> None:
         """Kept rows up to `seq` are wanted by nobody any more."""
@@ -316,6 +333,23 @@ class Draft:
         self.view.catalog = cell
         self._cells[Kind.CATALOG, b""] = cell
 
+    def put_waiting(self, kind: Kind, key: bytes, cell: Waiting | None) -> None:
+        """Messages wait apart under this key, or (None) no longer do."""
+        name = (kind, key)
+        window = self.view.windows[kind]
+        if cell is not None:
+            window.put(key, cell)
+            if name not in self.waits:
+                self._born.add(name)
+            self.waits[name] = cell
+            return
+        window.drop(key)
+        self.waits[name] = None
+        if name in self._born:
+            # It was there within this batch alone.
+            del self.waits[name]
+            self._born.discard(name)
+
     # --- The end ----------------------------------------------------------------------------
 
     def empty(self) -> bool:
@@ -330,12 +364,14 @@ class Draft:
             or self._cells
             or self._pinned
             or self._seconds
+            or self.aside
+            or self.waits
             or not self.changes.empty()
         )
 
     def hidden(self) -> BitMap64:
-        """Rows that this batch has ended, and its deletes."""
-        out = self.deletes.copy()
+        """Rows that this batch has ended or put aside, and its deletes."""
+        out = self.deletes | self.aside
         for seqs in self._died.values():
             out |= seqs
         return out
@@ -351,6 +387,7 @@ class Draft:
             died |= seqs
         if self._kept:
             changes.settled = pack_seqs(self._kept)
+        changes.aside = pack_seqs(self.aside)
         if self.staged:
             changes.staged = [(name, 1) for name, _ in self.staged]
             self.blocks.extend(block for _, block in self.staged)
@@ -375,6 +412,8 @@ class Draft:
                 changes.purged,
                 self.staged,
                 frozenset(self.ended_stages),
+                self.aside,
+                self.waits,
             )
         )
         return Batch(view.shard, view.index, self.now, changes, self.blocks)
@@ -387,6 +426,8 @@ class Draft:
         for lease, state in self._leases.items():
             value = None if state is None else encode_cell(state.cell())
             cells.append((int(Kind.LEASE), number_key(lease), value))
+        for (kind, key), cell in self.waits.items():
+            cells.append((int(kind), key, None if cell is None else encode_cell(cell.cell())))
         for second in self._seconds:
             waiting = self.view.deletes.get(second)
             value = None if waiting is None else encode_cell(DeletesCell(pack_seqs(waiting)))

@@ -92,6 +92,8 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """A message that was handed out so often is not handed out again; 0: always."""
     dead_letter: str = ""
     """Where dead letters go, as space/name; without it they are dropped."""
+    delay_ms: int = 0
+    """So long after it was published nobody gets a message that says nothing about that."""
 
 
 class Doom(IntEnum):
@@ -127,6 +129,15 @@ class Kind(IntEnum):
     TAKEOVER = 9
     QUEUE = 10
     CATALOG = 11
+    DUE = 12
+    READY = 13
+
+
+WINDOWED = (Kind.DUE, Kind.READY)
+"""Kinds with more cells than memory should hold: a view knows the first ones alone."""
+
+VIEWED = tuple(kind for kind in Kind if kind not in WINDOWED)
+"""Kinds whose cells a view holds, all of them."""
 
 
 class Pointers(msgspec.Struct, frozen=True, array_like=True):
@@ -142,6 +153,10 @@ class Pointers(msgspec.Struct, frozen=True, array_like=True):
     """The newest cursor id."""
     floor: int = 0
     """The purge floor: a cursor behind it may have missed a delete and must start over."""
+    aside: int = 0
+    """The highest seq that was put aside in this era; 0: none was."""
+    era: int = 0
+    """The last seq of the purge that began the era: cells of those put aside before name others."""
 
 
 class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
@@ -236,6 +251,13 @@ class DeletesCell(msgspec.Struct, frozen=True, array_like=True):
     seqs: bytes
 
 
+class AsideCell(msgspec.Struct, frozen=True, array_like=True):
+    """Messages that were put aside, and come to their turn together."""
+
+    seqs: bytes
+    priority: int
+
+
 class TakeoverCell(msgspec.Struct, frozen=True, array_like=True):
     """One line of the takeover table: where a history ended, as far as it is shared."""
 
@@ -271,6 +293,7 @@ Cell = (
     | TakeoverCell
     | QueueCell
     | CatalogCell
+    | AsideCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -285,6 +308,8 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.TAKEOVER: TakeoverCell,
     Kind.QUEUE: QueueCell,
     Kind.CATALOG: CatalogCell,
+    Kind.DUE: AsideCell,
+    Kind.READY: AsideCell,
 }
 
 

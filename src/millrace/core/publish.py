@@ -12,6 +12,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core import aside
 from millrace.core.block import Block, key_list
 from millrace.core.commands import (
     Need,
@@ -36,7 +37,9 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     repeat = _check_number(draft.view, command.numbered)
     if repeat is not None:
         return repeat
-    refused = check_deletes(draft.view, command.rows)
+    refused = check_deletes(draft.view, command.rows) or aside.check_publish(
+        draft.view.spec, command.aside
+    )
     if refused is not None or not draft.view.spec.keyed:
         return refused
     return _need_keys(draft, key_list(command.rows))
@@ -48,6 +51,8 @@ def do_publish(draft: Draft, command: Publish) -> Published:
     count = rows.count if isinstance(rows, Block) else len(rows)
     if draft.view.spec.keyed:
         _supersede(draft, first, key_list(rows), _deletes(rows))
+    if command.aside or draft.view.spec.delay_ms:
+        aside.put_aside(draft, first, count, command.aside, _deletes(rows))
     _remember_number(draft, command.numbered, first, count)
     return Published(first, count)
 
@@ -146,7 +151,8 @@ def _passed_to(draft: Draft) -> int:
 
 def _maybe_kept(view: View, seqs: BitMap64, passed: int) -> list[int]:
     """Those of `seqs` up to `passed` that were delivered and are in no lease any more."""
-    most = min(passed, view.pointers.next - 1, view.stored_seq)
+    delivered = max(view.pointers.next - 1, view.pointers.aside)
+    most = min(passed, delivered, view.stored_seq)
     return [seq for seq in seqs if 0 < seq <= most and seq not in view.holder]
 
 
@@ -283,6 +289,9 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
         total += rows
         if isinstance(facts, StageFacts):
             _supersede(draft, first, facts.keys, facts.deletes)
+        if view.spec.delay_ms:
+            deletes = facts.deletes if isinstance(facts, StageFacts) else ()
+            aside.put_aside(draft, first, rows, (), deletes)
     _remember_number(draft, command.numbered, begin, total)
     return Published(begin, total)
 

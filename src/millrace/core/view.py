@@ -19,6 +19,7 @@ from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.deletes import Deletes
 from millrace.core.fold import ShardMeta
 from millrace.core.model import (
+    AsideCell,
     CatalogCell,
     CursorCell,
     DeletesCell,
@@ -42,6 +43,8 @@ from millrace.core.model import (
     unpack_seqs,
 )
 from millrace.core.takeover import resume
+from millrace.core.waiting import Waiting, Waits
+from millrace.core.window import Window
 
 
 class LeaseState:
@@ -147,18 +150,22 @@ class Layer(msgspec.Struct, frozen=True):
     staged: list[tuple[str, Block]]
     ended: frozenset[str]
     """Stages that were published or dropped; `staged` comes before them."""
+    aside: BitMap64
+    waits: Waits
 
 
 class Facts:
     """What was fetched from the store for the commands at hand; as of the last folded batch."""
 
-    __slots__ = ("keys", "rows", "stages")
+    __slots__ = ("keys", "old", "rows", "stages")
 
     def __init__(self) -> None:
         self.keys: dict[bytes, int] = {}
         """Key → newest live seq, 0 if there is none."""
         self.stages: dict[str, StageFacts] = {}
         self.rows: dict[int, RowFacts] = {}
+        self.old: dict[Kind, list[bytes]] = {}
+        """The first cells of messages that were put aside before the last purge."""
 
     def clear(self) -> None:
         """They were as of now; what comes later must ask again."""
@@ -168,6 +175,8 @@ class Facts:
             self.stages = {}
         if self.rows:
             self.rows = {}
+        if self.old:
+            self.old = {}
 
 
 class View:
@@ -221,6 +230,9 @@ class View:
         self.scanned = 0
         self.skipped = 0
         """Up to here, from `next` on, all rows are hidden: `hidden` no longer names them."""
+        self.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
+        self.swept_from: int | None = None
+        """From this batch on cells of an earlier era may be there that nobody wants."""
         self.stored_seq = 0
         """The last seq that the store can be asked about."""
         self.facts = Facts()
@@ -276,9 +288,16 @@ class View:
                 self.owners.update(dict.fromkeys(cell.shards, key))
             case CatalogCell() as cell:
                 self.catalog = cell
+            case AsideCell():
+                # Of these there may be too many: they are asked for as they are needed.
+                pass
 
     def _derive(self) -> None:
         self.scanned = self.pointers.next - 1
+        if self.pointers.aside:
+            low = number_key(self.pointers.era)
+            self.set_windows(Window(limits.WINDOW_CELLS, low), Window(limits.WINDOW_CELLS, low))
+        self.swept_from = 0 if self.pointers.era else None
         oldest_first = sorted(self.producers.items(), key=lambda item: item[1].time_ms)
         self.producers = dict(oldest_first)
         self.retaining = {
@@ -306,6 +325,11 @@ class View:
         ]
         heapq.heapify(self.deadlines)
         self.deadlines_max = 2 * len(self.deadlines) + limits.DEADLINES_SPARE
+
+    def set_windows(self, due: Window[Waiting], ready: Window[Waiting]) -> None:
+        """What is known of the messages that wait apart."""
+        self.due, self.ready = due, ready
+        self.windows = {Kind.DUE: due, Kind.READY: ready}
 
     # --- What is asked of it ----------------------------------------------------------------
 
@@ -338,6 +362,7 @@ class View:
             or self.retaining
             or self.deletes
             or self.catalog is not None
+            or self.swept_from is not None
         )
 
     def place_of(self, cell: CursorCell) -> int:

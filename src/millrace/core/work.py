@@ -13,7 +13,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import failures
+from millrace.core import aside, failures
 from millrace.core.commands import (
     Discard,
     Extend,
@@ -50,7 +50,8 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     if room <= 0:
         # What was given back is in flight already: it is handed out again at the limit too.
         return None if view.returned else _too_many_in_flight(view)
-    return _need_hidden(draft, min(wanted, room))
+    wanted = min(wanted, room)
+    return aside.check_lease(draft, wanted) or _need_hidden(draft, wanted)
 
 
 def _too_many_in_flight(view: View) -> Full:
@@ -66,8 +67,16 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     view = draft.view
     again = _take_again(draft, command.count) if view.returned else BitMap64()
     room = limits.IN_FLIGHT_MAX - len(view.holder)
-    fresh = _take_fresh(draft, min(command.count - len(again), room))
-    seqs = again | fresh if again else fresh
+    wanted = min(command.count - len(again), room)
+    turns: tuple[BitMap64, ...] = ()
+    if view.pointers.aside:
+        fresh, turns = _take_by_turns(draft, wanted)
+        seqs = BitMap64().union(again, *turns)
+        turns = (again, *turns) if again else turns
+        turns = turns if len(turns) > 1 else ()
+    else:
+        fresh = _take_fresh(draft, wanted)
+        seqs = again | fresh if again else fresh
     deadline = draft.now + command.lease_ms
     if not seqs:
         if view.first_fresh() > view.pointers.next:
@@ -82,7 +91,24 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     draft.push_deadline(deadline, lease.id)
     upto = fresh.max() + 1 if fresh else view.first_fresh()
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto, lease=lease.id))
-    return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
+    return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
+
+
+def _take_by_turns(draft: Draft, wanted: int) -> tuple[BitMap64, tuple[BitMap64, ...]]:
+    """Those of higher priority, those whose delay is over, fresh ones, those of lower priority.
+
+    Returns the fresh ones, and all of them in this order. There may be fewer than wanted although
+    more are there, where it is not known yet which of them come first.
+    """
+    turns = aside.take(draft, wanted, least=aside.USUAL)
+    fresh = BitMap64()
+    left = wanted - sum(map(len, turns))
+    if left > 0 and aside.may_go_on(draft):
+        fresh = _take_fresh(draft, left)
+        if fresh:
+            turns.append(fresh)
+        turns += aside.take(draft, left - len(fresh), least=0)
+    return fresh, tuple(turns)
 
 
 def _judge_again(view: View, count: int) -> tuple[BitMap64, dict[int, dict[int, Doom]]]:
@@ -130,7 +156,18 @@ def may_have_work(view: View, now: int) -> bool:
         bool(view.returned)
         or view.first_fresh() <= view.last_seq
         or (bool(view.deadlines) and view.deadlines[0][0] <= now)
+        or aside.may_have_work(view, now)
     )
+
+
+def next_end(view: View | None) -> int | None:
+    """When the next lease or delay ends, after which there may be work; None if there is none."""
+    if view is None:
+        return None
+    due_ms = aside.next_due(view)
+    if not view.deadlines:
+        return due_ms
+    return view.deadlines[0][0] if due_ms is None else min(view.deadlines[0][0], due_ms)
 
 
 def is_empty(answer: object) -> bool:
@@ -172,8 +209,9 @@ def _need_hidden(draft: Draft, wanted: int) -> Need | None:
 
 
 def _has_gaps(view: View) -> bool:
-    """Whether rows that wait may be hidden: replaced, or ended before workers went back to them."""
-    return view.spec.keyed or view.spec.retention == "log"
+    """Whether some are hidden: replaced, put aside, or ended before workers came back to them."""
+    spec = view.spec
+    return spec.keyed or spec.retention == "log" or view.first_fresh() <= view.pointers.aside
 
 
 def _skip(view: View) -> None:
@@ -190,6 +228,7 @@ def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
     for layer in view.layers:
         own |= layer.died
         own |= layer.deletes
+        own |= layer.aside
         purged = max(purged, layer.purged)
     own &= BitMap64(range(low, high + 1))
     own |= BitMap64(range(low, min(purged, high) + 1))
@@ -379,6 +418,7 @@ def do_purge(draft: Draft) -> Seq:
     view = draft.view
     _end_leases(draft)
     upto = draft.purge()
+    aside.purge(draft, upto)
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto + 1, floor=upto))
     return upto
 

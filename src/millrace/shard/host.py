@@ -263,7 +263,7 @@ class Host:
         """Decide a run of plain publishes to one queue at once; False if they are not so plain."""
         shard = requests[0].shard
         draft = desk.draft(shard)
-        if draft is None or draft.view.spec.keyed:
+        if draft is None or draft.view.spec.keyed or draft.view.spec.delay_ms:
             return False
         run: list[Request] = []
         while requests and requests[0].is_plain and requests[0].shard == shard:
@@ -369,14 +369,13 @@ class Host:
                 self._arm(shard)
 
     def _arm(self, shard: ShardId) -> None:
-        """Wake when the shard's next lease ends, which a waiter could then be given."""
-        view = self._views.get(shard)
-        if view is not None and view.deadlines:
-            left_ms = view.deadlines[0][0] - self._now_ms()
-            self._alarm.set(self._loop.time() + left_ms / 1000)
+        """Wake when the shard's next lease or delay ends, which a waiter could then be given."""
+        at_ms = work.next_end(self._views.get(shard))
+        if at_ms is not None:
+            self._alarm.set(self._loop.time() + (at_ms - self._now_ms()) / 1000)
 
     def _woken(self) -> None:
-        """A lease has ended, or someone's time to wait is over."""
+        """A lease or a delay has ended, or someone's time to wait is over."""
         if self._stopped is not None:
             return
         soonest = self._waiters.soonest
@@ -388,12 +387,10 @@ class Host:
         for shard in self._waiters.shards():
             # A rollback may have dropped the view; while it goes on, none is to be trusted.
             is_draining = self._draining and self._journal.waiting() > 0
-            view = None if is_draining else self.view(shard)
-            if view is None or not view.deadlines:
-                continue
-            if view.deadlines[0][0] > now:
+            at_ms = work.next_end(None if is_draining else self.view(shard))
+            if at_ms is not None and at_ms > now:
                 self._arm(shard)
-            else:
+            elif at_ms is not None:
                 # The batch of this tick serves whoever waits there, in the order of the row.
                 self._tick(shard)
         if self._inbox:

@@ -52,8 +52,10 @@ class Request:
             # The way of a single message, which must cost little.
             self.size, has_deletes = _weigh(command.rows)
             self.grows = True
-            self.is_plain = command.numbered is None and not has_deletes
-            """A publish without number and deletes: on a queue without keys it needs no check."""
+            self.is_plain = command.numbered is None and not has_deletes and not command.aside
+            """A publish without number, deletes and turns: on a queue without keys and delays it
+            needs no check."""
+            self.size += _ASIDE_BYTES * len(command.aside)
         else:
             self.size = size_of(command)
             self.grows = grows(command)
@@ -96,13 +98,19 @@ _LEASED_BYTES = 16
 what was counted of it."""
 
 
+_ASIDE_BYTES = 96
+"""A cell of messages that wait apart."""
+
+
 def size_of(command: Command) -> int:
     """About how many bytes the command adds to a record."""
     match command:
-        case Publish(rows=Block() as block) | Stage(rows=block):
+        case Publish(rows=Block() as block, aside=aside):
+            return block.size() + _ASIDE_BYTES * len(aside)
+        case Publish(rows=tuple() as messages, aside=aside):
+            return _weigh(messages)[0] + _ASIDE_BYTES * len(aside)
+        case Stage(rows=block):
             return block.size()
-        case Publish(rows=tuple() as messages):
-            return _weigh(messages)[0]
         case Transaction(parts=parts):
             return sum(size_of(part) for _, part in parts)
         case Lease(count=count):

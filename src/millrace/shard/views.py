@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from millrace import limits
-from millrace.core.model import ShardId
+from millrace.core.model import VIEWED, ShardId
 from millrace.core.view import View
 from millrace.errors import Corrupt
 from millrace.journal.base import Journal
@@ -18,7 +18,8 @@ def load_view(shard: ShardId, journal: Journal, store: Store) -> View | None:
     meta = store.meta(shard)
     if meta is None:
         return None
-    return View.load(shard, journal.epoch, journal.history, meta, store.cells(shard))
+    cells = (cell for kind in VIEWED for cell in store.cells(shard, kind))
+    return View.load(shard, journal.epoch, journal.history, meta, cells)
 
 
 class Unseen:

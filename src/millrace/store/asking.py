@@ -23,7 +23,7 @@ from millrace.store import chunk
 from millrace.store.blocks import Found
 from millrace.store.cells import Table
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD, DELETE, ENDED, KEPT, ShardState
+from millrace.store.ledger import ASIDE, DEAD, DELETE, ENDED, KEPT, ShardState
 from millrace.store.overlay import Rows, parts_of
 from millrace.store.reading import Decoded, Reading
 from millrace.store.scanning import Scanning, lost
@@ -137,6 +137,7 @@ class Asking:
             delete=seq in bits(state, [0], DELETE, seq, seq),
             kept=live and seq in bits(state, everyone, KEPT, seq, seq),
             superseded_by=newer if newer > seq else 0,
+            aside=bool(state.uses & 1 << ASIDE) and seq in bits(state, [0], ASIDE, seq, seq),
         )
 
     def stage(self, shard: int, name: str) -> StageFacts:

@@ -56,12 +56,23 @@ class Store(Protocol):
         """One cell's value, or None if there is no such cell."""
         ...
 
+    def cells_from(
+        self, shard: ShardId, kind: Kind, low: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        """The first cells of a kind whose keys are not below `low`, in order.
+
+        There are fewer than `limit` only where there are no more. Of a windowed kind: all its keys
+        have the same length.
+        """
+        ...
+
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
         """The newest live (or kept) seq of each key; 0 where there is none."""
         ...
 
     def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that no worker gets: dead, kept, or deletes."""
+        """The seqs within [low, high] that no worker gets in their order: dead, kept, deletes, or
+        put aside."""
         ...
 
     def row(self, shard: ShardId, seq: int) -> RowFacts:

@@ -324,6 +324,12 @@ class DiskStore:
     def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
         return self._layered.cell_of(self._layered.must(shard).id, KINDS[kind] + key)
 
+    def cells_from(
+        self, shard: ShardId, kind: Kind, low: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        number = self._layered.must(shard).id
+        return list(self._layered.cells_from(number, KINDS[kind], low, limit).items())
+
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
         return self._asking.find(shard, keys)
 

@@ -15,7 +15,7 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import Kind
 from millrace.store import chunk
 from millrace.store.layered import Layered
-from millrace.store.ledger import DEAD, DELETE, ENDED, KEPT, ShardState
+from millrace.store.ledger import ASIDE, DEAD, DELETE, ENDED, KEPT, ShardState
 from millrace.store.reading import Reading
 from millrace.store.scanning import Scanning
 
@@ -37,7 +37,7 @@ class DiskExport:
         for pin in [interval.pin for interval in state.meta.intervals]:
             self._marks += [
                 (pin, mark, bits(state, [pin], mark, low, high) & self.needed)
-                for mark in ((DEAD, KEPT) if pin else (KEPT, DELETE, ENDED))
+                for mark in ((DEAD, KEPT) if pin else (KEPT, DELETE, ENDED, ASIDE))
             ]
         self._staged: list[tuple[str, pa.RecordBatch]] = [
             (name, reading.batch(state.shard, 0, place))

@@ -21,7 +21,7 @@ from millrace.core.view import number, number_key
 from millrace.errors import Fatal
 from millrace.log.record import Position
 from millrace.store.layered import Layered
-from millrace.store.ledger import DELETE, ENDED, ShardState
+from millrace.store.ledger import ASIDE, DELETE, ENDED, ShardState
 from millrace.store.overlay import KINDS
 from millrace.store.place import Place, republished
 from millrace.store.reading import Reading
@@ -76,6 +76,8 @@ class Folding:
             for why, seqs in changes.died.items():
                 if why != Death.SUPERSEDED:
                     state.mark(0, ENDED, unpack_seqs(seqs))
+        if changes.aside:
+            state.mark(0, ASIDE, unpack_seqs(changes.aside))
         state.meta, takeover = fold(meta, batch, history, state)
         if takeover is not None:
             self._put_takeover(state, takeover)

@@ -16,6 +16,7 @@ from millrace.store.tables import (
     FIRST_COPY,
     StoredShard,
     decode_shard,
+    first_part,
     joined,
     number_bytes,
     number_of,
@@ -188,18 +189,51 @@ class Layered:
                     found[key] = value
         return dict(sorted(found.items()))
 
+    def cells_from(self, number: int, kind: bytes, low: bytes, limit: int) -> dict[bytes, bytes]:
+        """Key → value of the first cells of a kind from `low` on, in order.
+
+        There are fewer than `limit` only where there are no more. Its keys have the same length, so
+        that the parts of one value lie side by side.
+        """
+        changed: dict[bytes, bytes | None] = {}
+        first = kind + low
+        for part in reversed(parts_of(self.layers, number)):
+            changed |= {
+                key: value for key, value in part.cells.items() if key >= first and key[:1] == kind
+            }
+        prefix = number_bytes(number)
+        at, high = prefix + first, _after(prefix + kind)
+        found: dict[bytes, bytes] = {}
+        while True:
+            page = self.cells.range(Table.CELLS, at, high, limit=limit + 1)
+            is_last = len(page) <= limit
+            if not is_last:
+                # The last one may have more parts than this page has room for.
+                at = page[-1][0][:-2]
+                page = [cell for cell in page if cell[0][:-2] != at] or self._parts(at)
+                at = page[-1][0] + b"\0"
+            stored = {key[8:]: value for key, value in joined(page).items()}
+            found |= {key: value for key, value in stored.items() if key not in changed}
+            if is_last or len(found) >= limit:
+                break
+        for key, value in changed.items():
+            if value is not None and (is_last or prefix + key < at):
+                found[key] = value
+        return {key[1:]: found[key] for key in sorted(found)[:limit]}
+
+    def _parts(self, key: bytes) -> list[tuple[bytes, bytes]]:
+        """All parts of a value that the index holds."""
+        keys = part_keys(key, 0, part_count(self.cells.get(Table.CELLS, [first_part(key)])[0]))
+        found = zip(keys, self.cells.get(Table.CELLS, keys), strict=True)
+        return [(name, value) for name, value in found if value is not None]
+
     def cell_of(self, number: int, key: bytes) -> bytes | None:
         """The cell of this kind and key under a number, or None."""
         for part in parts_of(self.layers, number):
             if key in part.cells:
                 return part.cells[key]
         at = number_bytes(number) + key
-        [first] = self.cells.get(Table.CELLS, part_keys(at, 0, 1))
-        if first is None:
-            return None
-        keys = part_keys(at, 0, part_count(first))
-        found = zip(keys, self.cells.get(Table.CELLS, keys), strict=True)
-        return joined([(name, value) for name, value in found if value is not None])[at]
+        return joined(self._parts(at)).get(at)
 
     def last_cell(self, number: int, prefix: bytes) -> bytes | None:
         """The greatest kind and key that begins with `prefix`; only for cells that rise in number

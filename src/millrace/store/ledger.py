@@ -27,7 +27,10 @@ ENDED = 3
 """A mark of the store's own, in keyed shards: the row died, but no newer one of its key replaced
 it, so that the key may still name it. Always under pin 0."""
 
-MARKS = 4
+ASIDE = 4
+"""A mark of the store's own: the row does not wait in the order of seqs. Always under pin 0."""
+
+MARKS = 5
 
 DEAD, KEPT = int(Mark.DEAD), int(Mark.KEPT)
 
@@ -220,7 +223,7 @@ class Known:
 
     def __init__(self) -> None:
         self.chunks = BitMap64()
-        self.marks = (BitMap64(), BitMap64(), BitMap64())
+        self.marks = {mark: BitMap64() for mark in (DEAD, KEPT, DELETE, ASIDE)}
         """By mark; in chunks that are not in `chunks`, some may be missing."""
 
 
@@ -233,7 +236,7 @@ class KnownMarks:
         self._states: list[ShardState] = []
         self._count = 0
 
-    def load(self, state: ShardState, chunks: BitMap64) -> tuple[BitMap64, BitMap64, BitMap64]:
+    def load(self, state: ShardState, chunks: BitMap64) -> dict[int, BitMap64]:
         """The marks of the index in at least these chunks; the layers' are not among them."""
         known = state.known
         if known is None:
@@ -253,9 +256,9 @@ class KnownMarks:
         logical = [interval.pin for interval in state.meta.intervals]
         pins = sorted({*logical, *state.stored})
         for low, high in _runs(missing):
-            for mark, marked in enumerate(known.marks):
+            for mark, marked in known.marks.items():
                 if state.uses & 1 << mark:
-                    here = [0] if mark == DELETE else pins
+                    here = [0] if mark in (DELETE, ASIDE) else pins
                     marked |= self._marks.stored(
                         state.id, here, mark, low * chunk.ROWS, (high + 1) * chunk.ROWS - 1
                     )
@@ -296,11 +299,11 @@ class KnownMarks:
         return found
 
     def unready(self, state: ShardState, low: int, high: int) -> BitMap64:
-        """The seqs within [low, high] that no worker gets."""
+        """The seqs within [low, high] that no worker gets in their order."""
         floor = max(state.meta.floor, state.gone)
         found = BitMap64()
         wanted = chunk.span(low, high)
-        for marked in self.load(state, chunk.span(low // chunk.ROWS, high // chunk.ROWS)):
+        for marked in self.load(state, chunk.span(low // chunk.ROWS, high // chunk.ROWS)).values():
             found |= marked & wanted
         for part in self._parts(state):
             for marked in part.marks.values():

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from millrace.core.fold import Mark, ShardMeta
 from millrace.core.model import Kind, Row, ShardId
-from millrace.store.ledger import DELETE, ENDED
+from millrace.store.ledger import ASIDE, DELETE, ENDED
 from millrace.store.memory_shard import SCAN_ROWS, MemoryShard, arrow_rows
 
 
@@ -25,6 +25,7 @@ class MemoryExport:
         self._cells = dict(source.cells)
         self._stages = {name: list(rows) for name, rows in source.stages.items()}
         self._marks = {key: seqs.copy() for key, seqs in source.marks.items()}
+        self._aside = source.aside.copy()
         self.meta = source.meta
         self.needed = BitMap64(source.rows)
 
@@ -36,6 +37,7 @@ class MemoryExport:
             if pin or mark is Mark.KEPT:
                 yield pin, int(mark), seqs & self.needed
         yield 0, DELETE, BitMap64([seq for seq, row in self._rows.items() if row.body is None])
+        yield 0, ASIDE, self._aside & self.needed
         # Whether a newer row has replaced one is not remembered here: its key may name any.
         for (_, mark), seqs in sorted(self._marks.items()):
             if mark is Mark.DEAD:
@@ -78,6 +80,8 @@ class MemoryIntake:
     def put_marks(self, pin: int, mark: int, seqs: BitMap64) -> None:
         if mark in (Mark.DEAD, Mark.KEPT):
             self._copy.marks[pin, Mark(mark)] = seqs.copy()
+        elif mark == ASIDE:
+            self._copy.aside = seqs.copy()
 
     def put_staged(self, name: str, batch: pa.RecordBatch) -> None:
         self._copy.stages.setdefault(name, []).extend(rows_of(batch))

@@ -34,6 +34,8 @@ class MemoryShard:
         self.marks: dict[tuple[int, Mark], BitMap64] = {}
         self.superseded = BitMap64()
         """Those that were still wanted when a newer revision ended them."""
+        self.aside = BitMap64()
+        """Those that were put aside when they were published."""
         self.doomed = BitMap64()
         self.reclaimed = 0
 
@@ -43,6 +45,7 @@ class MemoryShard:
         self._put_rows(batch)
         replaced = unpack_seqs(batch.changes.died.get(int(Death.SUPERSEDED), b""))
         self.superseded |= BitMap64([seq for seq in replaced if not self.is_kept(seq)])
+        self.aside |= unpack_seqs(batch.changes.aside)
         self.meta, takeover = fold(self.meta, batch, history, self)
         if takeover is not None:
             self._put_takeover(takeover)
@@ -136,8 +139,9 @@ class MemoryShard:
         return not self.is_dead(seq) and not self.is_visible(seq, Reader())
 
     def is_ready(self, seq: int) -> bool:
-        """Whether a worker may get it."""
-        return self.is_visible(seq, Reader()) and self.rows[seq].body is not None
+        """Whether a worker may get it, in the order of seqs."""
+        is_live = self.is_visible(seq, Reader()) and self.rows[seq].body is not None
+        return is_live and seq not in self.aside
 
     def is_visible(self, seq: int, reader: Reader) -> bool:
         if seq not in self.rows:
@@ -164,6 +168,7 @@ class MemoryShard:
             delete=row.body is None,
             kept=self.is_kept(seq),
             superseded_by=newer if newer > seq else 0,
+            aside=seq in self.aside,
         )
 
 

@@ -68,6 +68,12 @@ class MemoryStore:
     def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
         return self._shards[shard].cells.get((kind, key))
 
+    def cells_from(
+        self, shard: ShardId, kind: Kind, low: bytes, limit: int
+    ) -> list[tuple[bytes, bytes]]:
+        found = [(key, value) for _, key, value in self.cells(shard, kind) if key >= low]
+        return found[:limit]
+
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]:
         found = self._shards[shard]
         return [found.newest(key) for key in keys]

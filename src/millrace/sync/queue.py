@@ -57,6 +57,8 @@ class Queue:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -64,17 +66,28 @@ class Queue:
         """Append a message; returns its seq.
 
         On a keyed queue it replaces the key's older revision, and without a body it deletes the
-        key. With producer and number a repeat changes nothing and is answered as before; None where
-        the number was used so long ago that its seq is forgotten.
+        key. Workers get messages of a higher `priority` first (0 to 9, 4 unless it is named), and
+        nobody gets it before `delay` seconds have passed (else what the queue says); readers of the
+        queue see it at once, in its place. With producer and number a repeat changes nothing and is
+        answered as before; None where the number was used so long ago that its seq is forgotten.
 
         Raises:
-            Invalid, TooLarge: the body, key, headers, producer or number; nothing was published.
+            Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
+                queue's retention is "log" and knows neither priority nor delay; nothing was
+                published.
             OutOfOrder: a dense producer's number is above the expected one, which the error names.
             Full: the log or the disk has no room now.
         """
         return self._portal.run(
             self._twin.publish(
-                body, key=key, headers=headers, producer=producer, number=number, mode=mode
+                body,
+                key=key,
+                headers=headers,
+                priority=priority,
+                delay=delay,
+                producer=producer,
+                number=number,
+                mode=mode,
             )
         )
 
@@ -82,6 +95,8 @@ class Queue:
         self,
         rows: Rows,
         *,
+        priority: int | None = None,
+        delay: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -90,16 +105,25 @@ class Queue:
         """Append messages, all or nothing; returns their seqs, which follow each other.
 
         `rows` are messages, bodies as bytes, or an Arrow batch or table with the column `value`
-        and, if need be, `key` and `headers`. No reader ever sees a part of them. They take one
-        number of their producer; a repeat is answered as before, and with an empty range where its
-        seqs are forgotten.
+        and, if need be, `key` and `headers`. `priority` and `delay` are for those that do not name
+        their own; see `publish`. No reader ever sees a part of them. They take one number of their
+        producer; a repeat is answered as before, and with an empty range where its seqs are
+        forgotten.
 
         Raises:
             As `publish`; `TooLarge` also where they do not fit into one record: publish in parts,
             or `stage` them.
         """
         return self._portal.run(
-            self._twin.publish_many(rows, producer=producer, number=number, mode=mode, after=after)
+            self._twin.publish_many(
+                rows,
+                priority=priority,
+                delay=delay,
+                producer=producer,
+                number=number,
+                mode=mode,
+                after=after,
+            )
         )
 
     def stage(self, stage: str, rows: Rows) -> int:
@@ -148,7 +172,8 @@ class Queue:
     def lease(self, count: int = 1, *, seconds: float = 30, wait: float = 0) -> list[Lease]:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
-        What was given back comes first, in the order of seqs, then what was never handed out. There
+        What was given back comes first, in the order of seqs, then what was never handed out: by
+        priority, those whose delay has just passed before others, and in the order of seqs. There
         may be fewer than `count` although more are there: one call hands out up to 64 MiB
         (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is interrupted, nothing
         stays leased.
@@ -220,7 +245,7 @@ class Queue:
         return self._portal.run(self._twin.get(seq))
 
     def explain(self, seq: int) -> Explanation:
-        """Why a message is not to be had: leased until when, settled, dead.
+        """Why a message is not to be had: leased or delayed until when, settled, dead.
 
         Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
         that a newer one replaced it.

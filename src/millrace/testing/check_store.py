@@ -423,6 +423,25 @@ def check_sparse_rows_survive(make: Make) -> None:
     story.check()
 
 
+def check_rows_that_wait_apart(make: Make) -> None:
+    """No worker is given a row twice: by its seq, and by the cell that names it."""
+    story = Story(make, keyed=True)
+    for at in range(3):
+        story.publish(
+            *(Message(b"x" * 100, b"%d" % key) for key in range(40 * at, 40 * at + 40)),
+            aside=pack_seqs(BitMap64(range(40 * at + 1, 40 * at + 41, 2))),
+            cells=[(int(Kind.DUE), b"%d%03d" % (at, key), b"v" * 900 * at) for key in range(40)],
+        )
+        story.compare()
+        story.subject.disturb(at)
+    story.pin(1)
+    story.die(Death.SETTLED, 81, 82, 83)
+    story.compare()
+    story.unpin(1)
+    story.batch(cells=[(int(Kind.DUE), b"0%03d" % key, None) for key in range(3, 40)])
+    story.check()
+
+
 CHECKS: list[Callable[[Make], None]] = [
     check_entries_are_folded_once,
     check_batches_come_in_order,
@@ -439,4 +458,5 @@ CHECKS: list[Callable[[Make], None]] = [
     check_who_replaced_a_row,
     check_kept_batches_do_not_change,
     check_sparse_rows_survive,
+    check_rows_that_wait_apart,
 ]

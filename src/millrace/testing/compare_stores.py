@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from millrace.core.block import SCHEMA
 from millrace.core.codec import decode_cell
 from millrace.core.fold import Reader
-from millrace.core.model import GroupId, Kind, PinCell, Row, ShardId
+from millrace.core.model import WINDOWED, GroupId, Kind, PinCell, Row, ShardId
 from millrace.core.view import number
 from millrace.store.base import Store
 
@@ -66,6 +66,11 @@ def compare(store: Store, model: Store, keys: Sequence[bytes] = ()) -> None:
                 assert list(store.cells(shard, kind, key[:-1])) == begins
                 assert store.cell(shard, kind, key) == value
                 assert store.cell(shard, kind, key + b"none") is None
+            starts = (b"", *(key for _, key, _ in same[:: len(same) // 3 + 1]))
+            for start in starts if kind in WINDOWED else ():
+                for limit in (1, 3, len(same) + 1):
+                    found = [(key, value) for _, key, value in same if key >= start][:limit]
+                    assert store.cells_from(shard, kind, start, limit) == found
         assert store.find(shard, keys) == model.find(shard, keys)
         last = meta.last_seq
         for low, high in ((1, last), (last // 2, last), (1, last // 3)):

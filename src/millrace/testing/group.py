@@ -16,8 +16,19 @@ from millrace.core.commands import Command, Found, Need
 from millrace.core.decide import Answer, decide, learn
 from millrace.core.draft import Desk
 from millrace.core.fold import Reader
-from millrace.core.model import CATALOG, Epoch, GroupId, History, Index, Millis, ShardId
-from millrace.core.view import LeaseState, View
+from millrace.core.model import (
+    CATALOG,
+    VIEWED,
+    WINDOWED,
+    Epoch,
+    GroupId,
+    History,
+    Index,
+    Millis,
+    ShardId,
+)
+from millrace.core.view import LeaseState, View, number_key
+from millrace.core.waiting import Waiting, load
 from millrace.errors import Refused, Retry
 from millrace.store.memory_store import MemoryStore
 
@@ -58,7 +69,7 @@ class Group:
         meta = self.store.meta(shard)
         if meta is None:
             return None
-        cells = self.store.cells(shard)
+        cells = (cell for kind in VIEWED for cell in self.store.cells(shard, kind))
         return View.load(shard, self.epoch, self.history, meta, cells)
 
     def ask(self, *commands: tuple[ShardId, Command]) -> list[Result]:
@@ -131,10 +142,36 @@ class Group:
                 assert value == stored[name], f"{name} of {shard}: {value} != {stored[name]}"
             assert not view.layers
             check_derived(view)
+            self._check_aside(view)
             meta = self.store.meta(shard)
             assert meta is not None
             live = self.seqs(shard, Reader(retain=True))
             assert meta.live == len(live), f"I12: {shard} counts {meta.live}, has {list(live)}"
+
+    def _check_aside(self, view: View) -> None:
+        """The windows show what is stored, and who waits apart waits in one place."""
+        waiting = BitMap64()
+        era = number_key(view.pointers.era)
+        for kind in WINDOWED:
+            cells: dict[bytes, Waiting] = {}
+            for _, key, value in self.store.cells(view.shard, kind):
+                assert key >= era or view.swept_from is not None, "nobody sweeps what was purged"
+                if key >= era:
+                    cells[key] = load(kind, value)
+            for cell in cells.values():
+                assert cell.seqs
+                assert not cell.seqs.intersect(waiting), "a message waits twice"
+                waiting |= cell.seqs
+            window = view.windows[kind]
+            known = {
+                k: c for k, c in cells.items() if window.known_to is None or k < window.known_to
+            }
+            assert dict(window) == (known if view.pointers.aside else {}), "the window is another"
+        assert not waiting.intersect(BitMap64(view.holder)), "it waits, and a worker has it"
+        for seq in waiting:
+            facts = self.store.row(view.shard, seq)
+            assert seq <= view.pointers.aside
+            assert facts.aside or not facts.live, "it waits in the order of seqs, too"
 
     def seqs(self, shard: ShardId, reader: Reader, after: int = 0) -> BitMap64:
         """The seqs that a reader sees."""

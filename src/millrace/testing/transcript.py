@@ -3,19 +3,23 @@
 A transcript begins with a sentence of purpose (lines that begin with `#`), then has one line per
 batch: commands, joined by ` & ` where they are decided together. After `---` comes what happened.
 
-Rows are written `body`, `key=body`, `key!` (a delete), with headers `key=body{name:value,...}`.
+Rows are written `body`, `key=body`, `key!` (a delete), with headers `key=body{name:value,...}`, and
+with a priority and a delay of their own `body^9~5s`.
 Some words steer the group itself instead of asking something of a queue: `wait 5s`, `hold` (commit
 later), `fold`, `crash`, `take_over B 7` (a new history, after the first seven entries), `read`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
+from millrace import limits
 from millrace.core.block import Block
 from millrace.core.commands import (
+    Aside,
     Bury,
     Command,
     CommitCursor,
@@ -148,9 +152,10 @@ class Play:
             case "configure":
                 return Configure(_part(words, options) or _spec(words, options))
             case "publish":
-                return Publish(_rows(words), _numbered(options))
+                return Publish(_rows(words), _numbered(options), _aside(words))
             case "block":
-                return Publish(Block.of_messages(_rows(words)), _numbered(options))
+                block = Block.of_messages(_rows(words))
+                return Publish(block, _numbered(options), _aside(words))
             case "lease":
                 return Lease(int(words[0]), millis(options.get("for", "30s")))
             case "settle" | "release" | "extend" | "discard":
@@ -338,6 +343,7 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         max_failures=int(options.get("max_failures", "0")),
         max_deliveries=int(options.get("max_deliveries", "0")),
         dead_letter=f"{SPACE}/{options['dead_letter']}" if "dead_letter" in options else "",
+        delay_ms=millis(options.get("delay", "0s")),
     )
 
 
@@ -366,7 +372,28 @@ def _numbered(options: dict[str, str]) -> Numbered | None:
 
 
 def _rows(words: Sequence[str]) -> tuple[Message, ...]:
-    return tuple(_message(word) for word in words)
+    return tuple(_message(_TURN.sub("", word)) for word in words)
+
+
+_TURN = re.compile(r"(?:\^(\d))?(?:~(\w+))?$")
+
+
+def _aside(words: Sequence[str]) -> tuple[Aside, ...]:
+    """The priorities and delays of rows that have their own."""
+    found: list[Aside] = []
+    for at, word in enumerate(words):
+        turn = _TURN.search(word)
+        priority, delay = turn.groups() if turn else (None, None)
+        if priority or delay:
+            found.append(
+                Aside(
+                    at,
+                    1,
+                    int(priority) if priority else limits.PRIORITY_DEFAULT,
+                    millis(delay) if delay else None,
+                )
+            )
+    return tuple(found)
 
 
 def _message(word: str) -> Message:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from millrace import limits
 from millrace.core.block import Block
 from millrace.core.changes import Batch
 from millrace.core.codec import decode_cell
@@ -20,6 +21,7 @@ from millrace.core.commands import (
 )
 from millrace.core.fold import ShardMeta
 from millrace.core.model import (
+    AsideCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -39,6 +41,7 @@ from millrace.core.model import (
     unpack_seqs,
 )
 from millrace.core.view import number
+from millrace.core.waiting import due_of
 from millrace.errors import MillraceError
 from millrace.testing.group import START_MS, Result, numbers
 
@@ -93,7 +96,9 @@ def _leased(answer: Leased) -> str:
         f", {seq} delivered {deliveries}x failed {failures}x"
         for seq, (deliveries, failures) in answer.counts.items()
     )
-    return f"lease {answer.lease}: {numbers(answer.seqs)} {_until(answer.deadline_ms)}{counts}"
+    turns = f", by turns {' then '.join(map(numbers, answer.turns))}" if answer.turns else ""
+    until = _until(answer.deadline_ms)
+    return f"lease {answer.lease}: {numbers(answer.seqs)} {until}{counts}{turns}"
 
 
 def _outcome(answer: Outcome) -> list[str]:
@@ -165,6 +170,8 @@ def _changes(batch: Batch) -> Iterator[str]:
         yield f"pinned {pin}"
     for kind, key, value in changes.cells:
         yield f"{_cell_name(Kind(kind), key)} {_cell_value(Kind(kind), value)}"
+    if changes.aside:
+        yield f"aside {numbers(unpack_seqs(changes.aside))}"
     if changes.dropped:
         yield "dropped"
 
@@ -185,6 +192,10 @@ def _row(key: bytes | None, body: bytes | None, headers: Iterable[tuple[str, byt
 def _cell_name(kind: Kind, key: bytes) -> str:
     if kind in (Kind.LEASE, Kind.PIN, Kind.DELETES):
         return f"[{kind.name.lower()} {number(key)}]"
+    if kind is Kind.DUE:
+        return f"[due {_time(due_of(key))} by {number(key[-8:])}]"
+    if kind is Kind.READY:
+        return f"[ready {limits.PRIORITY_MAX - key[8]} by {number(key[-8:])}]"
     text = key.decode().replace("\0", "/")
     return f"[{kind.name.lower()} {text}]" if text else f"[{kind.name.lower()}]"
 
@@ -201,11 +212,14 @@ def say_cell(cell: Cell) -> str:
             return (
                 f"{keyed}{cell.retention}, deletes kept {cell.keep_deletes_ms / 1000:g}s"
                 f"{_failing(cell)}"
+                + (f", delay {cell.delay_ms / 1000:g}s" if cell.delay_ms else "")
             )
         case Pointers():
             return (
                 f"next {cell.next}, lease {cell.lease}, pin {cell.pin}, cursor {cell.cursor}, "
                 f"floor {cell.floor}"
+                + (f", aside {cell.aside}" if cell.aside else "")
+                + (f", era {cell.era}" if cell.era else "")
             )
         case LeaseCell():
             return _lease(cell)
@@ -225,6 +239,8 @@ def say_cell(cell: Cell) -> str:
             return f"{cell.rows} rows since {_time(cell.time_ms)}"
         case DeletesCell():
             return numbers(unpack_seqs(cell.seqs))
+        case AsideCell():
+            return f"{numbers(unpack_seqs(cell.seqs))} of priority {cell.priority}"
         case TakeoverCell():
             return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
         case QueueCell():

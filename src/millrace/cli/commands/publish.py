@@ -12,7 +12,7 @@ import click
 from millrace import limits
 from millrace.cli.bounds import BATCH_BYTES, BATCH_LINES
 from millrace.cli.ending import Ended
-from millrace.cli.kinds import HEADER, exact
+from millrace.cli.kinds import DURATION, HEADER, exact
 from millrace.cli.lines import begun, read_lines
 from millrace.cli.progress import Bar
 from millrace.cli.shell import Shell, find_queue, shown_name
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         millrace publish orders --delete --key order-7
         printf 'one\\ntwo\\n' | millrace publish mail --lines
         millrace publish mail 'paid' --producer till-4 --number 1
+        millrace publish mail 'remember' --delay 1h --priority 7
     """,
 )
 @click.argument("queue")
@@ -52,6 +53,12 @@ if TYPE_CHECKING:
 )
 @click.option("--delete", is_flag=True, help="Delete the key: a message without a body.")
 @click.option(
+    "--priority", type=int, metavar="N", help="From 0 to 9; workers get the highest first. [4]"
+)
+@click.option(
+    "--delay", type=DURATION, metavar="TIME", help="So long nobody gets it. [as the queue says]"
+)
+@click.option(
     "--producer", metavar="NAME", help="Who publishes: its repeats are told by their number."
 )
 @click.option(
@@ -71,6 +78,8 @@ async def publish(
     key_separator: str | None,
     headers: tuple[tuple[str, bytes], ...],
     delete: bool,
+    priority: int | None,
+    delay: float | None,
     producer: str | None,
     number: int | None,
 ) -> None:
@@ -101,10 +110,18 @@ async def publish(
         if chunks is not None:
             cutter = Cutter(whole_key, key_separator, headers, is_exact=producer is not None)
             batches = cutter.batches(chunks)
-            await _publish_lines(shell, found, batches, _size(source), producer, number)
+            await _publish_lines(
+                shell, found, batches, _size(source), priority, delay, producer, number
+            )
             return
         seq = await found.publish(
-            content, key=whole_key, headers=headers, producer=producer, number=number
+            content,
+            key=whole_key,
+            headers=headers,
+            priority=priority,
+            delay=delay,
+            producer=producer,
+            number=number,
         )
     fields = {"queue": shown_name(found), "seq": seq}
     text = str(seq) if seq is not None else "published before, its seq is forgotten"
@@ -188,6 +205,8 @@ async def _publish_lines(
     queue: Queue,
     batches: AsyncIterator[list[Message]],
     total: int | None,
+    priority: int | None,
+    delay: float | None,
     producer: str | None,
     number: int | None,
 ) -> None:
@@ -196,7 +215,9 @@ async def _publish_lines(
     last: int | None = None
     with Bar("publishing", total=total) as bar:
         async for part in batches:
-            seqs = await queue.publish_many(part, producer=producer, number=number)
+            seqs = await queue.publish_many(
+                part, priority=priority, delay=delay, producer=producer, number=number
+            )
             number = None if number is None else number + 1
             count += len(part)
             if seqs:

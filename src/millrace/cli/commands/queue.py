@@ -62,6 +62,12 @@ def _setting_options(body: F) -> F:
             metavar="QUEUE",
             help="Where dead letters go; '': nowhere, they are dropped.",
         ),
+        click.option(
+            "--delay",
+            type=DURATION,
+            metavar="TIME",
+            help="So long nobody gets a message that names no other delay. [0]",
+        ),
     ]
     for option in reversed(options):
         body = option(body)

@@ -15,7 +15,7 @@ from millrace.errors import Corrupt
 from millrace.store import chunk
 from millrace.store.cells import Table
 from millrace.store.inspect import all_cells
-from millrace.store.ledger import DELETE
+from millrace.store.ledger import ASIDE, DELETE, ENDED
 from millrace.store.place import decode_place
 from millrace.store.tables import (
     chunk_of,
@@ -147,9 +147,13 @@ def _blocks(key: bytes, value: bytes) -> tuple[Fields, Fields]:
     }
 
 
+_MARKS = {DELETE: "delete", ENDED: "ended", ASIDE: "aside"}
+"""The store's own marks."""
+
+
 def _deaths(key: bytes, value: bytes) -> tuple[Fields, Fields]:
     number = chunk_of(key)
-    mark = "delete" if key[16] == DELETE else Mark(key[16]).name.lower()
+    mark = _MARKS.get(key[16]) or Mark(key[16]).name.lower()
     where: Fields = {"shard": number_of(key[:8]), "pin": number_of(key[8:16]), "mark": mark}
     seqs = ranges(chunk.join([(number, chunk.unpack(value))]))
     return {**where, "chunk": number}, {"seqs": seqs}

@@ -12,7 +12,7 @@ from millrace.cli.show import Column, Fields, Output, note, time_text
 from millrace.core.fold import Reader
 from millrace.core.model import Epoch, History, Kind, Row, ShardId
 from millrace.core.view import View
-from millrace.store.ledger import KEPT
+from millrace.store.ledger import ASIDE, KEPT
 
 COLUMNS = (
     Column("seq", "seq", is_number=True),
@@ -80,6 +80,8 @@ def _standing(state: State, view: View, shard: int, row: Row) -> Fields:
     if lease is not None:
         deliveries, failures = lease.counts_of(row.seq)
         return {"state": "returned", "deliveries": deliveries, "failures": failures}
+    if row.seq in state.store.layered.marks.bits(found, [0], ASIDE, row.seq, row.seq):
+        return {"state": "aside"}
     return {"state": "ready"}
 
 

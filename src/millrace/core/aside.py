@@ -1,0 +1,330 @@
+"""The rules of priorities and delays: messages that do not wait in the order of their seqs.
+
+Rule 1: a message with a delay, or with a priority that is not the usual one, is put aside when it
+is published: a mark has the pointer `next` pass over it, and a cell says when its turn comes.
+Rule 2: until it is handed out it stands in one cell, of DUE until its time and of READY from then
+on. Whether a newer revision has ended it meanwhile is found out when its turn comes.
+Rule 3: a purge begins another era: what was put aside before is nobody's, and goes in steps.
+Rule 4: what is done at once is bounded, whatever the number of those that wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core import waiting
+from millrace.core.commands import Aside, Explanation, Need
+from millrace.core.draft import Draft
+from millrace.core.model import WINDOWED, Kind, QueueSpec, Seq
+from millrace.core.view import View, number_key
+from millrace.core.waiting import Waiting, due_key, due_of, ready_key
+from millrace.core.window import Window
+from millrace.errors import Invalid, Refused
+
+USUAL = limits.PRIORITY_DEFAULT
+
+
+# --- Publish -----------------------------------------------------------------------------------
+
+
+def check_spec(spec: QueueSpec, view: View | None = None) -> Refused | None:
+    """Whether the settings fit together, and what waits in the queue."""
+    if spec.retention != "log":
+        return None
+    if spec.delay_ms:
+        return Invalid("a queue with retention 'log' knows no delays", field="delay")
+    if view is not None and view.pointers.aside:
+        return Invalid(
+            "messages with priorities or delays are there, which retention 'log' does not know; "
+            "purge the queue first",
+            field="retention",
+        )
+    return None
+
+
+def check_publish(spec: QueueSpec, runs: Sequence[Aside]) -> Refused | None:
+    """A log is read in the order of its seqs."""
+    for run in runs if spec.retention == "log" else ():
+        if run.priority != USUAL or run.delay_ms:
+            field = "priority" if run.priority != USUAL else "delay"
+            return Invalid(f"a queue with retention 'log' knows no {field}", field=field)
+    return None
+
+
+def put_aside(
+    draft: Draft, first: int, count: int, runs: Sequence[Aside], deletes: Iterable[int]
+) -> None:
+    """Take those of `count` new rows out of the order of seqs that are to wait otherwise.
+
+    Deletes, which are named by their places from 0 on, are for no worker anyway.
+    """
+    view = draft.view
+    by_turn: dict[tuple[int, int], BitMap64] = {}
+    for at, rows, priority, delay_ms in _runs(count, runs, view.spec.delay_ms):
+        if delay_ms or priority != USUAL:
+            turn = (draft.now + delay_ms if delay_ms else 0, priority)
+            seqs = by_turn.setdefault(turn, BitMap64())
+            seqs.add_range(first + at, first + at + rows)
+    gone = BitMap64([first + at for at in deletes])
+    highest = view.pointers.aside
+    for (due_ms, priority), seqs in by_turn.items():
+        if gone:
+            seqs -= gone
+        if seqs:
+            draft.aside |= seqs
+            highest = max(highest, seqs.max())
+            _add(draft, due_ms, priority, seqs)
+    if highest > view.pointers.aside:
+        draft.put_pointers(msgspec.structs.replace(view.pointers, aside=highest))
+
+
+def _runs(count: int, runs: Sequence[Aside], delay_ms: int) -> Iterator[tuple[int, int, int, int]]:
+    """Place, number, priority and delay of rows that follow each other, all of them."""
+    at = 0
+    for run in runs:
+        if run.at > at:
+            yield at, run.at - at, USUAL, delay_ms
+        own = run.delay_ms
+        yield run.at, run.count, run.priority, delay_ms if own is None else own
+        at = run.at + run.count
+    if at < count:
+        yield at, count - at, USUAL, delay_ms
+
+
+def _add(draft: Draft, due_ms: int, priority: int, seqs: BitMap64) -> None:
+    """Have a cell name these; what comes to its turn together is gathered within a batch."""
+    kind = Kind.DUE if due_ms else Kind.READY
+    turn = (due_ms, priority)
+    key = draft.gathering.get(turn)
+    known = draft.waits.get((kind, key)) if key is not None else None
+    if key is not None and known is not None:
+        both = known.seqs | seqs
+        if len(both) <= limits.ASIDE_CELL_SEQS_MAX:
+            draft.put_waiting(kind, key, Waiting(both, priority))
+            return
+    for part in _parts(seqs):
+        key = _key(draft.view, due_ms, priority, part)
+        draft.put_waiting(kind, key, Waiting(part, priority))
+        draft.gathering[turn] = key
+
+
+def _parts(seqs: BitMap64) -> Iterator[BitMap64]:
+    """The seqs, as many at a time as a cell takes."""
+    if len(seqs) <= limits.ASIDE_CELL_SEQS_MAX:
+        yield seqs
+        return
+    left = iter(seqs)
+    while part := BitMap64(islice(left, limits.ASIDE_CELL_SEQS_MAX)):
+        yield part
+
+
+def _key(view: View, due_ms: int, priority: int, seqs: BitMap64) -> bytes:
+    era = view.pointers.era
+    if due_ms:
+        return due_key(era, due_ms, seqs.min())
+    return ready_key(era, priority, seqs.min())
+
+
+# --- Lease -------------------------------------------------------------------------------------
+
+
+def check_lease(draft: Draft, wanted: int) -> Need | None:
+    """Make ready what is due, and see to it that the first ones are known to be there.
+
+    That changes cells, not what anybody gets: it holds whatever becomes of the lease call.
+    """
+    if not draft.view.pointers.aside:
+        return None
+    return _promote(draft) or _need_ready(draft, wanted)
+
+
+def _promote(draft: Draft) -> Need | None:
+    view = draft.view
+    while draft.promoted < limits.PROMOTE_CELLS_MAX:
+        need = _need_cells(view, Kind.DUE)
+        if need is not None:
+            return need
+        found = view.due.first()
+        if found is None or due_of(found[0]) > draft.now:
+            return None
+        draft.promoted += 1
+        draft.put_waiting(Kind.DUE, found[0], None)
+        _add(draft, 0, found[1].priority, found[1].seqs)
+    return None
+
+
+def _need_cells(view: View, kind: Kind) -> Need | None:
+    low = view.windows[kind].wanted_from()
+    if low is None:
+        return None
+    return Need(view.shard, cells=(kind, low, limits.WINDOW_CELLS))
+
+
+def _need_ready(draft: Draft, wanted: int) -> Need | None:
+    """Whether the first ones are known: on a keyed queue they may have died."""
+    view = draft.view
+    draft.ready_known = 0
+    wanted = min(wanted, limits.LOOK_AT_ROWS_MAX)
+    while True:
+        need = _need_cells(view, Kind.READY)
+        if need is not None or not view.spec.keyed:
+            return need
+        if draft.found_dead >= limits.FOUND_DEAD_MAX:
+            return None
+        found = view.ready.firsts(min(wanted, limits.LOOK_AT_CELLS_MAX))
+        seqs = BitMap64()
+        for _, cell in found:
+            seqs |= BitMap64(islice(cell.seqs, wanted - len(seqs)))
+            if len(seqs) >= wanted:
+                break
+        facts = view.facts.rows
+        unknown = [seq for seq in seqs if seq <= view.stored_seq and seq not in facts]
+        if unknown:
+            return Need(view.shard, rows=tuple(unknown))
+        live = draft.still_live(seqs)
+        dead = seqs - live | BitMap64([s for s in live if s in facts and not facts[s].live])
+        if not dead:
+            draft.ready_known = len(seqs)
+            return None
+        draft.found_dead += len(dead)
+        for key, cell in found:
+            if cell.seqs.intersect(dead):
+                _leave(draft, key, cell, cell.seqs - dead)
+
+
+def _leave(draft: Draft, key: bytes, cell: Waiting, rest: BitMap64) -> None:
+    """Of a cell only `rest` still waits."""
+    draft.put_waiting(Kind.READY, key, None)
+    if rest:
+        after = _key(draft.view, 0, cell.priority, rest)
+        draft.put_waiting(Kind.READY, after, Waiting(rest, cell.priority))
+
+
+def take(draft: Draft, count: int, *, least: int) -> list[BitMap64]:
+    """Up to `count` ready messages of at least this priority, turn by turn."""
+    view = draft.view
+    if view.spec.keyed:
+        count = min(count, draft.ready_known)
+    turns: list[BitMap64] = []
+    while count > 0:
+        found = view.ready.first()
+        if found is None or found[1].priority < least:
+            break
+        key, cell = found
+        taken = BitMap64(islice(cell.seqs, count)) if len(cell.seqs) > count else cell.seqs
+        _leave(draft, key, cell, cell.seqs - taken)
+        turns.append(taken)
+        count -= len(taken)
+        draft.ready_known -= len(taken)
+    return turns
+
+
+def may_go_on(draft: Draft) -> bool:
+    """Whether no message of the usual priority or above waits that would come before others."""
+    found = draft.view.ready.first()
+    if found is None:
+        return draft.view.ready.known_to is None
+    return found[1].priority < USUAL
+
+
+def may_have_work(view: View, now: int) -> bool:
+    """Whether a message may be ready that was put aside; never wrong when it says no."""
+    due_ms = next_due(view)
+    return due_ms is not None and due_ms <= now
+
+
+def next_due(view: View) -> int | None:
+    """When the next delay is over, or something is ready that nobody was given yet.
+
+    None if there is none, 0 if that has come, or must be asked for.
+    """
+    if not view.pointers.aside:
+        return None
+    if view.ready.first() is not None or view.ready.known_to is not None:
+        return 0
+    found = view.due.first()
+    if found is None:
+        return None if view.due.known_to is None else 0
+    return due_of(found[0])
+
+
+def learn_cells(
+    draft: Draft, kind: Kind, low: bytes, found: Sequence[tuple[bytes, bytes]], limit: int
+) -> None:
+    """The store's answer to a need."""
+    view = draft.view
+    if not low:
+        view.facts.old[kind] = [key for key, _ in found if key < number_key(view.pointers.era)]
+        return
+    waits = [*(layer.waits for layer in view.layers), draft.waits]
+    view.windows[kind].learn(
+        [(key, waiting.load(kind, value)) for key, value in found],
+        [{key: cell for (of, key), cell in one.items() if of is kind} for one in waits if one],
+        is_all=len(found) < limit,
+    )
+
+
+# --- Purge -------------------------------------------------------------------------------------
+
+
+def purge(draft: Draft, upto: int) -> None:
+    """Another era begins: nothing waits in it yet."""
+    view = draft.view
+    if not view.pointers.aside:
+        return
+    view.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
+    view.swept_from = draft.index
+    draft.gathering.clear()
+    draft.put_pointers(msgspec.structs.replace(view.pointers, aside=0, era=upto))
+
+
+def sweep_due(view: View) -> bool:
+    """Whether cells of earlier eras may be there, all of which the store knows by now."""
+    began = view.swept_from
+    return began is not None and not (view.layers and view.layers[0].index <= began)
+
+
+def sweep(draft: Draft) -> Need | bool:
+    """Drop cells of earlier eras, so many at once; whether there may be more."""
+    view = draft.view
+    if not sweep_due(view):
+        return False
+    for kind in WINDOWED:
+        if kind not in view.facts.old:
+            return Need(view.shard, cells=(kind, b"", limits.SWEEP_CELLS_MAX))
+    is_cut = False
+    for kind in WINDOWED:
+        old = view.facts.old.pop(kind)
+        draft.waits.update(((kind, key), None) for key in old)
+        is_cut = is_cut or len(old) == limits.SWEEP_CELLS_MAX
+    if not is_cut:
+        view.swept_from = None
+    return is_cut
+
+
+# --- Questions ---------------------------------------------------------------------------------
+
+
+def is_aside(draft: Draft, seq: int) -> bool:
+    """Whether a row that the store does not hold yet was put aside."""
+    return seq in draft.aside or any(seq in layer.aside for layer in draft.view.layers)
+
+
+def explain(draft: Draft, seq: Seq) -> Explanation | Need:
+    """Where a message stands that was put aside and never handed out, as far as it is known."""
+    view = draft.view
+    need = _need_cells(view, Kind.DUE) or _need_cells(view, Kind.READY)
+    if need is not None:
+        return need
+    for key, cell in view.due:
+        if seq in cell.seqs and due_of(key) > draft.now:
+            return Explanation(seq, "delayed", until_ms=due_of(key))
+        if seq in cell.seqs:
+            return Explanation(seq, "ready")
+    is_ready = view.due.known_to is None or any(seq in cell.seqs for _, cell in view.ready)
+    return Explanation(seq, "ready" if is_ready else "delayed")

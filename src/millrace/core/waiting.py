@@ -1,0 +1,55 @@
+"""Messages that wait apart: their cells as values, and the keys that sort them by their turn.
+
+Rule 1: a key begins with the era, so that a purge, which begins another, leaves nothing to skip.
+Rule 2: a key ends with a seq of the cell, so that no two cells have the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.codec import decode_cell
+from millrace.core.model import AsideCell, Kind, pack_seqs, unpack_seqs
+
+_DUE = struct.Struct(">QQQ")
+_READY = struct.Struct(">QBQ")
+
+
+class Waiting(NamedTuple):
+    """An `AsideCell` at work. Not to be changed."""
+
+    seqs: BitMap64
+    priority: int
+
+    def cell(self) -> AsideCell:
+        return AsideCell(pack_seqs(self.seqs), self.priority)
+
+
+Waits = dict[tuple[Kind, bytes], Waiting | None]
+"""Kind and key → the cell that a batch has put, or None where it has deleted one."""
+
+
+def load(kind: Kind, value: bytes) -> Waiting:
+    """The cell that these bytes are."""
+    cell = decode_cell(kind, value)
+    assert isinstance(cell, AsideCell)
+    return Waiting(unpack_seqs(cell.seqs), cell.priority)
+
+
+def due_key(era: int, due_ms: int, seq: int) -> bytes:
+    """Of messages that wait for their time: the soonest come first."""
+    return _DUE.pack(era, due_ms, seq)
+
+
+def ready_key(era: int, priority: int, seq: int) -> bytes:
+    """Of messages that wait for a worker: the highest priority comes first."""
+    return _READY.pack(era, limits.PRIORITY_MAX - priority, seq)
+
+
+def due_of(key: bytes) -> int:
+    """The time that a key of `Kind.DUE` names."""
+    return int(_DUE.unpack(key)[1])

@@ -1,0 +1,239 @@
+"""Priorities and delays against a naive model, with windows that hold next to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.commands import (
+    Aside,
+    Command,
+    CreateQueue,
+    Explain,
+    Explanation,
+    Lease,
+    Leased,
+    Publish,
+    Published,
+    Purge,
+    Release,
+    Settle,
+    Tick,
+)
+from millrace.core.model import CATALOG, WINDOWED, Message, QueueSpec, ShardId
+from millrace.testing.group import Group
+
+QUEUE = ShardId(1)
+LEASE_MS = 10**9
+USUAL = limits.PRIORITY_DEFAULT
+
+ROWS = st.lists(
+    st.tuples(
+        st.sampled_from([USUAL, USUAL, 0, 3, 5, 9]),
+        st.sampled_from([None, None, 0, 1, 5, 40]),
+        st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=8,
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), ROWS),
+        st.tuples(st.just("lease"), st.integers(1, 12)),
+        st.tuples(st.just("wait"), st.sampled_from([1, 5, 50])),
+        st.tuples(st.sampled_from(["settle", "release"]), st.integers(0, 20)),
+        st.tuples(st.sampled_from(["hold", "fold", "crash", "purge", "tick"]), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@contextmanager
+def small() -> Iterator[pytest.MonkeyPatch]:
+    """Limits that a few messages reach."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "WINDOW_CELLS", 3)
+        patch.setattr(limits, "ASIDE_CELL_SEQS_MAX", 2)
+        patch.setattr(limits, "LOOK_AT_CELLS_MAX", 2)
+        patch.setattr(limits, "SWEEP_CELLS_MAX", 2)
+        yield patch
+
+
+class Naive:
+    """A queue, and what is expected of it."""
+
+    def __init__(self, *, keyed: bool, delay_ms: int) -> None:
+        self.group = Group()
+        self.keyed = keyed
+        self.delay_ms = delay_ms
+        spec = QueueSpec(keyed, delay_ms=delay_ms)
+        self.group.ask((CATALOG, CreateQueue("default", "q", spec)))
+        self.last = 0
+        self.waiting: dict[int, tuple[int, int]] = {}
+        """Seq → its turn (0 is the first), and when it comes."""
+        self.returned = BitMap64()
+        self.leased: dict[int, int] = {}
+        self.keys: dict[int, int] = {}
+
+    def ask(self, command: Command) -> object:
+        [answer] = self.group.ask((QUEUE, command))
+        return answer
+
+    def step(self, what: str, value: object) -> None:
+        group = self.group
+        match what, value:
+            case "publish", list():
+                self.publish(value)
+            case "lease", int():
+                self.lease(value)
+            case "wait", int():
+                group.now += value
+            case "settle" | "release", int():
+                self.end(what, value)
+            case "hold", _:
+                group.hold = True
+            case "fold" | "crash", _:
+                group.fold()
+                group.hold = False
+                if what == "crash":
+                    group.crash()
+            case "purge", _:
+                self.ask(Purge())
+                self.waiting.clear()
+                self.returned.clear()
+                self.leased.clear()
+            case _:
+                self.ask(Tick())
+        if not group.pending:
+            group.check()
+
+    def publish(self, rows: list[tuple[int, int | None, int]]) -> None:
+        runs: list[Aside] = []
+        messages: list[Message] = []
+        for at, (priority, delay_ms, key) in enumerate(rows):
+            is_delete = self.keyed and key == 9
+            messages.append(Message(None if is_delete else b"x", b"%d" % (key % 4)))
+            if priority != USUAL or delay_ms is not None:
+                runs.append(Aside(at, 1, priority, delay_ms))
+        answer = self.ask(Publish(tuple(messages), None, tuple(runs)))
+        assert answer == Published(self.last + 1, len(rows))  # type: ignore[arg-type]
+        for priority, delay_ms, key in rows:
+            self.last += 1
+            wait = self.delay_ms if delay_ms is None else delay_ms
+            if self.keyed:
+                self.kill(self.keys.get(key % 4, 0))
+                self.keys[key % 4] = self.last
+                if key == 9:
+                    continue
+            is_aside = wait > 0 or priority != USUAL
+            turn = 2 * (limits.PRIORITY_MAX - priority) + (not is_aside)
+            self.waiting[self.last] = (turn, self.group.now + wait)
+
+    def kill(self, seq: int) -> None:
+        self.waiting.pop(seq, None)
+        self.leased.pop(seq, None)
+        self.returned.discard(seq)
+
+    def ready(self) -> list[int]:
+        """The turns of all that may be handed out, but for what was given back."""
+        return sorted(turn for turn, due_ms in self.waiting.values() if due_ms <= self.group.now)
+
+    def lease(self, count: int) -> int:
+        again = BitMap64(list(self.returned)[:count])
+        ready = self.ready()
+        answer = self.ask(Lease(count, LEASE_MS))
+        assert isinstance(answer, Leased)
+        fresh = answer.seqs - again
+        assert again.issubset(answer.seqs), "what was given back comes first"
+        assert fresh.issubset(BitMap64(self.waiting)), "dead, delayed, or handed out twice"
+        assert len(answer.seqs) <= count
+        assert fresh or not ready or len(again) == count, "there is something"
+        turns = sorted(self.waiting[seq][0] for seq in fresh)
+        assert turns == ready[: len(turns)], "something else should have come first"
+        if answer.turns:
+            assert BitMap64().union(*answer.turns) == answer.seqs
+            told = [self.waiting[seq][0] for seqs in answer.turns for seq in seqs - again]
+            assert told == sorted(told)
+        for seq in answer.seqs:
+            self.leased[seq] = answer.lease
+            self.waiting.pop(seq, None)
+        self.returned -= again
+        return len(answer.seqs)
+
+    def end(self, what: str, at: int) -> None:
+        held = sorted(self.leased)
+        if not held:
+            return
+        seq = held[at % len(held)]
+        lease, history = self.leased.pop(seq), self.group.history
+        make = Settle if what == "settle" else Release
+        self.ask(make(lease, BitMap64([seq]), history))  # type: ignore[arg-type]
+        if what == "release":
+            self.returned.add(seq)
+
+    def finish(self) -> None:
+        """Whoever waits gets its turn, and nothing is left behind."""
+        for seq, (_, due_ms) in sorted(self.waiting.items()):
+            explained = self.ask(Explain(seq))  # type: ignore[arg-type]
+            assert isinstance(explained, Explanation)
+            assert explained.state in ("ready", "delayed")
+            if explained.until_ms is not None:
+                assert explained.until_ms == due_ms > self.group.now
+        self.step("fold", 0)
+        self.group.now += 1000
+        while self.lease(7):
+            pass
+        assert not self.waiting
+        assert not self.returned
+        for _ in range(100):
+            self.ask(Tick())
+        self.group.check()
+        for kind in WINDOWED:
+            assert not list(self.group.store.cells(QUEUE, kind))
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, keyed=st.booleans(), delay_ms=st.sampled_from([0, 0, 7]))
+def test_whoever_waits_apart_comes_to_its_turn(
+    steps: list[tuple[str, object]], *, keyed: bool, delay_ms: int
+) -> None:
+    with small():
+        naive = Naive(keyed=keyed, delay_ms=delay_ms)
+        for what, value in steps:
+            naive.step(what, value)
+        naive.finish()
+
+
+def test_what_is_due_is_made_ready_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PROMOTE_CELLS_MAX", 4)
+    naive = Naive(keyed=False, delay_ms=0)
+    for at in range(40):
+        naive.publish([(USUAL, 1 + at, 0)])
+    naive.group.now += 100
+    answer = naive.ask(Lease(40, LEASE_MS))
+    assert isinstance(answer, Leased)
+    assert 0 < len(answer.seqs) <= 4
+    seen = len(answer.seqs)
+    while seen < 40:
+        answer = naive.ask(Lease(40, LEASE_MS))
+        assert isinstance(answer, Leased)
+        assert answer.seqs
+        seen += len(answer.seqs)
+    naive.group.check()
+
+
+def test_a_window_is_small_however_many_wait() -> None:
+    with small():
+        naive = Naive(keyed=False, delay_ms=0)
+        for at in range(200):
+            naive.publish([(9, None, 0), (USUAL, 10 + at, 0)])
+        view = naive.group.view(QUEUE)
+        assert view is not None
+        assert all(len(window) <= 2 * limits.WINDOW_CELLS for window in view.windows.values())
+        naive.finish()
