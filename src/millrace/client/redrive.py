@@ -102,6 +102,7 @@ class Redrive:
         Raises:
             NotFound: a queue that messages would go to is not there; the others may be moved.
             Full: there is no room now, or too much is in flight. Begin again later.
+            TooLarge: what `edit` made of a message.
         """
         async for _ in self:
             pass
@@ -223,6 +224,14 @@ class Redrive:
             for lease in leases:
                 await self._move([lease], wanted)
             return
+        except TooLarge:
+            # No record of this log holds them all.
+            if len(leases) == 1:
+                raise
+            half = len(leases) // 2
+            await self._move(leases[:half], wanted)
+            await self._move(leases[half:], wanted)
+            return
         for grant, mine in held.items():
             grant.ended(mine)
         wanted -= seqs
@@ -297,11 +306,12 @@ def _parts(leases: list[Lease]) -> Iterator[list[Lease]]:
     part: list[Lease] = []
     size = 0
     for lease in leases:
-        if part and size + len(lease.body) > limits.BURY_BYTES_MAX:
+        weight = len(lease.body) + sum(len(value) for _, value in lease.headers)
+        if part and size + weight > limits.BURY_BYTES_MAX:
             yield part
             part, size = [], 0
         part.append(lease)
-        size += len(lease.body)
+        size += weight
     if part:
         yield part
 

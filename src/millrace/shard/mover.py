@@ -1,7 +1,8 @@
 """The mover of dead letters: reads them beside the loop, and has the host bury them.
 
 It remembers nothing: what is doomed stands in the cells of the leases. Where something is in the
-way (no room, no queue to take them), the next look tries again.
+way (no room, no queue to take them), the next look tries again. One that cannot be read, or is too
+large for a record of this log, stays doomed, and keeps no other from being moved.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.commands import Bury
 from millrace.core.model import Message, ShardId
-from millrace.errors import MillraceError
+from millrace.errors import Corrupt, MillraceError, TooLarge
 from millrace.log.lane import Lane
 from millrace.shard.host import Host
 from millrace.shard.request import Request
@@ -48,20 +49,33 @@ class Mover:
             task.add_done_callback(lambda _: self._tasks.pop(shard, None))
 
     async def _move(self, shard: ShardId) -> None:
+        """Bury all that can be buried now."""
+        passed, count = 0, limits.BURY_MESSAGES_MAX
         try:
-            while await self._move_some(shard):
-                pass
+            while seqs := self._doomed(shard, passed, count):
+                try:
+                    if not await self._bury(shard, seqs):
+                        return
+                    count = min(2 * count, limits.BURY_MESSAGES_MAX)
+                except (TooLarge, Corrupt):
+                    if len(seqs) == 1:
+                        # It cannot be read, or no record of this log holds it: the others can.
+                        passed = seqs.max()
+                    count = max(len(seqs) // 2, 1)
         except MillraceError:
             # Nothing was moved, or the engine has ended: they stay doomed until the next look.
             return
 
-    async def _move_some(self, shard: ShardId) -> bool:
-        """Bury the first ones; whether there may be more."""
+    def _doomed(self, shard: ShardId, passed: int, count: int) -> BitMap64:
+        """The first ones that come after `passed`."""
         view = self._host.view(shard)
-        seqs = BitMap64(islice(view.doomed, limits.BURY_MESSAGES_MAX)) if view else BitMap64()
+        if view is None or self._store.meta(shard) is None:
+            return BitMap64()
+        return BitMap64(islice((seq for seq in view.doomed if seq > passed), count))
+
+    async def _bury(self, shard: ShardId, seqs: BitMap64) -> bool:
+        """Have these buried, or the first of them; whether there may be more."""
         store = self._store
-        if not seqs or store.meta(shard) is None:
-            return False
         if not store.hot(shard, seqs):
             await self._reading.submit(store.warm(shard, seqs))
             if store.meta(shard) is None:

@@ -116,7 +116,8 @@ def size_of(command: Command) -> int:
         case Lease(count=count):
             return _COMMAND_BYTES + _LEASED_BYTES * count
         case Bury(rows=rows):
-            return _weigh(tuple(message for _, message in rows))[0] + _LEASED_BYTES * len(rows)
+            # What was published fits: that it is written down as moved must not be too much.
+            return _weigh(tuple(message for _, message in rows))[0]
         case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs) | Discard(seqs=seqs):
             return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
         case _:
