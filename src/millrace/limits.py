@@ -216,6 +216,9 @@ with what the error says and doubles."""
 WORKER_LOOK_MS = 50
 """How often a worker that ends when idle looks whether its last functions have ended."""
 
+SIGNALS_SECONDS = 1.0
+"""How long a blocking call waits at a time: a signal may come just before, and is seen after it."""
+
 READ_SECONDS_MAX = 60
 """How long another thread waits for rows: the event loop may be blocked by whoever reads them."""
 

@@ -117,6 +117,8 @@ class Node:
         self._lock = lock
         self._turns: Turns | None = None
         self._closed = False
+        self.has_ended = False
+        """It was closed, or given up, and the folder is free."""
         self._secret = b""
         self.now_ms = ports.now_ms
 
@@ -316,7 +318,7 @@ class Node:
             # From the last to the first; what fails does not keep the rest from being ended.
             if self._turns is not None:
                 ending.callback(self._turns.end)
-            ending.callback(self._lock.release)
+            ending.callback(self._let_go)
             ending.callback(self.store.close)
             for lane in (self.reading, self._writing, self._caring):
                 ending.callback(lane.close)
@@ -325,6 +327,28 @@ class Node:
             ending.push_async_callback(self._keeper.stop)
             ending.push_async_callback(self._host.stop)
             await self._mover.stop()
+
+    def give_up(self) -> None:
+        """Let the folder go as a crash would: its event loop is closed, and nothing can be awaited.
+
+        What was acknowledged is in the log; the next open reads it there. Not on a lane's thread.
+        """
+        if self.has_ended:
+            return
+        self._closed = True
+        with ExitStack() as ending:
+            if self._turns is not None:
+                ending.callback(self._turns.end)
+            ending.callback(self._let_go)
+            ending.callback(self.store.close)
+            ending.callback(self.log.close)
+            # Before all else: what they have begun is done to the end.
+            for lane in (self.reading, self._writing, self._caring):
+                ending.callback(lane.close)
+
+    def _let_go(self) -> None:
+        self._lock.release()
+        self.has_ended = True
 
     async def _close_log(self) -> None:
         await self._writing.submit(self.log.close)

@@ -11,9 +11,10 @@ from types import TracebackType
 
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.finish import finish
+from millrace.client.forgotten import end_dead, watch
 from millrace.client.millrace import Millrace
 from millrace.core import check, exact
-from millrace.errors import Invalid
+from millrace.errors import InUse, Invalid
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
@@ -27,8 +28,7 @@ class Opening:
         self._millrace: Millrace | None = None
 
     async def _open(self) -> Millrace:
-        opening = Node.open(real_ports(self._path), self._settings)
-        task = asyncio.get_running_loop().create_task(opening)
+        task = asyncio.get_running_loop().create_task(self._open_node())
         try:
             node = await finish(task)
         except asyncio.CancelledError:
@@ -36,7 +36,18 @@ class Opening:
             if not task.cancelled() and task.exception() is None:
                 await task.result().close()
             raise
-        return Millrace(EmbeddedEngine(node, str(self._path)))
+        engine = EmbeddedEngine(node, str(self._path))
+        watch(engine, node, self._path)
+        return Millrace(engine)
+
+    async def _open_node(self) -> Node:
+        ports = real_ports(self._path)
+        try:
+            return await Node.open(ports, self._settings)
+        except InUse:
+            if not end_dead(self._path):
+                raise
+        return await Node.open(ports, self._settings)
 
     def __await__(self) -> Generator[object, object, Millrace]:
         return self._open().__await__()

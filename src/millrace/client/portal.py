@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
+from millrace import limits
 from millrace.client.unheard import take_back
 from millrace.errors import Closed, Invalid
 
@@ -48,7 +49,9 @@ class _Call(Generic[T]):
 
     def wait(self) -> T:
         """The answer, once it is there."""
-        self._ended.acquire()
+        while not self._ended.acquire(timeout=limits.SIGNALS_SECONDS):
+            # A signal that came just before the wait began did not end it: Python looks now.
+            continue
         if self._results:
             return self._results[0]
         if self._error is not None:

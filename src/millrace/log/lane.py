@@ -46,9 +46,9 @@ class ThreadLane:
             try:
                 result = work()
             except BaseException as error:
-                self._loop.call_soon_threadsafe(_fail, future, error)
+                self._tell(_fail, future, error)
             else:
-                self._loop.call_soon_threadsafe(_finish, future, result)
+                self._tell(_finish, future, result)
 
         self._waiting.put(run)
         return future
@@ -57,9 +57,19 @@ class ThreadLane:
         self._waiting.put(None)
         self._thread.join()
 
+    def _tell(self, call: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:
+            if not self._loop.is_closed():
+                raise
+            # A loop that has ended waits for nothing.
+
     def _run(self) -> None:
         while (run := self._waiting.get()) is not None:
             run()
+            # What it holds must not live until there is more to do.
+            del run
 
 
 def _finish(future: asyncio.Future[T], result: T) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from weakref import WeakSet
 
 from millrace.errors import InUse
 
@@ -25,11 +24,6 @@ class RealLock:
         self.file = (status.st_dev, status.st_ino)
         _HELD.add(self)
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this process has it, and has not released it."""
-        return self._descriptor >= 0
-
     def release(self) -> None:
         """Let another owner in. Releasing twice changes nothing, nor does a forked process."""
         if os.getpid() == self._process and self._descriptor >= 0:
@@ -39,18 +33,18 @@ class RealLock:
     def forget(self) -> None:
         """Close the descriptor; whoever shares it keeps the lock."""
         descriptor, self._descriptor = self._descriptor, -1
+        _HELD.discard(self)
         if descriptor >= 0:
             os.close(descriptor)
 
 
-_HELD: WeakSet[RealLock] = WeakSet()
+_HELD: set[RealLock] = set()
 """The locks of this process: a fork must find them, whoever calls it."""
 
 
 def _forget_all() -> None:
     for lock in list(_HELD):
         lock.forget()
-    _HELD.clear()
 
 
 os.register_at_fork(after_in_child=_forget_all)
@@ -81,7 +75,7 @@ def _in_use(descriptor: int, root: Path) -> InUse:
     status = os.fstat(descriptor)
     file = (status.st_dev, status.st_ino)
     # By the number alone it could be another machine's process.
-    if any(lock.is_held and lock.file == file for lock in list(_HELD)):
+    if any(lock.file == file for lock in list(_HELD)):
         return InUse(
             f"{root} is already open in this process ({os.getpid()}); use it there, from any "
             "task or thread, or close it first",
