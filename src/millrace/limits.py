@@ -252,6 +252,15 @@ LOG_SEGMENTS_MAX = 24
 LOG_SEGMENTS_FREE = 3
 """Segments that are kept ready ahead of need."""
 
+LOG_SEGMENTS_HOLLOW = 3
+"""Segments that are left alone although next to nothing is in them: each open begins a new one."""
+
+HOLLOW_PLACES_MAX = 64
+"""Places in such a segment, and ranges of them, at most."""
+
+HOLLOW_SHARE = 16
+"""One in so many parts of such a segment has rows in it, at most."""
+
 LOG_SEGMENTS_RESERVE = 2
 """Segments that only settles, deaths, sealing and checkpoints may use (a full disk)."""
 

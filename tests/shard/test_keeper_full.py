@@ -220,3 +220,19 @@ def test_the_room_of_the_index_is_not_used_up_by_sealing() -> None:
         await m.close()
 
     machine.live(life())
+
+
+def test_openings_do_not_fill_the_log_with_empty_segments() -> None:
+    """Each begins a segment; those in which next to nothing lies are not left alone for long."""
+    machine = Machine(replace(LAZY, segment_bytes=4 * 1024 * 1024))
+    counts: list[int] = []
+
+    async def life() -> None:
+        node, m = await machine.open()
+        await (await m.queue("orders")).publish(b"stays")
+        counts.append(len(node.log.segments()))
+        await m.close()
+
+    for _ in range(12):
+        machine.live(life())
+    assert max(counts) <= limits.LOG_SEGMENTS_HOLLOW + 3 < LAZY.log_segments_unsealed

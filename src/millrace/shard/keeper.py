@@ -98,7 +98,7 @@ class Keeper:
         if self.error is None and self._writer.error is None:
             async with self._working:
                 self._look_tight()
-                if self._is_tight:
+                if self._is_tight or self._left_alone() < self._pace.segments_unsealed:
                     # The next open takes a segment; it may not live long enough to free one.
                     await self._seal()
                 await self._checkpoint()
@@ -237,7 +237,7 @@ class Keeper:
         unsealed = None
         if not self._skips_log:
             # Where nothing else gives room, no segment is left alone.
-            unsealed = 0 if self._is_tight else self._pace.segments_unsealed
+            unsealed = 0 if self._is_tight else self._left_alone()
         plan = self._store.plan_seal(
             everything=everything, unsealed=unsealed, is_short=self._cells.short_of_space
         )
@@ -265,6 +265,13 @@ class Keeper:
         self._found_room(is_sure=True)
         await self._checkpoint()
         return True
+
+    def _left_alone(self) -> int:
+        """How many full segments are: fewer where openings have left them all but empty."""
+        solid = sum(
+            not self._store.is_hollow(segment.generation) for segment in self._log.segments()[:-1]
+        )
+        return min(self._pace.segments_unsealed, solid + limits.LOG_SEGMENTS_HOLLOW)
 
     def _found_room(self, *, is_sure: bool) -> None:
         """What does not fit is tried again, but less and less often: each try reads the index."""

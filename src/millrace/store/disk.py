@@ -229,6 +229,10 @@ class DiskStore:
             is_short=is_short,
         )
 
+    def is_hollow(self, generation: int) -> bool:
+        """Whether next to nothing lies in a log generation, as far as the index knows."""
+        return self._emptying.is_hollow(generation, self._keeping.mark)
+
     def run_seal(self, plan: SealPlan, pause: Callable[[], None] = lambda: None) -> SealResult:
         """Copy what is wanted to new files; on a lane. `pause` is called after every sync.
 

@@ -22,7 +22,7 @@ from millrace.store.folding import Folding
 from millrace.store.layered import Layered
 from millrace.store.ledger import DEAD, ENDED, KEPT, ShardState
 from millrace.store.overlay import Overlay, parts_of
-from millrace.store.place import Place, republished
+from millrace.store.place import Place, decode_place, republished
 from millrace.store.reading import Reading
 from millrace.store.sealplan import Home, SealPlan, SealResult, ShardNote
 from millrace.store.tables import extent_low, extents_range, shard_of
@@ -59,6 +59,8 @@ class Emptying:
         """The oldest generation in which rows lie; older ones are needed until that is durable."""
         self.fronts: set[int] = set()
         """Shards whose oldest rows may all be gone."""
+        self._hollow: dict[int, bool] = {}
+        """Generation → whether next to nothing lies in it; rows only ever leave one."""
         self.damaged: dict[int, Corrupt] = {}
         """Files whose rows cannot be copied: they are left as they are."""
 
@@ -129,6 +131,27 @@ class Emptying:
         left = len(full) // 2 if unsealed >= 0 else 0
         room = self._room() // (log.record_bytes_max + limits.SECTOR_BYTES)
         return full[: min(together, len(full) - left, max(1, room))]
+
+    def is_hollow(self, generation: int, mark: Mark | None) -> bool:
+        """Whether next to nothing lies in a generation: known once it is in the index."""
+        if mark is None or generation >= mark.generation:
+            return False
+        found = self._hollow.get(generation)
+        if found is None:
+            self._hollow = {one: is_so for one, is_so in self._hollow.items() if one >= self.needed}
+            found = self._hollow[generation] = self._has_little(generation)
+        return found
+
+    def _has_little(self, generation: int) -> bool:
+        size, most = 0, self._reading.log.record_bytes_max // limits.HOLLOW_SHARE
+        for ranges, (low, high) in enumerate(self._extents((False, generation)), 1):
+            cells = self._layered.cells.range(
+                Table.BLOCKS, low, high + b"\0", limit=limits.HOLLOW_PLACES_MAX + 1
+            )
+            size += sum(decode_place(value).length for _, value in cells)
+            if max(ranges, len(cells)) > limits.HOLLOW_PLACES_MAX or size > most:
+                return False
+        return True
 
     def _some(self, numbers: list[int]) -> list[int]:
         """As many of the files as make about one new file, and as there is room for."""

@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 from collections import deque
 from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 from millrace.testing.clock import SimClock
+from millrace.testing.disk import Crashed
 
 T = TypeVar("T")
+
+CLOSINGS_MAX = 100
+"""How often a coroutine may go on while it is being closed."""
 
 IDLE_EVENTS_MAX = 2_000_000
 """Callbacks within one `run`; more are taken for an endless loop."""
@@ -122,12 +127,7 @@ class SimLoop(asyncio.BaseEventLoop):
         for task in self._tasks.values():
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                coroutine = task.get_coro()
-                try:
-                    coroutine.close()
-                except RuntimeError:
-                    # It awaited something while it was being closed; the process is gone.
-                    continue
+                _close(task.get_coro())
         self._tasks.clear()
         self.failures.clear()
         self._ready.clear()
@@ -149,3 +149,21 @@ class SimLoop(asyncio.BaseEventLoop):
         if not self._is_halted:
             error = context.get("exception")
             self.failures.append(f"{context.get('message')}: {error!r}")
+
+
+def _close(coroutine: Any) -> None:
+    """End a coroutine whose process is gone, through all that it would still do at its end.
+
+    From the inside out: one that awaits something while it is being closed ends those around it,
+    and would be left for the collector to close.
+    """
+    for _ in range(CLOSINGS_MAX):
+        inner = getattr(coroutine, "cr_await", None)
+        if inspect.iscoroutine(inner):
+            _close(inner)
+        try:
+            coroutine.close()
+        except (RuntimeError, Crashed):
+            # It awaited something while it was being closed, or touched a disk that is no more.
+            continue
+        return
