@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +13,8 @@ from millrace.core.codec import encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Message, Millis, ShardId
 from millrace.log.record import DATA, END, SegmentHeader, encode_record
 from millrace.store.memory_store import MemoryStore
-from millrace.testing.checker_ledger import Ledger
+from millrace.testing.checker_ledger import Ledger, LedgerDisk
+from millrace.testing.disk import Crashed, SimDisk
 
 GROUP = GroupId(0)
 HISTORY = History(b"h" * 16)
@@ -74,6 +76,24 @@ def test_a_record_that_was_never_synced_may_be_lost_and_replaced() -> None:
     ledger.synced(FILE)
     assert ledger.violations == []
     assert ledger.compare(store_of(entry(1, b"a"))) == []
+
+
+def test_what_a_process_tries_after_its_end_was_never_written() -> None:
+    ledger = ledger_of([record(1, fact(1))])
+    disk = SimDisk(random.Random(1))
+    disk.make_folder("log")
+    life = LedgerDisk(disk, ledger)
+    file = life.create(FILE)
+    disk.crash()
+    life.ledger = None
+    ledger.new_life()
+    with pytest.raises(Crashed):
+        file.write([record(2, entry(1, b"late"))], 4096)
+    # The next process syncs a file of that name, and writes the record that comes next.
+    ledger.synced(FILE)
+    ledger.wrote(FILE, record(2, fact(2)), 4096)
+    ledger.synced(FILE)
+    assert (ledger.violations, ledger.records) == ([], 2)
 
 
 def test_a_record_that_was_found_again_counts() -> None:

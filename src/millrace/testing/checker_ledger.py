@@ -228,13 +228,15 @@ class LedgerDisk:
 
     def __init__(self, disk: Disk, ledger: Ledger) -> None:
         self._disk = disk
-        self._ledger = ledger
+        self.ledger: Ledger | None = ledger
+        """None once the process has ended: what it still tries while it is taken apart does not
+        reach the disk, and must not be taken for a write of the next one."""
 
     def open(self, name: str, *, create_bytes: int | None = None) -> File:
-        return LedgerFile(self._disk.open(name, create_bytes=create_bytes), self._ledger)
+        return LedgerFile(self._disk.open(name, create_bytes=create_bytes), self)
 
     def create(self, name: str) -> File:
-        return LedgerFile(self._disk.create(name), self._ledger)
+        return LedgerFile(self._disk.create(name), self)
 
     def exists(self, name: str) -> bool:
         return self._disk.exists(name)
@@ -270,9 +272,9 @@ class LedgerDisk:
 class LedgerFile:
     """A file of a `LedgerDisk`."""
 
-    def __init__(self, file: File, ledger: Ledger) -> None:
+    def __init__(self, file: File, disk: LedgerDisk) -> None:
         self._file = file
-        self._ledger = ledger
+        self._disk = disk
         self.name = file.name
 
     @property
@@ -285,16 +287,21 @@ class LedgerFile:
     def write(self, buffers: Sequence[Buffer], offset: int) -> None:
         data = b"".join(memoryview(buffer).cast("B") for buffer in buffers)
         # Told before the write: what fails half-way may still be there afterwards.
-        self._ledger.wrote(self.name, data, offset)
+        if self._disk.ledger is not None:
+            self._disk.ledger.wrote(self.name, data, offset)
         self._file.write([data], offset)
 
     def sync(self) -> None:
         self._file.sync()
-        self._ledger.synced(self.name)
+        self._synced()
 
     def sync_all(self) -> None:
         self._file.sync_all()
-        self._ledger.synced(self.name)
+        self._synced()
+
+    def _synced(self) -> None:
+        if self._disk.ledger is not None:
+            self._disk.ledger.synced(self.name)
 
     def map(self) -> memoryview:
         return self._file.map()

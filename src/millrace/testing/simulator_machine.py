@@ -114,6 +114,8 @@ class Machine:
         self._settings = random.Random(f"{seed}/settings")
         self._room = random.Random(f"{seed}/room")
         self._steps = Steps()
+        self._written: LedgerDisk | None = None
+        """What the present life writes through."""
         self._crash_at: int | None = None
         self._fail_at: dict[int, Fault] = {}
         self._is_recovering = False
@@ -128,8 +130,9 @@ class Machine:
         if self.plan.has(Fault.SETTINGS):
             self.settings = draw_settings(self._settings)
         self._draw_faults(is_calm=is_calm)
+        self._written = LedgerDisk(self.disk, self.ledger)
         return Ports(
-            disk=LedgerDisk(self.disk, self.ledger),
+            disk=self._written,
             cells=self._open_cells,
             lane=lambda name: SimLane(name, self.plan.pace, self._lanes, self._steps),
             now_ms=self.clock.now_ms,
@@ -161,6 +164,8 @@ class Machine:
         crashed = self.is_over
         self.is_over = True
         self._steps.end()
+        if self._written is not None:
+            self._written.ledger = None
         self.ledger.new_life()
         self._is_recovering = crashed
         self.disk.fail_sync_in = self.disk.fail_write_in = None
