@@ -10,12 +10,12 @@ import millrace
 
 async def square(m: millrace.Millrace, numbers: millrace.Queue, squares: millrace.Queue) -> None:
     async for lease in numbers.work(idle=0):
-        result = int(lease.body) ** 2
-        # If the program ends before this does, the number is leased again and nothing was
-        # published; if it ends after, the square is there and the number is gone.
-        async with m.transaction() as t:
+        # If the program ends before the transaction does, the number is leased again and nothing
+        # was published; if it ends after, the square is there and the number is gone. An error in
+        # here gives the number back at once, as failed: that is what the context of the lease does.
+        async with lease, m.transaction() as t:
             t.settle(lease)
-            t.publish(squares, str(result).encode(), key=lease.body)
+            t.publish(squares, str(int(lease.body) ** 2).encode(), key=lease.body)
 
 
 async def main() -> None:
