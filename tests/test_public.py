@@ -16,6 +16,10 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(millrace)
 
 
+def test_nothing_else_is_shown() -> None:
+    assert dir(millrace) == sorted(millrace.__all__)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'unknown'"):
         getattr(millrace, "unknown")  # noqa: B009
