@@ -199,6 +199,8 @@ def test_an_engine_survives_all_of_it(name: Any, number: Any, body: Any) -> None
                     [body, Message(body, name)], producer=name, number=number, mode=name
                 ),
                 lambda: queue.publish(body, producer="p", number=number, mode=name),
+                lambda: queue.publish(body, priority=number, delay=number),
+                lambda: queue.publish_many([Message(body, priority=number, delay=number)]),
                 lambda: queue.cursor(name, start=number),
                 lambda: queue.lease(number, seconds=number),
                 lambda: queue.get(number),
