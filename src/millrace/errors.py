@@ -155,7 +155,7 @@ class Full(Retry):
 
 
 class InUse(Retry):
-    """Another process owns the folder; `pid` says which."""
+    """The folder is open already, in another process or in this one; `pid` says where."""
 
     code = "in_use"
 

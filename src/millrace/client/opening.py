@@ -76,7 +76,7 @@ def open(
     process. With `fork`, a copy of a folder is opened as one of its own, with a new history.
 
     Raises:
-        InUse: another process owns the folder; the error names its pid.
+        InUse: the folder is open, in another process or in this one; the error names its pid.
         Copied: it is a copy of another folder, and `fork` was not given.
         Corrupt: it is damaged; nothing was changed.
         Refused: the path is no folder that may be written to.

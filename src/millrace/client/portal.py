@@ -54,8 +54,13 @@ class _Call(Generic[T]):
             continue
         if self._results:
             return self._results[0]
-        if self._error is not None:
-            raise self._error
+        # What is raised holds the frames that it comes through, and must not be held by them.
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
         raise Closed("the engine was closed before the call was answered; open it again")
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -24,7 +24,7 @@ def open(
     history.
 
     Raises:
-        InUse: another process owns the folder; the error names its pid.
+        InUse: the folder is open, in another process or in this one; the error names its pid.
         Copied: it is a copy of another folder, and `fork` was not given.
         Corrupt: it is damaged; nothing was changed.
         Refused: the path is no folder that may be written to.
