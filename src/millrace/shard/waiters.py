@@ -8,6 +8,7 @@ Rule 3: nobody is judged again unless something came that it has not seen.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,12 +29,22 @@ class _Row:
     followers: deque[Request] = field(default_factory=deque)
     seen: int = 0
     """The last seq when the followers were last judged: up to there is nothing for any of them."""
+    has_ends: bool = False
+    """Some may no longer listen."""
 
     def __len__(self) -> int:
         return len(self.leases) + len(self.followers)
 
+    def note_end(self, _: asyncio.Future[object]) -> None:
+        """Someone who waited here was answered, or has left."""
+        self.has_ends = True
+
     def drop_gone(self) -> bool:
         """Forget those who no longer listen; returns whether there were any."""
+        if not self.has_ends:
+            # Who is refused again and again must not look at all of them each time.
+            return False
+        self.has_ends = False
         before = len(self)
         self.leases = deque([one for one in self.leases if not one.future.done()])
         self.followers = deque([one for one in self.followers if not one.future.done()])
@@ -59,6 +70,7 @@ class Waiters:
             if not row.followers:
                 row.seen = last_seq
             row.followers.append(request)
+        request.future.add_done_callback(row.note_end)
         if self.soonest is None or request.wait_until < self.soonest:
             self.soonest = request.wait_until
         return True
