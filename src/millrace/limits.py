@@ -40,9 +40,9 @@ PRIORITY_DEFAULT = 4
 ASIDE_CELL_SEQS_MAX = 1_024
 """Messages of one cell of those that wait apart: two bytes each, where they lie apart."""
 
-WINDOW_CELLS = 4_096
+WINDOW_CELLS = 1_024
 """Cells of messages that wait apart which are asked for at once; up to twice as many are held of
-each kind, some 3 MiB."""
+each kind, some 1 MiB."""
 
 PROMOTE_CELLS_MAX = 4_096
 """Cells of delayed messages whose time has come that one batch makes ready; the next goes on."""
@@ -410,6 +410,9 @@ READ_AHEAD_PLACES_MAX = 64
 
 PLACES_KNOWN_MAX = 1_024
 """Shards whose last place is remembered for the next lease call."""
+
+PLACES_NEAR_MAX = 4_096
+"""Places of one shard that are remembered: who gets rows by turns goes to and fro among them."""
 
 OPEN_FILES_MAX = 256
 """Sealed files that are kept mapped; opening one again costs a checksum per batch."""

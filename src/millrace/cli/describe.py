@@ -46,7 +46,7 @@ from millrace.core.model import (
     TakeoverCell,
     unpack_seqs,
 )
-from millrace.core.waiting import due_of
+from millrace.core.waiting import due_of, ready_since
 from millrace.errors import Corrupt
 
 NUMBERED = frozenset({Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.TAKEOVER})
@@ -69,8 +69,9 @@ def cell_key(kind: int, key: bytes) -> str:
         return str(int.from_bytes(key, "big"))
     if kind == Kind.DUE and len(key) == 24:
         return f"{time_text(due_of(key))} by {int.from_bytes(key[-8:], 'big')}"
-    if kind == Kind.READY and len(key) == 17:
-        return f"{limits.PRIORITY_MAX - key[8]} by {int.from_bytes(key[-8:], 'big')}"
+    if kind == Kind.READY and len(key) == 25:
+        since = time_text(ready_since(key))
+        return f"{limits.PRIORITY_MAX - key[8]} since {since} by {int.from_bytes(key[-8:], 'big')}"
     if kind == Kind.QUEUE:
         return escaped(key.replace(b"\0", b"/"))
     return escaped(key)

@@ -22,7 +22,7 @@ from millrace.core.commands import Aside, Explanation, Need
 from millrace.core.draft import Draft
 from millrace.core.model import WINDOWED, Kind, QueueSpec, Seq
 from millrace.core.view import View, number_key
-from millrace.core.waiting import Waiting, due_key, due_of, ready_key
+from millrace.core.waiting import Waiting, due_key, due_of, ready_key, ready_since
 from millrace.core.window import Window
 from millrace.errors import Invalid, Refused
 
@@ -78,7 +78,8 @@ def put_aside(
         if seqs:
             draft.aside |= seqs
             highest = max(highest, seqs.max())
-            _add(draft, due_ms, priority, seqs)
+            kind = Kind.DUE if due_ms else Kind.READY
+            _add(draft, kind, due_ms or draft.now, priority, seqs)
     if highest > view.pointers.aside:
         draft.put_pointers(msgspec.structs.replace(view.pointers, aside=highest))
 
@@ -96,10 +97,9 @@ def _runs(count: int, runs: Sequence[Aside], delay_ms: int) -> Iterator[tuple[in
         yield at, count - at, USUAL, delay_ms
 
 
-def _add(draft: Draft, due_ms: int, priority: int, seqs: BitMap64) -> None:
+def _add(draft: Draft, kind: Kind, at_ms: int, priority: int, seqs: BitMap64) -> None:
     """Have a cell name these; what comes to its turn together is gathered within a batch."""
-    kind = Kind.DUE if due_ms else Kind.READY
-    turn = (due_ms, priority)
+    turn = (at_ms if kind is Kind.DUE else 0, priority)
     key = draft.gathering.get(turn)
     known = draft.waits.get((kind, key)) if key is not None else None
     if key is not None and known is not None:
@@ -108,7 +108,7 @@ def _add(draft: Draft, due_ms: int, priority: int, seqs: BitMap64) -> None:
             draft.put_waiting(kind, key, Waiting(both, priority))
             return
     for part in _parts(seqs):
-        key = _key(draft.view, due_ms, priority, part)
+        key = _key(draft.view, kind, at_ms, priority, part)
         draft.put_waiting(kind, key, Waiting(part, priority))
         draft.gathering[turn] = key
 
@@ -123,11 +123,11 @@ def _parts(seqs: BitMap64) -> Iterator[BitMap64]:
         yield part
 
 
-def _key(view: View, due_ms: int, priority: int, seqs: BitMap64) -> bytes:
+def _key(view: View, kind: Kind, at_ms: int, priority: int, seqs: BitMap64) -> bytes:
     era = view.pointers.era
-    if due_ms:
-        return due_key(era, due_ms, seqs.min())
-    return ready_key(era, priority, seqs.min())
+    if kind is Kind.DUE:
+        return due_key(era, at_ms, seqs.min())
+    return ready_key(era, priority, at_ms, seqs.min())
 
 
 # --- Lease -------------------------------------------------------------------------------------
@@ -144,18 +144,28 @@ def check_lease(draft: Draft, wanted: int) -> Need | None:
 
 
 def _promote(draft: Draft) -> Need | None:
-    view = draft.view
+    view, window = draft.view, draft.view.due
+    ready: dict[int, tuple[int, BitMap64]] = {}
+    need: Need | None = None
     while draft.promoted < limits.PROMOTE_CELLS_MAX:
-        need = _need_cells(view, Kind.DUE)
-        if need is not None:
-            return need
-        found = view.due.first()
-        if found is None or due_of(found[0]) > draft.now:
-            return None
+        found = window.first()
+        if found is None:
+            need = _need_cells(view, Kind.DUE)
+            break
+        key, cell = found
+        due_ms = due_of(key)
+        if due_ms > draft.now:
+            break
         draft.promoted += 1
-        draft.put_waiting(Kind.DUE, found[0], None)
-        _add(draft, 0, found[1].priority, found[1].seqs)
-    return None
+        draft.put_waiting(Kind.DUE, key, None)
+        if cell.priority in ready:
+            gathered = ready[cell.priority][1]
+            gathered |= cell.seqs
+        else:
+            ready[cell.priority] = (due_ms, cell.seqs.copy())
+    for priority, (since, seqs) in ready.items():
+        _add(draft, Kind.READY, since, priority, seqs)
+    return need
 
 
 def _need_cells(view: View, kind: Kind) -> Need | None:
@@ -201,7 +211,7 @@ def _leave(draft: Draft, key: bytes, cell: Waiting, rest: BitMap64) -> None:
     """Of a cell only `rest` still waits."""
     draft.put_waiting(Kind.READY, key, None)
     if rest:
-        after = _key(draft.view, 0, cell.priority, rest)
+        after = _key(draft.view, Kind.READY, ready_since(key), cell.priority, rest)
         draft.put_waiting(Kind.READY, after, Waiting(rest, cell.priority))
 
 

@@ -16,7 +16,7 @@ from millrace.core.codec import decode_cell
 from millrace.core.model import AsideCell, Kind, pack_seqs, unpack_seqs
 
 _DUE = struct.Struct(">QQQ")
-_READY = struct.Struct(">QBQ")
+_READY = struct.Struct(">QBQQ")
 
 
 class Waiting(NamedTuple):
@@ -45,11 +45,16 @@ def due_key(era: int, due_ms: int, seq: int) -> bytes:
     return _DUE.pack(era, due_ms, seq)
 
 
-def ready_key(era: int, priority: int, seq: int) -> bytes:
-    """Of messages that wait for a worker: the highest priority comes first."""
-    return _READY.pack(era, limits.PRIORITY_MAX - priority, seq)
+def ready_key(era: int, priority: int, ready_ms: int, seq: int) -> bytes:
+    """Of messages that wait for a worker: by priority, then who has waited longest."""
+    return _READY.pack(era, limits.PRIORITY_MAX - priority, ready_ms, seq)
 
 
 def due_of(key: bytes) -> int:
     """The time that a key of `Kind.DUE` names."""
     return int(_DUE.unpack(key)[1])
+
+
+def ready_since(key: bytes) -> int:
+    """The time that a key of `Kind.READY` names."""
+    return int(_READY.unpack(key)[2])

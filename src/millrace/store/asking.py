@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import struct
 import sys
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from operator import is_
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from pyroaring import BitMap64
@@ -35,12 +36,40 @@ T = TypeVar("T")
 _NO_SEQ = bytes(8)
 
 
-class _Last(NamedTuple):
-    """Where rows of a shard were found last, by which layers, and whether what follows was read."""
+class _Last:
+    """Where rows of a shard were found lately, by which layers."""
 
-    rows: list[Rows]
-    found: Found
-    is_ahead_known: bool = False
+    __slots__ = ("firsts", "found", "is_ahead_known", "places", "rows")
+
+    def __init__(self, rows: list[Rows], found: Found) -> None:
+        self.rows = rows
+        self.firsts: list[int] = []
+        self.places: list[Found] = []
+        self.add(found)
+
+    def add(self, found: Found) -> None:
+        """Remember one more, which is the last one from now on."""
+        if len(self.firsts) >= limits.PLACES_NEAR_MAX:
+            self.firsts.clear()
+            self.places.clear()
+        at = bisect_right(self.firsts, found[0])
+        self.firsts.insert(at, found[0])
+        self.places.insert(at, found)
+        self.found = found
+        self.is_ahead_known = False
+        """Whether what follows it was read."""
+
+    def look(self, seq: int) -> Found | None:
+        """The place whose rows span `seq`, if it is remembered."""
+        first, place = self.found
+        if first <= seq < first + place.span:
+            return self.found
+        at = bisect_right(self.firsts, seq) - 1
+        if at < 0 or seq >= self.firsts[at] + self.places[at][1].span:
+            return None
+        self.found = self.places[at]
+        self.is_ahead_known = False
+        return self.found
 
 
 class Cut:
@@ -233,7 +262,7 @@ class Asking:
         return self._again(look, state.shard, seq)
 
     def _find(self, number: int, seq: int) -> Found | None:
-        """The place whose rows span `seq`; most often it is the one that was found last.
+        """The place whose rows span `seq`; most often it is one that was found lately.
 
         While the layers are the same, and what each says of the shard, a place stays valid:
         checkpoints put into the index what a layer above it says already.
@@ -244,14 +273,17 @@ class Asking:
             self._layers = layers
         rows = [part.rows for part in parts_of(layers, number)]
         last = self._last.get(number)
-        if last is not None:
-            first, place = last.found
-            same = first <= seq < first + place.span and len(rows) == len(last.rows)
-            if same and all(map(is_, rows, last.rows)):
-                return last.found
-        found = self._layered.blocks.at(number, seq)
-        if found is not None:
-            self._last[number] = _Last(rows, found)
+        if last is not None and not (
+            len(rows) == len(last.rows) and all(map(is_, rows, last.rows))
+        ):
+            last = None
+        found = last.look(seq) if last is not None else None
+        if found is None:
+            found = self._layered.blocks.at(number, seq)
+            if found is not None and last is not None:
+                last.add(found)
+            elif found is not None:
+                self._last[number] = _Last(rows, found)
         return found
 
     def hot(self, shard: int, seqs: BitMap64) -> bool:
@@ -286,7 +318,7 @@ class Asking:
         found = self._find(number, seqs.max()) if seqs else None
         if found is None or self._reading.is_new(found[1]) or self._last[number].is_ahead_known:
             return None
-        self._last[number] = self._last[number]._replace(is_ahead_known=True)
+        self._last[number].is_ahead_known = True
         try:
             return self._cold(shard, self._following(shard, found))
         except Moved:

@@ -212,13 +212,15 @@ class Layered:
                 at = page[-1][0][:-2]
                 page = [cell for cell in page if cell[0][:-2] != at] or self._parts(at)
                 at = page[-1][0] + b"\0"
-            stored = {key[8:]: value for key, value in joined(page).items()}
-            found |= {key: value for key, value in stored.items() if key not in changed}
+            for key, value in joined(page).items():
+                # Parts of a key that `low` goes on from lie behind it.
+                if key[8:] >= first and key[8:] not in changed:
+                    found[key[8:]] = value
             if is_last or len(found) >= limit:
                 break
-        for key, value in changed.items():
-            if value is not None and (is_last or prefix + key < at):
-                found[key] = value
+        for key, put in changed.items():
+            if put is not None and (is_last or prefix + key < at):
+                found[key] = put
         return {key[1:]: found[key] for key in sorted(found)[:limit]}
 
     def _parts(self, key: bytes) -> list[tuple[bytes, bytes]]:

@@ -71,17 +71,23 @@ def joined(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     Raises:
         Corrupt: a part is missing.
     """
+    whole: dict[bytes, bytes] = {}
     found: dict[bytes, dict[int, bytes]] = {}
     for key, value in cells:
-        found.setdefault(key[:-2], {})[number_of(key[-2:])] = value
-    whole: dict[bytes, bytes] = {}
-    for key, pieces in sorted(found.items()):
+        if key[-2:] == b"\0\0" and value[:2] == b"\0\1":
+            # Most have one part.
+            whole[key[:-2]] = value[2:]
+        else:
+            found.setdefault(key[:-2], {})[number_of(key[-2:])] = value
+    for key, pieces in found.items():
         count = part_count(pieces.get(0, b"\0\0"))
         if count != len(pieces) or sorted(pieces) != list(range(count)):
             raise Corrupt(f"the value under {key.hex()} has {len(pieces)} of its {count} parts")
         pieces[0] = pieces[0][_PART.size :]
+        if key in whole:
+            raise Corrupt(f"the value under {key.hex()} has more parts than it says")
         whole[key] = b"".join(pieces[at] for at in range(count))
-    return whole
+    return dict(sorted(whole.items())) if found else whole
 
 
 # --- META: shard → what is known of it ---------------------------------------------------------

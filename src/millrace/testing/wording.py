@@ -41,7 +41,7 @@ from millrace.core.model import (
     unpack_seqs,
 )
 from millrace.core.view import number
-from millrace.core.waiting import due_of
+from millrace.core.waiting import due_of, ready_since
 from millrace.errors import MillraceError
 from millrace.testing.group import START_MS, Result, numbers
 
@@ -195,7 +195,8 @@ def _cell_name(kind: Kind, key: bytes) -> str:
     if kind is Kind.DUE:
         return f"[due {_time(due_of(key))} by {number(key[-8:])}]"
     if kind is Kind.READY:
-        return f"[ready {limits.PRIORITY_MAX - key[8]} by {number(key[-8:])}]"
+        since = _time(ready_since(key))
+        return f"[ready {limits.PRIORITY_MAX - key[8]} since {since} by {number(key[-8:])}]"
     text = key.decode().replace("\0", "/")
     return f"[{kind.name.lower()} {text}]" if text else f"[{kind.name.lower()}]"
 
