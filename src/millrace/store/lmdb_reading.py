@@ -8,6 +8,7 @@ The bytes are described in docs/formats/cells.md.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
@@ -22,7 +23,6 @@ from typing import NoReturn
 import lmdb
 
 from millrace import errors, limits
-from millrace.log.files import SCARCE_CODES
 from millrace.store.cells import Table, check_bounds
 from millrace.store.stamp import STAMP_BYTES, Stamp, Sum
 from millrace.store.steps import steps
@@ -153,8 +153,9 @@ class LmdbReading(ABC):
         if is_own or isinstance(error, _DAMAGE):
             raise errors.Corrupt(f"cells in {self._folder}: {error}; {RECOVER}") from error
         code = error.code if isinstance(error, lmdb.Error) else error.errno
-        if is_opening and code in SCARCE_CODES:
-            # Nothing was written: the same call may succeed when some were closed.
+        if is_opening and code in (errno.EMFILE, errno.ENFILE):
+            # Nothing was written: the same call may succeed when some were closed. Not so with too
+            # little memory: a damaged page may ask for more than there is.
             raise errors.Full(
                 f"cells in {self._folder}: {os.strerror(code)}; close some files, or raise the "
                 "limit (ulimit -n)",
