@@ -412,7 +412,7 @@ PLACES_KNOWN_MAX = 1_024
 """Shards whose last place is remembered for the next lease call."""
 
 PLACES_NEAR_MAX = 4_096
-"""Places of one shard that are remembered: who gets rows by turns goes to and fro among them."""
+"""Places of one shard that are remembered: who gets rows by turns jumps among them."""
 
 OPEN_FILES_MAX = 256
 """Sealed files that are kept mapped; opening one again costs a checksum per batch."""
