@@ -26,7 +26,7 @@ from millrace.core.commands import (
     Settle,
     Tick,
 )
-from millrace.core.model import CATALOG, WINDOWED, Message, QueueSpec, ShardId
+from millrace.core.model import CATALOG, WINDOWED, Kind, Message, QueueSpec, ShardId
 from millrace.testing.group import Group
 
 QUEUE = ShardId(1)
@@ -237,3 +237,30 @@ def test_a_window_is_small_however_many_wait() -> None:
         assert view is not None
         assert all(len(window) <= 2 * limits.WINDOW_CELLS for window in view.windows.values())
         naive.finish()
+
+
+def test_what_is_in_flight_is_found_when_a_window_is_filled() -> None:
+    with small():
+        naive = Naive(keyed=False, delay_ms=0)
+        naive.step("hold", 0)
+        for at in range(20):
+            naive.publish([(USUAL, 1 + at, 0)])
+        naive.group.now += 100
+        while naive.waiting:
+            assert naive.lease(7)
+
+
+def test_a_cell_that_is_changed_and_used_up_in_one_batch_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "WINDOW_CELLS", 3)
+    naive = Naive(keyed=False, delay_ms=0)
+    naive.publish([(USUAL, 8 - at, 0) for at in range(8)])
+    naive.publish([(9, None, 0)])
+    naive.group.now += 100
+    # The delayed ones are made ready window by window, the highest seqs first.
+    assert naive.ask(Lease(1, LEASE_MS)).seqs == BitMap64([9])  # type: ignore[attr-defined]
+    naive.group.ask((QUEUE, Lease(4, LEASE_MS)), (QUEUE, Lease(4, LEASE_MS)))
+    assert naive.ask(Lease(1, LEASE_MS)).seqs == BitMap64()  # type: ignore[attr-defined]
+    naive.group.check()
+    assert not list(naive.group.store.cells(QUEUE, Kind.READY))
