@@ -92,7 +92,8 @@ def test_it_is_interrupted_and_goes_on(filled: Desk) -> None:
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=SECONDS)
     assert process.returncode in (0, INTERRUPTED)
-    assert process.returncode != 0 or b" of 4 messages" in out
+    # It may have been interrupted before it had counted them.
+    assert process.returncode != 0 or b"moved " in out
     moved = len(filled.bodies("letters")) + len(filled.bodies("parcels"))
     assert moved + len(filled.bodies("dead")) == 4
     assert moved < 4
