@@ -287,7 +287,18 @@ class Asking:
         return found
 
     def hot(self, shard: int, seqs: BitMap64) -> bool:
-        return all(self._reading.is_hot(place) for _, place in self._places(shard, seqs))
+        return self._are_newest(shard, seqs) or all(
+            self._reading.is_hot(place) for _, place in self._places(shard, seqs)
+        )
+
+    def _are_newest(self, shard: int, seqs: BitMap64) -> bool:
+        """Whether all of them were written since the last checkpoint, which is quick to tell."""
+        part = self._layered.new.shards.get(self._layered.must(shard).id)
+        if part is None or not part.rows[0] or not seqs:
+            return False
+        # Places of rows that were moved come before those of all that is new.
+        first = part.rows[0][0]
+        return first <= seqs.min() and self._reading.is_new(part.rows[1][first])
 
     def _places(self, shard: int, seqs: BitMap64) -> Iterator[Found]:
         number = self._layered.must(shard).id
@@ -314,6 +325,8 @@ class Asking:
 
     def ahead(self, shard: int, seqs: BitMap64) -> Callable[[], None] | None:
         """The call that reads what is likely to be asked for after these rows; None: nothing."""
+        if self._are_newest(shard, seqs):
+            return None
         number = self._layered.must(shard).id
         found = self._find(number, seqs.max()) if seqs else None
         if found is None or self._reading.is_new(found[1]) or self._last[number].is_ahead_known:
