@@ -6,12 +6,13 @@ import struct
 from contextlib import suppress
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from millrace.core.block import Block
+from millrace.core.block import Block, _offsets
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import BATCH, ENTRY, decode_cell, decode_entries, encode_cell, encode_entry
 from millrace.core.model import (
@@ -27,6 +28,7 @@ from millrace.core.model import (
     Millis,
     Position,
     ProducerCell,
+    QueueSpec,
     ShardId,
     pack_seqs,
     unpack_seqs,
@@ -280,6 +282,19 @@ def test_noise_is_a_cell_or_corrupt(kind: Kind, noise: bytes) -> None:
 def test_a_deep_cell_is_corrupt() -> None:
     with pytest.raises(Corrupt):
         decode_cell(Kind.SPEC, b"\x9f" + b"\x91" * 100_000)
+
+
+def test_text_that_is_none_is_corrupt() -> None:
+    """A bit that is turned over in a name makes it no UTF-8."""
+    written = encode_cell(QueueSpec(dead_letter="default/dead"))
+    with pytest.raises(Corrupt):
+        decode_cell(Kind.SPEC, written[:-1] + b"\xff")
+
+
+def test_a_single_body_beyond_all_bounds_is_counted_as_many_are() -> None:
+    with pytest.raises(OverflowError):
+        _offsets([2**31], 1)
+    assert _offsets([2**31 - 1], 1) == np.array([0, 2**31 - 1], np.int32).tobytes()
 
 
 def test_numbers_are_written_in_order() -> None:

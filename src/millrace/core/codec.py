@@ -45,7 +45,7 @@ def encode_cell(cell: Cell) -> bytes:
 def decode_cell(kind: Kind, data: bytes) -> Cell:
     try:
         return _cell_decoders[kind].decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"a cell of kind {kind.name} does not decode: {error}") from error
 
 

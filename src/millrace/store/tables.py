@@ -122,7 +122,7 @@ def encode_shard(stored: StoredShard) -> bytes:
 def decode_shard(data: bytes) -> StoredShard:
     try:
         return _decode_shard(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"what the index knows of a shard does not decode: {error}") from error
 
 
@@ -224,7 +224,7 @@ def encode_file(facts: FileFacts) -> bytes:
 def decode_file(data: bytes) -> FileFacts:
     try:
         return _decode_file(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"what the index knows of a sealed file does not decode: {error}") from error
 
 
