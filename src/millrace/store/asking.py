@@ -236,6 +236,11 @@ class Asking:
 
     def rows(self, shard: int, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         state = self._layered.must(shard)
+        if len(seqs) == 1:
+            # The way of a single message, which must cost little.
+            seq = seqs.min()
+            one = self._at(state, seq)
+            return one[1].row(one[0], seq) if one is not None else []
         out: list[Row] = []
         cut = Cut(size)
         left = seqs

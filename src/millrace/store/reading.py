@@ -51,6 +51,16 @@ class Decoded:
         begin, end = np.searchsorted(self.seqs, np.array([low, high + 1], np.uint64)).tolist()
         return begin, end
 
+    def row(self, first: int, seq: int) -> list[Row]:
+        """The row with this seq, if it is here."""
+        low, high = self.within(first, seq, seq)
+        if low >= high:
+            return []
+        time_ms = self.place.time_ms if self.times is None else self.times[low]
+        if self.seqs is None:
+            return self.block.rows(low, high, first, time_ms)
+        return self._rows(first, low, high)
+
     def rows(self, first: int, wanted: BitMap64) -> list[Row]:
         """Those of the wanted rows that are here."""
         low, high = self.within(first, wanted.min(), wanted.max())
