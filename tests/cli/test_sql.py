@@ -5,11 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from tests.cli.desk import SECONDS, Desk
-
-pytest.importorskip("duckdb")
 
 
 def rows(desk: Desk, query: str) -> list[object]:

@@ -42,7 +42,7 @@ def do_release(draft: Draft, command: Release, outcome: Outcome) -> Outcome:
         return outcome
     lease.open -= done
     doomed: dict[int, Doom] = {}
-    ready = done.copy()
+    delayed: dict[int, int] = {}
     for seq in done:
         lease.deadlines.pop(seq, None)
         deliveries, failures = lease.counts_of(seq)
@@ -58,13 +58,14 @@ def do_release(draft: Draft, command: Release, outcome: Outcome) -> Outcome:
         if why is not None:
             doomed[seq] = why
         elif delay_ms:
-            lease.deadlines[seq] = draft.now + delay_ms
-            draft.push_deadline(draft.now + delay_ms, lease.id)
-            ready.discard(seq)
-    ready -= BitMap64(doomed)
-    lease.freed |= done - BitMap64(doomed)
+            delayed[seq] = draft.now + delay_ms
+    lease.deadlines.update(delayed)
+    for ready_ms in sorted(set(delayed.values())):
+        draft.push_deadline(ready_ms, lease.id)
+    freed = done - BitMap64(doomed)
+    lease.freed |= freed
     view.returned -= done
-    view.returned |= ready
+    view.returned |= freed - BitMap64(delayed)
     doom(draft, lease, doomed)
     draft.put_lease(lease)
     return outcome
