@@ -55,14 +55,16 @@ Examples:
   millrace publish --help       every verb explains itself
 
 \b
-Exit codes: 0 done, 1 refused, 2 usage, 3 in use or full (try again), 4 damaged.
+Exit codes: 0 done, 1 refused, 2 usage, 3 in use or full (try again), 4 damaged;
+dump and check have their own.
 """,
 )
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The folder with the queues; each verb takes it, too. [MILLRACE_DATA, or ./millrace-data]",
+    help="The folder with the queues; each verb takes it, too, but dump and check, which are given "
+    "its path. [MILLRACE_DATA, or ./millrace-data]",
 )
 @click.version_option(__version__, prog_name="millrace", message="%(prog)s %(version)s")
 @click.pass_context
