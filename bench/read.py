@@ -10,7 +10,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from bench.publish import BATCH
-from bench.report import Result, at_least, median
+from bench.report import Result, Usage, at_least, median
 from bench.scratch import engine, node_of, scratch
 from millrace.client.queue import Queue
 
@@ -26,6 +26,7 @@ async def _snapshot(identity: str, size: int, count: int) -> list[Result]:
     rows = [os.urandom(size) for _ in range(BATCH)]
     ours: list[float] = []
     files: list[float] = []
+    costs = ""
     with scratch() as folder:
         async with engine(folder / "data", megabytes=size * count // 1_000_000) as m:
             queue = await m.queue("bench")
@@ -38,7 +39,9 @@ async def _snapshot(identity: str, size: int, count: int) -> list[Result]:
             async with engine(folder / "data") as m:
                 queue = await m.queue("bench")
                 files.append(_map_and_sum(folder / "same.arrow", count))
+                usage = Usage(node_of(m).log)
                 ours.append(await _read(queue, count))
+                costs = usage.per_million(count)
             if not turn:
                 files.clear()
                 ours.clear()
@@ -54,7 +57,7 @@ async def _snapshot(identity: str, size: int, count: int) -> list[Result]:
             ratio,
             reach,
             judge(ratio),
-            f"{count * size / median(ours) / 1e6:,.0f} MB/s",
+            f"{count * size / median(ours) / 1e6:,.0f} MB/s; {costs}",
         )
     ]
 
