@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.core import exact
+from millrace.core.catalog import queue_key
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Found
-from millrace.core.decide import queue_key
 from millrace.core.model import (
     CATALOG,
     CatalogCell,

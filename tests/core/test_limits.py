@@ -33,6 +33,7 @@ from millrace.core.commands import (
 )
 from millrace.core.decide import decide, publish_plain
 from millrace.core.draft import Desk
+from millrace.core.lease import is_empty
 from millrace.core.model import (
     CATALOG,
     LeaseId,
@@ -44,7 +45,6 @@ from millrace.core.model import (
     Start,
 )
 from millrace.core.view import View
-from millrace.core.work import is_empty
 from millrace.errors import Full, Gone, Invalid, NotFound, TooLarge
 from millrace.testing.group import SECRET, Group, Result, facts_of
 

@@ -9,13 +9,23 @@ Rule 4: an unknown command fails; it is never answered as if it had been done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol, assert_never
+from typing import Protocol, assert_never
 
-import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import age, aside, bury, failures, follow, publish, work
+from millrace.core import (
+    age,
+    aside,
+    bury,
+    catalog,
+    explain,
+    failures,
+    follow,
+    lease,
+    publish,
+    work,
+)
 from millrace.core.commands import (
     Bury,
     Command,
@@ -49,7 +59,6 @@ from millrace.core.commands import (
     RowFacts,
     Settle,
     SnapshotRef,
-    SpecPart,
     Stage,
     StageFacts,
     Tick,
@@ -58,19 +67,15 @@ from millrace.core.commands import (
 )
 from millrace.core.draft import Desk, Draft
 from millrace.core.model import (
-    CATALOG,
     CatalogCell,
     CursorCell,
     Kind,
     Message,
-    QueueCell,
     QueueSpec,
     Seq,
     ShardId,
 )
-from millrace.core.receipt import SECRET_BYTES_MAX, SECRET_BYTES_MIN
-from millrace.core.view import LeaseState, View
-from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, TooLarge
+from millrace.errors import Invalid, NotFound, Refused, Retry, TooLarge
 
 PartAnswer = Published | Outcome | CursorCell | bool
 Answer = (
@@ -103,7 +108,7 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         case CommitCursor() | Unpin():
             return _part(draft, command)
         case Lease():
-            return work.check_lease(draft, command) or work.do_lease(draft, command)
+            return lease.check_lease(draft, command) or lease.do_lease(draft, command)
         case Bury():
             return bury.bury(desk, draft, command)
         case Purge():
@@ -111,9 +116,9 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         case Rewind():
             return work.do_rewind(draft, command)
         case Configure():
-            return _configure(desk, draft, command)
+            return catalog.configure(desk, draft, command)
         case Explain():
-            return _explain(draft, command)
+            return explain.explain(draft, command)
         case OpenCursor():
             found = follow.check_open_cursor(draft, command)
             return found if found is not None else follow.do_open_cursor(draft, command)
@@ -132,11 +137,11 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         case Tick():
             return age.do_tick(draft)
         case Found():
-            return _found(draft, command)
+            return catalog.found(draft, command)
         case CreateQueue():
-            return _create(desk, draft, command)
+            return catalog.create(desk, draft, command)
         case DeleteQueue():
-            return _delete(desk, draft, command)
+            return catalog.delete(desk, draft, command)
         case _:
             assert_never(command)
 
@@ -160,7 +165,7 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         facts.keys.update(zip(need.keys, source.find(need.shard, need.keys), strict=True))
     if need.hidden is not None:
         low, high = need.hidden
-        work.learn_hidden(draft, low, high, source.hidden(need.shard, low, high))
+        lease.learn_hidden(draft, low, high, source.hidden(need.shard, low, high))
     for name in need.stages:
         facts.stages[name] = source.stage(need.shard, name)
     for seq in need.rows:
@@ -301,157 +306,3 @@ def _check_once(command: Transaction) -> Refused | None:
                 return Invalid("a transaction names a leased message twice", field="parts")
             leased[shard, part.lease] = known | part.seqs
     return None
-
-
-# --- Settings and questions ----------------------------------------------------------------------
-
-
-def _configure(desk: Desk, draft: Draft, command: Configure) -> QueueSpec | Refused:
-    spec = draft.view.spec
-    wanted = _wanted(command.spec, spec)
-    if wanted.keyed != spec.keyed:
-        return Invalid("whether a queue is keyed is fixed when it is made", field="keyed")
-    if spec.retention == "log" and wanted.retention == "work" and draft.view.pointers.next > 1:
-        return Invalid(
-            "what was settled under retention 'log' stays, and nothing would ever end it under "
-            "'work'; make another queue",
-            field="retention",
-        )
-    if wanted != spec:
-        refused = aside.check_spec(wanted, draft.view) or bury.check_dead_letter(
-            desk, draft.view.shard, wanted
-        )
-        if refused is not None:
-            return refused
-        draft.put_spec(wanted)
-    return wanted
-
-
-def _differences(stored: QueueSpec, wanted: QueueSpec) -> list[str]:
-    """The settings that are not as they are wanted, as they are."""
-    kept = msgspec.structs.asdict(stored)
-    asked = msgspec.structs.asdict(wanted)
-    return [f"{name} is {kept[name]!r}" for name in kept if kept[name] != asked[name]]
-
-
-def _wanted(named: QueueSpec | SpecPart, spec: QueueSpec) -> QueueSpec:
-    """The settings that are asked for, where they would otherwise be `spec`."""
-    return named.onto(spec) if isinstance(named, SpecPart) else named
-
-
-def _explain(draft: Draft, command: Explain) -> Explanation | Need:
-    view, seq = draft.view, command.seq
-    if seq < 1 or seq > view.last_seq:
-        return Explanation(seq, "unknown")
-    holder = view.holder.get(seq)
-    if holder is not None:
-        return _explain_leased(draft, seq, view.leases[holder])
-    if seq > view.stored_seq:
-        is_delete = seq in view.deletes.seqs
-        facts = RowFacts(live=True, delete=is_delete, aside=aside.is_aside(draft, seq))
-    elif seq in view.facts.rows:
-        facts = view.facts.rows[seq]
-    else:
-        return Need(view.shard, rows=(seq,))
-    if not facts.live or not draft.still_live(BitMap64([seq])):
-        by = Seq(facts.superseded_by) if facts.superseded_by else None
-        return Explanation(seq, "dead", superseded_by=by)
-    if facts.delete:
-        return Explanation(seq, "delete")
-    if facts.aside and not (facts.kept or draft.is_kept(seq)):
-        return aside.explain(draft, seq)
-    is_ready = seq >= view.pointers.next and not facts.aside
-    return Explanation(seq, "ready" if is_ready else "settled")
-
-
-def _explain_leased(draft: Draft, seq: Seq, lease: LeaseState) -> Explanation:
-    deliveries, failures = lease.counts_of(seq)
-    until = lease.deadline_of(seq)
-    waits = (seq in lease.open or seq in lease.deadlines) and until > draft.now
-    if seq in lease.doomed:
-        state: Literal["doomed", "leased", "delayed", "returned"] = "doomed"
-    elif waits:
-        state = "leased" if seq in lease.open else "delayed"
-    else:
-        state = "returned"
-    return Explanation(
-        seq,
-        state,
-        lease.id,
-        until if waits else None,
-        deliveries,
-        failures,
-    )
-
-
-# --- The catalog ---------------------------------------------------------------------------------
-
-
-def _found(draft: Draft, command: Found) -> CatalogCell | Refused:
-    if not SECRET_BYTES_MIN <= len(command.secret) <= SECRET_BYTES_MAX:
-        return Invalid(
-            f"a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes",
-            field="secret",
-            limit=SECRET_BYTES_MAX,
-        )
-    if draft.view.catalog is None:
-        draft.put_catalog(CatalogCell(int(CATALOG), command.secret))
-    catalog = draft.view.catalog
-    assert catalog is not None
-    return catalog
-
-
-def queue_key(space: str, name: str) -> bytes:
-    """The catalog's key of a queue; names have no zero byte."""
-    return f"{space}\0{name}".encode()
-
-
-def _create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refused:
-    key = queue_key(command.space, command.name)
-    found = catalog.view.queues.get(key)
-    if found is not None:
-        shards = tuple(ShardId(shard) for shard in found.shards)
-        draft = desk.draft(shards[0])
-        stored = draft.view.spec if draft is not None else QueueSpec()
-        other = _differences(stored, _wanted(command.spec, stored))
-        if draft is None or other:
-            return Exists(
-                f"queue {command.name!r} is there with other settings: {', '.join(other)}; "
-                "configure it to change them",
-                field="spec",
-            )
-        return QueueRef(shards, made=False)
-    counts = catalog.view.catalog
-    if counts is None:
-        return NotFound("the catalog was never begun", field="catalog")
-    if len(catalog.view.queues) >= limits.QUEUES_MAX:
-        return TooLarge(
-            f"there are {limits.QUEUES_MAX} queues; delete one first",
-            field="name",
-            limit=limits.QUEUES_MAX,
-        )
-    spec = _wanted(command.spec, QueueSpec())
-    refused = aside.check_spec(spec) or bury.check_dead_letter(desk, None, spec)
-    if refused is not None:
-        return refused
-    shard = ShardId(counts.shard + 1)
-    catalog.put_catalog(CatalogCell(shard, counts.secret))
-    catalog.put_queue(key, QueueCell((shard,)))
-    made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
-    made.changes.made = 3 if spec.keyed else 1
-    made.put_spec(spec)
-    return QueueRef((shard,), made=True)
-
-
-def _delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
-    key = queue_key(command.space, command.name)
-    found = catalog.view.queues.get(key)
-    if found is None:
-        return False
-    catalog.put_queue(key, None)
-    for shard in found.shards:
-        draft = desk.draft(ShardId(shard))
-        if draft is not None:
-            draft.changes.dropped = True
-            draft.view.dropped = True
-    return True

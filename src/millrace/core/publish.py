@@ -23,9 +23,9 @@ from millrace.core.commands import (
     StageFacts,
 )
 from millrace.core.draft import Draft
+from millrace.core.lease import supersede_leased
 from millrace.core.model import Death, Message, ProducerCell, Seq
 from millrace.core.view import View
-from millrace.core.work import supersede_leased
 from millrace.errors import Invalid, NotFound, OutOfOrder, Refused, TooLarge
 
 Rows = Block | tuple[Message, ...]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace import limits
-from millrace.core import age, work
+from millrace.core import age, lease, work
 from millrace.core.changes import Entry
 from millrace.core.commands import Command, Need, Tick
 from millrace.core.decide import Answer, publish_plain
@@ -370,7 +370,7 @@ class Host:
 
     def _arm(self, shard: ShardId) -> None:
         """Wake when the shard's next lease or delay ends, which a waiter could then be given."""
-        at_ms = work.next_end(self._views.get(shard))
+        at_ms = lease.next_end(self._views.get(shard))
         if at_ms is not None:
             self._alarm.set(self._loop.time() + (at_ms - self._now_ms()) / 1000)
 
@@ -387,7 +387,7 @@ class Host:
         for shard in self._waiters.shards():
             # A rollback may have dropped the view; while it goes on, none is to be trusted.
             is_draining = self._draining and self._journal.waiting() > 0
-            at_ms = work.next_end(None if is_draining else self.view(shard))
+            at_ms = lease.next_end(None if is_draining else self.view(shard))
             if at_ms is not None and at_ms > now:
                 self._arm(shard)
             elif at_ms is not None:

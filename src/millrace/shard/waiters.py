@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millrace import limits
-from millrace.core import work
+from millrace.core import lease
 from millrace.core.commands import Command, Lease, NextSnapshot
 from millrace.core.draft import Draft
 from millrace.core.model import ShardId
@@ -82,7 +82,7 @@ class Waiters:
         if row is None:
             return
         leases = row.leases
-        while leases and work.may_have_work(view, draft.now):
+        while leases and lease.may_have_work(view, draft.now):
             # Another lease call would find nothing either.
             if not leases[0].future.done() and not give(leases[0]):
                 break
@@ -147,4 +147,4 @@ def is_empty(command: Command, result: object) -> bool:
     """Whether there was nothing to be had, so that the request may wait."""
     if isinstance(command, NextSnapshot):
         return result is None
-    return isinstance(command, Lease) and work.is_empty(result)
+    return isinstance(command, Lease) and lease.is_empty(result)

@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.block import Block
+from millrace.core.catalog import queue_key
 from millrace.core.commands import (
     Aside,
     Bury,
@@ -51,7 +52,6 @@ from millrace.core.commands import (
     Transaction,
     Unpin,
 )
-from millrace.core.decide import queue_key
 from millrace.core.fold import Reader
 from millrace.core.model import (
     CATALOG,
