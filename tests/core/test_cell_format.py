@@ -14,6 +14,7 @@ from millrace.core.model import (
     CatalogCell,
     Cell,
     CursorCell,
+    DedupCell,
     DeletesCell,
     Epoch,
     GroupId,
@@ -97,6 +98,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             "0002000300701109"
         ),
     ),
+    (Kind.DEDUP, DedupCell(7, 99), "920763"),
 ]
 KEYS = [
     (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),

@@ -32,6 +32,7 @@ from millrace.core.model import (
     Cell,
     CursorCell,
     Death,
+    DedupCell,
     DeletesCell,
     Doom,
     Kind,
@@ -72,6 +73,8 @@ def cell_key(kind: int, key: bytes) -> str:
     if kind == Kind.READY and len(key) == 25:
         since = time_text(ready_since(key))
         return f"{limits.PRIORITY_MAX - key[8]} since {since} by {int.from_bytes(key[-8:], 'big')}"
+    if kind == Kind.DEDUP:
+        return key.hex()
     if kind == Kind.QUEUE:
         return escaped(key.replace(b"\0", b"/"))
     return escaped(key)
@@ -149,6 +152,8 @@ def _fields(cell: Cell) -> Fields:
             return {"seqs": ranges(unpack_seqs(cell.seqs))}
         case AsideCell():
             return {"seqs": ranges(unpack_seqs(cell.seqs)), "priority": cell.priority}
+        case DedupCell():
+            return {"seq": cell.seq, "until_ms": cell.until_ms}
         case TakeoverCell():
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
         case QueueCell():

@@ -303,6 +303,8 @@ class Need(msgspec.Struct, frozen=True):
     """How these rows stand."""
     cells: tuple[Kind, bytes, int] | None = None
     """Of a kind, the first so many cells from a key on."""
+    points: tuple[tuple[Kind, bytes], ...] = ()
+    """These cells, of kinds of which a view holds nothing."""
 
 
 class StageFacts(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from millrace.core import (
     failures,
     follow,
     lease,
+    points,
     publish,
     work,
 )
@@ -156,6 +157,7 @@ class Source(Protocol):
     def cells_from(
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]: ...
+    def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]: ...
 
 
 def learn(draft: Draft, need: Need, source: Source) -> None:
@@ -174,6 +176,8 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         kind, key, limit = need.cells
         found = source.cells_from(need.shard, kind, key, limit)
         aside.learn_cells(draft, kind, key, found, limit)
+    if need.points:
+        points.learn(draft.view, need.points, source.points(need.shard, need.points))
 
 
 def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:

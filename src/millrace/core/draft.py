@@ -64,6 +64,8 @@ class Draft:
         self.aside = BitMap64()
         """The rows that were put aside here."""
         self.waits: Waits = {}
+        self.points: dict[tuple[Kind, bytes], Cell | None] = {}
+        """Cells of which the view holds nothing, as they were put or deleted (None) here."""
         self.gathering: dict[tuple[int, int], bytes] = {}
         """Due time and priority → the cell of this batch that takes more of them."""
         self.promoted = 0
@@ -366,6 +368,7 @@ class Draft:
             or self._seconds
             or self.aside
             or self.waits
+            or self.points
             or not self.changes.empty()
         )
 
@@ -414,6 +417,7 @@ class Draft:
                 frozenset(self.ended_stages),
                 self.aside,
                 self.waits,
+                self.points,
             )
         )
         return Batch(view.shard, view.index, self.now, changes, self.blocks)
@@ -421,7 +425,7 @@ class Draft:
     def _encode_cells(self) -> list[tuple[int, bytes, bytes | None]]:
         cells = [
             (int(kind), key, None if cell is None else encode_cell(cell))
-            for (kind, key), cell in self._cells.items()
+            for (kind, key), cell in (*self._cells.items(), *self.points.items())
         ]
         for lease, state in self._leases.items():
             value = None if state is None else encode_cell(state.cell())

@@ -131,12 +131,16 @@ class Kind(IntEnum):
     CATALOG = 11
     DUE = 12
     READY = 13
+    DEDUP = 18
 
 
 WINDOWED = (Kind.DUE, Kind.READY)
 """Kinds with more cells than memory should hold: a view knows the first ones alone."""
 
-VIEWED = tuple(kind for kind in Kind if kind not in WINDOWED)
+ASKED = (Kind.DEDUP,)
+"""Kinds of which a view holds nothing: each cell is asked for by its key (`core/points.py`)."""
+
+VIEWED = tuple(kind for kind in Kind if kind not in WINDOWED and kind not in ASKED)
 """Kinds whose cells a view holds, all of them."""
 
 
@@ -258,6 +262,14 @@ class AsideCell(msgspec.Struct, frozen=True, array_like=True):
     priority: int
 
 
+class DedupCell(msgspec.Struct, frozen=True, array_like=True):
+    """A de-duplication id that was used: another message with it is a repeat of the first."""
+
+    seq: int
+    until_ms: int
+    """From then on it is as if it had never been used."""
+
+
 class TakeoverCell(msgspec.Struct, frozen=True, array_like=True):
     """One line of the takeover table: where a history ended, as far as it is shared."""
 
@@ -294,6 +306,7 @@ Cell = (
     | QueueCell
     | CatalogCell
     | AsideCell
+    | DedupCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -310,6 +323,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.CATALOG: CatalogCell,
     Kind.DUE: AsideCell,
     Kind.READY: AsideCell,
+    Kind.DEDUP: DedupCell,
 }
 
 

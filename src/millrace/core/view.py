@@ -21,7 +21,9 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import (
     AsideCell,
     CatalogCell,
+    Cell,
     CursorCell,
+    DedupCell,
     DeletesCell,
     Epoch,
     History,
@@ -152,12 +154,14 @@ class Layer(msgspec.Struct, frozen=True):
     """Stages that were published or dropped; `staged` comes before them."""
     aside: BitMap64
     waits: Waits
+    points: dict[tuple[Kind, bytes], Cell | None]
+    """Cells that are asked for by their keys: as this batch has left them."""
 
 
 class Facts:
     """What was fetched from the store for the commands at hand; as of the last folded batch."""
 
-    __slots__ = ("keys", "old", "rows", "stages")
+    __slots__ = ("keys", "old", "points", "rows", "stages")
 
     def __init__(self) -> None:
         self.keys: dict[bytes, int] = {}
@@ -166,6 +170,8 @@ class Facts:
         self.rows: dict[int, RowFacts] = {}
         self.old: dict[Kind, list[bytes]] = {}
         """The first cells of messages that were put aside before the last purge."""
+        self.points: dict[tuple[Kind, bytes], Cell | None] = {}
+        """Kind and key → the cell, None if there is none."""
 
     def clear(self) -> None:
         """They were as of now; what comes later must ask again."""
@@ -177,6 +183,8 @@ class Facts:
             self.rows = {}
         if self.old:
             self.old = {}
+        if self.points:
+            self.points = {}
 
 
 class View:
@@ -235,6 +243,8 @@ class View:
         """From this batch on cells of an earlier era may be there that nobody wants."""
         self.stored_seq = 0
         """The last seq that the store can be asked about."""
+        self.stored_index = Index(0)
+        """The last batch that the store holds; 0: it does not know the shard."""
         self.facts = Facts()
         self.layers: list[Layer] = []
         """Batches that were decided and are not folded yet, oldest first."""
@@ -253,6 +263,7 @@ class View:
         view.index = Index(meta.index)
         view.last_seq = Seq(meta.last_seq)
         view.stored_seq = meta.last_seq
+        view.stored_index = Index(meta.index)
         view.time_ms = Millis(meta.time_ms)
         for kind, key, value in cells:
             view._load_cell(kind, key, value)
@@ -288,7 +299,7 @@ class View:
                 self.owners.update(dict.fromkeys(cell.shards, key))
             case CatalogCell() as cell:
                 self.catalog = cell
-            case AsideCell():
+            case AsideCell() | DedupCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
 
@@ -341,7 +352,8 @@ class View:
         """The store now holds every batch up to `index`: it answers for them from here on."""
         layers = self.layers
         while layers and layers[0].index <= index:
-            self.stored_seq = layers.pop(0).last_seq
+            layer = layers.pop(0)
+            self.stored_seq, self.stored_index = layer.last_seq, layer.index
         # What was fetched before is older than the layers that are left.
         self.facts.clear()
 

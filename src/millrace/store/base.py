@@ -56,6 +56,10 @@ class Store(Protocol):
         """One cell's value, or None if there is no such cell."""
         ...
 
+    def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]:
+        """The values of many single cells, in the order in which they are named."""
+        ...
+
     def cells_from(
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]:

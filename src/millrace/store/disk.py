@@ -328,6 +328,10 @@ class DiskStore:
     def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
         return self._layered.cell_of(self._layered.must(shard).id, KINDS[kind] + key)
 
+    def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]:
+        keys = [KINDS[kind] + key for kind, key in names]
+        return self._layered.cells_at(self._layered.must(shard).id, keys)
+
     def cells_from(
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]:

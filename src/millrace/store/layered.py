@@ -5,6 +5,8 @@ Everything that the parts of the disk store share is here; each of them does one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millrace import limits
 from millrace.core.fold import ShardMeta
 from millrace.core.model import GroupId
@@ -236,6 +238,26 @@ class Layered:
                 return part.cells[key]
         at = number_bytes(number) + key
         return joined(self._parts(at)).get(at)
+
+    def cells_at(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The cells of these kinds and keys under a number, by two calls to the index at most."""
+        known: dict[bytes, bytes | None] = {}
+        for part in reversed(parts_of(self.layers, number)):
+            known |= {key: part.cells[key] for key in keys if key in part.cells}
+        prefix = number_bytes(number)
+        # In order, neighbours are found on the same page.
+        missing = sorted({prefix + key for key in keys if key not in known})
+        firsts = self.cells.get(Table.CELLS, [first_part(at) for at in missing])
+        rest = [
+            name
+            for at, first in zip(missing, firsts, strict=True)
+            for name in part_keys(at, 1, part_count(first))
+        ]
+        names = [*(first_part(at) for at in missing), *rest]
+        values = [*firsts, *(self.cells.get(Table.CELLS, rest) if rest else ())]
+        found = zip(names, values, strict=True)
+        whole = joined([(name, value) for name, value in found if value is not None])
+        return [known[key] if key in known else whole.get(prefix + key) for key in keys]
 
     def last_cell(self, number: int, prefix: bytes) -> bytes | None:
         """The greatest kind and key that begins with `prefix`; only for cells that rise in number

@@ -68,6 +68,9 @@ class MemoryStore:
     def cell(self, shard: ShardId, kind: Kind, key: bytes) -> bytes | None:
         return self._shards[shard].cells.get((kind, key))
 
+    def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]:
+        return [self.cell(shard, kind, key) for kind, key in names]
+
     def cells_from(
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]:

@@ -342,6 +342,27 @@ def check_cells_of_any_size(make: Make) -> None:
     story.check()
 
 
+def check_single_cells_of_many(make: Make) -> None:
+    """Cells that are asked for by their keys are as the last folded batch has left them."""
+    story = Story(make)
+    dedup = int(Kind.DEDUP)
+    keys = [b"%03d" % at * (at % 40 + 1) for at in range(300)]
+    names = [(Kind.DEDUP, key) for key in keys]
+    story.batch(cells=[(dedup, key, b"v" * (at * 9)) for at, key in enumerate(keys)])
+    story.compare()
+    story.subject.disturb(0)
+    story.batch(cells=[(dedup, key, None) for key in keys[::3]])
+    story.batch(cells=[(dedup, key, b"w" * at) for at, key in enumerate(keys) if at % 5 == 0])
+    for how in range(3):
+        found = story.subject.store.points(SHARD, names)
+        for at, value in enumerate(found):
+            expected = None if at % 3 == 0 else b"v" * (at * 9)
+            assert value == (b"w" * at if at % 5 == 0 else expected), f"cell {at}"
+        story.subject.disturb(how)
+    assert story.subject.store.points(SHARD, []) == []
+    story.check()
+
+
 def check_takeovers_are_written_down(make: Make) -> None:
     """H1: where a history ended is a cell, numbered in order, and there are only so many.
 
@@ -454,6 +475,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_purges,
     check_dropped_shards_vanish,
     check_cells_of_any_size,
+    check_single_cells_of_many,
     check_takeovers_are_written_down,
     check_who_replaced_a_row,
     check_kept_batches_do_not_change,

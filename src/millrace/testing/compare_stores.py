@@ -66,6 +66,9 @@ def compare(store: Store, model: Store, keys: Sequence[bytes] = ()) -> None:
                 assert list(store.cells(shard, kind, key[:-1])) == begins
                 assert store.cell(shard, kind, key) == value
                 assert store.cell(shard, kind, key + b"none") is None
+            asked = [(kind, b"none", None), *reversed(same), *same[:1]]
+            found_values = store.points(shard, [(kind, key) for _, key, _ in asked])
+            assert found_values == [value for _, _, value in asked]
             some = [key for _, key, _ in same[:: len(same) // 3 + 1]]
             # A window goes on just after the last key that it knows.
             starts = (b"", *some, *(key + b"\0" for key in some))

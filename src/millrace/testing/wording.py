@@ -26,6 +26,7 @@ from millrace.core.model import (
     Cell,
     CursorCell,
     Death,
+    DedupCell,
     DeletesCell,
     Doom,
     Kind,
@@ -197,6 +198,8 @@ def _cell_name(kind: Kind, key: bytes) -> str:
     if kind is Kind.READY:
         since = _time(ready_since(key))
         return f"[ready {limits.PRIORITY_MAX - key[8]} since {since} by {number(key[-8:])}]"
+    if kind is Kind.DEDUP:
+        return f"[dedup {key.hex()[:8]}]"
     text = key.decode().replace("\0", "/")
     return f"[{kind.name.lower()} {text}]" if text else f"[{kind.name.lower()}]"
 
@@ -242,6 +245,8 @@ def say_cell(cell: Cell) -> str:
             return numbers(unpack_seqs(cell.seqs))
         case AsideCell():
             return f"{numbers(unpack_seqs(cell.seqs))} of priority {cell.priority}"
+        case DedupCell():
+            return f"{cell.seq}, {_until(cell.until_ms)}"
         case TakeoverCell():
             return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
         case QueueCell():
