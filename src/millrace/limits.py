@@ -40,9 +40,9 @@ PRIORITY_DEFAULT = 4
 ASIDE_CELL_SEQS_MAX = 1_024
 """Messages of one cell of those that wait apart: two bytes each, where they lie apart."""
 
-WINDOW_CELLS = 1_024
-"""Cells of messages that wait apart which are asked for at once; up to twice as many are held of
-each kind, some 1 MiB."""
+WINDOW_CELLS = 4_096
+"""Cells of messages that wait apart which are asked for at once, some 15 ms; up to twice as many
+are held of each kind, some 3 MiB."""
 
 PROMOTE_CELLS_MAX = 4_096
 """Cells of delayed messages whose time has come that one batch makes ready; the next goes on."""
@@ -390,11 +390,15 @@ LOOK_AGAIN_MAX = 100
 KNOWN_CHUNKS_MAX = 32_768
 """Chunks whose marks are kept in memory, over all shards: at most 1 KiB each, and per mark."""
 
-DECODED_BLOCKS_MAX = 256
-"""Blocks that are kept ready for single rows; they lie over maps and take little memory."""
+DECODED_BLOCKS_MAX = 4_096
+"""Blocks that are kept ready for single rows, who come by turns and jump among them; they lie over
+maps and take 1 KiB each."""
 
 FRESH_BLOCK_BYTES_MAX = 16 * 1024
 """A block up to this size is kept ready as it was written, without reading it from the log."""
+
+FRESH_BLOCKS_MAX = 256
+"""And so many of them: 4 MiB."""
 
 WARM_BYTES_MAX = 256 * 1024 * 1024
 """Bytes that are taken to be in the page cache after they were read for a lease."""

@@ -76,6 +76,8 @@ def test_a_part_of_the_rows(messages: list[Message], data: st.DataObject) -> Non
     low = data.draw(st.integers(0, len(messages)))
     high = data.draw(st.integers(low, len(messages)))
     assert block.rows(low, high, 1, 5) == expected(messages)[low:high]
+    alone = [block.row(at, 1 + at, 5) for at in range(low, high)]
+    assert alone == expected(messages)[low:high]
 
 
 def test_an_empty_body_is_no_delete() -> None:

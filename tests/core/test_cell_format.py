@@ -35,7 +35,7 @@ from millrace.core.model import (
     TakeoverCell,
     pack_seqs,
 )
-from millrace.core.waiting import due_key, ready_key
+from millrace.core.waiting import Waiting, due_key, load, ready_key
 
 HISTORY = bytes(range(16))
 SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
@@ -145,6 +145,18 @@ def test_cells(kind: Kind, cell: Cell, written: str) -> None:
 @pytest.mark.parametrize(("key", "written"), KEYS)
 def test_keys(key: bytes, written: str) -> None:
     assert key.hex() == written
+
+
+def test_the_key_tells_who_waits_alone() -> None:
+    alone = Waiting(BitMap64([3]), 4)
+    cell = alone.cell()
+    assert (cell, encode_cell(cell).hex()) == (AsideCell(b"", 4), "92c40004")
+    assert load(Kind.DUE, due_key(1, 2, 3), bytes.fromhex("92c40004")) == alone
+    # As earlier versions have written it.
+    older = encode_cell(AsideCell(pack_seqs(BitMap64([3])), 4))
+    assert load(Kind.DUE, due_key(1, 2, 3), older) == alone
+    both = Waiting(BitMap64([3, 70_000]), 4)
+    assert load(Kind.DUE, due_key(1, 2, 3), encode_cell(both.cell())) == both
 
 
 def test_every_kind_has_its_golden_value() -> None:

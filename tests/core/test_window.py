@@ -15,6 +15,8 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), KEYS, VALUES),
         st.tuples(st.just("take"), st.just(b""), st.just(b"")),
+        st.tuples(st.just("take below"), KEYS, st.just(b"")),
+        st.tuples(st.just("look"), st.just(b""), st.just(b"")),
         st.tuples(st.just("drop"), KEYS, st.just(b"")),
         st.tuples(st.just("fold"), st.just(b""), st.just(b"")),
     ),
@@ -67,6 +69,14 @@ def test_the_first_cell_is_the_first_of_all(steps: list[tuple[str, bytes, bytes]
             shard.change(key, None)
         elif what == "fold":
             shard.fold()
+        elif what == "take below":
+            shard.first()
+            known = [cell for cell in sorted(shard.window) if cell[0] < key]
+            assert shard.window.take_below(key, 3) == known[:3]
+            for taken, _ in known[:3]:
+                shard.change(taken, None)
+        elif what == "look":
+            assert shard.window.firsts(3) == sorted(shard.window)[:3]
         else:
             expected = min(shard.cells.items(), default=None)
             assert shard.first() == expected

@@ -47,7 +47,7 @@ from millrace.core.model import (
     TakeoverCell,
     unpack_seqs,
 )
-from millrace.core.waiting import due_of, ready_since
+from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 
 NUMBERED = frozenset({Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.TAKEOVER})
@@ -80,7 +80,7 @@ def cell_key(kind: int, key: bytes) -> str:
     return escaped(key)
 
 
-def cell_fields(kind: int, value: bytes) -> Fields:
+def cell_fields(kind: int, key: bytes, value: bytes) -> Fields:
     """What a cell says.
 
     Raises:
@@ -88,10 +88,10 @@ def cell_fields(kind: int, value: bytes) -> Fields:
     """
     if kind not in Kind.__members__.values():
         raise Corrupt(f"a cell has the unknown kind {kind}")
-    return _fields(decode_cell(Kind(kind), value))
+    return _fields(key, decode_cell(Kind(kind), value))
 
 
-def _fields(cell: Cell) -> Fields:
+def _fields(key: bytes, cell: Cell) -> Fields:
     match cell:
         case QueueSpec():
             return {
@@ -151,7 +151,7 @@ def _fields(cell: Cell) -> Fields:
         case DeletesCell():
             return {"seqs": ranges(unpack_seqs(cell.seqs))}
         case AsideCell():
-            return {"seqs": ranges(unpack_seqs(cell.seqs)), "priority": cell.priority}
+            return {"seqs": ranges(seqs_in(key, cell)), "priority": cell.priority}
         case DedupCell():
             return {"seq": cell.seq, "until_ms": cell.until_ms}
         case TakeoverCell():
@@ -280,7 +280,7 @@ def _batch_fields(batch: Batch) -> Fields:
             {
                 "kind": kind_name(kind),
                 "key": cell_key(kind, key),
-                "value": None if value is None else cell_fields(kind, value),
+                "value": None if value is None else cell_fields(kind, key, value),
             }
             for kind, key, value in changes.cells
         ],
@@ -344,7 +344,7 @@ def _change_lines(batch: Batch) -> Iterator[str]:
         yield f"pin {pin} is set"
     for kind, key, value in changes.cells:
         name = f"cell {kind_name(kind)} {cell_key(kind, key)}".rstrip()
-        yield f"{name}: {'deleted' if value is None else cell_text(cell_fields(kind, value))}"
+        yield f"{name}: {'deleted' if value is None else cell_text(cell_fields(kind, key, value))}"
     if changes.aside:
         yield f"wait apart: {_seqs(changes.aside)}"
     if changes.dropped:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal
 
 import msgspec
@@ -30,11 +30,10 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
         unpin(draft, number)
     for name in stages[:most]:
         do_drop_stage(draft, name)
-    for _ in range(most):
-        if _is_producer_due(view, now):
-            draft.put_producer(next(iter(view.producers)), None)
-        if _is_lease_due(view, now):
-            draft.forget_lease()
+    for _ in takewhile(lambda _: _is_producer_due(view, now), range(most)):
+        draft.put_producer(next(iter(view.producers)), None)
+    for _ in takewhile(lambda _: _is_lease_due(view, now), range(most)):
+        draft.forget_lease()
     for name in cursors[:most]:
         draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
         draft.pass_to(view.retain_floor())

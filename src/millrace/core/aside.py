@@ -144,28 +144,19 @@ def check_lease(draft: Draft, wanted: int) -> Need | None:
 
 
 def _promote(draft: Draft) -> Need | None:
-    view, window = draft.view, draft.view.due
-    ready: dict[int, tuple[int, BitMap64]] = {}
-    need: Need | None = None
-    while draft.promoted < limits.PROMOTE_CELLS_MAX:
-        found = window.first()
-        if found is None:
-            need = _need_cells(view, Kind.DUE)
-            break
-        key, cell = found
-        due_ms = due_of(key)
-        if due_ms > draft.now:
-            break
-        draft.promoted += 1
+    view = draft.view
+    room = limits.PROMOTE_CELLS_MAX - draft.promoted
+    due = view.due.take_below(due_key(view.pointers.era, draft.now + 1, 0), room)
+    draft.promoted += len(due)
+    ready: dict[int, tuple[int, list[BitMap64]]] = {}
+    for key, cell in due:
         draft.put_waiting(Kind.DUE, key, None)
-        if cell.priority in ready:
-            gathered = ready[cell.priority][1]
-            gathered |= cell.seqs
-        else:
-            ready[cell.priority] = (due_ms, cell.seqs.copy())
-    for priority, (since, seqs) in ready.items():
-        _add(draft, Kind.READY, since, priority, seqs)
-    return need
+        if cell.priority not in ready:
+            ready[cell.priority] = (due_of(key), [])
+        ready[cell.priority][1].append(cell.seqs)
+    for priority, (since, sets) in ready.items():
+        _add(draft, Kind.READY, since, priority, BitMap64.union(*sets))
+    return _need_cells(view, Kind.DUE) if len(due) < room else None
 
 
 def _need_cells(view: View, kind: Kind) -> Need | None:
@@ -273,7 +264,7 @@ def learn_cells(
         return
     waits = [*(layer.waits for layer in view.layers), draft.waits]
     view.windows[kind].learn(
-        [(key, waiting.load(kind, value)) for key, value in found],
+        [(key, waiting.load(kind, key, value)) for key, value in found],
         [{key: cell for (of, key), cell in one.items() if of is kind} for one in waits if one],
         is_all=len(found) < limit,
     )

@@ -101,10 +101,16 @@ class Column:
         bounds = self.bounds()
         return int(np.diff(bounds).max()) if len(bounds) > 1 else 0
 
+    def value(self, at: int) -> bytes | None:
+        """One value; the way of a single message, which must cost little."""
+        if self.validity and not self.validity[at >> 3] >> (at & 7) & 1:
+            return None
+        begin, end = _PAIR.unpack_from(self.offsets, 4 * at)
+        return bytes(self.data[begin:end])
+
     def values(self, low: int, high: int) -> list[bytes]:
         """The values [low, high) as bytes; a null is empty."""
         if high - low == 1:
-            # The way of a single message, which must cost little.
             begin, end = _PAIR.unpack_from(self.offsets, 4 * low)
             return [bytes(self.data[begin:end])]
         bounds = self.bounds()[low : high + 1]
@@ -311,6 +317,12 @@ class Block:
         names = self.header_names.values(low, high)
         values = self.header_values.values(low, high)
         return tuple((name.decode(), value) for name, value in zip(names, values, strict=True))
+
+    def row(self, at: int, seq: int, time_ms: int) -> Row:
+        """One row, counted from 0."""
+        key = self.keys.value(at) if self.keys is not None else None
+        headers = self.headers_of(at) if self.header_lists is not None else ()
+        return Row(seq, time_ms, self.bodies.value(at), key, headers)
 
     def rows(self, low: int, high: int, first_seq: int, time_ms: int) -> list[Row]:
         """The rows [low, high), counted from 0, of a block whose first seq is `first_seq`."""

@@ -259,6 +259,7 @@ class AsideCell(msgspec.Struct, frozen=True, array_like=True):
     """Messages that were put aside, and come to their turn together."""
 
     seqs: bytes
+    """Empty: the one that the key ends with."""
     priority: int
 
 

@@ -1,7 +1,7 @@
 """Messages that wait apart: their cells as values, and the keys that sort them by their turn.
 
 Rule 1: a key begins with the era, so that a purge, which begins another, leaves nothing to skip.
-Rule 2: a key ends with a seq of the cell, so that no two cells have the same.
+Rule 2: a key ends with the first seq of the cell, so that no two cells have the same.
 """
 
 from __future__ import annotations
@@ -26,18 +26,25 @@ class Waiting(NamedTuple):
     priority: int
 
     def cell(self) -> AsideCell:
-        return AsideCell(pack_seqs(self.seqs), self.priority)
+        """Of a single message the key alone tells which it is: of these there may be millions."""
+        seqs = pack_seqs(self.seqs) if len(self.seqs) > 1 else b""
+        return AsideCell(seqs, self.priority)
 
 
 Waits = dict[tuple[Kind, bytes], Waiting | None]
 """Kind and key → the cell that a batch has put, or None where it has deleted one."""
 
 
-def load(kind: Kind, value: bytes) -> Waiting:
+def load(kind: Kind, key: bytes, value: bytes) -> Waiting:
     """The cell that these bytes are."""
     cell = decode_cell(kind, value)
     assert isinstance(cell, AsideCell)
-    return Waiting(unpack_seqs(cell.seqs), cell.priority)
+    return Waiting(seqs_in(key, cell), cell.priority)
+
+
+def seqs_in(key: bytes, cell: AsideCell) -> BitMap64:
+    """The messages of a cell with this key."""
+    return unpack_seqs(cell.seqs) if cell.seqs else BitMap64((int.from_bytes(key[-8:], "big"),))
 
 
 def due_key(era: int, due_ms: int, seq: int) -> bytes:

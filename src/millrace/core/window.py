@@ -50,7 +50,25 @@ class Window(Generic[C]):
 
     def firsts(self, count: int) -> list[tuple[bytes, C]]:
         """The first cells that are here, up to so many."""
-        return [(key, self._cells[key]) for key in heapq.nsmallest(count, self._cells)]
+        keys = self._keys
+        found: list[tuple[bytes, C]] = []
+        while len(found) < count and (first := self.first()) is not None:
+            heapq.heappop(keys)
+            if not found or found[-1][0] != first[0]:
+                found.append(first)
+        for key, _ in found:
+            heapq.heappush(keys, key)
+        return found
+
+    def take_below(self, high: bytes, most: int) -> list[tuple[bytes, C]]:
+        """Take out the first cells whose keys lie below `high`, up to so many."""
+        keys, cells = self._keys, self._cells
+        taken: list[tuple[bytes, C]] = []
+        while keys and keys[0] < high and len(taken) < most:
+            key = heapq.heappop(keys)
+            if key in cells:
+                taken.append((key, cells.pop(key)))
+        return taken
 
     def wanted_from(self) -> bytes | None:
         """From which key on the store must be asked before `first` can be trusted, if at all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from operator import is_
@@ -20,7 +20,6 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.model import Row
-from millrace.store import chunk
 from millrace.store.blocks import Found
 from millrace.store.cells import Table
 from millrace.store.layered import Layered
@@ -41,11 +40,13 @@ class _Last:
 
     __slots__ = ("firsts", "found", "is_ahead_known", "places", "rows")
 
-    def __init__(self, rows: list[Rows], found: Found) -> None:
+    def __init__(self, rows: list[Rows]) -> None:
         self.rows = rows
         self.firsts: list[int] = []
         self.places: list[Found] = []
-        self.add(found)
+        self.found: Found | None = None
+        self.is_ahead_known = False
+        """Whether what follows it was read."""
 
     def add(self, found: Found) -> None:
         """Remember one more, which is the last one from now on."""
@@ -57,13 +58,12 @@ class _Last:
         self.places.insert(at, found)
         self.found = found
         self.is_ahead_known = False
-        """Whether what follows it was read."""
 
     def look(self, seq: int) -> Found | None:
         """The place whose rows span `seq`, if it is remembered."""
-        first, place = self.found
-        if first <= seq < first + place.span:
-            return self.found
+        found = self.found
+        if found is not None and found[0] <= seq < found[0] + found[1].span:
+            return found
         at = bisect_right(self.firsts, seq) - 1
         if at < 0 or seq >= self.firsts[at] + self.places[at][1].span:
             return None
@@ -243,20 +243,32 @@ class Asking:
             return one[1].row(one[0], seq) if one is not None else []
         out: list[Row] = []
         cut = Cut(size)
-        left = seqs
-        while left:
-            low = left.min()
-            found = self._at(state, low)
+        wanted = list(seqs)
+        last = self._lately(state.id)
+        at = moves = 0
+        while at < len(wanted):
+            found = last.look(wanted[at]) or self._seek(state.id, wanted[at], last)
             if found is None:
-                left = left - chunk.span(low, low)
+                at += 1
                 continue
-            first, decoded = found
-            end = first + decoded.place.span
-            is_last = left.max() < end
-            out += decoded.rows(first, left if is_last else left & chunk.span(low, end - 1))
-            if cut.ends(out, decoded.place.length) or is_last:
-                return out
-            left = left - chunk.span(low, end - 1)
+            first, place = found
+            try:
+                decoded = self._reading.decoded(place, shard)
+            except Moved:
+                moves += 1
+                if moves == limits.LOOK_AGAIN_MAX:
+                    raise lost(shard, wanted[at]) from None
+                self._last.clear()
+                last = self._lately(state.id)
+                continue
+            end = _before(wanted, first + place.span, at)
+            if end == at + 1:
+                out += decoded.row(first, wanted[at])
+            else:
+                out += decoded.rows(first, wanted[at:end])
+            if cut.ends(out, place.length):
+                break
+            at, moves = end, 0
         return out
 
     def _at(self, state: ShardState, seq: int) -> tuple[int, Decoded] | None:
@@ -267,7 +279,12 @@ class Asking:
         return self._again(look, state.shard, seq)
 
     def _find(self, number: int, seq: int) -> Found | None:
-        """The place whose rows span `seq`; most often it is one that was found lately.
+        """The place whose rows span `seq`."""
+        last = self._lately(number)
+        return last.look(seq) or self._seek(number, seq, last)
+
+    def _lately(self, number: int) -> _Last:
+        """The places that were found lately: most often the one that is wanted is among them.
 
         While the layers are the same, and what each says of the shard, a place stays valid:
         checkpoints put into the index what a layer above it says already.
@@ -278,17 +295,14 @@ class Asking:
             self._layers = layers
         rows = [part.rows for part in parts_of(layers, number)]
         last = self._last.get(number)
-        if last is not None and not (
-            len(rows) == len(last.rows) and all(map(is_, rows, last.rows))
-        ):
-            last = None
-        found = last.look(seq) if last is not None else None
-        if found is None:
-            found = self._layered.blocks.at(number, seq)
-            if found is not None and last is not None:
-                last.add(found)
-            elif found is not None:
-                self._last[number] = _Last(rows, found)
+        if last is None or len(rows) != len(last.rows) or not all(map(is_, rows, last.rows)):
+            last = self._last[number] = _Last(rows)
+        return last
+
+    def _seek(self, number: int, seq: int, last: _Last) -> Found | None:
+        found = self._layered.blocks.at(number, seq)
+        if found is not None:
+            last.add(found)
         return found
 
     def hot(self, shard: int, seqs: BitMap64) -> bool:
@@ -307,17 +321,16 @@ class Asking:
 
     def _places(self, shard: int, seqs: BitMap64) -> Iterator[Found]:
         number = self._layered.must(shard).id
-        left = seqs
-        while left:
-            low = left.min()
-            found = self._find(number, low)
-            end = low + 1
-            if found is not None:
-                yield found
-                end = found[0] + found[1].span
-            if left.max() < end:
-                return
-            left = left - chunk.span(low, end - 1)
+        last = self._lately(number)
+        wanted = list(seqs)
+        at = 0
+        while at < len(wanted):
+            found = last.look(wanted[at]) or self._seek(number, wanted[at], last)
+            if found is None:
+                at += 1
+                continue
+            yield found
+            at = _before(wanted, found[0] + found[1].span, at)
 
     def warm(self, shard: int, seqs: BitMap64) -> Callable[[], None]:
         def look() -> Callable[[], None]:
@@ -369,6 +382,13 @@ class Asking:
             except Moved:
                 self._last.clear()
         raise lost(shard, seq)
+
+
+def _before(wanted: list[int], end: int, at: int) -> int:
+    """How many of the seqs, which rise, lie below `end`; those up to `at` do."""
+    if wanted[-1] < end:
+        return len(wanted)
+    return bisect_left(wanted, end, at + 1)
 
 
 def _nothing() -> None:

@@ -198,13 +198,11 @@ class Layered:
         that the parts of one value lie side by side.
         """
         changed: dict[bytes, bytes | None] = {}
-        first = kind + low
+        first, last = kind + low, _after(kind)
         for part in reversed(parts_of(self.layers, number)):
-            changed |= {
-                key: value for key, value in part.cells.items() if key >= first and key[:1] == kind
-            }
+            changed |= {key: value for key, value in part.cells.items() if first <= key < last}
         prefix = number_bytes(number)
-        at, high = prefix + first, _after(prefix + kind)
+        at, high = prefix + first, prefix + last
         found: dict[bytes, bytes] = {}
         while True:
             page = self.cells.range(Table.CELLS, at, high, limit=limit + 1)

@@ -57,13 +57,11 @@ class Decoded:
         if low >= high:
             return []
         time_ms = self.place.time_ms if self.times is None else self.times[low]
-        if self.seqs is None:
-            return self.block.rows(low, high, first, time_ms)
-        return self._rows(first, low, high)
+        return [self.block.row(low, seq, time_ms)]
 
-    def rows(self, first: int, wanted: BitMap64) -> list[Row]:
-        """Those of the wanted rows that are here."""
-        low, high = self.within(first, wanted.min(), wanted.max())
+    def rows(self, first: int, wanted: list[int]) -> list[Row]:
+        """Those of the wanted rows, whose seqs rise, that are here."""
+        low, high = self.within(first, wanted[0], wanted[-1])
         if low >= high:
             return []
         if self.seqs is None and high - low == len(wanted):
@@ -73,9 +71,9 @@ class Decoded:
             return self._rows(first, low, high)
         if high - low > 4 * len(wanted):
             # Few rows, far apart: each by itself.
-            spots = [self.within(first, seq, seq) for seq in wanted]
-            return [row for low, high in spots for row in self._rows(first, low, high)]
-        return [row for row in self._rows(first, low, high) if row.seq in wanted]
+            return [row for seq in wanted for row in self.row(first, seq)]
+        those = set(wanted)
+        return [row for row in self._rows(first, low, high) if row.seq in those]
 
     def _rows(self, first: int, low: int, high: int) -> list[Row]:
         seqs: Iterable[int] = range(first + low, first + high)
@@ -93,6 +91,16 @@ class Decoded:
         return list(zip(self.block.key_list(), seqs, strict=True))
 
 
+_Kept = OrderedDict[tuple[bool, int, int], Decoded]
+"""Sealed or not, home and offset of a place → its rows; who was asked for last comes last."""
+
+
+def _keep(kept: _Kept, key: tuple[bool, int, int], found: Decoded, most: int) -> None:
+    kept[key] = found
+    if len(kept) > most:
+        kept.popitem(last=False)
+
+
 class Reading:
     """Reads what places name; arrays on any thread, single rows on the engine's."""
 
@@ -100,7 +108,10 @@ class Reading:
         self.files = files
         self._log: Log | None = None
         self._opened = 0
-        self._decoded: OrderedDict[tuple[bool, int, int], Decoded] = OrderedDict()
+        self._decoded: _Kept = OrderedDict()
+        """Over maps."""
+        self._fresh: _Kept = OrderedDict()
+        """With bytes of their own."""
         self._warm = Warm()
         self._shards: dict[int, Array] = {}
 
@@ -121,30 +132,27 @@ class Reading:
     def decoded(self, place: Place, shard: int) -> Decoded:
         """The rows at a place, kept for the next time."""
         key = (place.sealed, place.home, place.offset)
-        found = self._decoded.get(key)
-        if found is None or (found.place is not place and found.place != place):
-            if place.sealed:
-                found = decode_sealed(place, self.files.get(place.home).read(place, shard))
-            else:
-                view = self.log.buffer(place.position())
-                if view is None:
-                    raise Moved
-                found = Decoded(place, Block.decode(view)[0])
-            self._keep(key, found)
+        kept = self._decoded if key in self._decoded else self._fresh
+        found = kept.get(key)
+        if found is not None and (found.place is place or found.place == place):
+            kept.move_to_end(key)
+            return found
+        if place.sealed:
+            found = decode_sealed(place, self.files.get(place.home).read(place, shard))
         else:
-            self._decoded.move_to_end(key)
+            view = self.log.buffer(place.position())
+            if view is None:
+                raise Moved
+            found = Decoded(place, Block.decode(view)[0])
+        _keep(self._decoded, key, found, limits.DECODED_BLOCKS_MAX)
         return found
 
     def remember(self, place: Place, block: Block) -> None:
         """These rows were written just now: who waited for a few of them reads them next."""
         # What lies in a caller's own buffers may change, and bytes do not.
         if place.length <= limits.FRESH_BLOCK_BYTES_MAX and type(block.bodies.data) is bytes:
-            self._keep((False, place.home, place.offset), Decoded(place, block))
-
-    def _keep(self, key: tuple[bool, int, int], found: Decoded) -> None:
-        self._decoded[key] = found
-        if len(self._decoded) > limits.DECODED_BLOCKS_MAX:
-            self._decoded.popitem(last=False)
+            key = (False, place.home, place.offset)
+            _keep(self._fresh, key, Decoded(place, block), limits.FRESH_BLOCKS_MAX)
 
     def decode(self, place: Place, shard: int) -> Decoded:
         """The rows at a place, for once; on any thread."""
@@ -190,8 +198,9 @@ class Reading:
 
     def forget(self, homes: set[tuple[bool, int]]) -> None:
         """Let go of everything that lies in these generations and files."""
-        for key in [key for key in self._decoded if key[:2] in homes]:
-            del self._decoded[key]
+        for kept in (self._decoded, self._fresh):
+            for key in [key for key in kept if key[:2] in homes]:
+                del kept[key]
         self._warm.forget(homes)
 
     # --- Arrays ----------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class Group:
             for _, key, value in self.store.cells(view.shard, kind):
                 assert key >= era or view.swept_from is not None, "nobody sweeps what was purged"
                 if key >= era:
-                    cells[key] = load(kind, value)
+                    cells[key] = load(kind, key, value)
             for cell in cells.values():
                 assert cell.seqs
                 assert not cell.seqs.intersect(waiting), "a message waits twice"

@@ -42,7 +42,7 @@ from millrace.core.model import (
     unpack_seqs,
 )
 from millrace.core.view import number
-from millrace.core.waiting import due_of, ready_since
+from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import MillraceError
 from millrace.testing.group import START_MS, Result, numbers
 
@@ -170,7 +170,7 @@ def _changes(batch: Batch) -> Iterator[str]:
     for pin in changes.pinned:
         yield f"pinned {pin}"
     for kind, key, value in changes.cells:
-        yield f"{_cell_name(Kind(kind), key)} {_cell_value(Kind(kind), value)}"
+        yield f"{_cell_name(Kind(kind), key)} {_cell_value(Kind(kind), key, value)}"
     if changes.aside:
         yield f"aside {numbers(unpack_seqs(changes.aside))}"
     if changes.dropped:
@@ -204,8 +204,13 @@ def _cell_name(kind: Kind, key: bytes) -> str:
     return f"[{kind.name.lower()} {text}]" if text else f"[{kind.name.lower()}]"
 
 
-def _cell_value(kind: Kind, value: bytes | None) -> str:
-    return "gone" if value is None else say_cell(decode_cell(kind, value))
+def _cell_value(kind: Kind, key: bytes, value: bytes | None) -> str:
+    if value is None:
+        return "gone"
+    cell = decode_cell(kind, value)
+    if isinstance(cell, AsideCell):
+        return f"{numbers(seqs_in(key, cell))} of priority {cell.priority}"
+    return say_cell(cell)
 
 
 def say_cell(cell: Cell) -> str:
@@ -244,7 +249,7 @@ def say_cell(cell: Cell) -> str:
         case DeletesCell():
             return numbers(unpack_seqs(cell.seqs))
         case AsideCell():
-            return f"{numbers(unpack_seqs(cell.seqs))} of priority {cell.priority}"
+            return f"priority {cell.priority}"
         case DedupCell():
             return f"{cell.seq}, {_until(cell.until_ms)}"
         case TakeoverCell():

@@ -101,7 +101,7 @@ class _Shard:
             kind, name = key[0], key[1:]
             try:
                 # This unpacks the sets of seqs, too.
-                cell_fields(kind, value)
+                cell_fields(kind, name, value)
                 if kind == Kind.STAGE:
                     self._check_stage(name.decode(), value)
             except (MillraceError, UnicodeDecodeError) as error:

@@ -51,7 +51,7 @@ def dump_cells(state: State, output: Output, *, shards: list[int], kind: Kind | 
                     "key": cell_key(key[0], key[1:]),
                 }
                 try:
-                    fields = cell_fields(key[0], value)
+                    fields = cell_fields(key[0], key[1:], value)
                 except Corrupt as error:
                     damaged.append(str(error))
                     fields = {"problem": str(error)}
@@ -119,7 +119,7 @@ def _cells(key: bytes, value: bytes) -> tuple[Fields, Fields]:
         "kind": kind_name(key[8]),
         "key": cell_key(key[8], key[9:]),
     }
-    return where, cell_fields(key[8], value)
+    return where, cell_fields(key[8], key[9:], value)
 
 
 def _keys(key: bytes, value: bytes) -> tuple[Fields, Fields]:
