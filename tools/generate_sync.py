@@ -29,6 +29,7 @@ CLASSES = {
     "transaction": ["Transaction"],
     "redrive": ["Redrive"],
     "queue": ["Queue"],
+    "topic": ["Topic"],
     "millrace": ["Millrace"],
     "worker": ["Worker"],
 }

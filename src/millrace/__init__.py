@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millrace.client.opening import open
     from millrace.client.queue import Queue
     from millrace.client.redrive import Redrive, RedriveStats
+    from millrace.client.topic import Sent, SentMany, Subscription, Topic, TopicState
     from millrace.client.transaction import Transaction
     from millrace.client.worker import Verdict, Worker, WorkerStats
     from millrace.core.model import Row
@@ -42,8 +43,13 @@ __all__ = [
     "Refused",
     "Retry",
     "Row",
+    "Sent",
+    "SentMany",
     "Settings",
     "Snapshot",
+    "Subscription",
+    "Topic",
+    "TopicState",
     "Transaction",
     "Verdict",
     "Worker",
@@ -67,8 +73,13 @@ _HOMES = {
     "Refused": "millrace.errors",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",
+    "Sent": "millrace.client.topic",
+    "SentMany": "millrace.client.topic",
     "Settings": "millrace.settings",
     "Snapshot": "millrace.client.cursor",
+    "Subscription": "millrace.client.topic",
+    "Topic": "millrace.client.topic",
+    "TopicState": "millrace.client.topic",
     "Transaction": "millrace.client.transaction",
     "Verdict": "millrace.client.worker",
     "Worker": "millrace.client.worker",

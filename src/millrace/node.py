@@ -31,6 +31,7 @@ from millrace.core.model import (
     Kind,
     QueueCell,
     ShardId,
+    TopicCell,
 )
 from millrace.core.receipt import Receipt, seal, unseal
 from millrace.core.view import View
@@ -46,6 +47,7 @@ from millrace.log.segment import LogShape
 from millrace.log.segments import Log
 from millrace.log.turns import Turns
 from millrace.settings import Settings
+from millrace.shard.forwarder import Forwarder
 from millrace.shard.host import Host
 from millrace.shard.keeper import Keeper, Pace
 from millrace.shard.mover import Mover
@@ -184,6 +186,9 @@ class Node:
             settings.log_segments_unsealed,
         )
         self._mover = Mover(self._host, store, self.reading)
+        self.forwarder = Forwarder(
+            self._host, store, self.reading, ports.now_ms, journal.record_bytes_max
+        )
         self._keeper = Keeper(
             log,
             store,
@@ -196,6 +201,7 @@ class Node:
             ports.sleep,
         )
         await self._found_catalog(epoch, history)
+        self.forwarder.begin()
         if settings.switch_interval_seconds is not None:
             self._turns = Turns(settings.switch_interval_seconds)
         self._keeper.start()
@@ -291,6 +297,18 @@ class Node:
         found = self.store.cells(CATALOG, Kind.QUEUE, prefix)
         return sorted(key[len(prefix) :].decode() for _, key, _ in found)
 
+    def find_topic(self, space: str, name: str) -> ShardId | None:
+        """The shard of a topic, as far as it is committed."""
+        value = self.store.cell(CATALOG, Kind.TOPIC, queue_key(space, name))
+        found = decode_cell(Kind.TOPIC, value) if value is not None else None
+        return ShardId(found.shard) if isinstance(found, TopicCell) else None
+
+    def topic_names(self, space: str) -> list[str]:
+        """The names of a space's topics, as far as they are committed."""
+        prefix = queue_key(space, "")
+        found = self.store.cells(CATALOG, Kind.TOPIC, prefix)
+        return sorted(key[len(prefix) :].decode() for _, key, _ in found)
+
     def seal(self, receipt: Receipt) -> str:
         """The receipt as text."""
         return seal(receipt, self._secret)
@@ -326,7 +344,8 @@ class Node:
             ending.callback(self.writer.close)
             ending.push_async_callback(self._keeper.stop)
             ending.push_async_callback(self._host.stop)
-            await self._mover.stop()
+            ending.push_async_callback(self._mover.stop)
+            await self.forwarder.stop()
 
     def give_up(self) -> None:
         """Let the folder go as a crash would: its event loop is closed, and nothing can be awaited.

@@ -19,6 +19,7 @@ PAGES = [
     GUIDE / "embedded.md",
     GUIDE / "workers.md",
     GUIDE / "dead-letters.md",
+    GUIDE / "topics.md",
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

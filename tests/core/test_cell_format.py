@@ -32,7 +32,9 @@ from millrace.core.model import (
     QueueSpec,
     ShardId,
     StageCell,
+    SubscriptionCell,
     TakeoverCell,
+    TopicCell,
     pack_seqs,
 )
 from millrace.core.waiting import Waiting, due_key, load, ready_key
@@ -99,6 +101,15 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
     ),
     (Kind.DEDUP, DedupCell(7, 99), "920763"),
+    (Kind.TOPIC, TopicCell(3, 1000), "9203cd03e8"),
+    (
+        Kind.SUBSCRIPTION,
+        SubscriptionCell("bills", 2, "default/billing", '{"type":["x"]}', HISTORY, 4, 9, 3, 2, 8),
+        (
+            "9aa562696c6c7302af64656661756c742f62696c6c696e67ae7b2274797065223a5b2278225d7dc4"
+            "10000102030405060708090a0b0c0d0e0f0409030208"
+        ),
+    ),
 ]
 KEYS = [
     (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),

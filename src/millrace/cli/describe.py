@@ -44,13 +44,15 @@ from millrace.core.model import (
     QueueSpec,
     Row,
     StageCell,
+    SubscriptionCell,
     TakeoverCell,
+    TopicCell,
     unpack_seqs,
 )
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 
-NUMBERED = frozenset({Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.TAKEOVER})
+NUMBERED = frozenset({Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.TAKEOVER, Kind.SUBSCRIPTION})
 """Kinds of cells whose keys are numbers."""
 
 # --- Cells ---------------------------------------------------------------------------------------
@@ -75,7 +77,7 @@ def cell_key(kind: int, key: bytes) -> str:
         return f"{limits.PRIORITY_MAX - key[8]} since {since} by {int.from_bytes(key[-8:], 'big')}"
     if kind == Kind.DEDUP:
         return key.hex()
-    if kind == Kind.QUEUE:
+    if kind in (Kind.QUEUE, Kind.TOPIC):
         return escaped(key.replace(b"\0", b"/"))
     return escaped(key)
 
@@ -158,6 +160,21 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
         case QueueCell():
             return {"shards": list(cell.shards)}
+        case TopicCell():
+            return {"shard": cell.shard, "max_lag": cell.max_lag}
+        case SubscriptionCell():
+            return {
+                "name": cell.name,
+                "queue": cell.queue,
+                "target": cell.target,
+                "filter": cell.filter,
+                "history": cell.history.hex(),
+                "since": cell.since,
+                "passed": cell.passed,
+                "forwarded": cell.forwarded,
+                "filtered": cell.filtered,
+                "moved_ms": cell.moved_ms,
+            }
         case CatalogCell():
             # Whoever has the secret can forge receipts.
             return {"shard": cell.shard, "secret_bytes": len(cell.secret)}

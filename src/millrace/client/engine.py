@@ -29,10 +29,21 @@ from millrace.core.model import (
     QueueSpec,
     Row,
     ShardId,
+    SubscriptionCell,
+    TopicCell,
 )
 from millrace.core.receipt import Receipt
-from millrace.errors import AcrossGroups, Closed, Invalid, NotFound, SnapshotExpired
+from millrace.core.view import number
+from millrace.errors import (
+    AcrossGroups,
+    Closed,
+    Invalid,
+    MillraceError,
+    NotFound,
+    SnapshotExpired,
+)
 from millrace.node import Node
+from millrace.shard.arrivals import Fates
 from millrace.shard.request import Request
 from millrace.store.scanning import Scan
 
@@ -111,6 +122,30 @@ class Engine(Protocol):
 
     async def queue_names(self, space: str) -> list[str]:
         """The queues of a space, in order."""
+        ...
+
+    async def find_topic(self, space: str, name: str) -> ShardId | None:
+        """The shard of a topic, or None if there is none."""
+        ...
+
+    async def topic_names(self, space: str) -> list[str]:
+        """The topics of a space, in order."""
+        ...
+
+    async def subscriptions(self, shard: ShardId) -> dict[int, SubscriptionCell]:
+        """The committed subscriptions of a topic."""
+        ...
+
+    async def topic_cell(self, shard: ShardId) -> TopicCell:
+        """The topic's settings."""
+        ...
+
+    async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
+        """What became of rows that were published to a topic, once every queue has them."""
+        ...
+
+    async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
+        """The subscriptions of a topic whose queues refuse what they are sent, and why."""
         ...
 
     async def spec(self, shard: ShardId) -> QueueSpec:
@@ -355,6 +390,36 @@ class EmbeddedEngine:
     async def queue_names(self, space: str) -> list[str]:
         self._check_open()
         return self._node.queue_names(space)
+
+    async def find_topic(self, space: str, name: str) -> ShardId | None:
+        self._check_open()
+        return self._node.find_topic(space, name)
+
+    async def topic_names(self, space: str) -> list[str]:
+        self._check_open()
+        return self._node.topic_names(space)
+
+    async def subscriptions(self, shard: ShardId) -> dict[int, SubscriptionCell]:
+        self._meta(shard)
+        found = {
+            number(key): decode_cell(kind, value)
+            for kind, key, value in self._node.store.cells(shard, Kind.SUBSCRIPTION)
+        }
+        return {n: cell for n, cell in found.items() if isinstance(cell, SubscriptionCell)}
+
+    async def topic_cell(self, shard: ShardId) -> TopicCell:
+        cell = self._cell(shard, Kind.TOPIC, b"")
+        if not isinstance(cell, TopicCell):
+            raise NotFound("there is no such topic", field="topic")
+        return cell
+
+    async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
+        self._check_open()
+        return await self._node.forwarder.arrived(shard, first, count)
+
+    async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
+        self._check_open()
+        return self._node.forwarder.trouble(shard)
 
     async def spec(self, shard: ShardId) -> QueueSpec:
         cell = self._cell(shard, Kind.SPEC, b"")

@@ -12,10 +12,12 @@ from millrace.client.finish import finish
 from millrace.client.grant import Keepalive
 from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings, make_spec
+from millrace.client.topic import Topic, lag_of
 from millrace.client.transaction import Transaction
 from millrace.core import check
 from millrace.core.commands import CreateQueue, DeleteQueue, QueueRef, SpecPart
 from millrace.core.model import CATALOG
+from millrace.core.topic_commands import CreateTopic, DeleteTopic, TopicRef
 from millrace.errors import NotFound
 
 
@@ -80,9 +82,53 @@ class Millrace:
     async def delete_queue(self, name: str, *, space: str = "default") -> bool:
         """End a queue with all that it holds; returns whether there was one.
 
-        A queue that is made anew under the name has nothing in common with it.
+        Subscriptions of topics to it end with it. A queue that is made anew under the name has
+        nothing in common with it.
         """
         command = DeleteQueue(check.name(space, "space"), check.name(name, "queue"))
+        return await self._engine.ask(CATALOG, command, bool)
+
+    async def topic(
+        self, name: str, *, space: str = "default", max_lag: int | None = None
+    ) -> Topic:
+        """The topic of this name, made if it is missing.
+
+        `max_lag`: so many messages wait for the slowest subscription at most; then the topic
+        refuses what is published. A million, unless it is named.
+
+        Raises:
+            Exists: it is there with other settings; `Topic.configure` changes them.
+            Invalid, TooLarge: the name or `max_lag`.
+        """
+        space, name = check.name(space, "space"), check.name(name, "topic")
+        lag = None if max_lag is None else lag_of(max_lag)
+        found = await self._engine.find_topic(space, name) if lag is None else None
+        if found is None:
+            command = CreateTopic(space, name, lag)
+            found = (await self._engine.ask(CATALOG, command, TopicRef)).shard
+        return Topic(self._engine, space, name, found)
+
+    async def find_topic(self, name: str, *, space: str = "default") -> Topic:
+        """The topic of this name; it is not made.
+
+        Raises:
+            NotFound: there is none; the error names the one that is spelled most like it.
+        """
+        space, name = check.name(space, "space"), check.name(name, "topic")
+        shard = await self._engine.find_topic(space, name)
+        if shard is None:
+            near = get_close_matches(name, await self._engine.topic_names(space), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise NotFound(f"there is no topic {name!r} in {space!r}{hint}", field="topic")
+        return Topic(self._engine, space, name, shard)
+
+    async def topics(self, *, space: str = "default") -> list[str]:
+        """The names of a space's topics, in order."""
+        return await self._engine.topic_names(check.name(space, "space"))
+
+    async def delete_topic(self, name: str, *, space: str = "default") -> bool:
+        """End a topic at once, with what was not forwarded; returns whether there was one."""
+        command = DeleteTopic(check.name(space, "space"), check.name(name, "topic"))
         return await self._engine.ask(CATALOG, command, bool)
 
     def transaction(self, *, space: str = "default") -> Transaction:

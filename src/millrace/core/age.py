@@ -14,6 +14,7 @@ from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import do_drop_stage, unpin
 from millrace.core.model import CursorCell, Death, PinCell, StageCell
+from millrace.core.topic import FORWARDERS
 from millrace.core.view import View
 
 
@@ -31,7 +32,7 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
     for name in stages[:most]:
         do_drop_stage(draft, name)
     for _ in takewhile(lambda _: _is_producer_due(view, now), range(most)):
-        draft.put_producer(next(iter(view.producers)), None)
+        draft.put_producer(_oldest_producer(view), None)
     for _ in takewhile(lambda _: _is_lease_due(view, now), range(most)):
         draft.forget_lease()
     for name in cursors[:most]:
@@ -64,8 +65,13 @@ def _is_stage_due(stage: StageCell, now: int) -> bool:
 
 
 def _is_producer_due(view: View, now: int) -> bool:
-    oldest = next(iter(view.producers.values()), None)
+    oldest = view.producers.get(_oldest_producer(view))
     return oldest is not None and oldest.time_ms + limits.PRODUCER_REMEMBERED_MS <= now
+
+
+def _oldest_producer(view: View) -> str:
+    """The one that was used longest ago; forwarders end with their subscriptions alone (P4)."""
+    return next((name for name in view.producers if not name.startswith(FORWARDERS)), "")
 
 
 def _is_lease_due(view: View, now: int) -> bool:

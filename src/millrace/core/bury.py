@@ -17,7 +17,7 @@ from millrace.core.commands import Bury, Need, Publish
 from millrace.core.draft import Desk, Draft
 from millrace.core.model import CATALOG, Death, Doom, Message, QueueSpec, ShardId
 from millrace.core.view import View
-from millrace.errors import Invalid, NotFound, Refused
+from millrace.errors import Invalid, NotFound, Refused, Retry
 
 PREFIX = "millrace-dead-"
 """Of the headers that tell where a dead letter comes from."""
@@ -38,7 +38,7 @@ def check_dead_letter(desk: Desk, shard: ShardId | None, spec: QueueSpec) -> Ref
     return None
 
 
-def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Need:
+def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Need:
     """Move those that are still doomed, as many as one entry should hold."""
     view = draft.view
     rows: dict[int, Message] = {}
@@ -64,7 +64,7 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Need:
     source = _name_of(desk, view)
     letters = tuple(_letter(view, seq, message, source) for seq, message in rows.items())
     checked = publish.check_publish(target, Publish(letters))
-    if isinstance(checked, Refused | Need):
+    if isinstance(checked, Refused | Retry | Need):
         return checked
     publish.do_publish(target, Publish(letters))
     _end_all(draft, by_lease, Death.DEAD_LETTERED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
-from millrace.core import aside, bury
+from millrace.core import aside, bury, topic
 from millrace.core.commands import (
     Configure,
     CreateQueue,
@@ -86,6 +86,7 @@ def delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
     for shard in found.shards:
         draft = desk.draft(ShardId(shard))
         if draft is not None:
+            topic.end_of_queue(desk, draft)
             draft.changes.dropped = True
             draft.view.dropped = True
     return True

@@ -14,6 +14,14 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.block import Block
 from millrace.core.model import Kind, LeaseId, Message, Position, QueueSpec, Seq, ShardId, Start
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Forward,
+    Subscribe,
+    Unsubscribe,
+)
 from millrace.errors import Refused
 
 ProducerMode = Literal["dense", "rising", "range"]
@@ -283,9 +291,12 @@ ShardCommand = (
     | Pin
     | Stage
     | DropStage
+    | Subscribe
+    | Unsubscribe
+    | Forward
     | Tick
 )
-CatalogCommand = Found | CreateQueue | DeleteQueue
+CatalogCommand = Found | CreateQueue | DeleteQueue | CreateTopic | ConfigureTopic | DeleteTopic
 Command = ShardCommand | CatalogCommand | Transaction
 
 

@@ -22,9 +22,11 @@ from millrace.core import (
     explain,
     failures,
     follow,
+    forward,
     lease,
     points,
     publish,
+    topic,
     work,
 )
 from millrace.core.commands import (
@@ -75,6 +77,18 @@ from millrace.core.model import (
     QueueSpec,
     Seq,
     ShardId,
+    TopicCell,
+)
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Forward,
+    Forwarded,
+    Subscribe,
+    Subscribed,
+    TopicRef,
+    Unsubscribe,
 )
 from millrace.errors import Invalid, NotFound, Refused, Retry, TooLarge
 
@@ -87,6 +101,10 @@ Answer = (
     | QueueSpec
     | CatalogCell
     | Explanation
+    | TopicRef
+    | TopicCell
+    | Subscribed
+    | Forwarded
     | tuple[PartAnswer, ...]
     | int
     | None
@@ -137,6 +155,18 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return follow.do_drop_stage(draft, command.stage)
         case Tick():
             return age.do_tick(draft)
+        case Subscribe():
+            return topic.subscribe(desk, draft, command)
+        case Unsubscribe():
+            return topic.unsubscribe(desk, draft, command)
+        case Forward():
+            return forward.forward(desk, draft, command)
+        case CreateTopic():
+            return topic.create(desk, draft, _key(command), command)
+        case ConfigureTopic():
+            return topic.configure(desk, draft, _key(command), command)
+        case DeleteTopic():
+            return topic.delete(desk, draft, _key(command), command)
         case Found():
             return catalog.found(draft, command)
         case CreateQueue():
@@ -145,6 +175,10 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return catalog.delete(desk, draft, command)
         case _:
             assert_never(command)
+
+
+def _key(command: CreateTopic | ConfigureTopic | DeleteTopic) -> bytes:
+    return catalog.queue_key(command.space, command.name)
 
 
 class Source(Protocol):
@@ -201,7 +235,7 @@ def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
 
 # --- Parts: what may stand alone or in a transaction ---------------------------------------------
 
-Checked = PartAnswer | Refused | Need | None
+Checked = PartAnswer | Refused | Retry | Need | None
 
 
 def _check_part(draft: Draft, part: Part) -> Checked:
@@ -241,12 +275,14 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
             assert_never(part)
 
 
-def _part(draft: Draft, part: Part) -> PartAnswer | Refused | Need:
+def _part(draft: Draft, part: Part) -> PartAnswer | Refused | Retry | Need:
     checked = _check_part(draft, part)
     return checked if checked is not None else _do_part(draft, part)
 
 
-def _transaction(desk: Desk, command: Transaction) -> tuple[PartAnswer, ...] | Refused | Need:
+def _transaction(
+    desk: Desk, command: Transaction
+) -> tuple[PartAnswer, ...] | Refused | Retry | Need:
     """All parts or none: every part is judged before the first one is done."""
     refused = _check_once(command)
     if refused is not None:
@@ -263,7 +299,7 @@ def _transaction(desk: Desk, command: Transaction) -> tuple[PartAnswer, ...] | R
             if refused is not None:
                 return refused
         checked = _check_part(draft, part)
-        if isinstance(checked, Refused | Need):
+        if isinstance(checked, Refused | Retry | Need):
             return checked
         if isinstance(part, Settle | Release | Extend | Discard):
             outcome = work.judge(draft, part)

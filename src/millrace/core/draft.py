@@ -36,6 +36,8 @@ from millrace.core.model import (
     Seq,
     ShardId,
     StageCell,
+    SubscriptionCell,
+    TopicCell,
     pack_seqs,
 )
 from millrace.core.view import Layer, LeaseState, View, number_key
@@ -209,13 +211,17 @@ class Draft:
         """End every row that is there now; returns the last one's seq."""
         view = self.view
         upto = view.last_seq
-        self.changes.purged = upto
+        self.purge_to(upto)
         self._kept.clear()
         view.hidden.clear()
         view.scanned = max(view.scanned, upto)
         if view.deletes:
             self._seconds.update(dict.fromkeys(view.deletes.discard(view.deletes.seqs.copy())))
         return upto
+
+    def purge_to(self, upto: int) -> None:
+        """End every row up to `upto`; of those that come after none may have ended before."""
+        self.changes.purged = max(self.changes.purged, upto)
 
     def still_live(self, seqs: BitMap64) -> BitMap64:
         """Those of `seqs` whose death was not decided in a batch that is not folded yet.
@@ -334,6 +340,18 @@ class Draft:
     def put_catalog(self, cell: CatalogCell) -> None:
         self.view.catalog = cell
         self._cells[Kind.CATALOG, b""] = cell
+
+    def put_topic(self, key: bytes, cell: TopicCell | None) -> None:
+        """Under its name in the catalog, under no name in its own shard."""
+        if key:
+            _put(self.view.topics, key, cell)
+        else:
+            self.view.topic = cell
+        self._cells[Kind.TOPIC, key] = cell
+
+    def put_subscription(self, number: int, cell: SubscriptionCell | None) -> None:
+        _put(self.view.subscriptions, number, cell)
+        self._cells[Kind.SUBSCRIPTION, number_key(number)] = cell
 
     def put_waiting(self, kind: Kind, key: bytes, cell: Waiting | None) -> None:
         """Messages wait apart under this key, or (None) no longer do."""

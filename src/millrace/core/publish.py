@@ -12,7 +12,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside
+from millrace.core import aside, topic
 from millrace.core.block import Block, key_list
 from millrace.core.commands import (
     Need,
@@ -26,10 +26,10 @@ from millrace.core.draft import Draft
 from millrace.core.lease import supersede_leased
 from millrace.core.model import Death, Message, ProducerCell, Seq
 from millrace.core.view import View
-from millrace.errors import Invalid, NotFound, OutOfOrder, Refused, TooLarge
+from millrace.errors import Invalid, NotFound, OutOfOrder, Refused, Retry, TooLarge
 
 Rows = Block | tuple[Message, ...]
-Checked = Published | Refused | Need | None
+Checked = Published | Refused | Retry | Need | None
 
 
 def check_publish(draft: Draft, command: Publish) -> Checked:
@@ -37,6 +37,8 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     repeat = _check_number(draft.view, command.numbered)
     if repeat is not None:
         return repeat
+    if draft.view.topic is not None:
+        return topic.check_publish(draft.view, command, has_deletes=bool(_deletes(command.rows)))
     refused = check_deletes(draft.view, command.rows) or aside.check_publish(
         draft.view.spec, command.aside
     )
@@ -53,6 +55,8 @@ def do_publish(draft: Draft, command: Publish) -> Published:
         _supersede(draft, first, key_list(rows), _deletes(rows))
     if command.aside or draft.view.spec.delay_ms:
         aside.put_aside(draft, first, count, command.aside, _deletes(rows))
+    if draft.view.topic is not None and not draft.view.subscriptions:
+        topic.drop_passed(draft)
     _remember_number(draft, command.numbered, first, count)
     return Published(first, count)
 

@@ -40,7 +40,9 @@ from millrace.core.model import (
     Seq,
     ShardId,
     StageCell,
+    SubscriptionCell,
     TakeoverCell,
+    TopicCell,
     pack_seqs,
     unpack_seqs,
 )
@@ -213,6 +215,10 @@ class View:
         self.owners: dict[int, bytes] = {}
         """Shard → the key of its queue in `queues`."""
         self.catalog: CatalogCell | None = None
+        self.topics: dict[bytes, TopicCell] = {}
+        self.topic: TopicCell | None = None
+        """What this shard is, if it is a topic."""
+        self.subscriptions: dict[int, SubscriptionCell] = {}
 
         # Derived: never stored, rebuilt by `load`.
         self.holder: dict[int, int] = {}
@@ -299,6 +305,13 @@ class View:
                 self.owners.update(dict.fromkeys(cell.shards, key))
             case CatalogCell() as cell:
                 self.catalog = cell
+            case TopicCell() as cell:
+                if key:
+                    self.topics[key] = cell
+                else:
+                    self.topic = cell
+            case SubscriptionCell() as cell:
+                self.subscriptions[number(key)] = cell
             case AsideCell() | DedupCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
@@ -361,6 +374,14 @@ class View:
         """The first row that may be ready and was never given to a worker."""
         return max(self.pointers.next, self.skipped + 1)
 
+    def takes_plain(self) -> bool:
+        """Whether a publish without number, deletes and turns needs no check."""
+        return not (self.spec.keyed or self.spec.delay_ms or self.topic is not None)
+
+    def is_behind(self) -> bool:
+        """Whether it is a topic with rows that are not forwarded yet."""
+        return any(cell.passed < self.last_seq for cell in self.subscriptions.values())
+
     def is_idle(self) -> bool:
         """Whether it may be dropped: all is folded, and nothing but what it remembers goes by age.
 
@@ -369,6 +390,7 @@ class View:
         return not (
             self.layers
             or self.doomed
+            or self.is_behind()
             or self.pins
             or self.stages
             or self.retaining

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from millrace import limits
 from millrace.core import age, lease, work
-from millrace.core.changes import Entry
+from millrace.core.changes import Batch, Entry
 from millrace.core.commands import Command, Need, Tick
 from millrace.core.decide import Answer, publish_plain
 from millrace.core.draft import Desk
@@ -70,7 +70,7 @@ class Host:
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
-        self._doomed: Callable[[ShardId], None] = _nothing
+        self._stirred: list[Callable[[View, Batch | None], None]] = []
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
         self.shortage: Full | None = None
@@ -111,9 +111,14 @@ class Host:
         """Have `call` made after each commit: the keeper of log and store looks around then."""
         self._after_commit = call
 
-    def on_doomed(self, call: Callable[[ShardId], None]) -> None:
-        """Have `call` made, now and then, for each shard that has dead letters to be moved."""
-        self._doomed = call
+    def on_stir(self, call: Callable[[View, Batch | None], None]) -> None:
+        """Have `call` made for shards with dead letters and for topics, with each batch that is
+        committed, and now and then without one: somebody may have to move rows of theirs."""
+        self._stirred.append(call)
+
+    def _stir(self, view: View, batch: Batch | None) -> None:
+        for call in self._stirred:
+            call(view, batch)
 
     def view(self, shard: ShardId) -> View | None:
         """The decider's view, loaded from the store when it is first needed."""
@@ -138,8 +143,8 @@ class Host:
         for shard, view in list(self._views.items()):
             if not view.dropped and age.tick_due(view, now):
                 self._tick(shard)
-            if view.doomed:
-                self._doomed(shard)
+            if view.doomed or view.topic is not None:
+                self._stir(view, None)
         for view in views_to_drop(self._views.values(), self._waiters.waits):
             del self._views[view.shard]
         self.look()
@@ -263,7 +268,7 @@ class Host:
         """Decide a run of plain publishes to one queue at once; False if they are not so plain."""
         shard = requests[0].shard
         draft = desk.draft(shard)
-        if draft is None or draft.view.spec.keyed or draft.view.spec.delay_ms:
+        if draft is None or not draft.view.takes_plain():
             return False
         run: list[Request] = []
         while requests and requests[0].is_plain and requests[0].shard == shard:
@@ -421,8 +426,8 @@ class Host:
                 if batch.changes.dropped:
                     # Not before: a new view would not know that the shard is about to end.
                     del self._views[batch.shard]
-                elif view.doomed:
-                    self._doomed(batch.shard)
+                if view.doomed or view.topic is not None:
+                    self._stir(view, batch)
         if self._flight and self._flight[0].index == entry.index:
             if entry.epoch != self._journal.epoch:
                 # Someone else's entry stands where ours was: it says nothing about our answers.
@@ -491,7 +496,3 @@ class Host:
     def _refuse_waiting(self, error: MillraceError) -> None:
         for request in (*self._inbox.drop_all(), *self._waiters.drop_all()):
             request.fail(error)
-
-
-def _nothing(_: ShardId) -> None:
-    """Nobody wants to know."""

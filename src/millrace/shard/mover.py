@@ -13,8 +13,10 @@ from itertools import islice
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.changes import Batch
 from millrace.core.commands import Bury
 from millrace.core.model import Message, ShardId
+from millrace.core.view import View
 from millrace.errors import Corrupt, MillraceError, TooLarge
 from millrace.log.lane import Lane
 from millrace.shard.host import Host
@@ -31,19 +33,21 @@ class Mover:
         self._reading = reading
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ShardId, asyncio.Task[None]] = {}
-        host.on_doomed(self._notice)
+        self._is_stopping = False
+        host.on_stir(self._notice)
 
     async def stop(self) -> None:
         """Begin nothing more; what the host was asked for it may still do."""
-        self._host.on_doomed(lambda _: None)
+        self._is_stopping = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    def _notice(self, shard: ShardId) -> None:
-        if shard not in self._tasks:
+    def _notice(self, view: View, _: Batch | None) -> None:
+        shard = view.shard
+        if view.doomed and not self._is_stopping and shard not in self._tasks:
             task = self._loop.create_task(self._move(shard))
             self._tasks[shard] = task
             task.add_done_callback(lambda _: self._tasks.pop(shard, None))

@@ -27,6 +27,7 @@ from millrace.core.commands import (
 )
 from millrace.core.decide import Answer
 from millrace.core.model import Message, ShardId
+from millrace.core.topic_commands import CreateTopic, Forward, Parcel, Subscribe
 from millrace.errors import MillraceError
 
 
@@ -118,10 +119,17 @@ def size_of(command: Command) -> int:
         case Bury(rows=rows):
             # What was published fits: that it is written down as moved must not be too much.
             return _weigh(tuple(message for _, message in rows))[0]
+        case Forward(parcels=parcels):
+            return sum(map(_weigh_parcel, parcels))
         case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs) | Discard(seqs=seqs):
             return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
         case _:
             return _COMMAND_BYTES
+
+
+def _weigh_parcel(parcel: Parcel) -> int:
+    size = parcel.rows.size() if parcel.rows is not None else 0
+    return size + _ASIDE_BYTES * len(parcel.aside)
 
 
 def _weigh(messages: tuple[Message, ...]) -> tuple[int, bool]:
@@ -144,7 +152,17 @@ def grows(command: Command) -> bool:
     if isinstance(command, Transaction):
         return any(isinstance(part, Publish | PublishStaged) for _, part in command.parts)
     return isinstance(
-        command, Publish | PublishStaged | Stage | Bury | CreateQueue | OpenCursor | Configure
+        command,
+        Publish
+        | PublishStaged
+        | Stage
+        | Bury
+        | Forward
+        | CreateQueue
+        | CreateTopic
+        | Subscribe
+        | OpenCursor
+        | Configure,
     )
 
 

@@ -12,6 +12,7 @@ from millrace.client.millrace import Millrace as AsyncMillrace
 from millrace.client.portal import Portal
 from millrace.client.settings import QueueSettings
 from millrace.sync.queue import Queue
+from millrace.sync.topic import Topic
 from millrace.sync.transaction import Transaction
 
 
@@ -63,9 +64,40 @@ class Millrace:
     def delete_queue(self, name: str, *, space: str = "default") -> bool:
         """End a queue with all that it holds; returns whether there was one.
 
-        A queue that is made anew under the name has nothing in common with it.
+        Subscriptions of topics to it end with it. A queue that is made anew under the name has
+        nothing in common with it.
         """
         return self._portal.run(self._twin.delete_queue(name, space=space))
+
+    def topic(self, name: str, *, space: str = "default", max_lag: int | None = None) -> Topic:
+        """The topic of this name, made if it is missing.
+
+        `max_lag`: so many messages wait for the slowest subscription at most; then the topic
+        refuses what is published. A million, unless it is named.
+
+        Raises:
+            Exists: it is there with other settings; `Topic.configure` changes them.
+            Invalid, TooLarge: the name or `max_lag`.
+        """
+        return Topic(
+            self._portal, self._portal.run(self._twin.topic(name, space=space, max_lag=max_lag))
+        )
+
+    def find_topic(self, name: str, *, space: str = "default") -> Topic:
+        """The topic of this name; it is not made.
+
+        Raises:
+            NotFound: there is none; the error names the one that is spelled most like it.
+        """
+        return Topic(self._portal, self._portal.run(self._twin.find_topic(name, space=space)))
+
+    def topics(self, *, space: str = "default") -> list[str]:
+        """The names of a space's topics, in order."""
+        return self._portal.run(self._twin.topics(space=space))
+
+    def delete_topic(self, name: str, *, space: str = "default") -> bool:
+        """End a topic at once, with what was not forwarded; returns whether there was one."""
+        return self._portal.run(self._twin.delete_topic(name, space=space))
 
     def transaction(self, *, space: str = "default") -> Transaction:
         """A context in which everything is done at once when it ends, or nothing is.

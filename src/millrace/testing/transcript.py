@@ -64,6 +64,7 @@ from millrace.core.model import (
     Start,
 )
 from millrace.testing.group import Group, Result, history_named
+from millrace.testing.transcript_topics import TOPIC_VERBS, topic_command
 from millrace.testing.wording import say_answer, say_batch, say_counts, say_rows, seqs_of
 
 Ask = tuple[ShardId, Command]
@@ -113,7 +114,7 @@ class Play:
         return out
 
     def _notice(self, words: list[str], answer: Result) -> None:
-        if words[0] == "create" and not isinstance(answer, Exception):
+        if words[0] in ("create", "create_topic") and not isinstance(answer, Exception):
             self._names[self._shard(words[1])] = words[1]
         if words[0] == "next" and isinstance(answer, SnapshotRef):
             self._refs[words[1], words[2]] = answer
@@ -126,6 +127,9 @@ class Play:
         cell = catalog.queues.get(queue_key(SPACE, name))
         if cell is not None:
             return ShardId(cell.shards[0])
+        topic = catalog.topics.get(queue_key(SPACE, name))
+        if topic is not None:
+            return ShardId(topic.shard)
         gone = [shard for shard, known in self._names.items() if known == name]
         return gone[-1] if gone else ShardId(99)
 
@@ -143,6 +147,8 @@ class Play:
                 if verb == "create"
                 else DeleteQueue(SPACE, name)
             )
+        if verb in TOPIC_VERBS:
+            return topic_command(self.group, self._shard(name), verb, name, rest)
         return self._shard(name), self._shard_command(verb, name, plain, options)
 
     def _shard_command(

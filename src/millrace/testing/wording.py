@@ -38,9 +38,12 @@ from millrace.core.model import (
     QueueCell,
     QueueSpec,
     StageCell,
+    SubscriptionCell,
     TakeoverCell,
+    TopicCell,
     unpack_seqs,
 )
+from millrace.core.topic_commands import Brought, Forwarded, Subscribed, TopicRef
 from millrace.core.view import number
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import MillraceError
@@ -74,8 +77,24 @@ def say_answer(answer: Result, now: int) -> list[str]:
             return [f"shard {answer.shards[0]}{', made' if answer.made else ''}"]
         case Explanation():
             return [_explanation(answer)]
-        case QueueSpec() | CatalogCell() | CursorCell():
+        case QueueSpec() | CatalogCell() | CursorCell() | TopicCell():
             return [say_cell(answer)]
+        case TopicRef():
+            return [f"shard {answer.shard}{', made' if answer.made else ''}"]
+        case Subscribed():
+            made = ", made" if answer.made else ""
+            return [f"subscription {answer.subscription} after {answer.since}{made}"]
+        case Forwarded():
+            return [_brought(parcel) for parcel in answer.parcels]
+
+
+def _brought(answer: Brought) -> str:
+    if answer.error is not None:
+        return f"subscription {answer.subscription}: {_error(answer.error)}"
+    if not answer.moved:
+        return f"subscription {answer.subscription}: left alone"
+    where = f", from seq {answer.first} on" if answer.first is not None else ""
+    return f"subscription {answer.subscription}: passed{where}"
 
 
 def _error(error: MillraceError) -> str:
@@ -191,7 +210,7 @@ def _row(key: bytes | None, body: bytes | None, headers: Iterable[tuple[str, byt
 
 
 def _cell_name(kind: Kind, key: bytes) -> str:
-    if kind in (Kind.LEASE, Kind.PIN, Kind.DELETES):
+    if kind in (Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.SUBSCRIPTION):
         return f"[{kind.name.lower()} {number(key)}]"
     if kind is Kind.DUE:
         return f"[due {_time(due_of(key))} by {number(key[-8:])}]"
@@ -256,6 +275,15 @@ def say_cell(cell: Cell) -> str:
             return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
         case QueueCell():
             return f"shard {cell.shards[0]}"
+        case TopicCell():
+            return f"shard {cell.shard}, up to {cell.max_lag} wait"
+        case SubscriptionCell():
+            filtered = f", {cell.filtered} filtered by {cell.filter}" if cell.filter else ""
+            return (
+                f"{cell.name} to {cell.target} ({cell.queue}), of {_history(cell.history)} since "
+                f"{cell.since}, passed {cell.passed}, {cell.forwarded} forwarded{filtered}, "
+                f"{_time(cell.moved_ms)}"
+            )
         case CatalogCell():
             return f"newest shard {cell.shard}"
 

@@ -1,0 +1,298 @@
+"""A topic, as a program uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.client.message import Body, Rows, make_aside, make_rows
+from millrace.client.queue import Queue, engine_and_shard, seqs_of
+from millrace.core import carry, check, filters
+from millrace.core.block import Block
+from millrace.core.commands import ProducerMode, Publish, Published
+from millrace.core.model import CATALOG, Message, ShardId, TopicCell
+from millrace.core.topic import deleted
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    DeleteTopic,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from millrace.errors import Forged, NotFound
+
+FilterLike = Mapping[str, object]
+"""Headers and their tests; see `Topic.subscribe`."""
+
+Fate = int | Literal["filtered", "forwarded", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message that was published to a topic."""
+
+    seq: int | None
+    """Its seq in the topic; None where that is forgotten."""
+    queues: dict[str, Fate]
+    """Of those who wait: for each subscription the message's seq in the queue, or "filtered", or
+    "forwarded" (it is there, where is not known any more), or "gone" (the subscription ended)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentMany:
+    """Messages that were published to a topic."""
+
+    seqs: range
+    """Their seqs in the topic; empty where that is forgotten."""
+    queues: dict[str, list[Fate]]
+    """Of those who wait: for each subscription what became of each message; see `Sent`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a topic forwards to a queue, and how far it has come."""
+
+    name: str
+    queue: str
+    """As space/name."""
+    filter: dict[str, object]
+    forwarded: int
+    """Messages that are in the queue."""
+    filtered: int
+    """Messages that did not pass the filter."""
+    lag: int
+    """Messages that are still to be forwarded."""
+    lag_seconds: float
+    """For how long the oldest of them has waited."""
+    trouble: str
+    """Why the queue did not take the last ones; empty if it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as it is now."""
+
+    space: str
+    name: str
+    published: int
+    lag: int
+    """Messages that wait for the slowest subscription."""
+    max_lag: int
+    """So many wait at most; then the topic refuses what is published."""
+    subscriptions: list[Subscription]
+
+
+class Topic:
+    """A named topic: what is published reaches every queue that is subscribed at that moment.
+
+    A publish is committed once, in the topic; then it is forwarded to each queue, exactly once and
+    in the topic's order, whatever crashes in between. A queue that refuses keeps no other one from
+    its messages. All calls raise `NotFound` once the topic was deleted.
+    """
+
+    def __init__(self, engine: Engine, space: str, name: str, shard: ShardId) -> None:
+        self._engine = engine
+        self._space = space
+        self._name = name
+        self._shard = shard
+
+    @property
+    def name(self) -> str:
+        """The topic's name within its space."""
+        return self._name
+
+    @property
+    def space(self) -> str:
+        """The space that the topic is in."""
+        return self._space
+
+    def __repr__(self) -> str:
+        return f"<Topic {self._space}/{self._name}>"
+
+    # --- Publish ------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        body: Body,
+        *,
+        key: bytes | str | None = None,
+        headers: check.HeadersLike | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
+        producer: str | None = None,
+        number: int | None = None,
+        mode: ProducerMode = "dense",
+        wait: bool = False,
+    ) -> Sent:
+        """Publish a message to every queue that is subscribed now.
+
+        Returns once it can no longer be lost; with `wait`, once every queue has it, and with
+        where it is.
+        Everything else is as with `Queue.publish`: `priority` and `delay` hold in the queues, a
+        delay from now on. Without any subscription the message is dropped.
+
+        Raises:
+            Invalid, TooLarge: the body, key, headers, priority, delay, producer or number.
+            OutOfOrder: a dense producer's number is above the expected one.
+            Full: too many messages wait for a subscription that gets nowhere, which the error
+                names; or the log or the disk has no room.
+        """
+        message = check.message(body, key, headers)
+        aside = make_aside(priority, delay)
+        rows: Block | tuple[Message, ...] = (message,)
+        if aside:
+            rows = carry.pack(Block.of_messages([message]), aside)
+        numbered = check.numbered(producer, number, mode, None)
+        answer, queues = await self._publish(Publish(rows, numbered), wait=wait)
+        return Sent(answer.first, {name: fates[0] for name, fates in queues.items()})
+
+    async def publish_many(
+        self,
+        rows: Rows,
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        producer: str | None = None,
+        number: int | None = None,
+        mode: ProducerMode = "dense",
+        after: int | None = None,
+        wait: bool = False,
+    ) -> SentMany:
+        """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
+        block, aside = make_rows(rows, priority, delay)
+        numbered = check.numbered(producer, number, mode, after)
+        command = Publish(carry.pack(block, aside), numbered)
+        answer, queues = await self._publish(command, wait=wait)
+        return SentMany(seqs_of(answer), queues)
+
+    async def _publish(
+        self, command: Publish, *, wait: bool
+    ) -> tuple[Published, dict[str, list[Fate]]]:
+        wait = check.flag(wait, "wait")
+        try:
+            answer = await self._engine.ask(self._shard, command, Published)
+        except NotFound as error:
+            raise deleted() from error
+        if not wait or answer.first is None or not answer.count:
+            return answer, {}
+        return answer, await self._engine.arrived(self._shard, answer.first, answer.count)
+
+    # --- Subscriptions ------------------------------------------------------------------------
+
+    async def subscribe(
+        self,
+        queue: Queue | str,
+        *,
+        filter: FilterLike | None = None,
+        name: str | None = None,
+    ) -> bool:
+        """Have what is published from now on forwarded to a queue; False if it is so already.
+
+        `queue` is a queue, or the name of one in the topic's space. `name` tells subscriptions
+        apart; without it they are called as their queues are. The subscription ends with its queue.
+
+        `filter` maps headers to what their values may be: a text or a number, `{"prefix": ...}`,
+        `{"suffix": ...}`, `{"equals-ignore-case": ...}`, `{"numeric": [">=", 5, "<", 10]}`,
+        `{"exists": True}`, `{"anything-but": [...]}`, or a list of these, of which one must hold.
+        Every header that is named must pass.
+
+        Raises:
+            NotFound: there is no such queue.
+            Exists: the name is in use for another queue or filter.
+            Invalid, TooLarge: the name or the filter; the error says where.
+        """
+        space, target = self._target(queue)
+        called = target if space == self._space else f"{space}.{target}"
+        command = Subscribe(
+            check.name(called if name is None else name, "name"),
+            space,
+            target,
+            filters.text(filter),
+        )
+        return (await self._engine.ask(self._shard, command, Subscribed)).made
+
+    def _target(self, queue: Queue | str) -> tuple[str, str]:
+        if not isinstance(queue, Queue):
+            return self._space, check.name(queue, "queue")
+        if engine_and_shard(queue)[0] is not self._engine:
+            raise Forged("the queue is of another Millrace", field="queue")
+        return queue.space, queue.name
+
+    async def unsubscribe(self, name: str) -> bool:
+        """End the subscription of this name; returns whether there was one.
+
+        What was not forwarded yet is not forwarded any more.
+        """
+        return await self._engine.ask(self._shard, Unsubscribe(check.name(name, "name")), bool)
+
+    async def subscriptions(self) -> list[Subscription]:
+        """The subscriptions, oldest first, and how far each has come."""
+        return (await self.describe()).subscriptions
+
+    # --- Look, settings -----------------------------------------------------------------------
+
+    async def describe(self) -> TopicState:
+        """The topic as it is now."""
+        try:
+            meta = await self._engine.meta(self._shard)
+            cells = await self._engine.subscriptions(self._shard)
+            settings = await self._engine.topic_cell(self._shard)
+            trouble = await self._engine.trouble(self._shard)
+            ages: dict[int, float] = {}
+            for cell in cells.values():
+                if cell.passed not in ages:
+                    ages[cell.passed] = await self._age(cell.passed)
+        except NotFound as error:
+            raise deleted() from error
+        found = [
+            Subscription(
+                cell.name,
+                cell.target,
+                msgspec.json.decode(cell.filter, type=dict[str, object]) if cell.filter else {},
+                cell.forwarded,
+                cell.filtered,
+                meta.last_seq - cell.passed,
+                ages[cell.passed],
+                str(trouble[number]) if number in trouble else "",
+            )
+            for number, cell in cells.items()
+        ]
+        lag = max((one.lag for one in found), default=0)
+        return TopicState(self._space, self._name, meta.published, lag, settings.max_lag, found)
+
+    async def _age(self, passed: int) -> float:
+        """How long the first row after this one has waited."""
+        rows = await self._engine.peek(self._shard, passed, None, 1)
+        return max(0, self._engine.now_ms() - rows[0].time_ms) / 1000 if rows else 0.0
+
+    async def configure(self, *, max_lag: int) -> None:
+        """Change how many messages may wait for the slowest subscription."""
+        command = ConfigureTopic(self._space, self._name, self._shard, lag_of(max_lag))
+        await self._engine.ask(CATALOG, command, TopicCell)
+
+    async def delete(self) -> bool:
+        """End the topic and its subscriptions at once; returns whether it was still there.
+
+        What was not forwarded yet goes with it: `describe` tells whether there is any. What was
+        forwarded stays in the queues.
+        """
+        return await self._engine.ask(
+            CATALOG, DeleteTopic(self._space, self._name, self._shard), bool
+        )
+
+
+def lag_of(value: object) -> int:
+    """How many messages may wait.
+
+    Raises:
+        Invalid, TooLarge: it is no such number.
+    """
+    return check.count(value, "max_lag", limits.TOPIC_LAG_MAX)
+
+
+__all__ = ["Sent", "SentMany", "Subscription", "Topic", "TopicState"]

@@ -1,0 +1,31 @@
+"""Blocks made of others: some of their rows, or several in one; by Arrow, not row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from millrace.core.block import Block
+
+
+def take(block: Block, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Block:
+    """These rows of a block, counted from 0."""
+    return of_rows(block.arrow(0, 0, 0).take(at))
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """All rows, in their order."""
+    if len(blocks) == 1:
+        return blocks[0]
+    table = pa.Table.from_batches([block.arrow(0, 0, 0) for block in blocks])
+    [batch] = table.combine_chunks().to_batches()
+    return of_rows(batch)
+
+
+def of_rows(batch: pa.RecordBatch) -> Block:
+    """The block of rows that were read; columns that are null are left out."""
+    names = ["value"]
+    names += [name for name in ("key", "headers") if batch.column(name).null_count < len(batch)]
+    return Block.of_arrow(batch.select(names))

@@ -1,0 +1,243 @@
+"""The rules of topics: what they hold, and who is subscribed.
+
+Rule 1: a subscription gets what comes after it was made, and nothing once its queue was deleted: a
+queue that is made anew under the name is another one.
+Rule 2: the rows of a topic stay until every subscription has passed them, and no longer. None is
+ever dropped for a slow one: beyond `max_lag` the topic refuses what is published.
+Rule 3: a subscription is a producer of its queue, from the batch that makes it to the one that
+ends it. Its name tells topic, subscription and history apart, so that none is taken for another.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from millrace import limits
+from millrace.core.commands import Publish
+from millrace.core.draft import Desk, Draft
+from millrace.core.model import (
+    CATALOG,
+    CatalogCell,
+    ProducerCell,
+    QueueCell,
+    ShardId,
+    SubscriptionCell,
+    TopicCell,
+)
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Subscribe,
+    Subscribed,
+    TopicRef,
+    Unsubscribe,
+)
+from millrace.core.view import View
+from millrace.errors import Exists, Full, Invalid, NotFound, Refused, TooLarge
+
+FORWARDERS = "topic/"
+"""How the names of forwarding producers begin; no program's producer has a name like that."""
+
+
+def producer_of(shard: int, number: int, cell: SubscriptionCell) -> str:
+    """The name under which a subscription publishes to its queue."""
+    return f"{FORWARDERS}{shard}/{number}/{cell.history.hex()}"
+
+
+# --- The catalog ---------------------------------------------------------------------------------
+
+
+def create(desk: Desk, catalog: Draft, key: bytes, command: CreateTopic) -> TopicRef | Refused:
+    """Find or make a topic."""
+    found = catalog.view.topics.get(key)
+    if found is not None:
+        if command.max_lag not in (None, found.max_lag):
+            return Exists(
+                f"topic {command.name!r} is there with other settings: max_lag is "
+                f"{found.max_lag}; configure it to change them",
+                field="max_lag",
+            )
+        return TopicRef(ShardId(found.shard), made=False)
+    counts = catalog.view.catalog
+    if counts is None:
+        return NotFound("the catalog was never begun", field="catalog")
+    if len(catalog.view.queues) + len(catalog.view.topics) >= limits.QUEUES_MAX:
+        return TooLarge(
+            f"there are {limits.QUEUES_MAX} queues and topics; delete one first",
+            field="name",
+            limit=limits.QUEUES_MAX,
+        )
+    shard = ShardId(counts.shard + 1)
+    cell = TopicCell(shard, limits.TOPIC_LAG if command.max_lag is None else command.max_lag)
+    catalog.put_catalog(CatalogCell(shard, counts.secret))
+    catalog.put_topic(key, cell)
+    made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
+    made.changes.made = 1
+    made.put_topic(b"", cell)
+    return TopicRef(shard, made=True)
+
+
+def configure(
+    desk: Desk, catalog: Draft, key: bytes, command: ConfigureTopic
+) -> TopicCell | Refused:
+    """Change the settings, in the catalog and in the topic's own shard."""
+    found = catalog.view.topics.get(key)
+    draft = desk.draft(ShardId(command.shard))
+    if found is None or found.shard != command.shard or draft is None:
+        return deleted()
+    cell = msgspec.structs.replace(found, max_lag=command.max_lag)
+    if cell != found:
+        catalog.put_topic(key, cell)
+        draft.put_topic(b"", cell)
+    return cell
+
+
+def delete(desk: Desk, catalog: Draft, key: bytes, command: DeleteTopic) -> bool:
+    """End a topic at once; what was not forwarded goes with it."""
+    found = catalog.view.topics.get(key)
+    if found is None or command.shard not in (0, found.shard):
+        return False
+    catalog.put_topic(key, None)
+    draft = desk.draft(ShardId(found.shard))
+    if draft is not None:
+        for number in list(draft.view.subscriptions):
+            _end(desk, draft, number)
+        draft.changes.dropped = True
+        draft.view.dropped = True
+    return True
+
+
+def deleted() -> NotFound:
+    """What is said of a topic that is no longer there."""
+    return NotFound("the topic was deleted", field="topic")
+
+
+# --- Subscriptions -------------------------------------------------------------------------------
+
+
+def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refused:
+    """Find or make a subscription."""
+    view = draft.view
+    if view.topic is None:
+        return Invalid("only a topic has subscriptions", field="topic")
+    queue = _queue(desk, command)
+    target = desk.draft(ShardId(queue.shards[0])) if queue is not None else None
+    if target is None:
+        return NotFound(
+            f"there is no queue {command.queue!r} in {command.space!r}; make it first",
+            field="queue",
+        )
+    name = f"{command.space}/{command.queue}"
+    for number, cell in view.subscriptions.items():
+        if cell.name == command.name:
+            if (cell.target, cell.filter) == (name, command.filter):
+                return Subscribed(number, cell.since, made=False)
+            return Exists(
+                f"subscription {command.name!r} is there with another queue or filter; end it "
+                "first, or give this one another name",
+                field="name",
+            )
+    refused = _check_room(view, target.view)
+    if refused is not None:
+        return refused
+    number = view.pointers.cursor + 1
+    cell = SubscriptionCell(
+        command.name,
+        target.view.shard,
+        name,
+        command.filter,
+        view.history,
+        view.last_seq,
+        view.last_seq,
+        moved_ms=draft.now,
+    )
+    draft.put_pointers(msgspec.structs.replace(view.pointers, cursor=number))
+    draft.put_subscription(number, cell)
+    producer = ProducerCell("rising", view.last_seq, target.now)
+    target.put_producer(producer_of(view.shard, number, cell), producer)
+    return Subscribed(number, cell.since, made=True)
+
+
+def _queue(desk: Desk, command: Subscribe) -> QueueCell | None:
+    catalog = desk.draft(CATALOG)
+    key = f"{command.space}\0{command.queue}".encode()
+    return catalog.view.queues.get(key) if catalog is not None else None
+
+
+def _check_room(topic: View, queue: View) -> Refused | None:
+    if len(topic.subscriptions) >= limits.SUBSCRIPTIONS_MAX:
+        return TooLarge(
+            f"a topic has up to {limits.SUBSCRIPTIONS_MAX} subscriptions; end one first",
+            field="name",
+            limit=limits.SUBSCRIPTIONS_MAX,
+        )
+    if len(queue.producers) >= limits.PRODUCERS_MAX:
+        return TooLarge(
+            f"the queue remembers {limits.PRODUCERS_MAX} producers and takes no new one",
+            field="queue",
+            limit=limits.PRODUCERS_MAX,
+        )
+    return None
+
+
+def unsubscribe(desk: Desk, draft: Draft, command: Unsubscribe) -> bool:
+    """Forward nothing more; what was forwarded stays in the queue."""
+    for number, cell in draft.view.subscriptions.items():
+        if cell.name == command.name:
+            _end(desk, draft, number)
+            drop_passed(draft)
+            return True
+    return False
+
+
+def end_of_queue(desk: Desk, queue: Draft) -> None:
+    """The queue is being deleted: whatever forwards to it ends in the same entry."""
+    for name in [name for name in queue.view.producers if name.startswith(FORWARDERS)]:
+        _, shard, number, _ = name.split("/")
+        draft = desk.draft(ShardId(int(shard)))
+        if draft is not None and int(number) in draft.view.subscriptions:
+            draft.put_subscription(int(number), None)
+            drop_passed(draft)
+
+
+def _end(desk: Desk, draft: Draft, number: int) -> None:
+    cell = draft.view.subscriptions[number]
+    draft.put_subscription(number, None)
+    target = desk.draft(ShardId(cell.queue))
+    if target is not None:
+        target.put_producer(producer_of(draft.view.shard, number, cell), None)
+
+
+# --- Rows ----------------------------------------------------------------------------------------
+
+
+def passed_by_all(view: View) -> int:
+    """The seq up to which nobody wants a row of the topic any more."""
+    return min((cell.passed for cell in view.subscriptions.values()), default=view.last_seq)
+
+
+def drop_passed(draft: Draft) -> None:
+    """End the rows that every subscription has passed."""
+    upto = passed_by_all(draft.view)
+    if upto:
+        draft.purge_to(upto)
+
+
+def check_publish(view: View, command: Publish, *, has_deletes: bool) -> Refused | Full | None:
+    """Whether the topic takes these rows."""
+    assert view.topic is not None
+    if has_deletes:
+        return Invalid("a topic takes no deletes: publish them to the queues", field="body")
+    if command.aside:
+        return Invalid("a topic hands messages on in their order", field="priority")
+    lag = view.last_seq - passed_by_all(view)
+    if lag < view.topic.max_lag:
+        return None
+    slowest = min(view.subscriptions.values(), key=lambda cell: cell.passed)
+    return Full(
+        f"{lag} messages wait for the subscription {slowest.name!r} to {slowest.target}: see that "
+        "the queue takes them, or end the subscription",
+        field="max_lag",
+        limit=view.topic.max_lag,
+    )

@@ -1,0 +1,54 @@
+"""Priority and delay on their way through a topic."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace import limits
+from millrace.core import carry
+from millrace.core.block import Block
+from millrace.core.commands import Aside
+from millrace.core.model import Message
+
+TURNS = st.tuples(
+    st.integers(0, limits.PRIORITY_MAX),
+    st.one_of(st.none(), st.integers(0, 10_000), st.just(limits.DELAY_MS_MAX)),
+)
+PLAIN = (limits.PRIORITY_DEFAULT, None)
+
+
+def runs(turns: list[tuple[int, int | None]]) -> tuple[Aside, ...]:
+    out: list[Aside] = []
+    for at, turn in enumerate(turns):
+        if turn == PLAIN:
+            continue
+        if out and turns[at - 1] == turn:
+            out[-1] = Aside(out[-1].at, out[-1].count + 1, *turn)
+        else:
+            out.append(Aside(at, 1, *turn))
+    return tuple(out)
+
+
+@given(st.lists(TURNS, min_size=1, max_size=8))
+def test_what_was_packed_is_unpacked(turns: list[tuple[int, int | None]]) -> None:
+    block = Block.of_bodies([b"x"] * len(turns))
+    packed = carry.pack(block, runs(turns))
+    assert packed.bodies.values(0, len(turns)) == [b"x"] * len(turns)
+    assert carry.unpack(packed, [(len(turns), 50)], 50) == runs(turns)
+
+
+def test_a_delay_counts_from_the_publish() -> None:
+    block = carry.pack(Block.of_bodies([b"a", b"b"]), [Aside(0, 2, delay_ms=1000)])
+    assert carry.unpack(block, [(1, 100), (1, 400)], 700) == (
+        Aside(0, 1, delay_ms=400),
+        Aside(1, 1, delay_ms=700),
+    )
+    assert carry.unpack(block, [(2, 100)], 9000) == (Aside(0, 2, delay_ms=0),)
+
+
+def test_headers_that_say_nothing_of_the_kind_are_headers() -> None:
+    odd = [b"", b"x", b"-1", b"10", b"9" * 5000, b"\xb2"]
+    block = Block.of_messages([Message(b"a", None, ((carry.PRIORITY, value),)) for value in odd])
+    assert carry.unpack(block, [(len(odd), 0)], 0) == ()
+    assert carry.unpack(Block.of_bodies([b"a"]), [(1, 0)], 0) == ()

@@ -1,0 +1,53 @@
+"""Blocks made of others hold the same rows."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace.core import picking
+from millrace.core.block import Block
+from millrace.core.model import Message
+
+HEADERS = st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=3).map(tuple)
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        st.one_of(st.none(), st.binary(max_size=5)),
+        st.one_of(st.none(), st.binary(max_size=5)),
+        st.one_of(st.just(()), HEADERS),
+    ),
+    min_size=1,
+    max_size=6,
+)
+BODIES = st.lists(st.binary(max_size=5).map(Message), min_size=1, max_size=6)
+
+
+def messages(block: Block) -> list[Message]:
+    read, _ = Block.decode(memoryview(b"".join(block.encode())))
+    rows = read.rows(0, read.count, 1, 0)
+    assert rows == block.rows(0, block.count, 1, 0)
+    return [Message(row.body, row.key, row.headers) for row in rows]
+
+
+@given(st.lists(st.one_of(MESSAGES, BODIES), min_size=1, max_size=4))
+def test_joined_blocks_have_all_rows(parts: list[list[Message]]) -> None:
+    joined = picking.join([Block.of_messages(part) for part in parts])
+    assert messages(joined) == [message for part in parts for message in part]
+
+
+@given(st.one_of(MESSAGES, BODIES), st.data())
+def test_a_part_of_a_block_has_these_rows(rows: list[Message], data: st.DataObject) -> None:
+    flags = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    at = np.flatnonzero(np.array(flags))
+    taken = picking.take(Block.of_messages(rows), at)
+    assert messages(taken) == [row for row, flag in zip(rows, flags, strict=True) if flag]
+
+
+def test_keys_that_nobody_has_are_left_out() -> None:
+    block = Block.of_messages([Message(b"a"), Message(b"b", b"k")])
+    assert picking.take(block, np.array([0])).keys is None
+    joined = picking.join([Block.of_bodies([b"a"]), Block.of_bodies([b"b"])])
+    assert joined.keys is None
+    assert joined.header_names is None
