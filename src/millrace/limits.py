@@ -31,6 +31,21 @@ LEASE_MESSAGES_MAX = 10_000
 DELAY_MS_MAX = 366 * 24 * 3600 * 1000
 """How long a message may be left alone before it is handed out again."""
 
+DEDUP_ID_BYTES_MAX = 400
+"""A de-duplication id as UTF-8: as long as a key may be."""
+
+DEDUP_MS = 5 * 60 * 1000
+"""How long an id is remembered where the queue does not say; SQS has the same time."""
+
+DEDUP_MS_MAX = 7 * 24 * 3600 * 1000
+"""Each id costs some 100 bytes of the index until it is forgotten."""
+
+EXPIRY_CELL_MAX = 256
+"""What one cell lets go at its time; with a step of cells it fits the smallest record."""
+
+EXPIRY_CELLS_STEP = 8
+"""Cells that one batch of a tick lets go; the next one goes on."""
+
 PRIORITY_MAX = 9
 """The highest priority; higher ones go first, and 0 is the last."""
 

@@ -77,7 +77,7 @@ def test_log(folder: Path) -> None:
         "      cell queue default/orders: shards [1]\n"
         "    batch  shard 1  index 1  TIME\n"
         "      the shard begins, keyed\n"
-        "      cell spec: keyed yes  retention work  keep_deletes 86400000 ms\n"
+        "      cell spec: keyed yes  retention work  keep_deletes 86400000 ms  dedup 300000 ms\n"
         "record 5  log/00000001.seg  generation 1  offset 20480  N bytes  checksum CRC\n"
         "  entry  group 0  data  index 3  epoch 1  history HISTORY\n"
         "    batch  shard 1  index 2  TIME\n"
@@ -140,7 +140,7 @@ def test_cells(folder: Path) -> None:
     lines = [re.sub(" +", " ", line).strip() for line in text.splitlines()]
     assert lines == [
         "shard kind key value",
-        "2 spec retention work keep_deletes 86400000 ms",
+        "2 spec retention work keep_deletes 86400000 ms dedup 300000 ms",
         "2 pointers next 51 lease 1 cursor 1",
         "2 lease 1 index 22 deadline TIME open 36-50 freed 31-35 settled 1-30",
         "2 cursor report id 1 retain yes history HISTORY moved TIME",

@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import decode_cell, decode_entries, encode_cell, encode_entry
+from millrace.core.expiry import expiry_key
 from millrace.core.model import (
     AsideCell,
     CatalogCell,
@@ -17,6 +18,7 @@ from millrace.core.model import (
     DedupCell,
     DeletesCell,
     Epoch,
+    ExpiryCell,
     GroupId,
     History,
     Index,
@@ -45,10 +47,10 @@ SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
 CELLS: list[tuple[Kind, Cell, str]] = [
     (
         Kind.SPEC,
-        QueueSpec(True, "log", 5, 2, 3, 4, 6, "default/dead", 7),
-        "99c3a36c6f670502030406ac64656661756c742f6465616407",
+        QueueSpec(True, "log", 5, 2, 3, 4, 6, "default/dead", 7, 8, True),
+        "9bc3a36c6f670502030406ac64656661756c742f646561640708c3",
     ),
-    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5), "9707030201040605"),
+    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1), "980703020104060501"),
     (
         Kind.LEASE,
         LeaseCell(9, SEQS, SEQS, SEQS, b"", b"", 8, {3: (2, 1)}, {3: 99}, 12, {4: 2}, SEQS),
@@ -110,10 +112,12 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             "10000102030405060708090a0b0c0d0e0f0409030208"
         ),
     ),
+    (Kind.EXPIRY, ExpiryCell((b"ab", b"c")), "9192c4026162c40163"),
 ]
 KEYS = [
     (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),
     (ready_key(1, 9, 2, 3), "00000000000000010000000000000000020000000000000003"),
+    (expiry_key(1, 2, 3), "0000000000000001000000000000000200000003"),
     (ready_key(1, 0, 2, 3), "00000000000000010900000000000000020000000000000003"),
 ]
 SHORTER = (

@@ -128,13 +128,13 @@ class Player:
         """Publish, in the way that its producer's name asks for; whether it was not refused."""
         return self._sent(send.op, await self.attempt(send, self._publish(send)))
 
-    def _sent(self, op: int, seqs: range | None) -> bool:
+    def _sent(self, op: int, seqs: Sequence[int] | None) -> bool:
         if seqs is None:
             return False
-        self.say(Sent(op, seqs.start if seqs else 0, len(seqs)))
+        self.say(Sent(op, seqs[0] if seqs else 0, len(seqs)))
         return True
 
-    async def _publish(self, send: Send) -> range:
+    async def _publish(self, send: Send) -> Sequence[int]:
         queue = self.queues[send.queue]
         rows = messages_of(send)
         mode: ProducerMode = "rising" if send.producer.startswith("rising") else "dense"
@@ -218,7 +218,7 @@ class Player:
         self.progress()
         return self._sent(send.op, seqs)
 
-    async def _transact(self, held: Held, send: Send, snapshot: Snapshot | None) -> range:
+    async def _transact(self, held: Held, send: Send, snapshot: Snapshot | None) -> Sequence[int]:
         async with self.millrace.transaction() as transaction:
             if held:
                 transaction.settle([lease for lease, _, _ in held])

@@ -79,7 +79,7 @@ def plain(answer: Result) -> object:
         case Exception():
             return type(answer).__name__
         case Published():
-            where = (answer.first, answer.count)
+            where = (answer.seqs or answer.first, answer.count)
             return (*where, "repeated") if answer.repeated else where
         case Leased():
             return {seq: answer.counts.get(seq, (1, 0)) for seq in answer.seqs}
@@ -133,7 +133,7 @@ class Driver:
 
     def __init__(self, *, keyed: bool, log: bool, retain: bool, limits: Limits) -> None:
         self.group = Group()
-        self.model = Model(keyed, log, KEEP_DELETES_MS, limits=limits)
+        self.model = Model(keyed, log, KEEP_DELETES_MS, limits=limits, dedup_ms=DEDUP_MS)
         self.waiting: list[Waiting] = []
         self.together = False
         self.receipts: list[Receipt] = []
@@ -224,15 +224,22 @@ class Driver:
 
     # --- Publishing and working -----------------------------------------------------------------
 
-    def publish(self, messages: list[Message], *, is_block: bool, number: int | None) -> None:
+    def publish(
+        self,
+        messages: list[Message],
+        *,
+        is_block: bool,
+        number: int | None,
+        ids: tuple[str | None, ...] = (),
+    ) -> None:
         rows = Block.of_messages(messages) if is_block else tuple(messages)
         if number is None:
-            self.ask(Publish(rows), lambda: self.model.publish(messages))
+            self.ask(Publish(rows, ids=ids), lambda: self.model.publish(messages, ids=ids))
             return
         wanted = max(1, self.model.producers.get("p", (0, {}))[0] + number)
         self.ask(
-            Publish(rows, Numbered("p", wanted)),
-            lambda: self.model.publish(messages, "p", wanted),
+            Publish(rows, Numbered("p", wanted), ids=ids),
+            lambda: self.model.publish(messages, "p", wanted, ids),
         )
 
     def stage(self, name: str, messages: list[Message]) -> None:
@@ -520,6 +527,7 @@ def make_spec(limits: Limits, *, keyed: bool, log: bool) -> QueueSpec:
         limits.max_failures,
         limits.max_deliveries,
         "default/dead" if limits.buries else "",
+        dedup_ms=DEDUP_MS,
     )
 
 
@@ -561,6 +569,8 @@ OFTEN = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 KEYS = st.sampled_from([b"a", b"b", b"c", b"a", b"b", None])
 BODIES = st.sampled_from([b"x", b"yy", b"zzz", b"", None])
 MESSAGES = st.lists(st.tuples(KEYS, BODIES), min_size=1, max_size=3)
+IDS = st.sampled_from(["i", "j", "k", None])
+DEDUP_MS = 20_000
 STAGES = st.sampled_from(["s", "t"])
 CURSORS = st.sampled_from(["c", "r"])
 WAITS = st.sampled_from([1, 900, 6_000, 6_000, 31_000, 61_000, limits.LEASE_REMEMBERED_MS])
@@ -606,9 +616,11 @@ class CoreMachine(RuleBasedStateMachine):
         match kind:
             case "publish":
                 number = data.draw(st.sampled_from([None, None, 0, 1, 1, 2]))
-                driver.publish(
-                    self._messages(data), is_block=data.draw(st.booleans()), number=number
-                )
+                messages = self._messages(data)
+                ids: tuple[str | None, ...] = ()
+                if data.draw(SOMETIMES):
+                    ids = tuple(data.draw(IDS) for _ in messages)
+                driver.publish(messages, is_block=data.draw(st.booleans()), number=number, ids=ids)
             case "stage":
                 driver.stage(data.draw(STAGES), self._messages(data))
             case "publish_staged":

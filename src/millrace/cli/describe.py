@@ -26,6 +26,7 @@ from millrace.cli.show import (
 from millrace.core.block import Block
 from millrace.core.changes import Batch, Entry, EntryKind
 from millrace.core.codec import decode_cell
+from millrace.core.expiry import expiry_of
 from millrace.core.model import (
     AsideCell,
     CatalogCell,
@@ -35,6 +36,7 @@ from millrace.core.model import (
     DedupCell,
     DeletesCell,
     Doom,
+    ExpiryCell,
     Kind,
     LeaseCell,
     PinCell,
@@ -75,6 +77,8 @@ def cell_key(kind: int, key: bytes) -> str:
     if kind == Kind.READY and len(key) == 25:
         since = time_text(ready_since(key))
         return f"{limits.PRIORITY_MAX - key[8]} since {since} by {int.from_bytes(key[-8:], 'big')}"
+    if kind == Kind.EXPIRY and len(key) == 20:
+        return f"{time_text(expiry_of(key))} by batch {int.from_bytes(key[8:16], 'big')}"
     if kind == Kind.DEDUP:
         return key.hex()
     if kind in (Kind.QUEUE, Kind.TOPIC):
@@ -106,6 +110,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "max_deliveries": cell.max_deliveries,
                 "dead_letter": cell.dead_letter,
                 "delay_ms": cell.delay_ms,
+                "dedup_ms": cell.dedup_ms,
+                "dedup_by_body": cell.dedup_by_body,
             }
         case Pointers():
             return {
@@ -156,6 +162,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             return {"seqs": ranges(seqs_in(key, cell)), "priority": cell.priority}
         case DedupCell():
             return {"seq": cell.seq, "until_ms": cell.until_ms}
+        case ExpiryCell():
+            return {"ids": [name.hex() for name in cell.ids]}
         case TakeoverCell():
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
         case QueueCell():
@@ -212,7 +220,7 @@ def cell_text(fields: Fields) -> str:
 
 
 def _value_text(name: str, value: Value) -> str:
-    if name in ("keep_deletes_ms", "retry_min_ms", "retry_max_ms", "delay_ms"):
+    if name in ("keep_deletes_ms", "retry_min_ms", "retry_max_ms", "delay_ms", "dedup_ms"):
         return f"{value} ms"
     if name.endswith("_ms") and isinstance(value, int):
         return time_text(value)

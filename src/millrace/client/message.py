@@ -34,6 +34,8 @@ class Message:
     """From 0 to 9, the highest first; None: as the call says, else 4."""
     delay: float | None = None
     """So many seconds nobody gets it; None: as the call says, else the queue."""
+    dedup: str | None = None
+    """Its de-duplication id: another one with it, within the queue's time, is a repeat."""
 
 
 Rows = Sequence[bytes | Message | CheckedMessage] | pa.RecordBatch | pa.Table
@@ -80,6 +82,8 @@ def make_block(rows: Rows) -> Block:
     for run in aside:
         field = "priority" if run.delay_ms is None else "delay"
         raise Invalid(f"a staged message has no {field} of its own", field=field)
+    if make_ids(rows):
+        raise Invalid("a staged message has no de-duplication id", field="dedup")
     return block
 
 
@@ -93,6 +97,19 @@ def make_aside(priority: int | None, delay: float | None) -> tuple[Aside, ...]:
         return ()
     turn = _turn(priority, delay, _PLAIN)
     return (Aside(0, 1, *turn),) if turn != _PLAIN else ()
+
+
+def make_ids(rows: Rows) -> tuple[str | None, ...]:
+    """The de-duplication ids of rows, or none of them.
+
+    Raises:
+        Invalid, TooLarge: an id.
+    """
+    if not isinstance(rows, list | tuple):
+        return ()
+    if not any(isinstance(row, Message) and row.dedup is not None for row in rows):
+        return ()
+    return tuple(check.dedup(row.dedup) if isinstance(row, Message) else None for row in rows)
 
 
 def _turn(

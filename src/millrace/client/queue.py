@@ -13,7 +13,7 @@ from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, Leases, by_call
-from millrace.client.message import Body, Rows, make_aside, make_block, make_rows
+from millrace.client.message import Body, Rows, make_aside, make_block, make_ids, make_rows
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.work import Work
@@ -92,6 +92,7 @@ class Queue:
         headers: check.HeadersLike | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -103,7 +104,8 @@ class Queue:
         nobody gets it before `delay` seconds have passed (else what the queue says); readers of
         the queue see it at once, in its place. With producer and number a repeat changes nothing
         and is answered as before; None where the number was used so long ago that its seq is
-        forgotten.
+        forgotten. Likewise with an id `dedup` that was used within the queue's time (`dedup` of
+        its settings): whatever became of the first message, its seq is answered.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
@@ -115,7 +117,8 @@ class Queue:
         message = check.message(body, key, headers)
         numbered = check.numbered(producer, number, mode, None)
         aside = make_aside(priority, delay)
-        command = Publish((message,), numbered, aside)
+        ids = (check.dedup(dedup),) if dedup is not None else ()
+        command = Publish((message,), numbered, aside, ids, by_body=True)
         answer = await self._engine.ask(self._shard, command, Published)
         return answer.first
 
@@ -129,8 +132,9 @@ class Queue:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> range:
-        """Append messages, all or nothing; returns their seqs, which follow each other.
+    ) -> Sequence[int]:
+        """Append messages, all or nothing; returns their seqs, which follow each other, except for
+        repeats of de-duplication ids, which have the seqs of the first ones.
 
         `rows` are messages, bodies as bytes, or an Arrow batch or table with the column `value`
         and, if need be, `key` and `headers`. `priority` and `delay` are for those that do not name
@@ -143,7 +147,8 @@ class Queue:
             or `stage` them.
         """
         block, aside = make_rows(rows, priority, delay)
-        command = Publish(block, check.numbered(producer, number, mode, after), aside)
+        numbered = check.numbered(producer, number, mode, after)
+        command = Publish(block, numbered, aside, make_ids(rows), by_body=True)
         return seqs_of(await self._engine.ask(self._shard, command, Published))
 
     async def stage(self, stage: str, rows: Rows) -> int:
@@ -163,7 +168,7 @@ class Queue:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> range:
+    ) -> Sequence[int]:
         """Make these stages visible, in this order, all at once; returns their seqs.
 
         With `mode="range"`, `after` and `number` are the range of the producer's own source that
@@ -461,8 +466,10 @@ def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
     return queue._engine, queue._shard
 
 
-def seqs_of(answer: Published) -> range:
+def seqs_of(answer: Published) -> Sequence[int]:
     """Where rows were published; empty where that is forgotten."""
+    if answer.seqs:
+        return answer.seqs
     return range(answer.first, answer.first + answer.count) if answer.first else range(0)
 
 

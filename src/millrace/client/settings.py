@@ -31,6 +31,10 @@ class QueueSettings(TypedDict, total=False):
     """The queue of the same space that takes dead letters; "": none, they are dropped."""
     delay: float | None
     """So many seconds after it was published nobody gets a message that names no other delay."""
+    dedup: float | None
+    """How many seconds a de-duplication id is remembered; 0: messages may have none."""
+    dedup_by_body: bool | None
+    """A message without an id has that of its body: the same body again is a repeat."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -54,12 +58,16 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
             return None
         return 0 if exact.whole(value) == 0 else check.count(value, name, limits.ATTEMPTS_MAX)
 
-    keyed, letters = given.get("keyed"), given.get("dead_letter")
+    def flag(name: str) -> bool | None:
+        value = given.get(name)
+        return None if value is None else check.flag(value, name)
+
+    letters = given.get("dead_letter")
     if letters is not None:
         is_none = exact.text(letters) == ""
         letters = "" if is_none else f"{space}/{check.name(letters, 'dead_letter')}"
     return SpecPart(
-        None if keyed is None else check.flag(keyed, "keyed"),
+        flag("keyed"),
         check.retention(given.get("retention")),
         millis("keep_deletes", limits.KEEP_DELETES_MS_MAX),
         millis("retry_min", limits.DELAY_MS_MAX),
@@ -68,4 +76,6 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("max_deliveries"),
         letters,
         millis("delay", limits.DELAY_MS_MAX),
+        millis("dedup", limits.DEDUP_MS_MAX),
+        flag("dedup_by_body"),
     )

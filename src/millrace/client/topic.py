@@ -10,7 +10,7 @@ import msgspec
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.message import Body, Rows, make_aside, make_rows
+from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows
 from millrace.client.queue import Queue, engine_and_shard, seqs_of
 from millrace.core import carry, check, filters
 from millrace.core.block import Block
@@ -24,7 +24,7 @@ from millrace.core.topic_commands import (
     Subscribed,
     Unsubscribe,
 )
-from millrace.errors import Forged, NotFound
+from millrace.errors import Forged, Invalid, NotFound
 
 FilterLike = Mapping[str, object]
 """Headers and their tests; see `Topic.subscribe`."""
@@ -47,7 +47,7 @@ class Sent:
 class SentMany:
     """Messages that were published to a topic."""
 
-    seqs: range
+    seqs: Sequence[int]
     """Their seqs in the topic; empty where that is forgotten."""
     queues: dict[str, list[Fate]]
     """Of those who wait: for each subscription what became of each message; see `Sent`."""
@@ -165,6 +165,8 @@ class Topic:
     ) -> SentMany:
         """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
         block, aside = make_rows(rows, priority, delay)
+        if make_ids(rows):
+            raise Invalid("a message to a topic has no de-duplication id", field="dedup")
         numbered = check.numbered(producer, number, mode, after)
         command = Publish(carry.pack(block, aside), numbered)
         answer, queues = await self._publish(command, wait=wait)

@@ -11,7 +11,7 @@ from millrace import limits
 from millrace.client.cursor import Snapshot, commit_part, engine_of, unpin_part
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
-from millrace.client.message import Body, Rows, make_aside, make_rows
+from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows
 from millrace.client.queue import Queue, engine_and_shard, seqs_of
 from millrace.core import check
 from millrace.core.commands import (
@@ -83,6 +83,7 @@ class Transaction:
         headers: check.HeadersLike | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -96,7 +97,9 @@ class Transaction:
 
         numbered = check.numbered(producer, number, mode, None)
         aside = make_aside(priority, delay)
-        self._add(self._shard(queue), Publish((message,), numbered, aside), note)
+        ids = (check.dedup(dedup),) if dedup is not None else ()
+        command = Publish((message,), numbered, aside, ids, by_body=True)
+        self._add(self._shard(queue), command, note)
         return later
 
     def publish_many(
@@ -110,11 +113,12 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> Later[range]:
+    ) -> Later[Sequence[int]]:
         """Append messages to a queue of the same commit group; see `Queue.publish_many`."""
         numbered = check.numbered(producer, number, mode, after)
         block, aside = make_rows(rows, priority, delay)
-        return self._add_rows(queue, Publish(block, numbered, aside))
+        command = Publish(block, numbered, aside, make_ids(rows), by_body=True)
+        return self._add_rows(queue, command)
 
     def publish_staged(
         self,
@@ -125,13 +129,13 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> Later[range]:
+    ) -> Later[Sequence[int]]:
         """Make stages of a queue visible; see `Queue.publish_staged`."""
         numbered = check.numbered(producer, number, mode, after)
         return self._add_rows(queue, PublishStaged(check.names(stages, "stages"), numbered))
 
-    def _add_rows(self, queue: Queue | str, part: Publish | PublishStaged) -> Later[range]:
-        later: Later[range] = Later(self)
+    def _add_rows(self, queue: Queue | str, part: Publish | PublishStaged) -> Later[Sequence[int]]:
+        later: Later[Sequence[int]] = Later(self)
 
         def note(answer: object) -> None:
             later._value = [seqs_of(answer) if isinstance(answer, Published) else range(0)]

@@ -9,7 +9,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside
+from millrace.core import aside, expiry
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import do_drop_stage, unpin
@@ -20,9 +20,13 @@ from millrace.core.view import View
 
 def do_tick(draft: Draft) -> Literal[True] | Need | None:
     """Let go of what is older than its limit, so much of each kind; True if more is due."""
+    has_more = expiry.tick(draft)
+    if isinstance(has_more, Need):
+        return has_more
     is_cut = aside.sweep(draft)
     if isinstance(is_cut, Need):
         return is_cut
+    is_cut = is_cut or has_more
     view, now, most = draft.view, draft.now, limits.TICK_ENDS_MAX
     pins = sorted(number for number, pin in view.pins.items() if _is_pin_due(pin, now))
     stages = sorted(name for name, stage in view.stages.items() if _is_stage_due(stage, now))
@@ -48,6 +52,7 @@ def tick_due(view: View, now: int) -> bool:
     return (
         (oldest is not None and _is_second_due(view, oldest, now))
         or aside.sweep_due(view)
+        or expiry.tick_due(view, now)
         or _is_lease_due(view, now)
         or _is_producer_due(view, now)
         or any(_is_pin_due(pin, now) for pin in view.pins.values())

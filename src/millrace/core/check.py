@@ -142,6 +142,23 @@ def priority(value: object) -> int:
     return number
 
 
+def dedup(value: object) -> str | None:
+    """A de-duplication id."""
+    if value is None:
+        return None
+    text = exact.text(value)
+    if not text:
+        raise Invalid(f"dedup is {shown(value)}, not a text; leave it out instead", field="dedup")
+    size = len(_encoded(text, "dedup"))
+    if size > limits.DEDUP_ID_BYTES_MAX:
+        raise TooLarge(
+            f"dedup has {size} bytes, up to {limits.DEDUP_ID_BYTES_MAX} are allowed",
+            field="dedup",
+            limit=limits.DEDUP_ID_BYTES_MAX,
+        )
+    return text
+
+
 def retention(value: object) -> Literal["work", "log"] | None:
     """What settling does, or None where that is not named."""
     if value is None:

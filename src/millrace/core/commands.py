@@ -51,6 +51,8 @@ class SpecPart(msgspec.Struct, frozen=True):
     max_deliveries: int | None = None
     dead_letter: str | None = None
     delay_ms: int | None = None
+    dedup_ms: int | None = None
+    dedup_by_body: bool | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""
@@ -81,6 +83,11 @@ class Publish(msgspec.Struct, frozen=True):
     numbered: Numbered | None = None
     aside: tuple[Aside, ...] = ()
     """Rising, and apart; of rows that are not named the queue's settings decide."""
+    ids: tuple[str | None, ...] = ()
+    """De-duplication ids, row by row; empty: none has one."""
+    by_body: bool = False
+    """Where the queue says so, a row without an id has that of its body. Not so of what is moved
+    between queues."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -346,6 +353,9 @@ class Published(msgspec.Struct, frozen=True):
     first: Seq | None
     count: int
     repeated: bool = False
+    """Nothing was written now."""
+    seqs: tuple[int, ...] = ()
+    """Row by row, where some of several rows were repeats by their ids; else empty."""
 
 
 class Leased(msgspec.Struct, frozen=True):

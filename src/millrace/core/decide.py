@@ -19,6 +19,7 @@ from millrace.core import (
     aside,
     bury,
     catalog,
+    expiry,
     explain,
     failures,
     follow,
@@ -209,7 +210,10 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
     if need.cells is not None:
         kind, key, limit = need.cells
         found = source.cells_from(need.shard, kind, key, limit)
-        aside.learn_cells(draft, kind, key, found, limit)
+        if kind is Kind.EXPIRY:
+            expiry.learn(draft, found)
+        else:
+            aside.learn_cells(draft, kind, key, found, limit)
     if need.points:
         points.learn(draft.view, need.points, source.points(need.shard, need.points))
 

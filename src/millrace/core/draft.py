@@ -68,6 +68,8 @@ class Draft:
         self.waits: Waits = {}
         self.points: dict[tuple[Kind, bytes], Cell | None] = {}
         """Cells of which the view holds nothing, as they were put or deleted (None) here."""
+        self.expiries = 0
+        """Cells of what goes by itself that were put here."""
         self.gathering: dict[tuple[int, int], bytes] = {}
         """Due time and priority → the cell of this batch that takes more of them."""
         self.promoted = 0

@@ -94,6 +94,14 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """Where dead letters go, as space/name; without it they are dropped."""
     delay_ms: int = 0
     """So long after it was published nobody gets a message that says nothing about that."""
+    dedup_ms: int = limits.DEDUP_MS
+    """How long a de-duplication id is remembered; 0: none is taken."""
+    dedup_by_body: bool = False
+    """A message without an id has that of its body."""
+
+    def is_plain(self) -> bool:
+        """Whether a publish without number, deletes, ids and turns needs no check."""
+        return not (self.keyed or self.delay_ms or self.dedup_by_body)
 
 
 class Doom(IntEnum):
@@ -132,6 +140,7 @@ class Kind(IntEnum):
     DUE = 12
     READY = 13
     DEDUP = 18
+    EXPIRY = 20
     TOPIC = 22
     SUBSCRIPTION = 23
 
@@ -139,8 +148,9 @@ class Kind(IntEnum):
 WINDOWED = (Kind.DUE, Kind.READY)
 """Kinds with more cells than memory should hold: a view knows the first ones alone."""
 
-ASKED = (Kind.DEDUP,)
-"""Kinds of which a view holds nothing: each cell is asked for by its key (`core/points.py`)."""
+ASKED = (Kind.DEDUP, Kind.EXPIRY)
+"""Kinds of which a view holds nothing: their cells are asked for when a command needs them, by
+their keys (`core/points.py`) or the first ones in order (`core/expiry.py`)."""
 
 VIEWED = tuple(kind for kind in Kind if kind not in WINDOWED and kind not in ASKED)
 """Kinds whose cells a view holds, all of them."""
@@ -163,6 +173,8 @@ class Pointers(msgspec.Struct, frozen=True, array_like=True):
     """The highest seq that was put aside in this era; 0: none was."""
     era: int = 0
     """The last seq of the purge that began the era: cells of those put aside before name others."""
+    expires: int = 0
+    """1: there may be cells of `Kind.EXPIRY`."""
 
 
 class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
@@ -273,6 +285,13 @@ class DedupCell(msgspec.Struct, frozen=True, array_like=True):
     """From then on it is as if it had never been used."""
 
 
+class ExpiryCell(msgspec.Struct, frozen=True, array_like=True):
+    """What goes by itself at the time that the cell's key names."""
+
+    ids: tuple[bytes, ...] = ()
+    """Keys of `Kind.DEDUP`; one that was used again since stays."""
+
+
 class TakeoverCell(msgspec.Struct, frozen=True, array_like=True):
     """One line of the takeover table: where a history ended, as far as it is shared."""
 
@@ -342,6 +361,7 @@ Cell = (
     | DedupCell
     | TopicCell
     | SubscriptionCell
+    | ExpiryCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -361,6 +381,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.DEDUP: DedupCell,
     Kind.TOPIC: TopicCell,
     Kind.SUBSCRIPTION: SubscriptionCell,
+    Kind.EXPIRY: ExpiryCell,
 }
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, topic
+from millrace.core import aside, dedup, topic
 from millrace.core.block import Block, key_list
 from millrace.core.commands import (
     Need,
@@ -42,12 +42,37 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     refused = check_deletes(draft.view, command.rows) or aside.check_publish(
         draft.view.spec, command.aside
     )
-    if refused is not None or not draft.view.spec.keyed:
+    if refused is not None:
         return refused
+    found = dedup.check_publish(draft, command)
+    if found is not None or not draft.view.spec.keyed:
+        return found
     return _need_keys(draft, key_list(command.rows))
 
 
 def do_publish(draft: Draft, command: Publish) -> Published:
+    names = dedup.names_of(draft.view.spec, command)
+    if not names:
+        return _put(draft, command, command.numbered)
+    repeats = dedup.split(draft, names)
+    count = len(names)
+    if not repeats:
+        answer = _put(draft, command, command.numbered)
+        first = answer.first or 0
+        dedup.remember(draft, names, range(first, first + count))
+        return answer
+    first = draft.view.last_seq + 1
+    if len(repeats) < count:
+        _put(draft, dedup.without(command, repeats), None)
+    seqs = dedup.seqs_of(count, first, repeats)
+    new = [at for at in range(count) if at not in repeats]
+    dedup.remember(draft, [names[at] for at in new], [seqs[at] for at in new])
+    # A repeat of a number is answered by one range of seqs, or by none.
+    _remember_number(draft, command.numbered, seqs[0] if count == 1 else 0, 1 if count == 1 else 0)
+    return Published(Seq(seqs[0]), count, not new, seqs if count > 1 else ())
+
+
+def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published:
     rows = command.rows
     first = draft.put_rows(rows)
     count = rows.count if isinstance(rows, Block) else len(rows)
@@ -57,7 +82,7 @@ def do_publish(draft: Draft, command: Publish) -> Published:
         aside.put_aside(draft, first, count, command.aside, _deletes(rows))
     if draft.view.topic is not None and not draft.view.subscriptions:
         topic.drop_passed(draft)
-    _remember_number(draft, command.numbered, first, count)
+    _remember_number(draft, numbered, first, count)
     return Published(first, count)
 
 
@@ -201,7 +226,7 @@ def _check_number(view: View, numbered: Numbered | None) -> Published | Refused 
     if numbered.number <= cell.last:
         for number, first, count in cell.recent:
             if number == numbered.number:
-                return Published(Seq(first), count, repeated=True)
+                return Published(Seq(first) if first else None, count, repeated=True)
         return Published(None, 0, repeated=True)
     if numbered.mode == "dense" and numbered.number != cell.last + 1:
         return OutOfOrder(

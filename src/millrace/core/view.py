@@ -26,6 +26,7 @@ from millrace.core.model import (
     DedupCell,
     DeletesCell,
     Epoch,
+    ExpiryCell,
     History,
     Index,
     Kind,
@@ -163,7 +164,7 @@ class Layer(msgspec.Struct, frozen=True):
 class Facts:
     """What was fetched from the store for the commands at hand; as of the last folded batch."""
 
-    __slots__ = ("keys", "old", "points", "rows", "stages")
+    __slots__ = ("expiry", "keys", "old", "points", "rows", "stages")
 
     def __init__(self) -> None:
         self.keys: dict[bytes, int] = {}
@@ -174,6 +175,8 @@ class Facts:
         """The first cells of messages that were put aside before the last purge."""
         self.points: dict[tuple[Kind, bytes], Cell | None] = {}
         """Kind and key → the cell, None if there is none."""
+        self.expiry: list[tuple[bytes, ExpiryCell]] | None = None
+        """The first cells of what goes by itself; None: they were not asked for."""
 
     def clear(self) -> None:
         """They were as of now; what comes later must ask again."""
@@ -187,6 +190,7 @@ class Facts:
             self.old = {}
         if self.points:
             self.points = {}
+        self.expiry = None
 
 
 class View:
@@ -247,6 +251,8 @@ class View:
         self.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
         self.swept_from: int | None = None
         """From this batch on cells of an earlier era may be there that nobody wants."""
+        self.expiry_ms: int | None = None
+        """Before then nothing goes by itself that `core/expiry.py` knows of; None: nothing will."""
         self.stored_seq = 0
         """The last seq that the store can be asked about."""
         self.stored_index = Index(0)
@@ -312,7 +318,7 @@ class View:
                     self.topic = cell
             case SubscriptionCell() as cell:
                 self.subscriptions[number(key)] = cell
-            case AsideCell() | DedupCell():
+            case AsideCell() | DedupCell() | ExpiryCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
 
@@ -322,6 +328,7 @@ class View:
             low = number_key(self.pointers.era)
             self.set_windows(Window(limits.WINDOW_CELLS, low), Window(limits.WINDOW_CELLS, low))
         self.swept_from = 0 if self.pointers.era else None
+        self.expiry_ms = 0 if self.pointers.expires else None
         oldest_first = sorted(self.producers.items(), key=lambda item: item[1].time_ms)
         self.producers = dict(oldest_first)
         self.retaining = {
@@ -375,8 +382,8 @@ class View:
         return max(self.pointers.next, self.skipped + 1)
 
     def takes_plain(self) -> bool:
-        """Whether a publish without number, deletes and turns needs no check."""
-        return not (self.spec.keyed or self.spec.delay_ms or self.topic is not None)
+        """Whether a publish without number, deletes, ids and turns needs no check."""
+        return self.spec.is_plain() and self.topic is None
 
     def is_behind(self) -> bool:
         """Whether it is a topic with rows that are not forwarded yet."""
@@ -397,6 +404,7 @@ class View:
             or self.deletes
             or self.catalog is not None
             or self.swept_from is not None
+            or self.expiry_ms is not None
         )
 
     def place_of(self, cell: CursorCell) -> int:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
+from millrace.core import points
 from millrace.core.block import key_list
 from millrace.core.commands import Need, Publish, Transaction
 from millrace.core.decide import Answer, decide, learn
+from millrace.core.dedup import id_name
 from millrace.core.draft import Desk
 from millrace.core.model import ShardId
+from millrace.core.points import Name
 from millrace.core.view import View
 from millrace.errors import Corrupt, Fatal, Refused, Retry
 from millrace.shard.request import Request
@@ -18,8 +22,9 @@ from millrace.store.base import Store
 def fetch_keys(
     requests: Iterable[Request], view: Callable[[ShardId], View | None], store: Store
 ) -> None:
-    """Look up the keys of all publishes at once: one call to the store per shard."""
+    """Look up the keys and ids of all publishes at once: one call to the store per shard."""
     wanted: dict[ShardId, dict[bytes, None]] = {}
+    ids: dict[ShardId, dict[Name, None]] = {}
     keyed: dict[ShardId, View | None] = {}
     for request in requests:
         command = request.command
@@ -29,6 +34,9 @@ def fetch_keys(
         for shard, part in parts:
             if not isinstance(part, Publish):
                 continue
+            if part.ids:
+                used = (id_name(text) for text in part.ids if text is not None)
+                ids.setdefault(shard, {}).update(dict.fromkeys(used))
             if shard not in keyed:
                 found = view(shard)
                 keyed[shard] = found if found is not None and found.spec.keyed else None
@@ -40,6 +48,12 @@ def fetch_keys(
         assert keyed_view is not None
         known = list(names)
         keyed_view.facts.keys.update(zip(known, store.find(shard, known), strict=True))
+    for shard, asked in ids.items():
+        found = view(shard)
+        if found is not None and found.stored_index:
+            # If a cell is damaged, the command that needs it hears of that.
+            with suppress(Corrupt):
+                points.learn(found, list(asked), store.points(shard, list(asked)))
 
 
 def decide_fetching(

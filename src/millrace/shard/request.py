@@ -53,10 +53,9 @@ class Request:
             # The way of a single message, which must cost little.
             self.size, has_deletes = _weigh(command.rows)
             self.grows = True
-            self.is_plain = command.numbered is None and not has_deletes and not command.aside
-            """A publish without number, deletes and turns: on a queue without keys and delays it
-            needs no check."""
-            self.size += _ASIDE_BYTES * len(command.aside)
+            self.is_plain = not (command.numbered or has_deletes or command.aside or command.ids)
+            """A publish without number, deletes, turns and ids: see `QueueSpec.is_plain`."""
+            self.size += _ASIDE_BYTES * len(command.aside) + _ID_BYTES * len(command.ids)
         else:
             self.size = size_of(command)
             self.grows = grows(command)
@@ -102,14 +101,17 @@ what was counted of it."""
 _ASIDE_BYTES = 96
 """A cell of messages that wait apart."""
 
+_ID_BYTES = 112
+"""The cell of a de-duplication id, and its place in the cell that names when it goes."""
+
 
 def size_of(command: Command) -> int:
     """About how many bytes the command adds to a record."""
     match command:
-        case Publish(rows=Block() as block, aside=aside):
-            return block.size() + _ASIDE_BYTES * len(aside)
-        case Publish(rows=tuple() as messages, aside=aside):
-            return _weigh(messages)[0] + _ASIDE_BYTES * len(aside)
+        case Publish(rows=Block() as block):
+            return block.size() + _extras(command)
+        case Publish(rows=tuple() as messages):
+            return _weigh(messages)[0] + _extras(command)
         case Stage(rows=block):
             return block.size()
         case Transaction(parts=parts):
@@ -130,6 +132,11 @@ def size_of(command: Command) -> int:
 def _weigh_parcel(parcel: Parcel) -> int:
     size = parcel.rows.size() if parcel.rows is not None else 0
     return size + _ASIDE_BYTES * len(parcel.aside)
+
+
+def _extras(command: Publish) -> int:
+    """About how many bytes the rows have in cells."""
+    return _ASIDE_BYTES * len(command.aside) + _ID_BYTES * len(command.ids)
 
 
 def _weigh(messages: tuple[Message, ...]) -> tuple[int, bool]:

@@ -59,6 +59,7 @@ class Queue:
         headers: check.HeadersLike | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -70,6 +71,8 @@ class Queue:
         nobody gets it before `delay` seconds have passed (else what the queue says); readers of the
         queue see it at once, in its place. With producer and number a repeat changes nothing and is
         answered as before; None where the number was used so long ago that its seq is forgotten.
+        Likewise with an id `dedup` that was used within the queue's time (`dedup` of its settings):
+        whatever became of the first message, its seq is answered.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
@@ -85,6 +88,7 @@ class Queue:
                 headers=headers,
                 priority=priority,
                 delay=delay,
+                dedup=dedup,
                 producer=producer,
                 number=number,
                 mode=mode,
@@ -101,8 +105,9 @@ class Queue:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> range:
-        """Append messages, all or nothing; returns their seqs, which follow each other.
+    ) -> Sequence[int]:
+        """Append messages, all or nothing; returns their seqs, which follow each other, except for
+        repeats of de-duplication ids, which have the seqs of the first ones.
 
         `rows` are messages, bodies as bytes, or an Arrow batch or table with the column `value`
         and, if need be, `key` and `headers`. `priority` and `delay` are for those that do not name
@@ -142,7 +147,7 @@ class Queue:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> range:
+    ) -> Sequence[int]:
         """Make these stages visible, in this order, all at once; returns their seqs.
 
         With `mode="range"`, `after` and `number` are the range of the producer's own source that

@@ -42,6 +42,7 @@ class Transaction:
         headers: check.HeadersLike | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -54,6 +55,7 @@ class Transaction:
             headers=headers,
             priority=priority,
             delay=delay,
+            dedup=dedup,
             producer=producer,
             number=number,
             mode=mode,
@@ -70,7 +72,7 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> Later[range]:
+    ) -> Later[Sequence[int]]:
         """Append messages to a queue of the same commit group; see `Queue.publish_many`."""
         return self._twin.publish_many(
             queue._twin if isinstance(queue, Queue) else queue,
@@ -92,7 +94,7 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-    ) -> Later[range]:
+    ) -> Later[Sequence[int]]:
         """Make stages of a queue visible; see `Queue.publish_staged`."""
         return self._twin.publish_staged(
             queue._twin if isinstance(queue, Queue) else queue,

@@ -7,79 +7,22 @@ errors, the model gives the names of the errors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from millrace.core.model import Message
+from millrace.testing.model_parts import (
+    Answered,
+    Limits,
+    ModelCursor,
+    ModelLease,
+    ModelPin,
+    ModelRow,
+)
 
 Answer = object
 """What is compared with the core's answer, in the plain form that `check` makes of that one."""
-
-
-@dataclass
-class ModelRow:
-    """A message and what became of it."""
-
-    seq: int
-    key: bytes | None
-    body: bytes | None
-    time: int
-    state: str = "live"
-    """live, kept (settled, for retaining cursors), or why it died."""
-    deliveries: int = 0
-    failures: int = 0
-    lease: int = 0
-    """Its latest lease, as long as it is neither ended nor settled."""
-    doom: str = ""
-    """Why it is a dead letter."""
-    is_fresh: bool = True
-    """No worker was given it, or workers went back to before it since."""
-
-
-@dataclass
-class ModelLease:
-    """A lease call: what became of each of its messages."""
-
-    token: int
-    """Unlike lease ids, never given twice, whatever a takeover loses."""
-    seqs: dict[int, str]
-    """open, freed, doomed, buried, settled, overtaken, superseded, purged."""
-    deadlines: dict[int, int]
-    """Of what was given back: when it is ready again."""
-    ended: int = 0
-
-
-@dataclass
-class ModelCursor:
-    id: int
-    retain: bool
-    seq: int
-    start: int
-    end: int
-    pin: int = 0
-
-
-@dataclass
-class ModelPin:
-    boundary: int
-    floor: int
-    deadline: int
-    cursor: str
-    retain: bool
-    rows: dict[int, bytes | None] | None = None
-    """What it shows; known when its batch ends."""
-    purged: int = 0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a queue says about failures."""
-
-    max_failures: int = 0
-    max_deliveries: int = 0
-    retry_min: int = 0
-    retry_max: int = 0
-    buries: bool = False
-    """Whether it names a queue for its dead letters."""
 
 
 @dataclass
@@ -92,7 +35,7 @@ class Model:
     now: int = 0
     rows: dict[int, ModelRow] = field(default_factory=dict)
     leases: dict[int, ModelLease] = field(default_factory=dict)
-    producers: dict[str, tuple[int, dict[int, tuple[int, int]]]] = field(default_factory=dict)
+    producers: dict[str, tuple[int, dict[int, Answered]]] = field(default_factory=dict)
     cursors: dict[str, ModelCursor] = field(default_factory=dict)
     pins: dict[int, ModelPin] = field(default_factory=dict)
     stages: dict[str, list[Message]] = field(default_factory=dict)
@@ -103,6 +46,9 @@ class Model:
     floor: int = 0
     purged: int = 0
     limits: Limits = Limits()
+    used: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """De-duplication id → the first one's seq, and until when that is known."""
+    dedup_ms: int = 0
     dead: list[tuple[int, str, int, int]] = field(default_factory=list)
     """What the other queue was given: seq here, why, deliveries, failures."""
 
@@ -125,8 +71,17 @@ class Model:
 
     # --- Publish ------------------------------------------------------------------------------
 
-    def publish(self, messages: list[Message], producer: str = "", number: int = 0) -> Answer:
-        """Append them, unless the number was used before; dense producers only."""
+    def publish(
+        self,
+        messages: list[Message],
+        producer: str = "",
+        number: int = 0,
+        ids: Sequence[str | None] = (),
+    ) -> Answer:
+        """Append them, unless the number was used before; dense producers only.
+
+        A message whose id was used lately is left out, and answered by the first one's seq.
+        """
         last, answers = self.producers.get(producer, (0, {}))
         if producer:
             if number <= last:
@@ -135,12 +90,29 @@ class Model:
                 return "OutOfOrder"
         if any(m.body is None and (m.key is None or not self.keyed) for m in messages):
             return "Invalid"
-        first = self.last + 1
-        for message in messages:
-            self._append(message)
+        first, count = self.last + 1, len(messages)
+        seqs = [self._append_once(m, one) for m, one in zip_longest(messages, ids)]
+        repeated = sum(seq < first for seq in seqs) + len(seqs) - len(set(seqs))
+        answer: tuple[object, ...] = (first, count)
+        if repeated:
+            told = (seqs[0], 1) if count == 1 else (None, 0)
+            where = (seqs[0], 1) if count == 1 else (tuple(seqs), count)
+            is_all = all(seq < first for seq in seqs)
+            answer = (*where, "repeated") if is_all else where
+        else:
+            told = (first, count)
         if producer:
-            self.producers[producer] = (number, {**answers, number: (first, len(messages))})
-        return (first, len(messages))
+            self.producers[producer] = (number, {**answers, number: told})
+        return answer
+
+    def _append_once(self, message: Message, one: str | None) -> int:
+        seq, until = self.used.get(one or "", (0, 0))
+        if until > self.now:
+            return seq
+        self._append(message)
+        if one is not None:
+            self.used[one] = (self.last, self.now + self.dedup_ms)
+        return self.last
 
     def _append(self, message: Message) -> None:
         if self.keyed and message.key is not None:

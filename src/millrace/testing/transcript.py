@@ -4,7 +4,8 @@ A transcript begins with a sentence of purpose (lines that begin with `#`), then
 batch: commands, joined by ` & ` where they are decided together. After `---` comes what happened.
 
 Rows are written `body`, `key=body`, `key!` (a delete), with headers `key=body{name:value,...}`, and
-with a priority and a delay of their own `body^9~5s`.
+with a priority and a delay of their own `body^9~5s`. A word `ids:a,,b` gives the first and the
+third of them de-duplication ids.
 Some words steer the group itself instead of asking something of a queue: `wait 5s`, `hold` (commit
 later), `fold`, `crash`, `take_over B 7` (a new history, after the first seven entries), `read`.
 """
@@ -158,10 +159,10 @@ class Play:
             case "configure":
                 return Configure(_part(words, options) or _spec(words, options))
             case "publish":
-                return Publish(_rows(words), _numbered(options), _aside(words))
+                return Publish(_rows(words), _numbered(options), _aside(words), *_ids(options))
             case "block":
                 block = Block.of_messages(_rows(words))
-                return Publish(block, _numbered(options), _aside(words))
+                return Publish(block, _numbered(options), _aside(words), *_ids(options))
             case "lease":
                 return Lease(int(words[0]), millis(options.get("for", "30s")))
             case "settle" | "release" | "extend" | "discard":
@@ -321,6 +322,8 @@ _OPTIONS = (
     "max_failures",
     "max_deliveries",
     "dead_letter",
+    "ids",
+    "dedup",
 )
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -350,6 +353,8 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         max_deliveries=int(options.get("max_deliveries", "0")),
         dead_letter=f"{SPACE}/{options['dead_letter']}" if "dead_letter" in options else "",
         delay_ms=millis(options.get("delay", "0s")),
+        dedup_ms=millis(options.get("dedup", "5m")),
+        dedup_by_body="dedup_by_body" in words,
     )
 
 
@@ -375,6 +380,12 @@ def _numbered(options: dict[str, str]) -> Numbered | None:
         modes[options.get("mode", "dense")],
         int(options.get("after", 0)),
     )
+
+
+def _ids(options: dict[str, str]) -> tuple[tuple[str | None, ...], bool]:
+    """De-duplication ids, row by row, and that rows without one may have that of their body."""
+    given = options.get("ids")
+    return tuple(one or None for one in given.split(",")) if given else (), True
 
 
 def _rows(words: Sequence[str]) -> tuple[Message, ...]:

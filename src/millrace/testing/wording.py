@@ -19,6 +19,7 @@ from millrace.core.commands import (
     QueueRef,
     SnapshotRef,
 )
+from millrace.core.expiry import expiry_of
 from millrace.core.fold import ShardMeta
 from millrace.core.model import (
     AsideCell,
@@ -29,6 +30,7 @@ from millrace.core.model import (
     DedupCell,
     DeletesCell,
     Doom,
+    ExpiryCell,
     Kind,
     LeaseCell,
     PinCell,
@@ -104,6 +106,9 @@ def _error(error: MillraceError) -> str:
 def _published(answer: Published) -> str:
     if answer.first is None:
         return "repeated, its seqs forgotten"
+    if answer.seqs:
+        each = " ".join(map(str, answer.seqs))
+        return f"seqs {each}{', repeated' if answer.repeated else ''}"
     last = answer.first + answer.count - 1
     where = f"seq {answer.first}" if answer.count == 1 else f"seqs {answer.first}-{last}"
     return f"{where}, repeated" if answer.repeated else where
@@ -217,6 +222,8 @@ def _cell_name(kind: Kind, key: bytes) -> str:
     if kind is Kind.READY:
         since = _time(ready_since(key))
         return f"[ready {limits.PRIORITY_MAX - key[8]} since {since} by {number(key[-8:])}]"
+    if kind is Kind.EXPIRY:
+        return f"[expiry {_time(expiry_of(key))} by {number(key[8:16])}.{number(key[16:])}]"
     if kind is Kind.DEDUP:
         return f"[dedup {key.hex()[:8]}]"
     text = key.decode().replace("\0", "/")
@@ -241,6 +248,7 @@ def say_cell(cell: Cell) -> str:
                 f"{keyed}{cell.retention}, deletes kept {cell.keep_deletes_ms / 1000:g}s"
                 f"{_failing(cell)}"
                 + (f", delay {cell.delay_ms / 1000:g}s" if cell.delay_ms else "")
+                + _limited(cell)
             )
         case Pointers():
             return (
@@ -248,6 +256,7 @@ def say_cell(cell: Cell) -> str:
                 f"floor {cell.floor}"
                 + (f", aside {cell.aside}" if cell.aside else "")
                 + (f", era {cell.era}" if cell.era else "")
+                + (", expires" if cell.expires else "")
             )
         case LeaseCell():
             return _lease(cell)
@@ -271,6 +280,8 @@ def say_cell(cell: Cell) -> str:
             return f"priority {cell.priority}"
         case DedupCell():
             return f"{cell.seq}, {_until(cell.until_ms)}"
+        case ExpiryCell():
+            return f"ids {' '.join(name.hex()[:8] for name in cell.ids)}"
         case TakeoverCell():
             return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
         case QueueCell():
@@ -286,6 +297,12 @@ def say_cell(cell: Cell) -> str:
             )
         case CatalogCell():
             return f"newest shard {cell.shard}"
+
+
+def _limited(spec: QueueSpec) -> str:
+    is_usual = spec.dedup_ms == limits.DEDUP_MS
+    out = "" if is_usual else f", ids kept {spec.dedup_ms / 1000:g}s"
+    return out + (", ids of bodies" if spec.dedup_by_body else "")
 
 
 def _failing(spec: QueueSpec) -> str:

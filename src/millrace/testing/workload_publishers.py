@@ -112,7 +112,7 @@ class Publisher(Client):
         elif "OutOfOrder" in call.error:
             self.blame(f"I6: {call.producer}/{call.sequence} of {call.shard}: {call.error}")
 
-    def _send(self, place: Place, call: Publish) -> Awaitable[range]:
+    def _send(self, place: Place, call: Publish) -> Awaitable[Sequence[int]]:
         return place.queue.publish_many(
             [message_of(row) for row in call.rows],
             producer=call.producer,
@@ -196,5 +196,5 @@ def _note_first(call: Publish, first: int | None) -> None:
     call.first = first
 
 
-def _note_range(call: Publish, seqs: range) -> None:
-    call.first = seqs.start if len(seqs) else None
+def _note_range(call: Publish, seqs: Sequence[int]) -> None:
+    call.first = seqs[0] if len(seqs) else None

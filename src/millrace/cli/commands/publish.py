@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         printf 'one\\ntwo\\n' | millrace publish mail --lines
         millrace publish mail 'paid' --producer till-4 --number 1
         millrace publish mail 'remember' --delay 1h --priority 7
+        millrace publish mail 'welcome' --dedup user-7
     """,
 )
 @click.argument("queue")
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     "--delay", type=DURATION, metavar="TIME", help="So long nobody gets it. [as the queue says]"
 )
 @click.option(
+    "--dedup", metavar="ID", help="Its id: another one with it, for a while, is a repeat of it."
+)
+@click.option(
     "--producer", metavar="NAME", help="Who publishes: its repeats are told by their number."
 )
 @click.option(
@@ -80,6 +84,7 @@ async def publish(
     delete: bool,
     priority: int | None,
     delay: float | None,
+    dedup: str | None,
     producer: str | None,
     number: int | None,
 ) -> None:
@@ -90,6 +95,8 @@ async def publish(
     the same file with the same numbers can be published again without doubling a line.
     """
     _judge(body, file, key, key_separator, lines=lines, delete=delete)
+    if dedup is not None and lines:
+        raise click.UsageError("--dedup is the id of one message, not of --lines")
     if number is not None and producer is None:
         raise click.UsageError("--number is a producer's; give --producer, too")
     # First the input, then the folder: what is piped in may come from a verb that still has it.
@@ -120,6 +127,7 @@ async def publish(
             headers=headers,
             priority=priority,
             delay=delay,
+            dedup=dedup,
             producer=producer,
             number=number,
         )

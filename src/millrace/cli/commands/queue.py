@@ -68,6 +68,17 @@ def _setting_options(body: F) -> F:
             metavar="TIME",
             help="So long nobody gets a message that names no other delay. [0]",
         ),
+        click.option(
+            "--dedup",
+            type=DURATION,
+            metavar="TIME",
+            help="How long a de-duplication id is remembered; 0: none is taken. [5m]",
+        ),
+        click.option(
+            "--dedup-by-body/--no-dedup-by-body",
+            default=None,
+            help="A message without an id has that of its body.",
+        ),
     ]
     for option in reversed(options):
         body = option(body)
