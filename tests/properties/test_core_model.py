@@ -63,7 +63,8 @@ from millrace.core.model import (
     Start,
 )
 from millrace.testing.group import Group, Result
-from millrace.testing.model import Limits, Model
+from millrace.testing.model import Model
+from millrace.testing.model_parts import Limits
 
 DEAD = ShardId(1)
 QUEUE = ShardId(2)

@@ -45,7 +45,7 @@ class Model:
     cursor_id: int = 0
     floor: int = 0
     purged: int = 0
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
     used: dict[str, tuple[int, int]] = field(default_factory=dict)
     """De-duplication id → the first one's seq, and until when that is known."""
     dedup_ms: int = 0
