@@ -103,6 +103,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
     ),
     (Kind.DEDUP, DedupCell(7, 99), "920763"),
+    (Kind.EXPIRY, ExpiryCell((b"ab", b"c")), "9192c4026162c40163"),
     (Kind.TOPIC, TopicCell(3, 1000), "9203cd03e8"),
     (
         Kind.SUBSCRIPTION,
@@ -112,7 +113,6 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             "10000102030405060708090a0b0c0d0e0f0409030208"
         ),
     ),
-    (Kind.EXPIRY, ExpiryCell((b"ab", b"c")), "9192c4026162c40163"),
 ]
 KEYS = [
     (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),

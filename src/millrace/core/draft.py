@@ -417,7 +417,7 @@ class Draft:
         for pin in self._pinned:
             # A pin shows its own batch, whose index is known only now.
             cell = view.pins[pin]
-            view.pins[pin] = _pin_at(cell, view)
+            view.pins[pin] = view.pinned(cell)
             self._cells[Kind.PIN, number_key(pin)] = view.pins[pin]
         for ref in self._promised:
             ref.index, ref.boundary = view.index, view.last_seq
@@ -488,14 +488,3 @@ def _put(cells: dict[K, T], key: K, cell: T | None) -> None:
         cells.pop(key, None)
     else:
         cells[key] = cell
-
-
-def _pin_at(cell: PinCell, view: View) -> PinCell:
-    return PinCell(
-        view.index,
-        view.last_seq,
-        view.pointers.floor,
-        cell.deadline_ms,
-        cell.cursor,
-        cell.retain,
-    )

@@ -407,6 +407,12 @@ class View:
             or self.expiry_ms is not None
         )
 
+    def pinned(self, cell: PinCell) -> PinCell:
+        """A pin of the batch that has just got its index."""
+        return msgspec.structs.replace(
+            cell, index=self.index, boundary=self.last_seq, floor=self.pointers.floor
+        )
+
     def place_of(self, cell: CursorCell) -> int:
         """The seq up to which the cursor has read, as far as its history is shared."""
         if cell.position.history == self.history:
