@@ -43,6 +43,9 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     if not line.startswith("millrace demo"):
         desk.text("demo")
+    if verb == "topic":
+        desk.text("topic", "make", "news")
+        desk.text("topic", "subscribe", "news", "mail")
     if verb == "cursor":
         desk.text("follow", "orders", "--once", "--name", "report")
     if verb in ("check", "dump"):

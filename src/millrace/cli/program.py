@@ -23,6 +23,7 @@ class Program(LateVerbs):
     homes: ClassVar[Mapping[str, Home]] = {
         "demo": Home(f"{_COMMANDS}.demo", "demo", "Make a folder with sample data to play with."),
         "queue": Home(f"{_COMMANDS}.queue", "queue", "List, make, show, change or end queues."),
+        "topic": Home(f"{_COMMANDS}.topic", "topic", "Hand messages on to many queues."),
         "publish": Home(f"{_COMMANDS}.publish", "publish", "Publish a message, or one per line."),
         "lease": Home(f"{_COMMANDS}.lease", "lease", "Lease messages; print receipts and bodies."),
         "settle": Home(f"{_COMMANDS}.receipts", "settle", "The work is done: end messages."),

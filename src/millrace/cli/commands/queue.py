@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 import msgspec
 
-from millrace.cli.ending import USAGE, Ended
+from millrace.cli.asking import confirm
 from millrace.cli.kinds import DURATION
 from millrace.cli.printing import Column
 from millrace.cli.shell import DEFAULT_SPACE, Shell, find_queue, shown_name, split_name
@@ -243,7 +242,7 @@ async def purge(shell: Shell, name: str, *, yes: bool) -> None:
     async with shell.open() as m:
         found = await find_queue(m, name)
         live = (await found.stats())["live"]
-        _confirm(f"End the {live:,} messages of {name}?", yes=yes)
+        confirm(f"End the {live:,} messages of {name}?", yes=yes)
         last = await found.purge()
     fields = {"queue": shown_name(found), "ended": live, "up_to_seq": last}
     shell.out.line("purged", fields, f"ended the {live:,} messages of {name}")
@@ -257,25 +256,10 @@ async def delete(shell: Shell, name: str, *, yes: bool) -> None:
     async with shell.open() as m:
         found = await find_queue(m, name)
         live = (await found.stats())["live"]
-        _confirm(f"Delete {name} with its {live:,} messages?", yes=yes)
+        confirm(f"Delete {name} with its {live:,} messages?", yes=yes)
         await m.delete_queue(found.name, space=found.space)
     fields = {"queue": shown_name(found), "ended": live}
     shell.out.line("deleted", fields, f"deleted {name} and its {live:,} messages")
-
-
-def _confirm(question: str, *, yes: bool) -> None:
-    """Ask, if there is someone to ask."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise Ended(
-            "this cannot be undone, and nobody is there to be asked",
-            "give --yes if it is meant",
-            exit_code=USAGE,
-            code="unconfirmed",
-        )
-    if not click.confirm(question, err=True):
-        raise Ended("nothing was changed", "answer y if it is meant", code="unconfirmed")
 
 
 for _verb in (list_queues, make, show, configure, purge, delete):
