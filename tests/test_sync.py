@@ -20,7 +20,17 @@ import pyarrow.dataset as ds
 import pytest
 
 from millrace import errors, sync
-from millrace.client import cursor, lease, millrace, queue, redrive, transaction, work, worker
+from millrace.client import (
+    cursor,
+    lease,
+    millrace,
+    queue,
+    redrive,
+    session,
+    transaction,
+    work,
+    worker,
+)
 from millrace.client.message import Message
 from millrace.settings import Settings
 
@@ -58,6 +68,7 @@ def test_the_facade_is_up_to_date() -> None:
         (millrace.Millrace, sync.Millrace),
         (queue.Queue, sync.Queue),
         (lease.Lease, sync.Lease),
+        (session.Session, sync.Session),
         (work.Work, sync.Work),
         (cursor.Cursor, sync.Cursor),
         (cursor.Snapshot, sync.Snapshot),

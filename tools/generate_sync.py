@@ -28,6 +28,7 @@ CLASSES = {
     "cursor": ["Snapshot", "Pinned", "Cursor"],
     "transaction": ["Transaction"],
     "redrive": ["Redrive"],
+    "session": ["Session"],
     "queue": ["Queue"],
     "topic": ["Topic"],
     "millrace": ["Millrace"],

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millrace.client.opening import open
     from millrace.client.queue import Queue
     from millrace.client.redrive import Redrive, RedriveStats
+    from millrace.client.session import Session
     from millrace.client.topic import Sent, SentMany, Subscription, Topic, TopicState
     from millrace.client.transaction import Transaction
     from millrace.client.worker import Verdict, Worker, WorkerStats
@@ -45,6 +46,7 @@ __all__ = [
     "Row",
     "Sent",
     "SentMany",
+    "Session",
     "Settings",
     "Snapshot",
     "Subscription",
@@ -73,6 +75,7 @@ _HOMES = {
     "Refused": "millrace.errors",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",
+    "Session": "millrace.client.session",
     "Sent": "millrace.client.topic",
     "SentMany": "millrace.client.topic",
     "Settings": "millrace.settings",

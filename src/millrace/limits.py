@@ -155,6 +155,15 @@ PRODUCER_REMEMBERED_MS = 7 * 24 * 3600 * 1000
 PRODUCER_ANSWERS_MAX = 32
 """The newest numbers of a producer that are answered with their seqs; older ones with OK alone."""
 
+SESSIONS_MAX = 10_000
+"""Sessions of one shard; each is a cell, and all that wait are looked at with each batch."""
+
+SESSION_CREDIT_MAX = 10_000
+"""Credit of a session, and messages that it holds: one batch gives so many back."""
+
+SUSPECT_MS_MAX = 24 * 3600 * 1000
+"""How long a session may keep its messages while nobody speaks for it."""
+
 DEADLINES_SPARE = 1_000
 """Deadlines of leases that may be out of date, besides as many as there are leases."""
 

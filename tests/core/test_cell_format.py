@@ -32,6 +32,7 @@ from millrace.core.model import (
     ProducerCell,
     QueueCell,
     QueueSpec,
+    SessionCell,
     ShardId,
     StageCell,
     SubscriptionCell,
@@ -53,14 +54,32 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1), "980703020104060501"),
     (
         Kind.LEASE,
-        LeaseCell(9, SEQS, SEQS, SEQS, b"", b"", 8, {3: (2, 1)}, {3: 99}, 12, {4: 2}, SEQS),
+        LeaseCell(
+            9,
+            SEQS,
+            SEQS,
+            SEQS,
+            b"",
+            b"",
+            8,
+            {3: (2, 1)},
+            {3: 99},
+            12,
+            {4: 2},
+            SEQS,
+            6,
+            7,
+            SEQS,
+            (3, 1),
+        ),
         (
-            "9c09c42c0100000000000000000000003a300000020000000000020001000000180000001e000000"
-            "0100020003007011c42c0100000000000000000000003a3000000200000000000200010000001800"
-            "00001e0000000100020003007011c42c0100000000000000000000003a3000000200000000000200"
-            "01000000180000001e0000000100020003007011c400c4000881039202018103630c810402c42c01"
-            "00000000000000000000003a300000020000000000020001000000180000001e0000000100020003"
-            "007011"
+            "dc001009c42c0100000000000000000000003a300000020000000000020001000000180000001e00"
+            "00000100020003007011c42c0100000000000000000000003a300000020000000000020001000000"
+            "180000001e0000000100020003007011c42c0100000000000000000000003a300000020000000000"
+            "020001000000180000001e0000000100020003007011c400c4000881039202018103630c810402c4"
+            "2c0100000000000000000000003a300000020000000000020001000000180000001e000000010002"
+            "00030070110607c42c0100000000000000000000003a300000020000000000020001000000180000"
+            "001e0000000100020003007011920301"
         ),
     ),
     (
@@ -104,6 +123,11 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     ),
     (Kind.DEDUP, DedupCell(7, 99), "920763"),
     (Kind.EXPIRY, ExpiryCell((b"ab", b"c")), "9192c4026162c40163"),
+    (
+        Kind.SESSION,
+        SessionCell(3, 2, 5, 100, 7, False, 30, 60, 90, True, "picker"),
+        "9b0302056407c21e3c5ac3a67069636b6572",
+    ),
     (Kind.TOPIC, TopicCell(3, 1000), "9203cd03e8"),
     (
         Kind.SUBSCRIPTION,
@@ -187,6 +211,7 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
         5, b"", ended_ms=8, counts={3: (2, 1)}, deadlines={3: 99}, index=12
     )
     assert decode_cell(Kind.LEASE, b"\x92\x05\xc4\x00") == LeaseCell(5, b"")
+    assert decode_cell(Kind.SESSION, b"\x94\x03\x02\x05\x64") == SessionCell(3, 2, 5, 100)
     assert decode_cell(Kind.POINTERS, b"\x91\x07") == Pointers(7)
     shorter = "98c3a36c6f670502030406ac64656661756c742f64656164"
     assert decode_cell(Kind.SPEC, bytes.fromhex(shorter)) == QueueSpec(

@@ -7,7 +7,7 @@ import pytest
 from millrace.core.codec import encode_cell
 from millrace.core.commands import CommitCursor, NextSnapshot, SnapshotRef
 from millrace.core.decide import Answer, decide
-from millrace.core.draft import Desk
+from millrace.core.desk import Desk
 from millrace.core.fold import ShardMeta
 from millrace.core.model import (
     Cell,

@@ -32,7 +32,7 @@ from millrace.core.commands import (
     Transaction,
 )
 from millrace.core.decide import decide, publish_plain
-from millrace.core.draft import Desk
+from millrace.core.desk import Desk
 from millrace.core.lease import is_empty
 from millrace.core.model import (
     CATALOG,

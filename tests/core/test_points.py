@@ -6,7 +6,8 @@ from millrace.core import points
 from millrace.core.changes import Entry
 from millrace.core.commands import CreateQueue, Need
 from millrace.core.decide import learn
-from millrace.core.draft import Desk, Draft
+from millrace.core.desk import Desk
+from millrace.core.draft import Draft
 from millrace.core.model import (
     ASKED,
     CATALOG,

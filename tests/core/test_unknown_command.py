@@ -8,7 +8,7 @@ import pytest
 
 from millrace.core.commands import Command, Part, Publish, Transaction
 from millrace.core.decide import decide
-from millrace.core.draft import Desk
+from millrace.core.desk import Desk
 from millrace.core.model import Epoch, Message, Millis, ShardId
 from millrace.core.view import View
 from millrace.testing.group import history_named

@@ -28,7 +28,7 @@ from millrace.core.commands import (
     SnapshotRef,
 )
 from millrace.core.decide import decide
-from millrace.core.draft import Desk
+from millrace.core.desk import Desk
 from millrace.core.model import (
     CATALOG,
     CursorCell,

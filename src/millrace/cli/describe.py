@@ -28,6 +28,7 @@ from millrace.core.changes import Batch, Entry, EntryKind
 from millrace.core.codec import decode_cell
 from millrace.core.expiry import expiry_of
 from millrace.core.model import (
+    NEVER_MS,
     AsideCell,
     CatalogCell,
     Cell,
@@ -45,6 +46,7 @@ from millrace.core.model import (
     QueueCell,
     QueueSpec,
     Row,
+    SessionCell,
     StageCell,
     SubscriptionCell,
     TakeoverCell,
@@ -54,7 +56,9 @@ from millrace.core.model import (
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 
-NUMBERED = frozenset({Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.TAKEOVER, Kind.SUBSCRIPTION})
+NUMBERED = frozenset(
+    {Kind.LEASE, Kind.SESSION, Kind.PIN, Kind.DELETES, Kind.TAKEOVER, Kind.SUBSCRIPTION}
+)
 """Kinds of cells whose keys are numbers."""
 
 # --- Cells ---------------------------------------------------------------------------------------
@@ -154,6 +158,20 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "cursor": cell.cursor,
                 "retain": cell.retain,
             }
+        case SessionCell():
+            return {
+                "name": cell.name,
+                "index": cell.index,
+                "claim": cell.claim,
+                "epoch": cell.epoch,
+                "credit": cell.credit,
+                "refill": cell.refill,
+                "next": cell.next,
+                "lease_ms": cell.lease_ms,
+                "suspect_ms": cell.suspect_ms,
+                "suspected_ms": cell.suspected_ms,
+                "cancelled": cell.cancelled,
+            }
         case StageCell():
             return {"rows": cell.rows, "bytes": cell.bytes, "time_ms": cell.time_ms}
         case DeletesCell():
@@ -198,10 +216,14 @@ def _lease_fields(cell: LeaseCell) -> Fields:
         "overtaken": cell.overtaken,
         "superseded": cell.superseded,
         "buried": cell.buried,
+        "handed": cell.handed,
     }
     return {
         "index": cell.index,
-        "deadline_ms": cell.deadline_ms,
+        "session": cell.session,
+        "first": cell.first,
+        "order": list(cell.order),
+        "deadline_ms": cell.deadline_ms if cell.deadline_ms < NEVER_MS else None,
         "ended_ms": cell.ended_ms,
         **{name: ranges(unpack_seqs(packed)) for name, packed in sets.items()},
         "counts": {str(seq): list(pair) for seq, pair in cell.counts.items()},
@@ -220,11 +242,19 @@ def cell_text(fields: Fields) -> str:
 
 
 def _value_text(name: str, value: Value) -> str:
-    if name in ("keep_deletes_ms", "retry_min_ms", "retry_max_ms", "delay_ms", "dedup_ms"):
+    if name in (
+        "keep_deletes_ms",
+        "retry_min_ms",
+        "retry_max_ms",
+        "delay_ms",
+        "dedup_ms",
+        "lease_ms",
+        "suspect_ms",
+    ):
         return f"{value} ms"
     if name.endswith("_ms") and isinstance(value, int):
         return time_text(value)
-    if name in ("open", "freed", "settled", "overtaken", "superseded", "seqs"):
+    if name in ("open", "freed", "settled", "overtaken", "superseded", "buried", "handed", "seqs"):
         pairs: list[tuple[int, int]] = value  # type: ignore[assignment]
         return ranges_text(pairs)
     if name == "history" and isinstance(value, str):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
@@ -10,7 +11,7 @@ from pyroaring import BitMap64
 
 from millrace.client.engine import Engine
 from millrace.core.commands import Extend, Leased, Outcome, Release
-from millrace.core.model import History, ShardId
+from millrace.core.model import NEVER_MS, History, ShardId
 from millrace.errors import Full, MillraceError, Refused
 
 
@@ -117,9 +118,14 @@ class Keepalive:
 
     def __init__(self) -> None:
         self._watches: dict[Grant, _Watch] = {}
+        self.closers: dict[object, Callable[[], Awaitable[None]]] = {}
+        """What else holds messages that nobody can settle after the end, and how it lets go."""
 
     def keep(self, grant: Grant, seq: int, holder: object) -> None:
         """Extend the message until it has ended, `drop` is called or `holder` is no more."""
+        if grant.deadline_ms >= NEVER_MS:
+            # Its session holds it.
+            return
         watch = self._watches.get(grant)
         if watch is None:
             watch = self._watches[grant] = _Watch(grant)
@@ -136,6 +142,9 @@ class Keepalive:
 
     async def close(self) -> None:
         """Release all that is kept and open: nobody can settle it any more."""
+        for close in list(self.closers.values()):
+            with suppress(MillraceError):
+                await close()
         for watch in list(self._watches.values()):
             self._forget(watch)
             grant = watch.grant

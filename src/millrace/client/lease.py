@@ -27,11 +27,12 @@ class Lease:
     body raised an error.
     """
 
-    __slots__ = ("__weakref__", "_grant", "_row")
+    __slots__ = ("__weakref__", "_grant", "_number", "_row")
 
-    def __init__(self, grant: Grant, row: Row) -> None:
+    def __init__(self, grant: Grant, row: Row, number: int | None = None) -> None:
         self._grant = grant
         self._row = row
+        self._number = number
 
     @property
     def body(self) -> bytes:
@@ -52,6 +53,11 @@ class Lease:
     def seq(self) -> int:
         """The message's number within its queue."""
         return self._row.seq
+
+    @property
+    def number(self) -> int | None:
+        """The delivery number within its session; None if no session was handed it."""
+        return self._number
 
     @property
     def time_ms(self) -> int:

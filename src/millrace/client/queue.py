@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Unpack
 
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.client.calls import Make, ask_each
 from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, Leases, by_call
 from millrace.client.message import Body, Rows, make_aside, make_block, make_ids, make_rows
 from millrace.client.redrive import Edit, Redrive, Where, target_of
+from millrace.client.session import Session, opening, resuming
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.work import Work
 from millrace.core import check
@@ -304,30 +305,32 @@ class Queue:
             raise Forged(f"a lease or receipt is not of queue {self._name!r}", field="leases")
         return calls
 
-    async def _each(
-        self, calls: Sequence[Call], make: Callable[[Call], Settle | Release | Extend | Discard]
-    ) -> list[Outcome]:
-        """Ask for each lease call, some at a time; what was answered is noted, come what may."""
-        if len(calls) == 1:
-            # At once: who asks hears of it before those whom the answer concerns.
-            [call] = calls
-            command = make(call)
-            outcome = await self._engine.ask(self._shard, command, Outcome)
-            call.note(command, outcome)
-            return [outcome]
-        outcomes: list[Outcome] = []
-        for at in range(0, len(calls), limits.CALLS_AT_ONCE_MAX):
-            part = [(call, make(call)) for call in calls[at : at + limits.CALLS_AT_ONCE_MAX]]
-            asked = (self._engine.ask(self._shard, command, Outcome) for _, command in part)
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-            for (call, command), answer in zip(part, answers, strict=True):
-                if isinstance(answer, Outcome):
-                    call.note(command, answer)
-                    outcomes.append(answer)
-            for answer in answers:
-                if isinstance(answer, BaseException):
-                    raise answer
-        return outcomes
+    async def _each(self, calls: Sequence[Call], make: Make) -> list[Outcome]:
+        return await ask_each(self._engine, self._shard, calls, make)
+
+    def session(
+        self,
+        *,
+        credit: int = 100,
+        refill: bool = True,
+        lease: float | None = None,
+        suspect: float = 60,
+        name: str | None = None,
+        resume: str | None = None,
+    ) -> Session:
+        """Messages as they come: `async with queue.session() as session: ...`, and loop over it.
+
+        The session holds up to `credit` messages at once, and settling lets more come; with
+        `refill=False` it is handed as many, and more where it grants more. Each message is its own
+        as long as it lasts, or for `lease` seconds. If nobody speaks for it any more, it keeps them
+        for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened.
+        """
+        begin = (
+            opening(credit, refill, lease, suspect, name)
+            if resume is None
+            else resuming(self._engine, self._shard, resume)
+        )
+        return Session(self._engine, self._keepalive, self._shard, begin)
 
     # --- Look ---------------------------------------------------------------------------------
 

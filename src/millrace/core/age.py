@@ -9,7 +9,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, expiry
+from millrace.core import aside, expiry, sessions
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import do_drop_stage, unpin
@@ -42,6 +42,7 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
     for name in cursors[:most]:
         draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
         draft.pass_to(view.retain_floor())
+    is_cut = sessions.tick(draft) or is_cut
     is_cut = _expire_deletes(draft) or is_cut or max(len(pins), len(stages), len(cursors)) > most
     return is_cut or _is_producer_due(view, now) or _is_lease_due(view, now) or None
 
@@ -53,6 +54,7 @@ def tick_due(view: View, now: int) -> bool:
         (oldest is not None and _is_second_due(view, oldest, now))
         or aside.sweep_due(view)
         or expiry.tick_due(view, now)
+        or sessions.tick_due(view, now)
         or _is_lease_due(view, now)
         or _is_producer_due(view, now)
         or any(_is_pin_due(pin, now) for pin in view.pins.values())

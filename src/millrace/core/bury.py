@@ -14,7 +14,8 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core import failures, publish
 from millrace.core.commands import Bury, Need, Publish
-from millrace.core.draft import Desk, Draft
+from millrace.core.desk import Desk
+from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, Death, Doom, Message, QueueSpec, ShardId
 from millrace.core.view import View
 from millrace.errors import Invalid, NotFound, Refused, Retry

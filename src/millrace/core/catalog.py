@@ -14,7 +14,8 @@ from millrace.core.commands import (
     QueueRef,
     SpecPart,
 )
-from millrace.core.draft import Desk, Draft
+from millrace.core.desk import Desk
+from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, CatalogCell, QueueCell, QueueSpec, ShardId
 from millrace.core.receipt import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 from millrace.core.view import View

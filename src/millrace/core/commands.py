@@ -14,6 +14,14 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.block import Block
 from millrace.core.model import Kind, LeaseId, Message, Position, QueueSpec, Seq, ShardId, Start
+from millrace.core.session_commands import (
+    CloseSession,
+    GrantCredit,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SuspectSession,
+)
 from millrace.core.topic_commands import (
     ConfigureTopic,
     CreateTopic,
@@ -303,8 +311,9 @@ ShardCommand = (
     | Forward
     | Tick
 )
+SessionCommand = OpenSession | ResumeSession | Receive | GrantCredit | SuspectSession | CloseSession
 CatalogCommand = Found | CreateQueue | DeleteQueue | CreateTopic | ConfigureTopic | DeleteTopic
-Command = ShardCommand | CatalogCommand | Transaction
+Command = ShardCommand | SessionCommand | CatalogCommand | Transaction
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -416,3 +425,5 @@ class Explanation(msgspec.Struct, frozen=True):
     superseded_by: Seq | None = None
     """The newest revision of its key, as long as it is known that a newer one replaced it: not
     before that is folded, nor after the row's bytes are gone."""
+    session: int | None = None
+    """The session that holds it."""

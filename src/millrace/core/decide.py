@@ -27,6 +27,7 @@ from millrace.core import (
     lease,
     points,
     publish,
+    sessions,
     topic,
     work,
 )
@@ -69,7 +70,8 @@ from millrace.core.commands import (
     Transaction,
     Unpin,
 )
-from millrace.core.draft import Desk, Draft
+from millrace.core.desk import Desk
+from millrace.core.draft import Draft
 from millrace.core.model import (
     CatalogCell,
     CursorCell,
@@ -79,6 +81,17 @@ from millrace.core.model import (
     Seq,
     ShardId,
     TopicCell,
+)
+from millrace.core.session_commands import (
+    CloseSession,
+    Delivered,
+    GrantCredit,
+    Granted,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SessionRef,
+    SuspectSession,
 )
 from millrace.core.topic_commands import (
     ConfigureTopic,
@@ -102,6 +115,9 @@ Answer = (
     | QueueSpec
     | CatalogCell
     | Explanation
+    | SessionRef
+    | Delivered
+    | Granted
     | TopicRef
     | TopicCell
     | Subscribed
@@ -156,6 +172,18 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return follow.do_drop_stage(draft, command.stage)
         case Tick():
             return age.do_tick(draft)
+        case OpenSession():
+            return sessions.open_session(draft, command)
+        case ResumeSession():
+            return sessions.resume_session(draft, command)
+        case Receive():
+            return sessions.receive(draft, command)
+        case GrantCredit():
+            return sessions.grant_credit(draft, command)
+        case SuspectSession():
+            return sessions.suspect_session(draft, command)
+        case CloseSession():
+            return sessions.close_session(draft, command)
         case Subscribe():
             return topic.subscribe(desk, draft, command)
         case Unsubscribe():

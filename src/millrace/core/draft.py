@@ -7,7 +7,7 @@ step: so the next command sees it, and a replica that folds the batch sees the s
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +19,7 @@ from millrace.core.changes import Batch, Changes
 from millrace.core.codec import encode_cell
 from millrace.core.commands import SnapshotRef
 from millrace.core.model import (
+    NEVER_MS,
     CatalogCell,
     Cell,
     CursorCell,
@@ -34,13 +35,13 @@ from millrace.core.model import (
     QueueCell,
     QueueSpec,
     Seq,
-    ShardId,
+    SessionCell,
     StageCell,
     SubscriptionCell,
     TopicCell,
     pack_seqs,
 )
-from millrace.core.view import Layer, LeaseState, View, number_key
+from millrace.core.view import Holding, Layer, LeaseState, View, number_key
 from millrace.core.waiting import Waiting, Waits
 
 K = TypeVar("K")
@@ -252,6 +253,8 @@ class Draft:
         view = self.view
         view.leases[lease.id] = lease
         self._leases[lease.id] = lease
+        if lease.session:
+            view.note_held(lease)
         if lease.ended_ms or not lease.is_over():
             return
         lease.ended_ms = max(self.now, 1)
@@ -261,6 +264,8 @@ class Draft:
 
     def push_deadline(self, deadline_ms: int, lease: int) -> None:
         view = self.view
+        if deadline_ms >= NEVER_MS:
+            return
         heapq.heappush(view.deadlines, (deadline_ms, lease))
         if len(view.deadlines) > view.deadlines_max:
             view.gather_deadlines()
@@ -296,6 +301,15 @@ class Draft:
             _put(view.retaining, name, cell if retains else None)
             view.retain_floor_known = None
         self._cells[Kind.CURSOR, name.encode()] = cell
+
+    def put_session(self, session: int, cell: SessionCell | None) -> None:
+        view = self.view
+        _put(view.sessions, session, cell)
+        if cell is None:
+            view.held.pop(session, None)
+        else:
+            view.held.setdefault(session, Holding())
+        self._cells[Kind.SESSION, number_key(session)] = cell
 
     def put_pin(self, pin: int, cell: PinCell) -> None:
         self.view.pins[pin] = cell
@@ -457,30 +471,6 @@ class Draft:
             value = None if waiting is None else encode_cell(DeletesCell(pack_seqs(waiting)))
             cells.append((int(Kind.DELETES), number_key(second), value))
         return cells
-
-
-class Desk:
-    """The drafts of one commit group's batch, made as commands need them."""
-
-    def __init__(self, view: Callable[[ShardId], View | None], now: Millis) -> None:
-        self._view = view
-        self.now = now
-        self.drafts: dict[ShardId, Draft] = {}
-
-    def draft(self, shard: ShardId) -> Draft | None:
-        """The shard's draft, or None if there is no such shard (any more)."""
-        draft = self.drafts.get(shard)
-        if draft is None:
-            view = self._view(shard)
-            if view is None or view.dropped:
-                return None
-            draft = self.drafts[shard] = Draft(view, self.now)
-        return None if draft.view.dropped else draft
-
-    def make(self, view: View) -> Draft:
-        """A draft for a shard that begins with this batch."""
-        draft = self.drafts[view.shard] = Draft(view, self.now)
-        return draft
 
 
 def _put(cells: dict[K, T], key: K, cell: T | None) -> None:

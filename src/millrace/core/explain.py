@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 from millrace.core import aside
 from millrace.core.commands import Explain, Explanation, Need, RowFacts
 from millrace.core.draft import Draft
-from millrace.core.model import Seq
+from millrace.core.model import NEVER_MS, Seq
 from millrace.core.view import LeaseState
 
 
@@ -52,7 +52,8 @@ def _explain_leased(draft: Draft, seq: Seq, lease: LeaseState) -> Explanation:
         seq,
         state,
         lease.id,
-        until if waits else None,
+        until if waits and until < NEVER_MS else None,
         deliveries,
         failures,
+        session=lease.session if lease.session and seq in lease.open else None,
     )

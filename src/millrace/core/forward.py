@@ -13,7 +13,8 @@ import msgspec
 
 from millrace.core import publish, topic
 from millrace.core.commands import Need, Numbered, Publish, Published
-from millrace.core.draft import Desk, Draft
+from millrace.core.desk import Desk
+from millrace.core.draft import Draft
 from millrace.core.model import ShardId, SubscriptionCell
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.errors import NotFound, Refused, Retry

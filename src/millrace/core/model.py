@@ -46,6 +46,9 @@ History = NewType("History", bytes)
 CATALOG = ShardId(0)
 """The shard that holds the names of a group's queues."""
 
+NEVER_MS = 1 << 62
+"""The deadline of a lease that ends with its session, whenever that is."""
+
 Headers = tuple[tuple[str, bytes], ...]
 """Names and values, in order; duplicates are allowed."""
 
@@ -141,6 +144,7 @@ class Kind(IntEnum):
     READY = 13
     DEDUP = 18
     EXPIRY = 20
+    SESSION = 21
     TOPIC = 22
     SUBSCRIPTION = 23
 
@@ -207,6 +211,40 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     """Seq → `Doom`: dead letters that are not yet where dead letters go. Nobody gets them."""
     buried: bytes = b""
     """Seqs that were dead letters, and are gone."""
+    session: int = 0
+    """The session that was handed them, or 0."""
+    first: int = 0
+    """The delivery number of its first message; those of the others follow."""
+    handed: bytes = b""
+    """All that the session was handed by this call, whatever became of it since."""
+    order: tuple[int, ...] = ()
+    """The same in the order of their delivery numbers, where that is not that of the seqs."""
+
+
+class SessionCell(msgspec.Struct, frozen=True, array_like=True):
+    """A consumer that messages are handed to as they come. What it holds stands in its leases."""
+
+    index: int
+    """The batch that made it, by which claims of another history are judged."""
+    claim: int
+    """How often it was opened and resumed: whoever did so last speaks for it."""
+    epoch: int
+    """The decider that knows who speaks for it."""
+    credit: int
+    """How many it may hold at once, or (without `refill`) how many it may still be handed."""
+    next: int = 0
+    """The next delivery number."""
+    refill: bool = True
+    """Whether settling gives credit back."""
+    lease_ms: int = 0
+    """How long it holds a message; 0: as long as it lasts."""
+    suspect_ms: int = 0
+    """How long it keeps its messages while nobody speaks for it."""
+    suspected_ms: int = 0
+    """Since when nobody does, or 0."""
+    cancelled: bool = False
+    """It is handed nothing more, and goes when it holds nothing."""
+    name: str = ""
 
 
 class ProducerCell(msgspec.Struct, frozen=True, array_like=True):
@@ -359,6 +397,7 @@ Cell = (
     | CatalogCell
     | AsideCell
     | DedupCell
+    | SessionCell
     | TopicCell
     | SubscriptionCell
     | ExpiryCell
@@ -379,6 +418,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.DUE: AsideCell,
     Kind.READY: AsideCell,
     Kind.DEDUP: DedupCell,
+    Kind.SESSION: SessionCell,
     Kind.TOPIC: TopicCell,
     Kind.SUBSCRIPTION: SubscriptionCell,
     Kind.EXPIRY: ExpiryCell,

@@ -14,7 +14,8 @@ import msgspec
 
 from millrace import limits
 from millrace.core.commands import Publish
-from millrace.core.draft import Desk, Draft
+from millrace.core.desk import Desk
+from millrace.core.draft import Draft
 from millrace.core.model import (
     CATALOG,
     CatalogCell,

@@ -19,6 +19,7 @@ from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.deletes import Deletes
 from millrace.core.fold import ShardMeta
 from millrace.core.model import (
+    NEVER_MS,
     AsideCell,
     CatalogCell,
     Cell,
@@ -39,6 +40,7 @@ from millrace.core.model import (
     QueueCell,
     QueueSpec,
     Seq,
+    SessionCell,
     ShardId,
     StageCell,
     SubscriptionCell,
@@ -62,11 +64,15 @@ class LeaseState:
         "deadlines",
         "doomed",
         "ended_ms",
+        "first",
         "freed",
+        "handed",
         "id",
         "index",
         "open",
+        "order",
         "overtaken",
+        "session",
         "settled",
         "superseded",
     )
@@ -85,6 +91,10 @@ class LeaseState:
         self.deadlines: dict[int, int] = {}
         self.doomed: dict[int, int] = {}
         self.buried = BitMap64()
+        self.session = 0
+        self.first = 0
+        self.handed = BitMap64()
+        self.order: tuple[int, ...] = ()
 
     @classmethod
     def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
@@ -98,6 +108,10 @@ class LeaseState:
         state.deadlines = dict(cell.deadlines)
         state.doomed = dict(cell.doomed)
         state.buried = unpack_seqs(cell.buried)
+        state.session = cell.session
+        state.first = cell.first
+        state.handed = unpack_seqs(cell.handed)
+        state.order = cell.order
         return state
 
     def cell(self) -> LeaseCell:
@@ -114,6 +128,10 @@ class LeaseState:
             self.index,
             dict(sorted(self.doomed.items())) if self.doomed else {},
             pack_seqs(self.buried),
+            self.session,
+            self.first,
+            pack_seqs(self.handed),
+            self.order,
         )
 
     def is_over(self) -> bool:
@@ -139,6 +157,22 @@ class LeaseState:
         due = [seq for seq in self.open if self.deadline_of(seq) <= now]
         due += [seq for seq, ready_ms in self.deadlines.items() if ready_ms <= now]
         return BitMap64(due)
+
+
+class Holding:
+    """How many messages a session holds, by lease."""
+
+    __slots__ = ("leases", "total")
+
+    def __init__(self) -> None:
+        self.leases: dict[int, int] = {}
+        self.total = 0
+
+    def note(self, lease: int, count: int) -> None:
+        """So many it holds of the lease."""
+        self.total += count - self.leases.pop(lease, 0)
+        if count:
+            self.leases[lease] = count
 
 
 class Layer(msgspec.Struct, frozen=True):
@@ -211,6 +245,7 @@ class View:
         self.producers: dict[str, ProducerCell] = {}
         """The one that was used longest ago comes first."""
         self.cursors: dict[str, CursorCell] = {}
+        self.sessions: dict[int, SessionCell] = {}
         self.pins: dict[int, PinCell] = {}
         self.stages: dict[str, StageCell] = {}
         self.deletes = Deletes()
@@ -229,6 +264,8 @@ class View:
         """Delivered and not ended: seq → the lease of its latest delivery."""
         self.returned = BitMap64()
         """Delivered before, and ready again."""
+        self.held: dict[int, Holding] = {}
+        """Session → what it holds."""
         self.doomed = BitMap64()
         """Dead letters that are not yet where dead letters go."""
         self.deadlines: list[tuple[int, int]] = []
@@ -298,6 +335,8 @@ class View:
                 self.producers[key.decode()] = cell
             case CursorCell() as cell:
                 self.cursors[key.decode()] = cell
+            case SessionCell() as cell:
+                self.sessions[number(key)] = cell
             case PinCell() as cell:
                 self.pins[number(key)] = cell
             case StageCell() as cell:
@@ -334,7 +373,9 @@ class View:
         self.retaining = {
             name: cell for name, cell in self.cursors.items() if cell.retain and not cell.dropped
         }
+        self.held = {session: Holding() for session in self.sessions}
         for lease in self.leases.values():
+            self.note_held(lease)
             if lease.ended_ms:
                 self.ended.append((lease.ended_ms, lease.id))
                 continue
@@ -353,9 +394,15 @@ class View:
             for lease in self.leases.values()
             if not lease.ended_ms
             for deadline in sorted({lease.deadline_ms, *lease.deadlines.values()})
+            if deadline < NEVER_MS
         ]
         heapq.heapify(self.deadlines)
         self.deadlines_max = 2 * len(self.deadlines) + limits.DEADLINES_SPARE
+
+    def note_held(self, lease: LeaseState) -> None:
+        """The lease is new, or was changed: so much of it its session holds."""
+        if lease.session in self.held:
+            self.held[lease.session].note(lease.id, len(lease.open))
 
     def set_windows(self, due: Window[Waiting], ready: Window[Waiting]) -> None:
         """What is known of the messages that wait apart."""
@@ -399,6 +446,7 @@ class View:
             or self.doomed
             or self.is_behind()
             or self.pins
+            or self.sessions
             or self.stages
             or self.retaining
             or self.deletes

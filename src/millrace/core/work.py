@@ -19,7 +19,7 @@ from millrace.core.commands import (
     Settle,
 )
 from millrace.core.draft import Draft
-from millrace.core.model import Death, Seq, Start
+from millrace.core.model import NEVER_MS, Death, Seq, Start
 from millrace.core.takeover import shared_index
 from millrace.core.view import LeaseState, View
 from millrace.errors import Gone, Invalid, NotFound, Refused, Stale, Superseded
@@ -111,6 +111,9 @@ def do_extend(draft: Draft, command: Extend, outcome: Outcome) -> Outcome:
         return outcome
     done = outcome.done
     deadline = draft.now + command.lease_ms
+    if lease.deadline_ms >= NEVER_MS:
+        # Its session holds it, for longer than anyone could ask for.
+        return Outcome(done, outcome.refused, NEVER_MS)
     if done:
         if done == lease.open:
             lease.deadline_ms = deadline

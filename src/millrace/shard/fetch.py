@@ -10,7 +10,7 @@ from millrace.core.block import key_list
 from millrace.core.commands import Need, Publish, Transaction
 from millrace.core.decide import Answer, decide, learn
 from millrace.core.dedup import id_name
-from millrace.core.draft import Desk
+from millrace.core.desk import Desk
 from millrace.core.model import ShardId
 from millrace.core.points import Name
 from millrace.core.view import View

@@ -20,7 +20,7 @@ from millrace.core import age, lease, work
 from millrace.core.changes import Batch, Entry
 from millrace.core.commands import Command, Need, Tick
 from millrace.core.decide import Answer, publish_plain
-from millrace.core.draft import Desk
+from millrace.core.desk import Desk
 from millrace.core.model import Index, Millis, ShardId
 from millrace.core.view import View
 from millrace.errors import Closed, Corrupt, Fatal, Full, MillraceError, Refused, Retry, TooLarge

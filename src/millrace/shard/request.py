@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from millrace.core.block import Block
 from millrace.core.commands import (
     Bury,
@@ -27,6 +29,15 @@ from millrace.core.commands import (
 )
 from millrace.core.decide import Answer
 from millrace.core.model import Message, ShardId
+from millrace.core.session_commands import (
+    CloseSession,
+    GrantCredit,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SessionRef,
+    SuspectSession,
+)
 from millrace.core.topic_commands import CreateTopic, Forward, Parcel, Subscribe
 from millrace.errors import MillraceError
 
@@ -78,9 +89,9 @@ class Request:
     def shrink(self, size: int) -> bool:
         """Ask for as much as fits into so many bytes; False if it asks for no number of things."""
         count = (size - _COMMAND_BYTES) // _LEASED_BYTES
-        if not isinstance(self.command, Lease) or count < 1:
+        if not isinstance(self.command, Lease | Receive) or count < 1:
             return False
-        self.command = Lease(count, self.command.lease_ms)
+        self.command = msgspec.structs.replace(self.command, count=count)
         self.size = size_of(self.command)
         return True
 
@@ -116,8 +127,10 @@ def size_of(command: Command) -> int:
             return block.size()
         case Transaction(parts=parts):
             return sum(size_of(part) for _, part in parts)
-        case Lease(count=count):
+        case Lease(count=count) | Receive(count=count):
             return _COMMAND_BYTES + _LEASED_BYTES * count
+        case GrantCredit(credit=credit, drain=True):
+            return _COMMAND_BYTES + _LEASED_BYTES * credit
         case Bury(rows=rows):
             # What was published fits: that it is written down as moved must not be too much.
             return _weigh(tuple(message for _, message in rows))[0]
@@ -169,16 +182,24 @@ def grows(command: Command) -> bool:
         | CreateTopic
         | Subscribe
         | OpenCursor
+        | OpenSession
         | Configure,
     )
 
 
 def undo_of(command: Command, result: object, history: bytes) -> Command | None:
-    """What gives back the lease or the pin of an answer that nobody heard, if it was one."""
+    """What gives back what an answer that nobody heard has handed out: a lease, a pin, a session.
+
+    What a session was handed it holds: it is told again.
+    """
     if isinstance(result, Leased) and result.seqs:
         return Release(result.lease, result.seqs, history, unseen=True)
     if isinstance(result, SnapshotRef) and isinstance(command, Pin):
         return Unpin(result.pin, result.history, result.index)
+    if isinstance(result, SessionRef):
+        if isinstance(command, ResumeSession):
+            return SuspectSession(result.claim)
+        return CloseSession(result.claim, seen=0)
     return None
 
 

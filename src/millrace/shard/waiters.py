@@ -1,8 +1,8 @@
-"""Lease calls and followers that wait for messages: on the shard, not on a timer.
+"""Lease calls, sessions and followers that wait for messages: on the shard, not on a timer.
 
 Rule 1: who finds nothing keeps its place in the row.
-Rule 2: lease calls and followers wait apart: that there is nothing for one kind says nothing about
-the other.
+Rule 2: workers (lease calls and sessions) and followers wait apart: that there is nothing for one
+kind says nothing about the other.
 Rule 3: nobody is judged again unless something came that it has not seen.
 """
 
@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from millrace import limits
-from millrace.core import lease
+from millrace.core import lease, sessions
 from millrace.core.commands import Command, Lease, NextSnapshot
 from millrace.core.draft import Draft
 from millrace.core.model import ShardId
+from millrace.core.session_commands import Receive
+from millrace.core.view import View
 from millrace.shard.request import Request
 
 
@@ -26,6 +28,9 @@ class _Row:
     """Who waits at one shard, in the order of arrival."""
 
     leases: deque[Request] = field(default_factory=deque)
+    """Lease calls and sessions."""
+    has_sessions: bool = False
+    """Sessions may be among them."""
     followers: deque[Request] = field(default_factory=deque)
     seen: int = 0
     """The last seq when the followers were last judged: up to there is nothing for any of them."""
@@ -64,8 +69,9 @@ class Waiters:
         row = self._rows.setdefault(request.shard, _Row())
         if len(row) >= limits.WAITERS_MAX and not row.drop_gone():
             return False
-        if isinstance(request.command, Lease):
+        if isinstance(request.command, Lease | Receive):
             row.leases.append(request)
+            row.has_sessions = row.has_sessions or isinstance(request.command, Receive)
         else:
             if not row.followers:
                 row.seen = last_seq
@@ -81,8 +87,10 @@ class Waiters:
         row = self._rows.get(view.shard)
         if row is None:
             return
+        if row.has_sessions:
+            _serve_workers(row, view, draft.now, give)
         leases = row.leases
-        while leases and lease.may_have_work(view, draft.now):
+        while not row.has_sessions and leases and lease.may_have_work(view, draft.now):
             # Another lease call would find nothing either.
             if not leases[0].future.done() and not give(leases[0]):
                 break
@@ -130,7 +138,7 @@ class Waiters:
         return row is not None and len(row) > 0
 
     def shards(self) -> list[ShardId]:
-        """Where lease calls wait."""
+        """Where lease calls or sessions wait."""
         return [shard for shard, row in self._rows.items() if row.leases]
 
     def drop(self, shard: ShardId) -> list[Request]:
@@ -147,4 +155,26 @@ def is_empty(command: Command, result: object) -> bool:
     """Whether there was nothing to be had, so that the request may wait."""
     if isinstance(command, NextSnapshot):
         return result is None
+    if isinstance(command, Receive):
+        return sessions.is_empty(command, result)
     return isinstance(command, Lease) and lease.is_empty(result)
+
+
+def _serve_workers(row: _Row, view: View, now: int, give: Callable[[Request], bool]) -> None:
+    """Ask each one once: what is nothing to a session without credit may be another one's."""
+    is_dry = False
+    waiting, row.leases = row.leases, deque()
+    row.has_sessions = False
+    for request in waiting:
+        if request.future.done():
+            continue
+        command = request.command
+        is_session = isinstance(command, Receive)
+        may = not is_dry and lease.may_have_work(view, now)
+        if isinstance(command, Receive):
+            may = sessions.has_news(view, command, may_have_work=may)
+        if may and give(request):
+            continue
+        is_dry = is_dry or (may and not is_session)
+        row.leases.append(request)
+        row.has_sessions = row.has_sessions or is_session

@@ -12,6 +12,7 @@ from millrace.sync.millrace import Millrace
 from millrace.sync.opening import open
 from millrace.sync.queue import Queue
 from millrace.sync.redrive import Redrive
+from millrace.sync.session import Session
 from millrace.sync.topic import Topic
 from millrace.sync.transaction import Transaction
 from millrace.sync.work import Work
@@ -24,6 +25,7 @@ __all__ = [
     "Pinned",
     "Queue",
     "Redrive",
+    "Session",
     "Snapshot",
     "Topic",
     "Transaction",

@@ -50,6 +50,11 @@ class Lease:
         return self._twin.seq
 
     @property
+    def number(self) -> int | None:
+        """The delivery number within its session; None if no session was handed it."""
+        return self._twin.number
+
+    @property
     def time_ms(self) -> int:
         """When it was published, in milliseconds since 1970."""
         return self._twin.time_ms

@@ -21,6 +21,7 @@ from millrace.errors import Refused
 from millrace.sync.cursor import Cursor, Pinned
 from millrace.sync.lease import Lease, Leases, twins
 from millrace.sync.redrive import Redrive
+from millrace.sync.session import Session
 from millrace.sync.work import Work
 
 
@@ -236,6 +237,30 @@ class Queue:
         Refusals come as with `settle`.
         """
         return self._portal.run(self._twin.extend(twins(leases), seconds))
+
+    def session(
+        self,
+        *,
+        credit: int = 100,
+        refill: bool = True,
+        lease: float | None = None,
+        suspect: float = 60,
+        name: str | None = None,
+        resume: str | None = None,
+    ) -> Session:
+        """Messages as they come: `with queue.session() as session: ...`, and loop over it.
+
+        The session holds up to `credit` messages at once, and settling lets more come; with
+        `refill=False` it is handed as many, and more where it grants more. Each message is its own
+        as long as it lasts, or for `lease` seconds. If nobody speaks for it any more, it keeps them
+        for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened.
+        """
+        return Session(
+            self._portal,
+            self._twin.session(
+                credit=credit, refill=refill, lease=lease, suspect=suspect, name=name, resume=resume
+            ),
+        )
 
     def peek(self, count: int = 10, *, after: int = 0) -> list[Row]:
         """The first messages after a seq that are there, leased or not; nothing is leased.

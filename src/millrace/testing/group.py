@@ -14,10 +14,11 @@ from millrace.core.changes import Entry
 from millrace.core.codec import decode_entries, encode_entry
 from millrace.core.commands import Command, Found, Need
 from millrace.core.decide import Answer, decide, learn
-from millrace.core.draft import Desk
+from millrace.core.desk import Desk
 from millrace.core.fold import Reader
 from millrace.core.model import (
     CATALOG,
+    NEVER_MS,
     VIEWED,
     WINDOWED,
     Epoch,
@@ -225,6 +226,8 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "holder": view.holder,
         "returned": due,
         "doomed": view.doomed,
+        "sessions": view.sessions,
+        "held": {session: one.leases for session, one in view.held.items()},
         "ended": sorted(view.ended),
         "retaining": view.retaining,
         "retain floor": view.retain_floor(),
@@ -245,6 +248,10 @@ def _lease_facts(lease: LeaseState) -> tuple[object, ...]:
         lease.deadlines,
         lease.doomed,
         lease.buried,
+        lease.session,
+        lease.first,
+        lease.handed,
+        lease.order,
     )
 
 
@@ -266,11 +273,18 @@ def check_derived(view: View) -> None:
             held[seq] = lease.id
     assert held == view.holder
     assert view.doomed == BitMap64().union(*(BitMap64(x.doomed) for x in view.leases.values()))
+    assert view.held.keys() == view.sessions.keys()
+    for session, holding in view.held.items():
+        leases = [lease for lease in view.leases.values() if lease.session == session]
+        assert holding.leases == {lease.id: len(lease.open) for lease in leases if lease.open}
+        assert holding.total == sum(holding.leases.values())
     assert view.returned.issubset(BitMap64(held) - view.doomed)
     soonest = {lease: deadline for deadline, lease in sorted(view.deadlines, reverse=True)}
     for lease in view.leases.values():
         for seq in (lease.open | lease.delayed()) - view.returned:
-            assert soonest[lease.id] <= lease.deadline_of(seq), "nobody watches the deadline"
+            assert soonest.get(lease.id, NEVER_MS) <= lease.deadline_of(seq), (
+                "nobody watches the deadline"
+            )
     assert not view.hidden or view.hidden.max() <= view.scanned
     assert len(view.deadlines) <= view.deadlines_max
 

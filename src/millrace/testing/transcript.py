@@ -64,6 +64,15 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
+from millrace.core.session_commands import (
+    Claim,
+    CloseSession,
+    GrantCredit,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SuspectSession,
+)
 from millrace.testing.group import Group, Result, history_named
 from millrace.testing.transcript_topics import TOPIC_VERBS, topic_command
 from millrace.testing.wording import say_answer, say_batch, say_counts, say_rows, seqs_of
@@ -165,6 +174,10 @@ class Play:
                 return Publish(block, _numbered(options), _aside(words), *_ids(options))
             case "lease":
                 return Lease(int(words[0]), millis(options.get("for", "30s")))
+            case "open":
+                return _open_session(words, options)
+            case "receive" | "grant" | "suspect" | "resume" | "close":
+                return self._session_command(verb, name, words, options)
             case "settle" | "release" | "extend" | "discard":
                 return self._leased_command(verb, words, options)
             case "bury":
@@ -197,6 +210,29 @@ class Play:
         if verb == "discard":
             return Discard(lease, seqs, history)
         return Extend(lease, seqs, history, millis(options["for"]))
+
+    def _session_command(
+        self, verb: str, name: str, words: list[str], options: dict[str, str]
+    ) -> Command:
+        """Of the newest claim, unless another one is named."""
+        number = int(words[0])
+        view = self.group.view(self._shard(name))
+        cell = view.sessions.get(number) if view else None
+        history = self._history(options, self.group.history)
+        claim = Claim(number, history, int(options.get("claim", cell.claim if cell else 1)))
+        match verb:
+            case "receive":
+                expected = int(options.get("from", cell.next if cell else 0))
+                return Receive(claim, expected, int(options.get("count", 100)))
+            case "grant":
+                return GrantCredit(claim, int(words[1]), "drain" in words)
+            case "suspect":
+                return SuspectSession(claim)
+            case "resume":
+                return ResumeSession(number, history)
+            case _:
+                seen = int(options.get("seen", cell.next if cell else 0))
+                return CloseSession(claim, seen, keep="keep" in words)
 
     def _bury(self, shard: ShardId, words: list[str]) -> Bury:
         """These dead letters, or all that there are."""
@@ -324,6 +360,11 @@ _OPTIONS = (
     "dead_letter",
     "ids",
     "dedup",
+    "claim",
+    "from",
+    "count",
+    "seen",
+    "suspect",
 )
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -336,6 +377,16 @@ def millis(word: str) -> int:
     """A time with its unit, as 30s or 7d."""
     number = word.rstrip("msd" if word.endswith("ms") else "smhd")
     return int(number) * _UNITS[word[len(number) :]]
+
+
+def _open_session(words: list[str], options: dict[str, str]) -> OpenSession:
+    """A session with so much credit: refilled by settling, or `granted`."""
+    return OpenSession(
+        int(words[0]),
+        "granted" not in words,
+        millis(options.get("for", "0s")),
+        millis(options.get("suspect", "60s")),
+    )
 
 
 def _start(word: str) -> Start | int:

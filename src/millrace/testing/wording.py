@@ -22,6 +22,7 @@ from millrace.core.commands import (
 from millrace.core.expiry import expiry_of
 from millrace.core.fold import ShardMeta
 from millrace.core.model import (
+    NEVER_MS,
     AsideCell,
     CatalogCell,
     Cell,
@@ -39,12 +40,14 @@ from millrace.core.model import (
     ProducerCell,
     QueueCell,
     QueueSpec,
+    SessionCell,
     StageCell,
     SubscriptionCell,
     TakeoverCell,
     TopicCell,
     unpack_seqs,
 )
+from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
 from millrace.core.topic_commands import Brought, Forwarded, Subscribed, TopicRef
 from millrace.core.view import number
 from millrace.core.waiting import due_of, ready_since, seqs_in
@@ -73,6 +76,13 @@ def say_answer(answer: Result, now: int) -> list[str]:
             return [_leased(answer)]
         case Outcome():
             return _outcome(answer)
+        case SessionRef():
+            return [_session_ref(answer)]
+        case Delivered():
+            return [*map(_delivery, answer.deliveries), f"expects {answer.next} next"]
+        case Granted():
+            drained = f", {answer.drained} drained" if answer.drained else ""
+            return [f"credit {answer.credit}{drained}"]
         case SnapshotRef():
             return [_snapshot(answer)]
         case QueueRef():
@@ -126,6 +136,24 @@ def _leased(answer: Leased) -> str:
     return f"lease {answer.lease}: {numbers(answer.seqs)} {until}{counts}{turns}"
 
 
+def _session_ref(ref: SessionRef) -> str:
+    way = "refilled" if ref.refill else "granted"
+    claim = ref.claim
+    return (
+        f"session {claim.session}, claim {claim.number}: credit {ref.credit} {way}, "
+        f"expects {ref.next} next"
+    )
+
+
+def _delivery(delivery: Delivery) -> str:
+    told = ", ".join(f"{number} is {seq}" for seq, number in delivery.numbers.items())
+    counts = "".join(
+        f", {seq} delivered {deliveries}x failed {failures}x"
+        for seq, (deliveries, failures) in delivery.counts.items()
+    )
+    return f"lease {delivery.lease}: {told} {_until(delivery.deadline_ms)}{counts}"
+
+
 def _outcome(answer: Outcome) -> list[str]:
     until = f" {_until(answer.deadline_ms)}" if answer.deadline_ms else ""
     done = [f"done: {numbers(answer.done)}{until}"] if answer.done else []
@@ -143,6 +171,8 @@ def _explanation(answer: Explanation) -> str:
     if answer.lease is not None:
         out += f", lease {answer.lease}"
         out += f", delivered {answer.deliveries}x failed {answer.failures}x"
+    if answer.session is not None:
+        out += f", held by session {answer.session}"
     if answer.until_ms is not None:
         out += f", {_until(answer.until_ms)}"
     return out + (f", superseded by {answer.superseded_by}" if answer.superseded_by else "")
@@ -153,7 +183,7 @@ def _time(time_ms: int) -> str:
 
 
 def _until(time_ms: int) -> str:
-    return f"until {_time(time_ms)}"
+    return f"until {_time(time_ms)}" if time_ms < NEVER_MS else "until its session ends"
 
 
 # --- Changes -----------------------------------------------------------------------------------
@@ -215,7 +245,7 @@ def _row(key: bytes | None, body: bytes | None, headers: Iterable[tuple[str, byt
 
 
 def _cell_name(kind: Kind, key: bytes) -> str:
-    if kind in (Kind.LEASE, Kind.PIN, Kind.DELETES, Kind.SUBSCRIPTION):
+    if kind in (Kind.LEASE, Kind.SESSION, Kind.PIN, Kind.DELETES, Kind.SUBSCRIPTION):
         return f"[{kind.name.lower()} {number(key)}]"
     if kind is Kind.DUE:
         return f"[due {_time(due_of(key))} by {number(key[-8:])}]"
@@ -260,6 +290,8 @@ def say_cell(cell: Cell) -> str:
             )
         case LeaseCell():
             return _lease(cell)
+        case SessionCell():
+            return _session(cell)
         case ProducerCell():
             recent = " ".join(f"{n}:{first}+{count}" for n, first, count in cell.recent)
             return f"{cell.mode} at {cell.last}, {_time(cell.time_ms)}, answers {recent}"
@@ -330,7 +362,19 @@ def _lease(cell: LeaseCell) -> str:
         for seq, (deliveries, failures) in cell.counts.items()
     ]
     out += [f"{seq} doomed by {Doom(why).name.lower()}" for seq, why in cell.doomed.items()]
+    if cell.session:
+        order = f" in the order {' '.join(map(str, cell.order))}" if cell.order else ""
+        handed = numbers(unpack_seqs(cell.handed))
+        out.append(f"session {cell.session} was handed {handed} from {cell.first} on{order}")
     return ", ".join(out) + (f", ended {_time(cell.ended_ms)}" if cell.ended_ms else "")
+
+
+def _session(cell: SessionCell) -> str:
+    way = "refilled" if cell.refill else "granted"
+    out = f"claim {cell.claim} of epoch {cell.epoch}, credit {cell.credit} {way}, next {cell.next}"
+    out += f", leases for {cell.lease_ms / 1000:g}s" if cell.lease_ms else ""
+    out += f", suspected since {_time(cell.suspected_ms)}" if cell.suspected_ms else ""
+    return out + (", cancelled" if cell.cancelled else "")
 
 
 def _cursor(cell: CursorCell) -> str:

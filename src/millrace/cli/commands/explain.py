@@ -27,15 +27,19 @@ async def explain(shell: Shell, queue: str, *, seq: int) -> None:
         "deliveries": answer.deliveries,
         "failures": answer.failures,
         "superseded_by": answer.superseded_by,
+        "session": answer.session,
     }
     counts = f"handed out {answer.deliveries} times, {answer.failures} failures"
     until = "" if answer.until_ms is None else f" until {moment(answer.until_ms)}"
+    who = f"by lease call {answer.lease}"
+    if answer.session is not None:
+        who = f"by session {answer.session}"
     dead = "is no longer there: settled, replaced, or purged"
     if answer.superseded_by is not None:
         dead = f"was replaced by message {answer.superseded_by}, of the same key"
     sentences: dict[str, str] = {
         "ready": "is ready: no worker has had it yet",
-        "leased": f"is leased{until} by lease call {answer.lease}; {counts}",
+        "leased": f"is leased{until} {who}; {counts}",
         "returned": f"came back and is ready again; {counts}",
         "delayed": f"is delayed{until}; {counts}",
         "doomed": f"is on its way to the dead letters; {counts}",

@@ -1,0 +1,220 @@
+"""What a session is handed, on its way to the program.
+
+A feed asks for more while the program works on what it has, until half of the credit waits here. It
+holds nothing of the session's own object, so that one that was dropped is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.client.grant import Grant, Keepalive
+from millrace.client.lease import Call, Lease
+from millrace.core.commands import Leased
+from millrace.core.model import ShardId
+from millrace.core.session_commands import (
+    CloseSession,
+    Delivered,
+    Delivery,
+    Receive,
+    SessionRef,
+    SuspectSession,
+)
+from millrace.errors import Closed, Full, MillraceError
+
+_COUNT = 1_000
+"""How many are asked for at once where credit is granted on demand."""
+
+
+class Feed:
+    """The deliveries of one session, in the order of their numbers."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        keepalive: Keepalive,
+        shard: ShardId,
+        ref: SessionRef,
+        expected: int,
+    ) -> None:
+        self.claim = ref.claim
+        self.is_cancelled = False
+        self.is_over = False
+        """It was closed, or given up."""
+        self.loop = asyncio.get_running_loop()
+        self._engine = engine
+        self._keepalive = keepalive
+        self._shard = shard
+        self._lease_ms = ref.lease_ms
+        self._count = ref.credit if ref.refill else _COUNT
+        self._low = ref.credit // 2 if ref.refill else 0
+        self._expected = expected
+        self._seen = ref.next
+        self._ready: deque[Lease] = deque()
+        self._unread: deque[tuple[Grant, dict[int, int]]] = deque()
+        """Seq → number, both rising, of messages whose bodies are not here."""
+        self._grants: dict[int, tuple[Grant, dict[int, int]]] = {}
+        """By lease: what was handed out, and its numbers."""
+        self._told = asyncio.Event()
+        self._wanted = asyncio.Event()
+        keepalive.closers[self] = self.close
+        self._task = self._begin()
+
+    def _begin(self) -> asyncio.Task[None]:
+        task = self.loop.create_task(self._run())
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            # Whoever asks for the next message hears of it.
+            task.exception()
+        self._told.set()
+
+    async def next(self) -> Lease | None:
+        """The next message; None if there will be no more.
+
+        Raises:
+            What ended it: the queue was deleted, the session resumed elsewhere, the engine closed.
+        """
+        while not self._ready:
+            self._check_open()
+            if self._task.done() and not self._task.cancelled():
+                error = self._task.exception()
+                if error is None:
+                    return None
+                raise error.again() if isinstance(error, MillraceError) else error
+            self._told.clear()
+            await self._told.wait()
+        lease = self._ready.popleft()
+        self._seen = max(self._seen, (lease.number or 0) + 1)
+        if len(self._ready) <= self._low:
+            self._wanted.set()
+        return lease
+
+    async def restart(self, expected: int | None) -> None:
+        """Begin anew with what is held from this delivery number on; None: go on."""
+        self._check_open()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if expected is not None:
+            self._ready.clear()
+            self._unread.clear()
+            self._expected = min(expected, self._expected)
+        self._task = self._begin()
+
+    # --- The way here -------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            if len(self._ready) > self._low:
+                self._wanted.clear()
+                await self._wanted.wait()
+            elif self._unread:
+                await self._read()
+            elif not await self._receive() and self.is_cancelled:
+                return
+
+    async def _receive(self) -> bool:
+        """Ask for more; False if there was nothing."""
+        command = Receive(self.claim, self._expected, self._count)
+        wait_ms = 0 if self.is_cancelled else limits.LEASE_WAIT_MS_MAX
+        try:
+            answer = await self._engine.ask(self._shard, command, Delivered, wait_ms=wait_ms)
+        except Full as error:
+            await asyncio.sleep(error.after_ms / 1000)
+            return True
+        for lease, (grant, _) in list(self._grants.items()):
+            if not grant.open:
+                del self._grants[lease]
+        for delivery in answer.deliveries:
+            self._take(delivery)
+        self._expected = answer.next
+        return bool(answer.deliveries)
+
+    def _take(self, delivery: Delivery) -> None:
+        leased = Leased(delivery.lease, delivery.seqs(), delivery.deadline_ms, delivery.counts)
+        lease_ms = self._lease_ms or delivery.deadline_ms
+        grant = Grant(self._engine, self._keepalive, self._shard, leased, lease_ms)
+        self._grants[delivery.lease] = grant, delivery.numbers
+        runs: list[dict[int, int]] = []
+        last = 0
+        for seq, number in delivery.numbers.items():
+            if not runs or seq < last:
+                runs.append({})
+            runs[-1][seq] = number
+            last = seq
+        self._unread.extend((grant, run) for run in runs)
+
+    async def _read(self) -> None:
+        """Read bodies of what comes next; so many that memory holds them."""
+        grant, run = self._unread[0]
+        seqs = BitMap64(run)
+        rows = await self._engine.rows(self._shard, seqs, limits.LEASE_BYTES_MAX)
+        self._unread.popleft()
+        if len(rows) < len(run):
+            upto = rows[-1].seq if rows else seqs.max()
+            rest = {seq: number for seq, number in run.items() if seq > upto}
+            if rest:
+                self._unread.appendleft((grant, rest))
+            # Newer revisions have replaced the others meanwhile.
+            grant.open -= seqs - BitMap64([row.seq for row in rows]) - BitMap64(rest)
+        self._ready.extend(Lease(grant, row, run[row.seq]) for row in rows)
+        self._told.set()
+
+    # --- What it holds ------------------------------------------------------------------------
+
+    def held(self, numbers: Callable[[int], bool]) -> list[tuple[Call, dict[int, int]]]:
+        """Of what the program was given and has not ended: those with these numbers, by lease."""
+        found: list[tuple[Call, dict[int, int]]] = []
+        for grant, known in self._grants.values():
+            seqs = BitMap64(
+                [seq for seq, number in known.items() if number < self._seen and numbers(number)]
+            )
+            seqs &= grant.open
+            if seqs:
+                call = Call(self._shard, grant.lease, grant.history, seqs, grant)
+                found.append((call, known))
+        return found
+
+    def _check_open(self) -> None:
+        if self.is_over:
+            raise Closed("this session was closed; open another with queue.session()")
+
+    # --- The end ------------------------------------------------------------------------------
+
+    async def cancel(self) -> None:
+        """Have nothing more handed out."""
+        await self._engine.ask(self._shard, CloseSession(self.claim, self._seen, keep=True), int)
+        self.is_cancelled = True
+        await self.restart(None)
+
+    def leave(self) -> None:
+        """The program has gone, perhaps with some of the messages: give them time."""
+        if not self.is_over:
+            self._end()
+            # If the engine has ended, or takes nothing now, its next life will suspect it.
+            with suppress(MillraceError):
+                self._engine.tell(self._shard, SuspectSession(self.claim))
+
+    async def close(self) -> None:
+        """End the session: what it holds is given back at once."""
+        if self.is_over:
+            return
+        self._end()
+        await asyncio.wait([self._task])
+        await self._engine.ask(self._shard, CloseSession(self.claim, self._seen), int)
+
+    def _end(self) -> None:
+        self.is_over = True
+        self._keepalive.closers.pop(self, None)
+        self._ready.clear()
+        self._task.cancel()
+        self._told.set()
