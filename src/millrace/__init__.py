@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from millrace import errors, sync
+    from millrace.client.care import Backup, Restored, Verified, restore, verify
     from millrace.client.cursor import Cursor, Snapshot
+    from millrace.client.health import Health
     from millrace.client.lease import Lease
     from millrace.client.message import Message
     from millrace.client.millrace import Millrace
@@ -32,8 +34,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Backup",
     "Cursor",
     "Fatal",
+    "Health",
     "Lease",
     "Message",
     "Millrace",
@@ -42,6 +46,7 @@ __all__ = [
     "Redrive",
     "RedriveStats",
     "Refused",
+    "Restored",
     "Retry",
     "Row",
     "Sent",
@@ -54,17 +59,22 @@ __all__ = [
     "TopicState",
     "Transaction",
     "Verdict",
+    "Verified",
     "Worker",
     "WorkerStats",
     "__version__",
     "errors",
     "open",
+    "restore",
     "sync",
+    "verify",
 ]
 
 _HOMES = {
+    "Backup": "millrace.client.care",
     "Cursor": "millrace.client.cursor",
     "Fatal": "millrace.errors",
+    "Health": "millrace.client.health",
     "Lease": "millrace.client.lease",
     "Message": "millrace.client.message",
     "Millrace": "millrace.client.millrace",
@@ -73,6 +83,7 @@ _HOMES = {
     "Redrive": "millrace.client.redrive",
     "RedriveStats": "millrace.client.redrive",
     "Refused": "millrace.errors",
+    "Restored": "millrace.client.care",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",
     "Session": "millrace.client.session",
@@ -85,9 +96,12 @@ _HOMES = {
     "TopicState": "millrace.client.topic",
     "Transaction": "millrace.client.transaction",
     "Verdict": "millrace.client.worker",
+    "Verified": "millrace.client.care",
     "Worker": "millrace.client.worker",
     "WorkerStats": "millrace.client.worker",
     "open": "millrace.client.opening",
+    "restore": "millrace.client.care",
+    "verify": "millrace.client.care",
 }
 """Where the names that are no modules come from."""
 

@@ -16,6 +16,16 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from millrace import limits
+from millrace.care.backup import Rests, Source, Told
+from millrace.care.follow import (
+    Follower,
+    Following,
+    end_following,
+    read_following,
+    write_following,
+)
+from millrace.care.restore import RESTORING
 from millrace.core import exact
 from millrace.core.catalog import queue_key
 from millrace.core.changes import Entry, EntryKind
@@ -35,7 +45,8 @@ from millrace.core.model import (
 )
 from millrace.core.receipt import Receipt, seal, unseal
 from millrace.core.view import View
-from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError
+from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError, Refused
+from millrace.journal.local import LOCAL as LOCAL
 from millrace.journal.local import LocalJournal
 from millrace.journal.recovery import Recovery, rehearse
 from millrace.journal.writer import LogWriter
@@ -56,9 +67,6 @@ from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
 from millrace.store.lmdb_cells import LmdbCells
 from millrace.store.pace import LoopPace
-
-LOCAL = GroupId(0)
-"""The commit group of the local journal."""
 
 NODE = GroupId(0xFFFF_FFFF)
 """Facts under this group are the node's own: the identity of its folder."""
@@ -89,6 +97,8 @@ class Ports:
     chance: Callable[[int], bytes]
     sleep: Callable[[float], None] = time.sleep
     """Lets work on a lane rest for so many seconds."""
+    folder: Path | None = None
+    """Where the disk's root lies on this machine, for those who link its files."""
 
 
 def real_ports(folder: Path) -> Ports:
@@ -107,6 +117,7 @@ def real_ports(folder: Path) -> Ports:
         lane=ThreadLane,
         now_ms=lambda: time.time_ns() // 1_000_000,
         chance=os.urandom,
+        folder=folder.absolute(),
     )
 
 
@@ -125,7 +136,7 @@ class Node:
         self.now_ms = ports.now_ms
 
     @classmethod
-    async def open(cls, ports: Ports, settings: Settings) -> Node:
+    async def open(cls, ports: Ports, settings: Settings, *, is_restoring: bool = False) -> Node:
         """Open the folder, making it if it is missing.
 
         When this returns, everything that was ever acknowledged is there, and it is served.
@@ -134,7 +145,12 @@ class Node:
             InUse: another process owns it; the error names its pid.
             Copied: it is a copy of another folder.
             Corrupt: it is damaged; nothing was changed.
+            Refused: it is an unfinished restore, and not opened by the one who restores.
         """
+        if ports.disk.exists(RESTORING) and not is_restoring:
+            raise Refused(
+                "this folder is an unfinished restore: remove it, and restore again", field="path"
+            )
         lock = ports.disk.lock("lock")
         node = cls(ports, settings, lock)
         with ExitStack() as begun:
@@ -149,7 +165,11 @@ class Node:
         cells = ports.cells()
         begun.callback(cells.close)
         store = DiskStore.open(ports.disk, cells)
-        replay = Replay(ports.disk, start=store.replay_mark(), needed_from=store.needed_from())
+        following = read_following(ports.disk)
+        needed = store.needed_from()
+        if following is not None:
+            needed = min(needed, following.generation)
+        replay = Replay(ports.disk, start=store.replay_mark(), needed_from=needed)
         begun.callback(replay.close)
         facts = rehearse(
             replay, store.applied, store.facts(), commits_when_synced=commits_when_synced
@@ -202,6 +222,8 @@ class Node:
         )
         await self._found_catalog(epoch, history)
         self.forwarder.begin()
+        if following is not None:
+            self._keeper.follower = self._follower(following)
         if settings.switch_interval_seconds is not None:
             self._turns = Turns(settings.switch_interval_seconds)
         self._keeper.start()
@@ -320,6 +342,64 @@ class Node:
             raise Forged("a receipt is text", field="receipt")
         return unseal(plain, self._secret)
 
+    def source(self) -> Source:
+        """What a backup is made of.
+
+        Raises:
+            Refused: the folder does not lie on a disk of this machine.
+        """
+        folder = self._ports.folder
+        if folder is None:
+            raise Refused("only a folder on this machine can be backed up", field="path")
+        return Source(
+            folder,
+            self._ports.disk,
+            self.log,
+            self.store,
+            self._identity().hex(),
+            self.now_ms,
+            self._keeper.pausing,
+        )
+
+    async def follow(self, vault: Path) -> None:
+        """Archive the log in the vault from now on, and in every later engine of the folder."""
+        await self.unfollow()
+        following = Following(os.path.abspath(vault), self.log.mark().generation)
+        follower = self._follower(following)
+        write_following(self._ports.disk, following)
+        self._keeper.follower = follower
+
+    async def unfollow(self) -> bool:
+        """Archive no more; returns whether the log was archived. What was archived stays."""
+        follower, self._keeper.follower = self._keeper.follower, None
+        if follower is not None:
+            await follower.stop()
+            end_following(self._ports.disk)
+        return follower is not None
+
+    def _follower(self, following: Following) -> Follower:
+        settings = self._settings
+        held = settings.follow_held_bytes
+        if held is None:
+            held = settings.log_segments_max * settings.segment_bytes // limits.FOLLOW_HELD_SHARE
+        return Follower(
+            self._ports.disk,
+            self.log,
+            self._ports.lane("millrace-archive"),
+            self.now_ms,
+            self._identity().hex(),
+            held,
+            following,
+        )
+
+    def care_lane(self) -> Lane:
+        """A lane of its own for long work; whoever asks for it closes it."""
+        return self._ports.lane("millrace-backup")
+
+    def rests(self, told: Told) -> Rests:
+        """The pause of long work beside the engine."""
+        return Rests(self.log, self._ports.sleep, told)
+
     @property
     def keeper(self) -> Keeper:
         """Who looks after log and store."""
@@ -342,6 +422,8 @@ class Node:
                 ending.callback(lane.close)
             ending.push_async_callback(self._close_log)
             ending.callback(self.writer.close)
+            if self._keeper.follower is not None:
+                ending.push_async_callback(self._keeper.follower.stop)
             ending.push_async_callback(self._keeper.stop)
             ending.push_async_callback(self._host.stop)
             ending.push_async_callback(self._mover.stop)

@@ -28,6 +28,9 @@ class Settings:
     switch_interval_seconds: float | None = 0.0005
     """`sys.setswitchinterval` while the engine is open, if it is shorter than the one in force;
     None leaves it alone. Beside a busy thread, commits take ten times as long with the default."""
+    follow_held_bytes: int | None = None
+    """How much of the log is kept for an archive that lacks it; a quarter of what the log may have,
+    if None. Beyond it the archive gets a gap."""
     fork: bool = False
     """Open a copied folder as a new one: it gets an identity and a history of its own."""
 
@@ -52,6 +55,8 @@ class Settings:
         interval = self.switch_interval_seconds
         if interval is not None and not _seconds("switch_interval_seconds", interval) > 0:
             _refuse("switch_interval_seconds", "must be above 0, or None", 0)
+        if self.follow_held_bytes is not None:
+            _whole("follow_held_bytes", self.follow_held_bytes, 0)
         if not isinstance(self.fork, bool):
             _refuse("fork", "must be True or False")
 

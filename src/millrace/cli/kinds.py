@@ -55,6 +55,23 @@ class Place(click.ParamType):  # type: ignore[type-arg]
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
+class Moment(click.ParamType):  # type: ignore[type-arg]
+    """A time; UTC unless it says otherwise."""
+
+    name = "time"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no time; give it as 2026-11-15T09:30:00Z", param, ctx)
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
 class Header(click.ParamType):  # type: ignore[type-arg]
     """A header as NAME=VALUE."""
 
@@ -78,4 +95,5 @@ def exact(text: str) -> bytes:
 
 DURATION = Duration()
 PLACE = Place()
+MOMENT = Moment()
 HEADER = Header()

@@ -39,6 +39,9 @@ class Program(LateVerbs):
         "follow": Home(f"{_COMMANDS}.follow", "follow", "Read a queue's changes as they come."),
         "cursor": Home(f"{_COMMANDS}.cursor", "cursor", "List, reset or delete cursors."),
         "sql": Home(f"{_COMMANDS}.sql", "sql", "Ask questions in SQL; queues are tables."),
+        "backup": Home(f"{_COMMANDS}.backup", "backup", "Make a backup of a folder."),
+        "restore": Home(f"{_COMMANDS}.restore", "restore", "Make a folder of a backup."),
+        "verify": Home(f"{_COMMANDS}.verify", "verify", "Read a backup, and compare it."),
         "bench": Home(f"{_COMMANDS}.bench", "bench", "Measure roughly how fast it is here."),
         "dump": Home("millrace.cli.dump", "dump", "Show what a folder holds, as it lies on disk."),
         "check": Home("millrace.cli.check", "check", "Verify a folder, without changing it."),
@@ -64,8 +67,8 @@ dump and check have their own.
     "--data",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The folder with the queues; each verb takes it, too, but dump and check, which are given "
-    "its path. [MILLRACE_DATA, or ./millrace-data]",
+    help="The folder with the queues; each verb takes it, too, but dump, check and those "
+    "of backups, which are given paths. [MILLRACE_DATA, or ./millrace-data]",
 )
 @click.version_option(__version__, prog_name="millrace", message="%(prog)s %(version)s")
 @click.pass_context

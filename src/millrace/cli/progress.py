@@ -33,6 +33,11 @@ class Bar:
         if self._progress is not None:
             self._progress.advance(self._progress.task_ids[0], by)
 
+    def reach(self, done: float, total: float) -> None:
+        """So much of so much is done."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done, total=total)
+
     def __exit__(
         self,
         kind: type[BaseException] | None,

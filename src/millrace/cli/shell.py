@@ -32,6 +32,16 @@ class Shell:
         self.out = Printer(is_json=is_json)
         self._patience = patience
 
+    def at(self, path: Path) -> Shell:
+        """The same for another folder."""
+        other = Shell(
+            path,
+            is_json=self.out.is_json,
+            patience=self._patience,
+            segment_bytes=self._segment_bytes,
+        )
+        return other
+
     @asynccontextmanager
     async def open(
         self, *, make: bool = False, settings: Settings | None = None

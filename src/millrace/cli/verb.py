@@ -29,16 +29,19 @@ DATA_DEFAULT = Path("millrace-data")
 Body = Callable[..., Coroutine[Any, Any, int | None]]
 
 
-def verb(name: str, *, examples: str) -> Callable[[Body], click.Command]:
-    """Make a coroutine function a verb; `examples` are command lines, one on each line."""
+def verb(name: str, *, examples: str, has_data: bool = True) -> Callable[[Body], click.Command]:
+    """Make a coroutine function a verb; `examples` are command lines, one on each line.
+
+    `has_data`: it works on the folder that is named for all verbs; others are given paths.
+    """
 
     def make(body: Body) -> click.Command:
         def callback(
             *,
-            data: Path | None,
             is_json: bool,
-            patience: float,
-            segment_bytes: int,
+            data: Path | None = None,
+            patience: float = 0,
+            segment_bytes: int = SEGMENT_BYTES,
             **arguments: object,
         ) -> None:
             ctx = click.get_current_context()
@@ -55,7 +58,10 @@ def verb(name: str, *, examples: str) -> Callable[[Body], click.Command]:
         return click.Command(
             name,
             callback=callback,
-            params=[*own, *_shared_options()],
+            params=[
+                *own,
+                *(option for option in _shared_options() if has_data or option.name != "data"),
+            ],
             help=inspect.getdoc(body),
             epilog=epilog(examples),
         )

@@ -10,12 +10,15 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.client.care import Backup, Care, Told
+from millrace.client.health import Health
 from millrace.client.message import fitting, rows_of
 from millrace.client.reading import Batches, Part
 from millrace.core.codec import decode_cell
@@ -176,6 +179,18 @@ class Engine(Protocol):
         """The receipt behind the text; raises `Forged`."""
         ...
 
+    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
+        """Make a backup of everything, and archive the log from then on."""
+        ...
+
+    async def unfollow(self) -> bool:
+        """Archive the log no more."""
+        ...
+
+    async def health(self) -> Health:
+        """How it is."""
+        ...
+
     async def close(self) -> None:
         """End; what was accepted is finished first."""
         ...
@@ -191,6 +206,7 @@ class EmbeddedEngine:
         self._closed = False
         self._warming: dict[ShardId, asyncio.Future[None]] = {}
         """The newest call under way that reads cold rows of a shard."""
+        self._care = Care(node)
         self.where = where
 
     # --- Commands -----------------------------------------------------------------------------
@@ -456,6 +472,20 @@ class EmbeddedEngine:
     def unseal(self, text: str) -> Receipt:
         return self._node.unseal(text)
 
+    # --- Care ---------------------------------------------------------------------------------
+
+    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
+        self._check_open()
+        return await self._care.backup(into, told, follow=follow)
+
+    async def unfollow(self) -> bool:
+        self._check_open()
+        return await self._node.unfollow()
+
+    async def health(self) -> Health:
+        self._check_open()
+        return self._care.health()
+
     # --- The end ------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -464,6 +494,7 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         self._closed = True
+        await self._care.stop()
         await self._node.close()
 
 

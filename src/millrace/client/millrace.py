@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Unpack
 
+from millrace.client.care import Backup
 from millrace.client.engine import Engine
 from millrace.client.finish import finish
 from millrace.client.grant import Keepalive
+from millrace.client.health import Health
+from millrace.client.paths import folder_of
 from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.topic import Topic, lag_of
@@ -138,6 +143,40 @@ class Millrace:
         """
         return Transaction(self._engine, check.name(space, "space"), needs_context=True)
 
+    async def backup(
+        self,
+        into: str | os.PathLike[str],
+        *,
+        follow: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Backup:
+        """Make a backup of everything in the folder `into`, while all else goes on.
+
+        When it returns, the backup is whole and durable, and holds what was acknowledged before
+        it was asked for. Backups in one folder share what they have in common.
+
+        With `follow`, the log is archived there from now on before it is recycled, by this engine
+        and every later one of the folder, until `unfollow`: `restore` then reaches every point from
+        this backup on. `progress` is told, on another thread, how many bytes were copied, and of
+        how many.
+
+        Raises:
+            Exists: there are backups of another folder.
+            InUse: another process makes one there.
+            Full: there is no room; what was begun is removed.
+        """
+        told = progress or _unheard
+        folder = folder_of(into, "into")
+        return await self._engine.backup(folder, told, follow=check.flag(follow, "follow"))
+
+    async def unfollow(self) -> bool:
+        """Archive the log no more; returns whether it was archived. What was archived stays."""
+        return await self._engine.unfollow()
+
+    async def health(self) -> Health:
+        """How the engine is: its archive, and what else watches over the data."""
+        return await self._engine.health()
+
     async def close(self) -> None:
         """Finish what was accepted and let the folder go; harmless the second time.
 
@@ -165,3 +204,7 @@ class Millrace:
     def __repr__(self) -> str:
         state = "" if self._closing is None else ", closed"
         return f"<Millrace at {self._engine.where}{state}>"
+
+
+def _unheard(_: int, __: int) -> None:
+    """Nobody wants to know how far it is."""

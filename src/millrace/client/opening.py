@@ -13,7 +13,8 @@ from millrace.client.engine import EmbeddedEngine
 from millrace.client.finish import finish
 from millrace.client.forgotten import end_dead, watch
 from millrace.client.millrace import Millrace
-from millrace.core import check, exact
+from millrace.client.paths import folder_of
+from millrace.core import check
 from millrace.errors import InUse, Invalid
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
@@ -85,20 +86,5 @@ def open(
     if not isinstance(chosen, Settings):
         raise Invalid(f"settings are {check.shown(settings)}, not Settings", field="settings")
     return Opening(
-        _folder(path), replace(chosen, fork=True) if check.flag(fork, "fork") else chosen
+        folder_of(path, "path"), replace(chosen, fork=True) if check.flag(fork, "fork") else chosen
     )
-
-
-def _folder(path: object) -> Path:
-    """The path, if the system could have one of this name."""
-    given = os.fspath(path) if isinstance(path, os.PathLike) else path
-    text = exact.text(given)
-    if not text or "\0" in text:
-        raise Invalid(f"path is {check.shown(given)}, not the path of a folder", field="path")
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError as error:
-        raise Invalid(f"path is no text that the system takes: {error.reason}", field="path") from (
-            error
-        )
-    return Path(text)

@@ -9,6 +9,9 @@ from millrace.journal.base import Committed, Dropped, Failed
 from millrace.journal.writer import LogWriter
 from millrace.log.record import Position
 
+LOCAL = GroupId(0)
+"""The commit group of the local journal."""
+
 
 class LocalJournal:
     """Commits what the log has synced. Survives kill, crash and loss of power."""

@@ -11,7 +11,7 @@ Rule 4: the file is read, not mapped: a bad sector is then an error and not the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -273,6 +273,45 @@ def walk(segment: Segment, until: Mark) -> Iterator[tuple[Position, memoryview]]
         mark = _after(record, mark)
     if (mark.serial, mark.prev_crc) != (until.serial, until.prev_crc):
         raise corrupt(segment.name, mark.offset, "the records do not lead to what follows them")
+
+
+class Step(NamedTuple):
+    """A record, and where it begins."""
+
+    mark: Mark
+    header: RecordHeader
+    payload: memoryview
+
+    def after(self) -> Mark:
+        """Return the place behind it."""
+        return _after(self.header, self.mark)
+
+
+def steps(segment: Segment, mark: Mark, until: int | None) -> Generator[Step, None, Mark]:
+    """Yield the records from the mark on, each summed, up to the number `until` or to the end.
+
+    Returns the place behind the last one. For those who look at a segment alone.
+
+    Raises:
+        Corrupt: a whole record follows a bad one.
+    """
+    window, header = _Window(segment), _header(segment)
+    while until is None or mark.serial < until:
+        found = _record_at(window, header, mark)
+        if found is None:
+            later = _find_later(window, header, mark)
+            if later is not None:
+                what = f"a bad record, but a whole one follows at {later}"
+                raise corrupt(segment.name, mark.offset, what)
+            break
+        yield Step(mark, *found)
+        mark = _after(found[0], mark)
+    return mark
+
+
+def first_mark(header: SegmentHeader) -> Mark:
+    """The place of a generation's first record."""
+    return Mark(header.generation, SECTOR, header.prev_crc, header.first_serial)
 
 
 class _Window:

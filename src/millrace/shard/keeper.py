@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from millrace import limits
+from millrace.care.follow import Follower
 from millrace.core.model import GroupId
 from millrace.errors import Corrupt, DiskFailed, Fatal, Full, MillraceError, NotFound
 from millrace.journal.writer import LogWriter
@@ -78,12 +80,17 @@ class Keeper:
         self._seal_at = 0.0
         self._seal_wait = limits.KEEPER_SECONDS
         self._syncs = 0
+        self.follower: Follower | None = None
+        """Who archives the log, if it is followed."""
         self.error: MillraceError | None = None
 
     def start(self) -> None:
         """Begin to look around."""
         self._host.on_commit(self._look)
         self._look_tight()
+        if self.follower is not None:
+            # What an earlier engine has left, which was killed perhaps: so may this one be.
+            self.follower.look()
         if self._is_tight:
             # This open has taken a segment itself, and the process may not live long.
             self._wake.set()
@@ -140,6 +147,8 @@ class Keeper:
         now = self._loop.time()
         # A group that cannot commit uses up segments, too, and nobody is told of a commit.
         self._look()
+        if self.follower is not None:
+            self.follower.look()
         await self._prepare()
         await self._move_suffixes()
         if self._checkpoint_due(now):
@@ -195,6 +204,13 @@ class Keeper:
         async with self._working:
             await self._checkpoint()
 
+    @asynccontextmanager
+    async def pausing(self) -> AsyncIterator[None]:
+        """Write a checkpoint, and begin none until the end: the index stands still meanwhile."""
+        async with self._working:
+            await self._checkpoint()
+            yield
+
     async def _checkpoint(self) -> None:
         reached, mark = self._writer.mark, self._writer.replay_mark()
         frozen = self._store.freeze(mark, self._facts | self._writer.suffixes.facts)
@@ -212,6 +228,8 @@ class Keeper:
         self._checkpoint_mark = reached if frozen.mark == mark else frozen.mark
         self._checkpoint_at = self._loop.time()
         needed = self._store.needed_from()
+        if self.follower is not None:
+            needed = self.follower.floor(needed)
         if await self._lane.submit(lambda: self._log.release_before(needed)):
             # A log that had all the segments it may have has room for new ones in the place of
             # those that cannot serve again.

@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pyroaring import BitMap64
 
@@ -250,6 +251,15 @@ class DiskStore:
     def finish_seal(self, result: SealResult) -> None:
         """Say where the rows lie now; on the engine's thread. Durable with the next checkpoint."""
         self._emptying.finish(result)
+
+    @contextmanager
+    def keeping_files(self) -> Iterator[None]:
+        """Remove no file until the end; on the engine's thread. Those that are dead go later."""
+        self._keeping.readers += 1
+        try:
+            yield
+        finally:
+            self._keeping.readers -= 1
 
     def unwanted_files(self) -> list[int]:
         """Sealed files of which nobody wants a row, by counting all; for checks, it takes long."""

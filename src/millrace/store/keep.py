@@ -40,6 +40,8 @@ class Keeping:
         """The oldest generation that the durable index refers to."""
         self.facts: dict[GroupId, bytes] = {}
         self._again: Frozen | None = None
+        self.readers = 0
+        """How many read the files at their own pace: none is removed meanwhile."""
         self._cleaning: set[int] = set()
         """Shards with marks of rows that are gone."""
 
@@ -89,7 +91,7 @@ class Keeping:
         ]
         frozen.reclaiming = sorted(layered.reclaiming - layered.building)
         frozen.building = sorted(layered.building)
-        frozen.removable = sorted(self._book.removing)
+        frozen.removable = [] if self.readers else sorted(self._book.removing)
         if merging:
             frozen.spans = self._book.spans_of({number for number, _, into in merging if not into})
         layered.layers = (Overlay(), overlay)

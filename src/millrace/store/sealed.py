@@ -234,6 +234,15 @@ class SealedFiles:
             self._open.clear()
 
 
+def tail_sum(disk: Disk, number: int) -> int:
+    """The checksum of a file's tail, which sums its lines, which sum its record batches."""
+    file = disk.open(file_name(number))
+    try:
+        return crc32c(file.read(_TAIL.size, max(file.size - _TAIL.size, 0)))
+    finally:
+        file.close()
+
+
 def read_lines(disk: Disk, number: int) -> list[Line]:
     """What a file says of itself.
 

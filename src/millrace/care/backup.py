@@ -1,0 +1,232 @@
+"""A backup of an open engine, while it goes on (B1).
+
+- The index is copied while checkpoints wait. LMDB's own copy would be a long reader, which keeps
+  every page that is freed meanwhile; and cells read in many short transactions would be of many
+  commits. Between two commits the file stands still, and it is small: it has no bodies.
+- Sealed files never change: they are linked, or copied where that cannot be. Until that is done,
+  none is removed.
+- Segments of the log are held and copied up to the end that the log had; a link would be
+  overwritten later. What was acknowledged before the backup was asked for is in it.
+
+What takes long is done on a lane; publishing goes on, and the copies rest for its sake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from millrace import limits
+from millrace.care import chain, manifest
+from millrace.care.copying import Sum, copy, link, write_whole
+from millrace.care.manifest import LogPart, Manifest, Point, SealedPart
+from millrace.care.vault import Vault
+from millrace.errors import MillraceError, Retry
+from millrace.journal.local import LOCAL
+from millrace.log.files import Disk, RealDisk
+from millrace.log.lane import Lane
+from millrace.log.record import Mark
+from millrace.log.segment import Hold
+from millrace.log.segments import Log
+from millrace.store.disk import DiskStore
+from millrace.store.inspect import Inspection, ReadOnlyCells
+from millrace.store.sealed import file_name, tail_sum
+
+INDEX = "index/data.mdb"
+
+Told = Callable[[int, int], None]
+"""Told on the lane how many bytes were copied, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The engine that a backup is made of."""
+
+    path: Path
+    disk: Disk
+    log: Log
+    store: DiskStore
+    identity: str
+    now_ms: Callable[[], int]
+    pausing: Callable[[], AbstractAsyncContextManager[None]]
+    """While it lasts, no checkpoint begins; one was written just before."""
+
+
+class Rests:
+    """The pause of a backup: it rests as long as the log is being written, and counts."""
+
+    def __init__(self, log: Log, sleep: Callable[[float], None], told: Told) -> None:
+        self._log = log
+        self._sleep = sleep
+        self._told = told
+        self._syncs = log.statistics().syncs
+        self._began = time.perf_counter()
+        self._done = 0
+        self.total = 0
+        self.stopped: MillraceError | None = None
+        """Why the work is not to go on."""
+
+    def __call__(self, count: int) -> None:
+        if self.stopped is not None:
+            raise self.stopped.again()
+        self._done += count
+        self._told(self._done, max(self.total, self._done))
+        log = self._log.statistics()
+        is_idle, self._syncs = log.syncs == self._syncs, log.syncs
+        if not is_idle:
+            took = time.perf_counter() - self._began
+            seconds = max(took * limits.BACKUP_REST_SHARE, log.sync_seconds)
+            self._sleep(min(seconds, limits.BACKUP_REST_SECONDS_MAX))
+        self._began = time.perf_counter()
+
+
+@dataclass(slots=True)
+class _Held:
+    """What the log had at the moment of the backup."""
+
+    end: Mark
+    time_ms: int
+    parts: list[tuple[Hold, int]]
+    """Generations and their sizes, oldest first."""
+    index: Sum = Sum(0, 0)
+
+
+async def back_up(source: Source, vault: Vault, lane: Lane, pause: Rests) -> Manifest:
+    """Make one more backup in the vault; when this returns, it is whole and durable.
+
+    Raises:
+        Exists: the vault has backups of another folder.
+        Full: there is no room; what was begun is removed.
+    """
+    vault.check_folder(source.identity)
+    with vault.making() as folder:
+        async with _holding(source, folder, lane, pause) as held:
+            made = await lane.submit(lambda: _Copy(source, vault, folder, held, pause).run())
+    return made
+
+
+@asynccontextmanager
+async def _holding(source: Source, folder: Path, lane: Lane, pause: Rests) -> AsyncIterator[_Held]:
+    """Copy the index, and hold everything that it refers to."""
+    with ExitStack() as stack:
+        stack.enter_context(source.store.keeping_files())
+        async with source.pausing():
+            held = _hold(source, stack)
+            pause.total += sum(size for _, size in held.parts)
+            held.index = await lane.submit(lambda: _copy_index(source, folder, pause))
+        yield held
+
+
+def _hold(source: Source, stack: ExitStack) -> _Held:
+    log = source.log
+    end, time_ms = log.mark(), source.now_ms()
+    held = _Held(end, time_ms, [])
+    needed = source.store.needed_from()
+    for live in log.segments():
+        if not needed <= live.generation <= end.generation:
+            continue
+        hold = log.hold(live.generation)
+        if hold is None:
+            raise Retry("the log was recycled while the backup began; try again", field="log")
+        stack.callback(hold.release)
+        is_newest = live.generation == end.generation
+        held.parts.append((hold, end.offset if is_newest else live.used_bytes))
+    return held
+
+
+def _copy_index(source: Source, folder: Path, pause: Rests) -> Sum:
+    disk = RealDisk(folder)
+    disk.make_folder("index")
+    file = source.disk.open(INDEX)
+    pause.total += file.size
+    try:
+        return copy(file, disk, INDEX, size=file.size, pause=pause)
+    finally:
+        file.close()
+
+
+class _Copy:
+    """The long part of a backup, on a lane."""
+
+    def __init__(
+        self, source: Source, vault: Vault, folder: Path, held: _Held, pause: Rests
+    ) -> None:
+        self._source = source
+        self._folder = folder
+        self._disk = RealDisk(folder)
+        self._held = held
+        self._pause = pause
+        numbers = vault.numbers()
+        self._last = vault.folder_of(numbers[-1]) if numbers else None
+        known = vault.manifest_of(numbers[-1]) if numbers else None
+        self._known_log = {part.generation: part for part in known.log} if known else {}
+        self._known_files = {part.number: part for part in known.sealed} if known else {}
+
+    def run(self) -> Manifest:
+        self._disk.make_folder("log")
+        self._disk.make_folder("sealed")
+        with_index = Inspection(self._disk, ReadOnlyCells(self._folder / "index", is_in_use=False))
+        try:
+            start, mark = with_index.applied(LOCAL), with_index.mark
+            needed, files = with_index.needed, with_index.files()
+        finally:
+            with_index.close()
+        sealed = [
+            self._take_file(number, facts.size)
+            for number, facts in sorted(files.items())
+            if not facts.dropping
+        ]
+        log = [self._take_log(hold, size) for hold, size in self._held.parts]
+        end = chain.last_index(self._disk, [part.name for part in log], mark, start)
+        made = Manifest(
+            format=manifest.FORMAT,
+            folder=self._source.identity,
+            log_id=self._source.log.id.hex(),
+            start=Point(start, self._held.time_ms),
+            end=Point(end, self._held.time_ms),
+            mark=mark,
+            needed=needed,
+            index_size=self._held.index.size,
+            index_crc=self._held.index.crc,
+            log=log,
+            sealed=sealed,
+        )
+        for name in ("index", "log", "sealed"):
+            self._disk.sync_folder(name)
+        write_whole(self._disk, manifest.MANIFEST, manifest.encode(made))
+        return made
+
+    def _take_file(self, number: int, size: int) -> SealedPart:
+        name = file_name(number)
+        known = self._known_files.get(number)
+        is_linked = (
+            known is not None
+            and known.size == size
+            and self._last is not None
+            and link(self._last / name, self._folder / name)
+        ) or link(self._source.path / name, self._folder / name)
+        if not is_linked:
+            file = self._source.disk.open(name)
+            try:
+                copy(file, self._disk, name, size=size, pause=self._pause)
+            finally:
+                file.close()
+        return SealedPart(number, size, tail_sum(self._disk, number))
+
+    def _take_log(self, hold: Hold, size: int) -> LogPart:
+        known = self._known_log.get(hold.generation)
+        if (
+            known is not None
+            and known.size == size
+            and self._last is not None
+            and link(self._last / known.name, self._folder / known.name)
+        ):
+            hold.release()
+            return known
+        name = manifest.log_name(hold.generation)
+        taken = copy(hold.segment().file, self._disk, name, size=size, pause=self._pause)
+        hold.release()
+        return LogPart(hold.generation, taken.size, taken.crc)

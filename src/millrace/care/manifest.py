@@ -1,0 +1,119 @@
+"""The manifest of a backup: what it holds, from where to where, with the sums of it.
+
+It is written last, so that a folder with a manifest under its final name is whole. See
+docs/formats/backup.md.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from crc32c import crc32c
+
+from millrace.errors import Corrupt
+from millrace.log.files import Disk
+from millrace.log.record import Mark
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A place in the life of the local commit group."""
+
+    index: int
+    time_ms: int
+
+
+class LogPart(msgspec.Struct, frozen=True):
+    """A generation of the log, up to where the backup has it."""
+
+    generation: int
+    size: int
+    crc: int
+
+    @property
+    def name(self) -> str:
+        return log_name(self.generation)
+
+
+class SealedPart(msgspec.Struct, frozen=True):
+    """A sealed file; its own lines sum its rows, and this is the sum of the lines."""
+
+    number: int
+    size: int
+    crc: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a backup holds."""
+
+    format: int
+    folder: str
+    """The identity of the folder that it is of."""
+    log_id: str
+    start: Point
+    """Of its index: it can be restored from here on."""
+    end: Point
+    """Its last entry, and until when it knows that there was no other."""
+    mark: Mark | None
+    """Where replay begins."""
+    needed: int
+    """The oldest generation in which rows lie."""
+    index_size: int
+    index_crc: int
+    log: list[LogPart]
+    sealed: list[SealedPart]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return (
+            self.index_size
+            + sum(part.size for part in self.log)
+            + sum(part.size for part in self.sealed)
+        )
+
+
+class _Sealed(msgspec.Struct, frozen=True):
+    manifest: msgspec.Raw
+    crc: int
+
+
+def log_name(generation: int) -> str:
+    """The name of a generation's file, in a backup and in an archive."""
+    return f"log/{generation:012d}.log"
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of the file."""
+    body = msgspec.json.encode(manifest)
+    return msgspec.json.encode(_Sealed(msgspec.Raw(body), crc32c(body)))
+
+
+def read(disk: Disk) -> Manifest:
+    """The manifest of the backup below the disk's root.
+
+    Raises:
+        Corrupt: it is damaged, or of a later version.
+        NotFound: there is none: the backup is not finished, or this is none.
+    """
+    file = disk.open(MANIFEST)
+    try:
+        data = file.read(file.size, 0)
+    finally:
+        file.close()
+    try:
+        sealed = msgspec.json.decode(data, type=_Sealed)
+        if crc32c(bytes(sealed.manifest)) != sealed.crc:
+            raise Corrupt(f"{MANIFEST} is damaged; use another backup", field=MANIFEST)
+        manifest = msgspec.json.decode(sealed.manifest, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{MANIFEST} is damaged: {error}; use another backup", field=MANIFEST) from (
+            error
+        )
+    if manifest.format != FORMAT:
+        raise Corrupt(
+            f"{MANIFEST}: format {manifest.format} is a later version's; use that version",
+            field=MANIFEST,
+        )
+    return manifest

@@ -1,0 +1,293 @@
+"""Making a folder of a backup, at its end or at an earlier point.
+
+Rule 1: everything that is used is summed first or while it is copied. What is damaged is refused,
+and named.
+Rule 2: the folder carries a mark from the first step to the last; an engine refuses it meanwhile.
+Rule 3: the index is as old as its backup's checkpoint, and the log leads on from there: it is cut
+behind the last entry that is wanted. Nothing before the checkpoint can be reached.
+Rule 4: what is laid out is a copy of the source: whoever opens it gives it an identity and a
+history of its own, before the mark is taken off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from millrace.care import chain, manifest
+from millrace.care.archive import archived, reached
+from millrace.care.chain import Cut, Piece, Walk
+from millrace.care.copying import Pause, at_once, copy, link, sum_of
+from millrace.care.manifest import Manifest, Point
+from millrace.care.sealed import check_file
+from millrace.care.vault import ARCHIVE, UNFINISHED, Vault
+from millrace.errors import Corrupt, Exists, Invalid, NotFound, Refused
+from millrace.log.files import Disk, RealDisk
+from millrace.log.pool import SEGMENT_SUFFIX
+from millrace.log.record import DATA, ZEROS, encode_record, span_of
+from millrace.store.sealed import file_name
+
+RESTORING = "restoring"
+"""The mark of a folder that is not whole yet."""
+
+INDEX = "index/data.mdb"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which point is wanted; the end, if neither is given."""
+
+    index: int | None = None
+    time_ms: int | None = None
+
+
+class Plan(NamedTuple):
+    """What is to be laid out."""
+
+    folder: Path
+    """The backup."""
+    manifest: Manifest
+    pieces: list[Piece]
+    cut: Cut
+
+    @property
+    def size(self) -> int:
+        """Bytes that will be copied, about."""
+        return self.manifest.size
+
+
+def find_plan(
+    path: Path, target: Target, *, pause: Pause = at_once, more: Iterable[Piece] = ()
+) -> Plan:
+    """Which backup leads to the point; `path` is a vault, or one backup in it.
+
+    `more`: pieces of the log that lie elsewhere.
+
+    Raises:
+        Refused: no backup here reaches the point; the error says what can be reached.
+        NotFound: there is no backup.
+        Corrupt: what should be used is damaged.
+    """
+    more = list(more)
+    refusal: Refused | None = None
+    for folder in _candidates(path):
+        disk = RealDisk(folder, read_only=True)
+        known = _manifest(disk, folder)
+        if _is_before(target, known.start):
+            refusal = _too_early(folder, known)
+            continue
+        return _plan(folder, disk, known, target, more, pause)
+    raise refusal or NotFound(f"{path} holds no backup", field="backup")
+
+
+def _candidates(path: Path) -> list[Path]:
+    """The backups that may serve, the newest first."""
+    if path.name.endswith(UNFINISHED):
+        raise Refused(f"{path} is an unfinished backup; use another one", field="backup")
+    if (path / manifest.MANIFEST).exists():
+        return [path]
+    if not path.is_dir():
+        raise NotFound(f"there is no backup {path}", field="backup")
+    vault = Vault(path)
+    return [vault.folder_of(number) for number in reversed(vault.numbers())]
+
+
+def _manifest(disk: Disk, folder: Path) -> Manifest:
+    try:
+        return manifest.read(disk)
+    except NotFound:
+        raise Corrupt(f"{folder}/{manifest.MANIFEST} is missing", field=manifest.MANIFEST) from None
+
+
+def _is_before(target: Target, start: Point) -> bool:
+    return (target.index is not None and target.index < start.index) or (
+        target.time_ms is not None and target.time_ms < start.time_ms
+    )
+
+
+def _too_early(folder: Path, known: Manifest) -> Refused:
+    return Refused(
+        f"{folder} begins with index {known.start.index}: what was before its checkpoint cannot "
+        "be reached; use an earlier backup, or a later point",
+        field="index",
+        limit=known.start.index,
+    )
+
+
+def _plan(
+    folder: Path, disk: Disk, known: Manifest, target: Target, more: list[Piece], pause: Pause
+) -> Plan:
+    own: list[Piece] = []
+    for part in known.log:
+        _check_part(disk, part.name, part.size, part.crc, pause)
+        piece = chain.piece_of(disk, part.name)
+        if piece is None:
+            raise Corrupt(f"{part.name}: it has no header", field=part.name)
+        own.append(piece)
+    vault = folder.parent
+    least = own[-1].header.generation if own else 0
+    beside = [piece for piece in archived(vault) if piece.header.generation >= least]
+    others = [piece for piece in more if piece.header.generation >= least]
+    pieces = chain.merge(own, beside, others)
+    walk = Walk(pieces)
+    found = chain.cut(walk, known.start, known.mark, index=target.index, time_ms=target.time_ms)
+    covered = known.end.time_ms
+    until = reached(vault) if beside else None
+    if until is not None and walk.gap is None and not others:
+        covered = max(covered, until.time_ms)
+        if walk.is_over and found.end.serial < until.serial:
+            name = f"{ARCHIVE}/{manifest.log_name(found.end.generation)}"
+            raise Corrupt(
+                f"{name}, offset {found.end.offset}: records are missing or damaged", field=name
+            )
+    _check_reached(found, walk, known, target, covered)
+    return Plan(folder, known, pieces, found)
+
+
+def _check_reached(
+    found: Cut, walk: Walk, known: Manifest, target: Target, covered_ms: int
+) -> None:
+    """Refuse a point that was not reached, and an end that lies behind a gap."""
+    last = found.point.index
+    if last < known.end.index and not _is_before(target, known.end):
+        raise Corrupt(f"the log ends with entry {last}, not {known.end.index}", field="log")
+    wants_end = target == Target()
+    misses = (target.index is not None and target.index > last) or (
+        target.time_ms is not None and target.time_ms > covered_ms and walk.is_over
+    )
+    if walk.gap is not None and (wants_end or misses):
+        raise Refused(
+            f"the archive has a gap before {walk.gap}, which cannot be crossed: index {last} is "
+            "the last before it. Name that index, or restore a backup that was made later",
+            field="index",
+            limit=last,
+        )
+    if misses:
+        raise Refused(
+            f"the backup ends with index {last}; leave the point out to restore its end",
+            field="index" if target.index is not None else "time",
+            limit=last,
+        )
+
+
+def _check_part(disk: Disk, name: str, size: int, crc: int, pause: Pause) -> None:
+    try:
+        file = disk.open(name)
+    except NotFound:
+        raise Corrupt(f"{name} is missing from the backup; use another one", field=name) from None
+    try:
+        if file.size != size or sum_of(file, size, pause) != crc:
+            raise Corrupt(f"{name}: it is not what was backed up; use another backup", field=name)
+    finally:
+        file.close()
+
+
+# --- Laying out ------------------------------------------------------------------------------
+
+
+def lay_out(plan: Plan, into: Path, *, pause: Pause = at_once, links: bool = False) -> None:
+    """Make the folder; it is marked as unfinished until `finish`.
+
+    `links`: sealed files are linked, for a folder that is only looked at.
+
+    Raises:
+        Exists: there is something in the folder.
+        Corrupt: the backup is damaged; the error names the file.
+        Full: there is no room.
+    """
+    disk = _begin(into)
+    backup = RealDisk(plan.folder, read_only=True)
+    for name in ("index", "log", "sealed"):
+        disk.make_folder(name)
+    _copy_index(plan, backup, disk, pause)
+    for part in plan.manifest.sealed:
+        check_file(backup, part, pause)
+        name = file_name(part.number)
+        if not (links and link(plan.folder / name, into / name)):
+            file = backup.open(name)
+            try:
+                copy(file, disk, name, size=part.size, pause=pause)
+            finally:
+                file.close()
+    _lay_log(plan, disk, pause)
+    for name in ("index", "log", "sealed", ""):
+        disk.sync_folder(name)
+
+
+def _begin(into: Path) -> Disk:
+    if into.exists() and not into.is_dir():
+        raise Invalid(f"{into} is a file, not a folder", field="into")
+    if into.is_dir() and any(into.iterdir()):
+        what = "an unfinished restore: remove it" if (into / RESTORING).exists() else "not empty"
+        raise Exists(f"{into} is {what}; restore into a new folder", field="into")
+    if not into.is_dir():
+        parent = RealDisk(into.absolute().parent)
+        parent.make_folder(into.name)
+        parent.sync_folder("")
+    disk = RealDisk(into)
+    file = disk.create(RESTORING)
+    file.write([b"This folder is being restored. It is not whole while this file is here.\n"], 0)
+    file.sync_all()
+    file.close()
+    disk.sync_folder("")
+    return disk
+
+
+def _copy_index(plan: Plan, backup: Disk, disk: Disk, pause: Pause) -> None:
+    try:
+        file = backup.open(INDEX)
+    except NotFound:
+        raise Corrupt(f"{INDEX} is missing from the backup", field=INDEX) from None
+    try:
+        if file.size != plan.manifest.index_size:
+            raise Corrupt(f"{INDEX}: it has another size than was backed up", field=INDEX)
+        taken = copy(file, disk, INDEX, size=file.size, pause=pause)
+    finally:
+        file.close()
+    if taken.crc != plan.manifest.index_crc:
+        raise Corrupt(f"{INDEX}: it is not what was backed up; use another backup", field=INDEX)
+
+
+def _lay_log(plan: Plan, disk: Disk, pause: Pause) -> None:
+    cut = plan.cut
+    for place, piece in enumerate(plan.pieces):
+        generation = piece.header.generation
+        if generation > cut.end.generation:
+            return
+        name = f"log/{place + 1:08d}{SEGMENT_SUFFIX}"
+        file = piece.disk.open(piece.name)
+        try:
+            size, full = cut.ends[generation], piece.header.size
+            copy(file, disk, name, size=size, pause=pause, full=full)
+        finally:
+            file.close()
+        if generation == cut.end.generation and cut.kept:
+            _write_kept(disk, name, piece, cut)
+
+
+def _write_kept(disk: Disk, name: str, piece: Piece, cut: Cut) -> None:
+    """Write the last record anew, with those of its entries that are wanted."""
+    head, _ = encode_record(
+        DATA,
+        piece.header,
+        serial=cut.end.serial,
+        prev_crc=cut.end.prev_crc,
+        buffers=[cut.kept],
+        length=len(cut.kept),
+    )
+    padding = ZEROS[: span_of(len(cut.kept)) - len(head) - len(cut.kept)]
+    file = disk.open(name)
+    try:
+        file.write([head, cut.kept, padding], cut.end.offset)
+        file.sync_all()
+    finally:
+        file.close()
+
+
+def finish(into: Path) -> None:
+    """The folder is whole: take the mark off."""
+    disk = RealDisk(into)
+    disk.remove(RESTORING)
+    disk.sync_folder("")

@@ -1,0 +1,68 @@
+"""Sealed files, every byte of them: the lines sum the rows, and the tail sums the lines."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from crc32c import crc32c
+
+from millrace import limits
+from millrace.care.copying import Pause, at_once
+from millrace.care.manifest import SealedPart
+from millrace.errors import Corrupt, NotFound
+from millrace.log.files import Disk, File
+from millrace.store.sealed import SEALED_SCHEMA, file_name, read_lines, tail_sum
+
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def check_file(disk: Disk, part: SealedPart, pause: Pause = at_once) -> None:
+    """Compare a file of a backup with what was backed up.
+
+    Raises:
+        Corrupt: it is another one, or damaged.
+    """
+    name = file_name(part.number)
+    try:
+        file = disk.open(name)
+    except NotFound:
+        raise Corrupt(f"{name} is missing; use another backup", field=name) from None
+    try:
+        if file.size != part.size or tail_sum(disk, part.number) != part.crc:
+            raise Corrupt(f"{name}: it is not what was backed up; use another one", field=name)
+        check_rows(disk, file, part.number, pause)
+    finally:
+        file.close()
+
+
+def check_rows(disk: Disk, file: File, number: int, pause: Pause = at_once) -> None:
+    """Compare everything in a file with the sums that it states itself.
+
+    Raises:
+        Corrupt: it is damaged; the error names the first place.
+    """
+    lines = read_lines(disk, number)
+    begin = lines[0].offset if lines else 0
+    try:
+        is_whole = pa.ipc.read_schema(pa.py_buffer(file.read(begin, 0))).equals(SEALED_SCHEMA)
+    except (pa.ArrowInvalid, OSError):
+        is_whole = False
+    if not is_whole:
+        raise Corrupt(f"{file.name}, offset 0: the schema is damaged", field=file.name)
+    end = begin
+    for at, line in enumerate(lines):
+        crc = 0
+        for offset in range(line.offset, line.offset + line.length, limits.CARE_STEP_BYTES):
+            data = file.read(
+                min(limits.CARE_STEP_BYTES, line.offset + line.length - offset), offset
+            )
+            crc = crc32c(data, crc)
+            pause(len(data))
+        if crc != line.crc or line.offset != end:
+            raise Corrupt(
+                f"{file.name}, offset {line.offset}: record batch {at} of shard {line.shard} is "
+                "damaged",
+                field=file.name,
+            )
+        end = line.offset + line.length
+    if file.read(len(_END_OF_STREAM), end) != _END_OF_STREAM:
+        raise Corrupt(f"{file.name}, offset {end}: the stream does not end there", field=file.name)

@@ -1,0 +1,102 @@
+"""Verifying a backup: every sum of it, that it opens, and that it is what the source has.
+
+It is laid out in a scratch folder, with links where that can be, and read as an engine would. To
+compare it with its source, the scratch folder is brought to the source's own last entry, with what
+the source's log has beyond the backup: both must then hold the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from millrace.care.chain import Piece, piece_of
+from millrace.care.copying import Pause, at_once
+from millrace.care.digest import ShardDigest, differences, digest
+from millrace.care.looking import Look
+from millrace.care.restore import Plan, Target, find_plan, lay_out
+from millrace.care.vault import SCRATCH, UNFINISHED
+from millrace.errors import Exists, Refused
+from millrace.log.files import RealDisk
+from millrace.log.pool import SEGMENT_SUFFIX
+
+
+class Compared(NamedTuple):
+    """What a verification has looked at."""
+
+    backup: Path
+    index: int
+    """The entry as of which it was read."""
+    shards: int
+    rows: int
+    differences: list[str]
+    """Where the source holds something else."""
+
+
+def verify(
+    path: Path, *, against: Path | None = None, scratch: Path | None = None, pause: Pause = at_once
+) -> Compared:
+    """Read everything of a backup, and compare it with the folder that it was made of.
+
+    `scratch`: where a folder for it may be made; beside the backup, if None.
+
+    Raises:
+        Corrupt: it is damaged; the error names the file.
+        Refused: the source has moved on so far that its log does not reach back to the backup.
+    """
+    if against is None:
+        found, _ = _read(find_plan(path, Target(), pause=pause), scratch, pause)
+        return found
+    source = Look(against)
+    try:
+        index = source.applied()
+        plan = _common(path, against, index, pause)
+        found, held = _read(plan, scratch, pause)
+        return found._replace(differences=differences(held, digest(source)))
+    finally:
+        source.close()
+
+
+def _common(path: Path, against: Path, index: int, pause: Pause) -> Plan:
+    """The backup, and the log of the source, up to the source's own last entry."""
+    try:
+        return find_plan(path, Target(index=index), pause=pause, more=_segments(against))
+    except Exists:
+        raise
+    except Refused as error:
+        raise Refused(
+            f"{against} is at index {index}, and its log no longer leads there from the end of the "
+            f"backup ({error.message}); make a backup, and verify that",
+            field="against",
+            limit=error.limit,
+        ) from error
+
+
+def _segments(folder: Path) -> Iterator[Piece]:
+    disk = RealDisk(folder, read_only=True)
+    for name in disk.names("log"):
+        if name.endswith(SEGMENT_SUFFIX):
+            piece = piece_of(disk, f"log/{name}")
+            if piece is not None:
+                yield piece
+
+
+def _read(
+    plan: Plan, scratch: Path | None, pause: Pause
+) -> tuple[Compared, dict[int, ShardDigest]]:
+    beside = scratch or plan.folder.parent
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH, suffix=UNFINISHED, dir=beside))
+    try:
+        lay_out(plan, folder, pause=pause, links=True)
+        look = Look(folder)
+        try:
+            held = digest(look)
+        finally:
+            look.close()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    rows = sum(shard.rows for shard in held.values())
+    return Compared(plan.folder, plan.cut.point.index, len(held), rows, []), held

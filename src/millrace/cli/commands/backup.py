@@ -1,0 +1,60 @@
+"""`millrace backup`: a backup of a folder, and the archive of its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millrace.cli.progress import Bar
+from millrace.cli.shell import Shell
+from millrace.cli.show import size_text
+from millrace.cli.verb import verb
+
+
+@verb(
+    "backup",
+    examples="""
+        millrace backup millrace-data backups
+        millrace backup millrace-data backups --follow
+        millrace backup millrace-data --unfollow
+    """,
+    has_data=False,
+)
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("into", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--follow", is_flag=True, help="Archive the log in INTO from now on, whoever opens FOLDER."
+)
+@click.option("--unfollow", is_flag=True, help="Archive the log no more; no backup is made.")
+async def backup(
+    shell: Shell, folder: Path, *, into: Path | None, follow: bool, unfollow: bool
+) -> None:
+    """Make a backup of FOLDER in the folder INTO, beside those that are there.
+
+    It shares with them what they have in common. Nobody else may have FOLDER open: a program that
+    has it open makes backups itself, with `await m.backup(...)`. With --follow, every process that
+    opens FOLDER later archives its log in INTO before it is recycled, and `millrace restore`
+    reaches every point from this backup on.
+    """
+    if unfollow:
+        async with shell.at(folder).open() as m:
+            was_followed = await m.unfollow()
+        text = "its log is archived no more" if was_followed else "its log was not archived"
+        shell.out.line("unfollowed", {"was_followed": was_followed}, text)
+        return
+    if into is None:
+        raise click.UsageError("name the folder INTO that the backup is made in")
+    async with shell.at(folder).open() as m:
+        with Bar("copying", total=None) as bar:
+            made = await m.backup(into, follow=follow, progress=bar.reach)
+    fields = {
+        "path": str(made.path),
+        "first_index": made.first_index,
+        "last_index": made.last_index,
+        "time": made.time.isoformat(),
+        "bytes": made.bytes,
+        "follow": follow,
+    }
+    text = f"made {made.path}: up to index {made.last_index}, {size_text(made.bytes)}"
+    shell.out.line("backup", fields, text + (", and its log is archived" if follow else ""))

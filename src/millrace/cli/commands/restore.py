@@ -1,0 +1,47 @@
+"""`millrace restore`: a folder from a backup, at its end or at an earlier point."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import click
+
+from millrace.cli.kinds import MOMENT
+from millrace.cli.progress import Bar
+from millrace.cli.shell import Shell
+from millrace.cli.verb import verb
+
+
+@verb(
+    "restore",
+    examples="""
+        millrace backup millrace-data backups && millrace restore backups restored
+        millrace backup millrace-data b && millrace restore b/000001 restored --json
+    """,
+    has_data=False,
+)
+@click.argument("backup", type=click.Path(path_type=Path))
+@click.argument("into", type=click.Path(path_type=Path))
+@click.option("--index", type=int, metavar="N", help="As it was after entry N of the commit group.")
+@click.option("--time", type=MOMENT, metavar="TIME", help="As it was at this time (UTC).")
+async def restore(
+    shell: Shell, backup: Path, into: Path, *, index: int | None, time: datetime | None
+) -> None:
+    """Make the new folder INTO of BACKUP: a folder of backups, or one of them.
+
+    Without a point, it is as new as the backup, and its archive, can make it. The folder has a
+    history of its own: receipts and cursors of the source from beyond the point are not valid.
+    """
+    import millrace
+
+    with Bar("restoring", total=None) as bar:
+        made = await millrace.restore(backup, into, index=index, time=time, progress=bar.advance)
+    fields = {
+        "path": str(made.path),
+        "backup": str(made.backup),
+        "index": made.index,
+        "time": made.time.isoformat(),
+    }
+    text = f"made {made.path} of {made.backup}, as of index {made.index} ({made.time.isoformat()})"
+    shell.out.line("restored", fields, text)

@@ -1,0 +1,234 @@
+"""Care of the data as programs see it: backups, restores, and what they come to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from millrace.care.backup import Rests, Source, Told, back_up
+from millrace.care.manifest import Manifest
+from millrace.care.restore import Target, find_plan, finish, lay_out
+from millrace.care.vault import Vault
+from millrace.care.verify import verify as look_at
+from millrace.client.finish import finish as done_to_the_end
+from millrace.client.health import Health
+from millrace.client.paths import folder_of
+from millrace.core import exact
+from millrace.errors import Closed, Invalid, MillraceError
+from millrace.log.files import RealDisk
+from millrace.log.lane import Lane
+from millrace.node import Node, real_ports
+from millrace.settings import Settings
+
+__all__ = ["Backup", "Care", "Restored", "Told", "Verified", "restore", "verify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup that was made."""
+
+    path: Path
+    """Its own folder, within the one that was given."""
+    first_index: int
+    """It can be restored from this entry on..."""
+    last_index: int
+    """...to this one, or later with an archive."""
+    time: datetime
+    """As of when."""
+    bytes: int
+    """Of all its files, those included that it shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A folder that was made of a backup."""
+
+    path: Path
+    backup: Path
+    index: int
+    """The last entry that it holds."""
+    time: datetime
+    """When that was committed; for an untouched backup, when it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A backup that was read as a whole."""
+
+    path: Path
+    index: int
+    """The entry as of which it was read."""
+    shards: int
+    rows: int
+    differences: tuple[str, ...]
+    """Where the folder that it was compared with holds something else; none, if it is the same."""
+
+
+class Care:
+    """What an engine does for its own data, on request."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._working = asyncio.Lock()
+        self._rests: Rests | None = None
+
+    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
+        """See `Millrace.backup`; done to the end, or undone, whoever is cancelled meanwhile."""
+        source = self._node.source()
+        _check_apart(source.path, into)
+        vault = Vault(into)
+        async with self._working:
+            rests = self._rests = self._node.rests(told)
+            lane = self._node.care_lane()
+            try:
+                task = asyncio.ensure_future(self._make(source, vault, lane, rests, follow=follow))
+                made = await done_to_the_end(task)
+            finally:
+                self._rests = None
+                lane.close()
+        return Backup(
+            vault.folder_of(vault.numbers()[-1]),
+            made.start.index,
+            made.end.index,
+            _time(made.end.time_ms),
+            made.size,
+        )
+
+    async def _make(
+        self, source: Source, vault: Vault, lane: Lane, rests: Rests, *, follow: bool
+    ) -> Manifest:
+        if not follow:
+            return await back_up(source, vault, lane, rests)
+        vault.prepare(source.identity)
+        # First of all: what is committed during the backup is in the archive, too.
+        await self._node.follow(vault.path)
+        try:
+            return await back_up(source, vault, lane, rests)
+        except MillraceError:
+            await self._node.unfollow()
+            raise
+
+    def health(self) -> Health:
+        """How the engine is, now."""
+        follower = self._node.keeper.follower
+        if follower is None:
+            return Health(None, 0, archive_gap=False, archive_error=None)
+        following = follower.following
+        return Health(
+            Path(following.vault),
+            follower.behind(),
+            archive_gap=following.gap > 0,
+            archive_error=str(follower.error) if follower.error is not None else None,
+        )
+
+    async def stop(self) -> None:
+        """End what is under way; what it has made is removed."""
+        if self._rests is not None:
+            self._rests.stopped = Closed("the engine was closed; the backup was not finished")
+        async with self._working:
+            pass
+
+
+async def restore(
+    backup: str | os.PathLike[str],
+    into: str | os.PathLike[str],
+    *,
+    index: int | None = None,
+    time: datetime | None = None,
+    settings: Settings | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Restored:
+    """Make the folder `into` of a backup: its end, or as it was after an entry or at a time.
+
+    `backup` is the folder that backups were made in, or one of those in it. With an archive
+    (`follow`), every point from the oldest backup on can be reached. The restored folder has an
+    identity and a history of its own: what the source did after the point means nothing to it.
+
+    Raises:
+        Refused: the point cannot be reached; the error says what can be.
+        Exists: `into` is not empty.
+        Corrupt: the backup is damaged; the error names the file.
+    """
+    source, target = folder_of(backup, "backup"), folder_of(into, "into")
+    wanted = Target(_index(index), _millis(time))
+    if wanted.index is not None and wanted.time_ms is not None:
+        raise Invalid("index and time cannot both be given; leave one out", field="index")
+    pause = progress or _unheard
+    plan = await asyncio.to_thread(find_plan, source, wanted)
+    await asyncio.to_thread(lay_out, plan, target, pause=pause)
+    chosen = settings or Settings(segment_bytes=plan.pieces[-1].header.size)
+    node = await Node.open(real_ports(target), _forked(chosen), is_restoring=True)
+    await node.close()
+    finish(target)
+    point = plan.cut.point
+    return Restored(target, plan.folder, point.index, _time(point.time_ms))
+
+
+async def verify(
+    backup: str | os.PathLike[str],
+    *,
+    against: str | os.PathLike[str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Verified:
+    """Read everything of a backup, and see that it opens; nothing of it is changed.
+
+    With `against`, it must hold the same as that folder, which must not be open, at the folder's
+    last entry; the folder's own log leads there from the end of the backup.
+
+    Raises:
+        Corrupt: it is damaged; the error names the file.
+        Refused: the folder has moved on too far to be compared.
+        InUse: the folder is open.
+    """
+    source = folder_of(backup, "backup")
+    folder = None if against is None else folder_of(against, "against")
+    if folder is None:
+        found = await asyncio.to_thread(look_at, source, pause=progress or _unheard)
+    else:
+        lock = RealDisk(folder).lock("lock")
+        try:
+            found = await asyncio.to_thread(
+                look_at, source, against=folder, pause=progress or _unheard
+            )
+        finally:
+            lock.release()
+    return Verified(found.backup, found.index, found.shards, found.rows, tuple(found.differences))
+
+
+def _check_apart(folder: Path, into: Path) -> None:
+    if into.absolute() == folder or folder in into.absolute().parents:
+        raise Invalid(f"{into} lies in the folder that is backed up", field="into")
+
+
+def _forked(settings: Settings) -> Settings:
+    return replace(settings, fork=True)
+
+
+def _index(value: object) -> int | None:
+    if value is None:
+        return None
+    number = exact.whole(value)
+    if number is None or number < 0:
+        raise Invalid("index must be a whole number from 0 on", field="index")
+    return number
+
+
+def _millis(value: object) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise Invalid("time must be a datetime", field="time")
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def _time(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def _unheard(_: int) -> None:
+    """Nobody wants to know how far it is."""

@@ -1,0 +1,87 @@
+"""Backups of an engine that goes on, and folders that are restored from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace import errors
+from millrace.client.millrace import Millrace
+from tests.cli.program import findings
+from tests.client.harness import opened, run
+
+
+async def bodies(m: Millrace, name: str = "orders") -> list[bytes | None]:
+    queue = await m.find(name)
+    return [row.body for row in await queue.peek(1000)]
+
+
+def test_a_backup_holds_what_was_acknowledged_before_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("orders")
+            await queue.publish_many([b"%d" % n for n in range(10)])
+            await queue.settle(await queue.lease(3))
+            made = await m.backup(tmp_path / "vault")
+            await queue.publish(b"later")
+            assert made.path == tmp_path / "vault" / "000001"
+        restored = await millrace.restore(tmp_path / "vault", tmp_path / "again")
+        assert restored.index == made.last_index
+        assert findings(tmp_path / "again") == []
+        async with opened(tmp_path / "again") as m:
+            assert await bodies(m) == [b"%d" % n for n in range(3, 10)]
+
+    run(main())
+
+
+def test_sealed_files_are_linked_and_found_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("orders")
+            for _ in range(6):
+                await queue.publish_many([bytes(1000)] * 500)
+            await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+            await queue.publish_many([b"in the log"] * 10)
+            first = await m.backup(tmp_path / "vault")
+            second = await m.backup(tmp_path / "vault")
+            [name] = [path.name for path in (first.path / "sealed").iterdir()]
+            for made in (first, second):
+                inode = (made.path / "sealed" / name).stat().st_ino
+                assert inode == (tmp_path / "data" / "sealed" / name).stat().st_ino
+            # The source may drop its own.
+            await queue.purge()
+        await millrace.restore(first.path, tmp_path / "again")
+        assert findings(tmp_path / "again") == []
+        async with opened(tmp_path / "again") as m:
+            found = await m.find("orders")
+            assert (await found.stats())["live"] == 3010
+
+    run(main())
+
+
+def test_a_restored_folder_goes_its_own_way(tmp_path: Path) -> None:
+    """H1, H2: what the source leased after the backup is not taken for its own."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("orders")
+            await queue.publish_many([b"a", b"b"])
+            [before] = await queue.lease(1, seconds=3600)
+            known = before.receipt
+            await m.backup(tmp_path / "vault")
+            [lease] = await queue.lease(1, seconds=3600)
+            foreign = lease.receipt
+        await millrace.restore(tmp_path / "vault", tmp_path / "again")
+        async with opened(tmp_path / "again") as m:
+            queue = await m.find("orders")
+            [lease] = await queue.lease(1, seconds=3600)
+            assert lease.body == b"b"
+            with pytest.raises(errors.Gone):
+                await queue.settle(foreign)
+            await queue.settle(known)
+            with pytest.raises(errors.Exists, match="of another folder"):
+                await m.backup(tmp_path / "vault")
+
+    run(main())

@@ -1,0 +1,131 @@
+"""Damage in a backup is found and named, by verifying it and by restoring it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace import errors
+from millrace.care.digest import differences, digest
+from millrace.care.looking import Look
+from millrace.care.restore import RESTORING
+from tests.cli.program import flip
+from tests.client.harness import opened, run
+
+
+async def make(folder: Path, *, follow: bool = False) -> Path:
+    """A vault with one backup, of all kinds of files."""
+    async with opened(folder / "data") as m:
+        queue = await m.queue("orders")
+        await queue.publish_many([bytes(1000)] * 900)
+        await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+        await queue.publish_many([b"in the log"] * 10)
+        made = await m.backup(folder / "vault", follow=follow)
+        await queue.publish_many([b"archived"] * 10)
+    return made.path
+
+
+async def refuses(backup: Path, into: Path, name: str) -> None:
+    with pytest.raises(errors.Corrupt, match=name):
+        await millrace.verify(backup)
+    with pytest.raises(errors.Corrupt, match=name):
+        await millrace.restore(backup, into)
+    assert not into.exists() or (into / RESTORING).exists()
+    shutil.rmtree(into, ignore_errors=True)
+
+
+def test_every_kind_of_damage_is_found(tmp_path: Path) -> None:
+    async def main() -> None:
+        backup = await make(tmp_path)
+        assert (await millrace.verify(backup)).rows == 910
+        files = sorted(path for path in backup.rglob("*") if path.is_file())
+        assert len(files) >= 4
+        for path in files:
+            data = path.read_bytes()
+            # A link to a file of the source: damage the copy alone.
+            path.unlink()
+            for offset in {1, len(data) // 3, len(data) // 2, len(data) - 2}:
+                path.write_bytes(data)
+                flip(path, offset)
+                await refuses(backup, tmp_path / "never", path.name)
+            path.write_bytes(data[:-1])
+            await refuses(backup, tmp_path / "never", path.name)
+            path.unlink()
+            if path.name != "manifest.json":
+                await refuses(backup, tmp_path / "never", path.name)
+            path.write_bytes(data)
+        assert (await millrace.verify(backup)).rows == 910
+
+    run(main())
+
+
+def test_damage_in_the_archive_is_found(tmp_path: Path) -> None:
+    async def main() -> None:
+        backup = await make(tmp_path, follow=True)
+        assert (await millrace.verify(backup)).rows == 920
+        [*_, path] = sorted((tmp_path / "vault" / "archive" / "log").iterdir())
+        data = path.read_bytes()
+        for offset in range(4096 + 20, len(data), 4096):
+            flip(path, offset)
+            await refuses(backup, tmp_path / "never", "archive/log|offset|log")
+            path.write_bytes(data)
+        path.write_bytes(data[:4096])
+        await refuses(backup, tmp_path / "never", "missing or damaged")
+
+    run(main())
+
+
+def test_an_unfinished_backup_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        backup = await make(tmp_path)
+        unfinished = backup.rename(backup.with_name("000002.unfinished"))
+        with pytest.raises(errors.Refused, match="unfinished"):
+            await millrace.restore(unfinished, tmp_path / "never")
+        with pytest.raises(errors.NotFound):
+            await millrace.restore(tmp_path / "vault", tmp_path / "never")
+        async with opened(tmp_path / "data") as m:
+            made = await m.backup(tmp_path / "vault")
+        assert made.path.name == "000001"
+        assert not unfinished.exists()
+
+    run(main())
+
+
+def test_a_target_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        backup = await make(tmp_path)
+        into = tmp_path / "into"
+        into.mkdir()
+        (into / "mine").write_text("keep it")
+        with pytest.raises(errors.Exists, match="not empty"):
+            await millrace.restore(backup, into)
+        assert [path.name for path in into.iterdir()] == ["mine"]
+        with pytest.raises(errors.Invalid, match="lies in the folder"):
+            async with opened(tmp_path / "data") as m:
+                await m.backup(tmp_path / "data" / "vault")
+        for wrong in (tmp_path / "nothing", into):
+            with pytest.raises(errors.NotFound):
+                await millrace.restore(wrong, tmp_path / "never")
+
+    run(main())
+
+
+def test_a_source_that_holds_something_else_is_told_apart(tmp_path: Path) -> None:
+    async def main() -> None:
+        backup = await make(tmp_path, follow=True)
+        assert (await millrace.verify(backup, against=tmp_path / "data")).differences == ()
+        await millrace.restore(backup, tmp_path / "other")
+        async with opened(tmp_path / "other") as m:
+            await (await m.find("orders")).publish(b"its own")
+        async with opened(tmp_path / "data") as m:
+            await (await m.find("orders")).publish(b"not the same")
+        with pytest.raises(errors.Exists, match="of different folders"):
+            await millrace.verify(backup, against=tmp_path / "other")
+        with Look(tmp_path / "data") as one, Look(tmp_path / "other") as other:
+            [difference] = differences(digest(one), digest(other))
+        assert "rows" in difference
+
+    run(main())

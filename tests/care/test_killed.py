@@ -1,0 +1,20 @@
+"""Killed before every step on the disk: there is a whole one, or one that says it is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("what", ["backup", "follow", "restore"])
+def test_killed_before_every_step(tmp_path: Path, what: str) -> None:
+    command = [sys.executable, "-m", "tests.care.killed", what, str(tmp_path)]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10

@@ -1,0 +1,99 @@
+"""A restore to any index is the fold of everything up to it."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace import errors
+from millrace.care import chain
+from millrace.care.chain import Walk
+from millrace.care.digest import digest
+from millrace.care.looking import Look
+from millrace.care.restore import Target, find_plan, lay_out
+from millrace.care.vault import Vault
+from millrace.client.millrace import Millrace
+from millrace.core.changes import Entry
+from millrace.store.memory_store import MemoryStore
+from tests.cli.program import findings
+from tests.client.harness import Clock, opened, run
+
+
+async def play(m: Millrace, chance: random.Random, steps: int, clock: Clock) -> None:
+    """What goes on in a folder: each step is an entry, or several in one record."""
+    plain, keyed = await m.queue("plain"), await m.queue("keyed", keyed=True)
+    held = []
+    for step in range(steps):
+        clock.forward(seconds=1)
+        match chance.randrange(7):
+            case 0:
+                await plain.publish_many([b"%d" % step] * chance.randrange(1, 4))
+            case 1:
+                headers = {"step": str(step)}
+                message = millrace.Message(b"x" * step, key=f"k{step % 5}", headers=headers)
+                await keyed.publish_many([message])
+            case 2:
+                held += await plain.lease(2, seconds=5)
+            case 3 if held:
+                with suppress(errors.Refused):
+                    await held.pop().settle()
+            case 4:
+                async with m.transaction() as t:
+                    t.publish(plain, b"one")
+                    t.publish(keyed, b"other", key="both")
+            case 5:
+                await keyed.publish(None, key=f"k{step % 5}")
+            case _:
+                await plain.publish(b"alone")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_index_of_a_log_is_the_fold_of_what_came_before(tmp_path: Path, seed: int) -> None:
+    async def main() -> None:
+        chance, clock = random.Random(seed), Clock()
+        clock.stop()
+        vault = tmp_path / "vault"
+        async with opened(tmp_path / "data", clock=clock) as m:
+            keeper = m._engine._node.keeper  # type: ignore[attr-defined]
+            await play(m, chance, 10, clock)
+            await m.backup(vault, follow=True)
+            await play(m, chance, 25, clock)
+            await keeper.seal_all()
+            await play(m, chance, 15, clock)
+            await m.backup(vault)
+            await play(m, chance, 5, clock)
+        check_points(tmp_path, vault)
+
+    run(main())
+
+
+def check_points(tmp_path: Path, vault: Path) -> None:
+    first = find_plan(vault / "000001", Target(index=None))
+    entries: dict[int, Entry] = {}
+    for step in Walk(first.pieces):
+        for _, entry in chain.local_entries(step):
+            entries[entry.index] = entry
+    model = MemoryStore()
+    tried = 0
+    for index in sorted(entries):
+        model.fold(entries[index], None)
+        for backup in ("000001", "000002"):
+            start = Vault(vault).manifest_of(int(backup)).start.index
+            if index < start:
+                with pytest.raises(errors.Refused, match="cannot be reached"):
+                    find_plan(vault / backup, Target(index=index))
+                continue
+            plan = find_plan(vault / backup, Target(index=index))
+            folder = tmp_path / f"at-{index}-{backup}"
+            lay_out(plan, folder)
+            assert plan.cut.point.index == index
+            assert findings(folder) == []
+            with Look(folder) as state:
+                assert digest(state) == digest(model)
+            tried += 1
+    assert tried > 40
+    assert max(entries) == first.cut.point.index
