@@ -362,9 +362,12 @@ class Node:
         )
 
     async def follow(self, vault: Path) -> None:
-        """Archive the log in the vault from now on, and in every later engine of the folder."""
+        """Archive the log in the vault from now on, and in every later engine of the folder.
+
+        The vault's path is absolute: others go on from elsewhere.
+        """
         await self.unfollow()
-        following = Following(os.path.abspath(vault), self.log.mark().generation)
+        following = Following(str(vault), self.log.mark().generation)
         follower = self._follower(following)
         write_following(self._ports.disk, following)
         self._keeper.follower = follower

@@ -28,13 +28,18 @@ async def make(folder: Path, *, follow: bool = False) -> Path:
     return made.path
 
 
+def undo(into: Path) -> None:
+    """Remove what was restored, which must not look whole."""
+    assert not into.exists() or (into / RESTORING).exists()
+    shutil.rmtree(into, ignore_errors=True)
+
+
 async def refuses(backup: Path, into: Path, name: str) -> None:
     with pytest.raises(errors.Corrupt, match=name):
         await millrace.verify(backup)
     with pytest.raises(errors.Corrupt, match=name):
         await millrace.restore(backup, into)
-    assert not into.exists() or (into / RESTORING).exists()
-    shutil.rmtree(into, ignore_errors=True)
+    undo(into)
 
 
 def test_every_kind_of_damage_is_found(tmp_path: Path) -> None:

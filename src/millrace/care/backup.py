@@ -91,7 +91,7 @@ class _Held:
     time_ms: int
     parts: list[tuple[Hold, int]]
     """Generations and their sizes, oldest first."""
-    index: Sum = Sum(0, 0)
+    index: Sum | None = None
 
 
 async def back_up(source: Source, vault: Vault, lane: Lane, pause: Rests) -> Manifest:
@@ -180,6 +180,8 @@ class _Copy:
             if not facts.dropping
         ]
         log = [self._take_log(hold, size) for hold, size in self._held.parts]
+        index = self._held.index
+        assert index is not None, "the index is copied first"
         end = chain.last_index(self._disk, [part.name for part in log], mark, start)
         made = Manifest(
             format=manifest.FORMAT,
@@ -189,8 +191,8 @@ class _Copy:
             end=Point(end, self._held.time_ms),
             mark=mark,
             needed=needed,
-            index_size=self._held.index.size,
-            index_crc=self._held.index.crc,
+            index_size=index.size,
+            index_crc=index.crc,
             log=log,
             sealed=sealed,
         )

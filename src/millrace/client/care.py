@@ -79,8 +79,7 @@ class Care:
     async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
         """See `Millrace.backup`; done to the end, or undone, whoever is cancelled meanwhile."""
         source = self._node.source()
-        _check_apart(source.path, into)
-        vault = Vault(into)
+        vault = Vault(_apart(source.path, into))
         async with self._working:
             rests = self._rests = self._node.rests(told)
             lane = self._node.care_lane()
@@ -199,9 +198,12 @@ async def verify(
     return Verified(found.backup, found.index, found.shards, found.rows, tuple(found.differences))
 
 
-def _check_apart(folder: Path, into: Path) -> None:
-    if into.absolute() == folder or folder in into.absolute().parents:
+def _apart(folder: Path, into: Path) -> Path:
+    """The whole path, which must not lie in the folder itself."""
+    whole = into.absolute()
+    if whole == folder or folder in whole.parents:
         raise Invalid(f"{into} lies in the folder that is backed up", field="into")
+    return whole
 
 
 def _forked(settings: Settings) -> Settings:
