@@ -53,7 +53,7 @@ def killed_at(step: int, work: Work) -> bool:
             setattr(os, name, counted(getattr(os, name)))
         code = 1
         try:
-            asyncio.run(work())  # type: ignore[arg-type]
+            asyncio.run(work())
             code = 0
         finally:
             os._exit(code)

@@ -20,6 +20,7 @@ PAGES = [
     GUIDE / "workers.md",
     GUIDE / "dead-letters.md",
     GUIDE / "topics.md",
+    GUIDE / "care.md",
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

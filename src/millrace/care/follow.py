@@ -111,21 +111,31 @@ class Follower:
         live = [one.used_bytes for one in self._log.segments() if one.generation >= since]
         return max(sum(live) - known, 1)
 
-    def floor(self, needed: int) -> int:
-        """The oldest generation that must stay in the log, if the store needs this one."""
+    async def floor(self, needed: int) -> int:
+        """The oldest generation that must stay in the log, if the store needs this one.
+
+        Where too much is held, an archive that works is waited for once; a gap is for those that
+        do not.
+        """
+        if self._held(needed) > self._held_bytes_max and self.error is None:
+            await self._end_task()
+            self._task = self._loop.create_task(self._catch_up())
+            await self._end_task()
+        is_bearable = 0 < self._held(needed) <= self._held_bytes_max
+        return self._following.generation if is_bearable else needed
+
+    def _held(self, needed: int) -> int:
+        """Bytes of the segments that nobody but the archive needs."""
         oldest = self._following.generation
-        held = [live for live in self._log.segments() if oldest <= live.generation < needed]
-        if not held:
-            return needed
-        size = len(held) * (self._log.record_bytes_max + limits.SECTOR_BYTES)
-        if size <= self._held_bytes_max:
-            return oldest
-        return needed
+        count = sum(oldest <= live.generation < needed for live in self._log.segments())
+        return count * (self._log.record_bytes_max + limits.SECTOR_BYTES)
 
     def look(self) -> None:
         """Now and then, and cheap: archive what is new."""
-        now = self._loop.time()
-        if self._task is None and now >= self._look_at and self._log.mark() != self._archived:
+        now, mark, archived = self._loop.time(), self._log.mark(), self._archived
+        is_full = archived is not None and archived.generation != mark.generation
+        is_due = now >= self._look_at or (is_full and self.error is None)
+        if self._task is None and is_due and mark != archived:
             self._look_at = now + limits.FOLLOW_SECONDS
             self._task = self._loop.create_task(self._catch_up())
 
@@ -135,10 +145,9 @@ class Follower:
         Raises:
             MillraceError: it could not be done.
         """
-        while self._task is not None:
-            await asyncio.wait([self._task])
+        await self._end_task()
         self._task = self._loop.create_task(self._catch_up())
-        await asyncio.wait([self._task])
+        await self._end_task()
         if isinstance(self.error, MillraceError):
             raise self.error.again()
         if self.error is not None:
@@ -146,11 +155,14 @@ class Follower:
 
     async def stop(self) -> None:
         """Archive what is there, if that can be done, and end."""
+        await self._end_task()
+        self._task = self._loop.create_task(self._catch_up())
+        await self._end_task()
+        self._lane.close()
+
+    async def _end_task(self) -> None:
         while self._task is not None:
             await asyncio.wait([self._task])
-        self._task = self._loop.create_task(self._catch_up())
-        await asyncio.wait([self._task])
-        self._lane.close()
 
     async def _catch_up(self) -> None:
         mark, time_ms = self._log.mark(), self._now_ms()

@@ -10,8 +10,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from millrace.care.chain import Piece, piece_of
 from millrace.care.copying import Pause, at_once
@@ -24,7 +24,8 @@ from millrace.log.files import RealDisk
 from millrace.log.pool import SEGMENT_SUFFIX
 
 
-class Compared(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Compared:
     """What a verification has looked at."""
 
     backup: Path
@@ -55,7 +56,7 @@ def verify(
         index = source.applied()
         plan = _common(path, against, index, pause)
         found, held = _read(plan, scratch, pause)
-        return found._replace(differences=differences(held, digest(source)))
+        return replace(found, differences=differences(held, digest(source)))
     finally:
         source.close()
 

@@ -90,7 +90,7 @@ class Care:
                 self._rests = None
                 lane.close()
         return Backup(
-            vault.folder_of(vault.numbers()[-1]),
+            into / vault.folder_of(vault.numbers()[-1]).name,
             made.start.index,
             made.end.index,
             _time(made.end.time_ms),

@@ -229,7 +229,7 @@ class Keeper:
         self._checkpoint_at = self._loop.time()
         needed = self._store.needed_from()
         if self.follower is not None:
-            needed = self.follower.floor(needed)
+            needed = await self.follower.floor(needed)
         if await self._lane.submit(lambda: self._log.release_before(needed)):
             # A log that had all the segments it may have has room for new ones in the place of
             # those that cannot serve again.
