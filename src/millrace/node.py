@@ -16,7 +16,7 @@ from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace import limits
+from millrace.care import bounds
 from millrace.care.backup import Rests, Source, Told
 from millrace.care.follow import (
     Follower,
@@ -384,7 +384,7 @@ class Node:
         settings = self._settings
         held = settings.follow_held_bytes
         if held is None:
-            held = settings.log_segments_max * settings.segment_bytes // limits.FOLLOW_HELD_SHARE
+            held = settings.log_segments_max * settings.segment_bytes // bounds.FOLLOW_HELD_SHARE
         return Follower(
             self._ports.disk,
             self.log,

@@ -19,8 +19,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace import limits
-from millrace.care import chain, manifest
+from millrace.care import bounds, chain, manifest
 from millrace.care.copying import Sum, copy, link, write_whole
 from millrace.care.manifest import LogPart, Manifest, Point, SealedPart
 from millrace.care.vault import Vault
@@ -78,8 +77,8 @@ class Rests:
         is_idle, self._syncs = log.syncs == self._syncs, log.syncs
         if not is_idle:
             took = time.perf_counter() - self._began
-            seconds = max(took * limits.BACKUP_REST_SHARE, log.sync_seconds)
-            self._sleep(min(seconds, limits.BACKUP_REST_SECONDS_MAX))
+            seconds = max(took * bounds.BACKUP_REST_SHARE, log.sync_seconds)
+            self._sleep(min(seconds, bounds.BACKUP_REST_SECONDS_MAX))
         self._began = time.perf_counter()
 
 

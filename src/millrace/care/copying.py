@@ -16,6 +16,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from millrace import limits
+from millrace.care import bounds
 from millrace.errors import Corrupt, DiskFailed
 from millrace.log.files import Disk, File
 
@@ -52,8 +53,8 @@ def copy(
     crc = 0
     try:
         unsynced = 0
-        for offset in range(0, size, limits.CARE_STEP_BYTES):
-            count = min(limits.CARE_STEP_BYTES, size - offset)
+        for offset in range(0, size, bounds.CARE_STEP_BYTES):
+            count = min(bounds.CARE_STEP_BYTES, size - offset)
             data = source.read(count, offset)
             if len(data) != count:
                 raise Corrupt(f"{source.name} was cut short at {offset + len(data)}", field="path")
@@ -80,8 +81,8 @@ def _fill(target: File, begin: int, end: int) -> None:
 def sum_of(source: File, size: int, pause: Pause = at_once) -> int:
     """The checksum of the first `size` bytes."""
     crc = 0
-    for offset in range(0, size, limits.CARE_STEP_BYTES):
-        data = source.read(min(limits.CARE_STEP_BYTES, size - offset), offset)
+    for offset in range(0, size, bounds.CARE_STEP_BYTES):
+        data = source.read(min(bounds.CARE_STEP_BYTES, size - offset), offset)
         crc = crc32c(data, crc)
         pause(len(data))
     return crc

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from millrace import limits
+from millrace.care import bounds
 from millrace.care.archive import REACHED, Reached, read_reached
 from millrace.care.copying import write_whole
 from millrace.care.manifest import log_name
@@ -136,7 +137,7 @@ class Follower:
         is_full = archived is not None and archived.generation != mark.generation
         is_due = now >= self._look_at or (is_full and self.error is None)
         if self._task is None and is_due and mark != archived:
-            self._look_at = now + limits.FOLLOW_SECONDS
+            self._look_at = now + bounds.FOLLOW_SECONDS
             self._task = self._loop.create_task(self._catch_up())
 
     async def catch_up(self) -> None:
@@ -174,7 +175,7 @@ class Follower:
             if self.error is None:
                 _logger.error("the log cannot be archived in %s: %s", self._vault.path, error)
             self.error = error
-            self._look_at = self._loop.time() + limits.FOLLOW_RETRY_SECONDS
+            self._look_at = self._loop.time() + bounds.FOLLOW_RETRY_SECONDS
         finally:
             self._task = None
 
@@ -267,8 +268,8 @@ class Follower:
         try:
             _check_same(source, target, name, done)
             unsynced = 0
-            for offset in range(done, size, limits.CARE_STEP_BYTES):
-                data = source.read(min(limits.CARE_STEP_BYTES, size - offset), offset)
+            for offset in range(done, size, bounds.CARE_STEP_BYTES):
+                data = source.read(min(bounds.CARE_STEP_BYTES, size - offset), offset)
                 target.write([data], offset)
                 unsynced += len(data)
                 if unsynced >= limits.SEAL_SYNC_BYTES:

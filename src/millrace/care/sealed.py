@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from crc32c import crc32c
 
-from millrace import limits
+from millrace.care import bounds
 from millrace.care.copying import Pause, at_once
 from millrace.care.manifest import SealedPart
 from millrace.errors import Corrupt, NotFound
@@ -51,9 +51,9 @@ def check_rows(disk: Disk, file: File, number: int, pause: Pause = at_once) -> N
     end = begin
     for at, line in enumerate(lines):
         crc = 0
-        for offset in range(line.offset, line.offset + line.length, limits.CARE_STEP_BYTES):
+        for offset in range(line.offset, line.offset + line.length, bounds.CARE_STEP_BYTES):
             data = file.read(
-                min(limits.CARE_STEP_BYTES, line.offset + line.length - offset), offset
+                min(bounds.CARE_STEP_BYTES, line.offset + line.length - offset), offset
             )
             crc = crc32c(data, crc)
             pause(len(data))

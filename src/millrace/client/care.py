@@ -71,13 +71,15 @@ class Verified:
 class Care:
     """What an engine does for its own data, on request."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, check_open: Callable[[], None]) -> None:
         self._node = node
+        self._check_open = check_open
         self._working = asyncio.Lock()
         self._rests: Rests | None = None
 
     async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
         """See `Millrace.backup`; done to the end, or undone, whoever is cancelled meanwhile."""
+        self._check_open()
         source = self._node.source()
         vault = Vault(_apart(source.path, into))
         async with self._working:
@@ -111,8 +113,14 @@ class Care:
             await self._node.unfollow()
             raise
 
+    async def unfollow(self) -> bool:
+        """See `Millrace.unfollow`."""
+        self._check_open()
+        return await self._node.unfollow()
+
     def health(self) -> Health:
         """How the engine is, now."""
+        self._check_open()
         follower = self._node.keeper.follower
         if follower is None:
             return Health(None, 0, archive_gap=False, archive_error=None)

@@ -10,15 +10,13 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
-from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.care import Backup, Care, Told
-from millrace.client.health import Health
+from millrace.client.care import Care
 from millrace.client.message import fitting, rows_of
 from millrace.client.reading import Batches, Part
 from millrace.core.codec import decode_cell
@@ -179,16 +177,9 @@ class Engine(Protocol):
         """The receipt behind the text; raises `Forged`."""
         ...
 
-    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
-        """Make a backup of everything, and archive the log from then on."""
-        ...
-
-    async def unfollow(self) -> bool:
-        """Archive the log no more."""
-        ...
-
-    async def health(self) -> Health:
-        """How it is."""
+    @property
+    def care(self) -> Care:
+        """Who looks after the data on request."""
         ...
 
     async def close(self) -> None:
@@ -206,7 +197,7 @@ class EmbeddedEngine:
         self._closed = False
         self._warming: dict[ShardId, asyncio.Future[None]] = {}
         """The newest call under way that reads cold rows of a shard."""
-        self._care = Care(node)
+        self.care = Care(node, self._check_open)
         self.where = where
 
     # --- Commands -----------------------------------------------------------------------------
@@ -472,20 +463,6 @@ class EmbeddedEngine:
     def unseal(self, text: str) -> Receipt:
         return self._node.unseal(text)
 
-    # --- Care ---------------------------------------------------------------------------------
-
-    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
-        self._check_open()
-        return await self._care.backup(into, told, follow=follow)
-
-    async def unfollow(self) -> bool:
-        self._check_open()
-        return await self._node.unfollow()
-
-    async def health(self) -> Health:
-        self._check_open()
-        return self._care.health()
-
     # --- The end ------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
@@ -494,7 +471,7 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         self._closed = True
-        await self._care.stop()
+        await self.care.stop()
         await self._node.close()
 
 

@@ -167,15 +167,15 @@ class Millrace:
         """
         told = progress or _unheard
         folder = folder_of(into, "into")
-        return await self._engine.backup(folder, told, follow=check.flag(follow, "follow"))
+        return await self._engine.care.backup(folder, told, follow=check.flag(follow, "follow"))
 
     async def unfollow(self) -> bool:
         """Archive the log no more; returns whether it was archived. What was archived stays."""
-        return await self._engine.unfollow()
+        return await self._engine.care.unfollow()
 
     async def health(self) -> Health:
         """How the engine is: its archive, and what else watches over the data."""
-        return await self._engine.health()
+        return self._engine.care.health()
 
     async def close(self) -> None:
         """Finish what was accepted and let the folder go; harmless the second time.

@@ -1,0 +1,22 @@
+"""The bounds of care, with their reasons, as `millrace.limits` has all others."""
+
+from __future__ import annotations
+
+CARE_STEP_BYTES = 1024 * 1024
+"""Backups, restores and scrubbing read and write this much at a time."""
+
+BACKUP_REST_SHARE = 1.0
+"""A backup rests as long as it has worked, while the log is being written."""
+
+BACKUP_REST_SECONDS_MAX = 0.05
+"""And no longer than this after each step, however slow the disk is."""
+
+FOLLOW_SECONDS = 0.5
+"""How far an archive may lie behind the log in time, where its disk can keep up."""
+
+FOLLOW_RETRY_SECONDS = 5.0
+"""After which an archive that could not be written to is tried again."""
+
+FOLLOW_HELD_SHARE = 4
+"""One in so many segments that the log may have is kept for an archive that lacks it, unless it is
+set otherwise; the rest is the engine's own."""
