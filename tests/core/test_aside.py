@@ -26,7 +26,7 @@ from millrace.core.commands import (
     Settle,
     Tick,
 )
-from millrace.core.model import CATALOG, WINDOWED, Kind, Message, QueueSpec, ShardId
+from millrace.core.model import CATALOG, WINDOWED, Kind, Message, QueueSpec, Seq, ShardId
 from millrace.testing.group import Group
 
 QUEUE = ShardId(1)
@@ -185,6 +185,8 @@ class Naive:
             assert explained.state in ("ready", "delayed")
             if explained.until_ms is not None:
                 assert explained.until_ms == due_ms > self.group.now
+            if explained.not_before_ms is not None:
+                assert self.group.now <= explained.not_before_ms <= due_ms
         self.step("fold", 0)
         self.group.now += 1000
         while self.lease(7):
@@ -264,3 +266,32 @@ def test_a_cell_that_is_changed_and_used_up_in_one_batch_is_gone(
     assert naive.ask(Lease(1, LEASE_MS)).seqs == BitMap64()  # type: ignore[attr-defined]
     naive.group.check()
     assert not list(naive.group.store.cells(QUEUE, Kind.READY))
+
+
+def test_what_is_published_does_not_join_those_who_have_waited() -> None:
+    naive = Naive(keyed=False, delay_ms=0)
+    naive.publish([(5, 10, 0)])
+    naive.group.now += 15
+    naive.publish([(5, None, 0)])
+    naive.publish([(9, None, 0)])
+    naive.group.now += 5
+    # The first one is made ready in the batch that publishes the last.
+    last = Publish((Message(b""),), None, (Aside(0, 1, 5, None),))
+    naive.group.ask((QUEUE, Lease(1, LEASE_MS)), (QUEUE, last))
+    turns = [naive.ask(Lease(1, LEASE_MS)).seqs for _ in range(3)]  # type: ignore[attr-defined]
+    assert turns == [BitMap64([1]), BitMap64([2]), BitMap64([4])]
+
+
+def test_who_is_delayed_beyond_the_window_is_told_until_when_at_least() -> None:
+    with small():
+        naive = Naive(keyed=False, delay_ms=0)
+        began = naive.group.now
+        for at in range(20):
+            naive.publish([(USUAL, 100 + at, 0)])
+        first, last = naive.ask(Explain(Seq(1))), naive.ask(Explain(Seq(20)))
+        assert first == Explanation(Seq(1), "delayed", until_ms=began + 100)
+        view = naive.group.view(QUEUE)
+        assert view is not None
+        soonest = began + 100 + len(view.due)
+        assert last == Explanation(Seq(20), "delayed", not_before_ms=soonest)
+        assert began + 100 < soonest < began + 119

@@ -264,6 +264,7 @@ def handed_out_first_to_somebody_who_left() -> Told:
     """Nobody heard of lease 1: it was given back, and its delivery does not count."""
     told = Told()
     told.publish(LOG)
+    told.unknown(told.begin(Lease(shard=LOG, lease_ms=9)), TimeoutError())
     row = Seen(2, "b", None, b"b", 0, 1)
     told.ok(Lease(shard=LOG, lease_ms=9, version=2, deadline_ms=9, rows=(row,)))
     row = Seen(1, "a", None, b"a", 0, 1)

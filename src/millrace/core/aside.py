@@ -98,8 +98,11 @@ def _runs(count: int, runs: Sequence[Aside], delay_ms: int) -> Iterator[tuple[in
 
 
 def _add(draft: Draft, kind: Kind, at_ms: int, priority: int, seqs: BitMap64) -> None:
-    """Have a cell name these; what comes to its turn together is gathered within a batch."""
-    turn = (at_ms if kind is Kind.DUE else 0, priority)
+    """Have a cell name these; what comes to its turn together is gathered within a batch.
+
+    What is ready now does not join those who have waited for longer: it would overtake others.
+    """
+    turn = (at_ms, priority)
     key = draft.gathering.get(turn)
     known = draft.waits.get((kind, key)) if key is not None else None
     if key is not None and known is not None:
@@ -327,5 +330,11 @@ def explain(draft: Draft, seq: Seq) -> Explanation | Need:
             return Explanation(seq, "delayed", until_ms=due_of(key))
         if seq in cell.seqs:
             return Explanation(seq, "ready")
-    is_ready = view.due.known_to is None or any(seq in cell.seqs for _, cell in view.ready)
-    return Explanation(seq, "ready" if is_ready else "delayed")
+    behind = view.due.known_to
+    if behind is None or any(seq in cell.seqs for _, cell in view.ready):
+        return Explanation(seq, "ready")
+    soonest = due_of(behind)
+    if soonest <= draft.now or view.ready.known_to is not None:
+        # Not even all that is ready is known: it may be among that, too.
+        return Explanation(seq, "delayed")
+    return Explanation(seq, "delayed", not_before_ms=soonest)

@@ -427,3 +427,6 @@ class Explanation(msgspec.Struct, frozen=True):
     before that is folded, nor after the row's bytes are gone."""
     session: int | None = None
     """The session that holds it."""
+    not_before_ms: int | None = None
+    """It is delayed at least so long, behind so many others that nobody looks until when. If there
+    are neither times, so many are ready that it may be one of them."""

@@ -58,8 +58,8 @@ def ready_key(era: int, priority: int, ready_ms: int, seq: int) -> bytes:
 
 
 def due_of(key: bytes) -> int:
-    """The time that a key of `Kind.DUE` names."""
-    return int(_DUE.unpack(key)[1])
+    """The time that a key of `Kind.DUE` names, or one just behind it."""
+    return int(_DUE.unpack_from(key)[1])
 
 
 def ready_since(key: bytes) -> int:

@@ -277,8 +277,10 @@ class Queue:
     def explain(self, seq: int) -> Explanation:
         """Why a message is not to be had: leased or delayed until when, settled, dead.
 
-        Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
-        that a newer one replaced it.
+        Of one that is delayed behind thousands of others, `until_ms` is None, and `not_before_ms`
+        says how long it is delayed at least; if both are, it may have come to its time already. Of
+        a dead one, `superseded_by` is the newest revision of its key, as long as it is known that a
+        newer one replaced it.
         """
         return self._portal.run(self._twin.explain(seq))
 

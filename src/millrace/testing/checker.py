@@ -6,7 +6,8 @@ works, and nothing that a client could not know.
 I1 no acknowledged loss    I2 no phantom            I3 order per producer
 I4 no two live leases      I5 settle OK is final    I6 the newest revision of a key wins
 I7 snapshots are atomic    I9 seqs only rise        I12 the counters add up
-Those of failures are in `checker_failures.py`.
+Those of failures are in `checker_failures.py`, those of priorities and delays in
+`checker_turns.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from millrace.testing.checker_history import (
 )
 from millrace.testing.checker_leases import check_leases
 from millrace.testing.checker_snapshots import check_snapshots
+from millrace.testing.checker_turns import check_turns
 
 Violations = list[str]
 
@@ -42,6 +44,7 @@ def check(history: History) -> Violations:
         check_answers,
         check_order,
         check_leases,
+        check_turns,
         check_failures,
         check_snapshots,
         check_keys,
@@ -229,11 +232,10 @@ def check_together(history: History) -> Violations:
     for call in history.calls:
         if isinstance(call, Publish | Settle) and call.transaction is not None:
             parts[call.transaction].append(call)
-    delivered: dict[tuple[int, int], int] = defaultdict(int)
+    delivered: dict[tuple[int, int], list[Lease]] = defaultdict(list)
     for lease in history.of(Lease):
         for seen in lease.rows:
-            place = (lease.shard, seen.seq)
-            delivered[place] = max(delivered[place], lease.version)
+            delivered[lease.shard, seen.seq].append(lease)
     for number, calls in parts.items():
         is_seen = any(
             (call.shard, row.tag) in seqs
@@ -244,8 +246,10 @@ def check_together(history: History) -> Violations:
         for call in calls:
             if not isinstance(call, Settle) or not is_seen:
                 continue
-            if delivered[call.shard, call.seq] > call.version and not history.is_rewound(
-                call.shard, call.number
+            if any(
+                lease.version > call.version
+                and not history.is_rewound(call.shard, call.number, lease.ended)
+                for lease in delivered[call.shard, call.seq]
             ):
                 found.append(
                     f"I7: transaction {number} published, but {call.seq} of {call.shard}, "

@@ -33,6 +33,14 @@ class Sent(NamedTuple):
     body: bytes | None
 
 
+class Turn(NamedTuple):
+    """When a message is to come to its turn, as its producer said."""
+
+    priority: int = 4
+    delay_ms: int | None = None
+    """None: as the queue says."""
+
+
 class Seen(NamedTuple):
     """A message as somebody got it."""
 
@@ -57,6 +65,8 @@ class Call:
     """When it was answered."""
     latest: int | None = None
     """When it was done at the latest, if it was: the engine that was asked ended then."""
+    given_up: int | None = None
+    """When its client went away without waiting for the answer."""
     outcome: Outcome = Outcome.OPEN
     error: str = ""
     transaction: int | None = None
@@ -86,6 +96,8 @@ class Publish(Call):
 @dataclass(slots=True, kw_only=True)
 class Lease(Call):
     lease_ms: int
+    count: int = 0
+    """How many were asked for; 0: unknown."""
     version: int = 0
     deadline_ms: int = 0
     rows: tuple[Seen, ...] = ()
@@ -191,6 +203,7 @@ class Shard:
     max_deliveries: int = 0
     retry_min_ms: int = 0
     retry_max_ms: int = 0
+    delay_ms: int = 0
 
 
 class History:
@@ -199,6 +212,8 @@ class History:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.shards: dict[int, Shard] = {}
+        self.turns: dict[str, Turn] = {}
+        """Tag → its turn; missing: as usual."""
         self.step = 0
         self.lines: list[str] = []
         """The story, for whoever has to find out what went wrong."""
@@ -241,6 +256,8 @@ class History:
         """The engine has ended: nobody knows what became of the call."""
         call.error = f"{type(error).__name__}: {error}"
         self.say(f"{call.actor}: {call.number} is unknown: {call.error}")
+        if isinstance(error, TimeoutError):
+            call.given_up = self.step
 
     def engine_ended(self) -> None:
         """Whatever is open now was done by now, or never will be."""
@@ -260,10 +277,13 @@ class History:
                 found.setdefault((call.shard, row.tag), call.number)
         return found
 
-    def is_rewound(self, shard: int, since: int) -> bool:
-        """Whether workers may have gone back after this step."""
+    def is_rewound(self, shard: int, since: int, until: int | None) -> bool:
+        """Whether workers may have gone back between these steps."""
         return any(
-            call.shard == shard and call.may_be_done and (call.latest or since + 1) > since
+            call.shard == shard
+            and call.may_be_done
+            and (call.latest is None or call.latest > since)
+            and (until is None or call.number < until)
             for call in self.of(Rewind)
         )
 

@@ -14,6 +14,7 @@ from millrace.testing.checker_history import (
     Settle,
     Shard,
 )
+from millrace.testing.checker_unheard import Unheard, turn_of
 
 
 def check_leases(history: History) -> list[str]:
@@ -58,7 +59,7 @@ def _check_overlap(
     """I4: a later lease begins when the earlier one is over, by the shard's own clock."""
     found: list[str] = []
     for (before, old), (after, new) in pairwise(given):
-        if history.is_rewound(shard, before.number):
+        if history.is_rewound(shard, before.number, after.ended):
             continue
         if new.deliveries <= old.deliveries:
             found.append(
@@ -89,12 +90,20 @@ def _check_final(
 ) -> list[str]:
     """I5: the lease under which a message was settled is its last."""
     found: list[str] = []
+    asked: dict[tuple[int, int, int], int] = {}
+    """When a message was first to be settled under a lease: a repeat is answered for it."""
     for call in history.of(Settle):
+        since = asked.setdefault((call.shard, call.seq, call.version), call.number)
         if not call.is_ok:
             continue
         given = grants.get((call.shard, call.seq), [])
-        later = [lease for lease, _ in given if lease.version > call.version]
-        if later and not history.is_rewound(call.shard, call.number):
+        later = [
+            lease
+            for lease, _ in given
+            if lease.version > call.version
+            and not history.is_rewound(call.shard, since, lease.ended)
+        ]
+        if later:
             found.append(
                 f"I5: {call.seq} of {call.shard} was settled under lease {call.version} (call "
                 f"{call.number}) and handed out again under {later[0].version}"
@@ -103,35 +112,51 @@ def _check_final(
 
 
 def _check_first_deliveries(history: History) -> list[str]:
-    """I3: what was never handed out before is handed out in the order of seqs."""
+    """I3: what was never handed out before is handed out in the order of seqs.
+
+    So it is among those of each priority that were never delayed.
+    """
     found: list[str] = []
-    leases = sorted(history.of(Lease), key=lambda lease: (lease.shard, lease.version))
-    leases = [lease for lease in leases if not history.is_rewound(lease.shard, 0)]
-    heard = {(lease.shard, lease.version) for lease in leases}
-    firsts: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    """Shard → seq and version of first deliveries, so far."""
-    for lease in leases:
-        given = sorted(row.seq for row in lease.rows if row.deliveries == 1)
-        for seq in given:
-            over = [at for at in firsts[lease.shard] if at[0] >= seq]
-            if over and not _may_be_back(heard, lease.shard, seq, firsts[lease.shard]):
+    unheard = Unheard(history)
+    heard = {(lease.shard, lease.version) for lease in history.of(Lease)}
+    firsts: dict[tuple[int, int], list[tuple[int, Lease]]] = defaultdict(list)
+    """Shard and priority → seq and lease of first deliveries, so far."""
+    for lease in sorted(history.of(Lease), key=lambda lease: (lease.shard, lease.version)):
+        given: list[tuple[int, int]] = []
+        for row in lease.rows:
+            priority, delay_ms = turn_of(history, lease.shard, row.tag)
+            if row.deliveries == 1 and not delay_ms:
+                given.append((row.seq, priority))
+        for seq, priority in sorted(given):
+            before = firsts[lease.shard, priority]
+            over = [
+                at
+                for at in before
+                if at[0] >= seq and not history.is_rewound(lease.shard, at[1].number, lease.ended)
+            ]
+            if over and not (
+                _may_be_back(heard, lease.shard, seq, before)
+                and unheard.may_hold(min(over, key=lambda at: at[1].version)[1])
+            ):
                 found.append(
                     f"I3: {seq} of {lease.shard} was first delivered under lease "
-                    f"{lease.version}, after {max(over)[0]}"
+                    f"{lease.version}, after {max(at[0] for at in over)}"
                 )
-        firsts[lease.shard] += [(seq, lease.version) for seq in given]
+        for seq, priority in given:
+            firsts[lease.shard, priority].append((seq, lease))
     return found
 
 
 def _may_be_back(
-    heard: set[tuple[int, int]], shard: int, seq: int, firsts: list[tuple[int, int]]
+    heard: set[tuple[int, int]], shard: int, seq: int, firsts: list[tuple[int, Lease]]
 ) -> bool:
     """Whether the message may have been handed out in its turn, to somebody who did not hear of it.
 
     It was given back then, and that delivery does not count.
     """
-    passed = min(version for other, version in firsts if other >= seq)
+    passed = min(lease.version for other, lease in firsts if other >= seq)
     before = max(
-        (version for other, version in firsts if other < seq and version < passed), default=0
+        (lease.version for other, lease in firsts if other < seq and lease.version < passed),
+        default=0,
     )
     return any((shard, version) not in heard for version in range(before + 1, passed))

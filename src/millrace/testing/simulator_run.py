@@ -24,7 +24,7 @@ from millrace.testing.loop import Halted, SimLoop, Stuck
 from millrace.testing.simulator_flips import flip_bits
 from millrace.testing.simulator_machine import Fault, Machine, Plan, draw_plan
 from millrace.testing.simulator_peace import make_peace
-from millrace.testing.workload import Client, Over, Session, World
+from millrace.testing.workload import TURNED, Client, Over, Session, World
 from millrace.testing.workload_followers import Follower, Pinner
 from millrace.testing.workload_owners import Owner
 from millrace.testing.workload_publishers import Publisher
@@ -263,6 +263,11 @@ def make_clients(world: World) -> list[Client]:
     for number, queue in enumerate(["fragile", chance.choice(["fragile", "fickle"]), "reel"], 6):
         clients.append(Publisher(f"p{number}", world, queue))
         clients.append(Worker(f"w{number}", world, queue, chance.choice(["plain", "log"])))
+    turned = chance.choice(TURNED)
+    clients.append(Publisher("p9", world, turned))
+    clients += [
+        Worker(name, world, turned, chance.choice(["plain", turned])) for name in ("w9", "w10")
+    ]
     return clients
 
 

@@ -175,6 +175,8 @@ def _explanation(answer: Explanation) -> str:
         out += f", held by session {answer.session}"
     if answer.until_ms is not None:
         out += f", {_until(answer.until_ms)}"
+    if answer.not_before_ms is not None:
+        out += f", {_until(answer.not_before_ms)} at least"
     return out + (f", superseded by {answer.superseded_by}" if answer.superseded_by else "")
 
 

@@ -15,9 +15,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from millrace.client.engine import Engine
+from millrace.client.message import Message
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
-from millrace.core.model import Headers, Message, ShardId
+from millrace.core.model import Headers, ShardId
 from millrace.errors import Fatal, MillraceError, Retry
 from millrace.testing.checker_history import (
     Call,
@@ -27,6 +28,7 @@ from millrace.testing.checker_history import (
     Sent,
     Settle,
     Shard,
+    Turn,
 )
 from millrace.testing.clock import SimClock
 
@@ -47,6 +49,7 @@ class Shape(NamedTuple):
     max_deliveries: int = 0
     retry_min: float = 0
     retry_max: float = 0
+    delay: float = 0
 
 
 DEAD = "dead"
@@ -64,7 +67,13 @@ QUEUES = {
     ),
     "fickle": Shape(keyed=True, dead_letter=DEAD, max_failures=2),
     "reel": Shape(retention="log"),
+    "turns": Shape(),
+    "lagged": Shape(delay=0.4),
+    "rota": Shape(keyed=True),
 }
+
+TURNED = ["turns", "lagged", "rota"]
+"""Queues whose messages have priorities and delays."""
 
 REEL = "reel"
 """The queue that workers work again and again."""
@@ -246,10 +255,31 @@ class Client:
 
     # --- Messages --------------------------------------------------------------------------------
 
-    def make_rows(self, place: Place, count: int) -> tuple[Sent, ...]:
-        """Messages that were never sent before."""
+    def make_rows(self, place: Place, count: int, *, turns: bool = True) -> tuple[Sent, ...]:
+        """Messages that were never sent before, some of which do not wait in order."""
         keyed = QUEUES[place.name].keyed
-        return tuple(self._make_row(keyed=keyed) for _ in range(count))
+        rows = tuple(self._make_row(keyed=keyed) for _ in range(count))
+        for row in rows if turns and place.name in TURNED else ():
+            self._draw_turn(row)
+        return rows
+
+    def _draw_turn(self, row: Sent) -> None:
+        chance = self.chance
+        priority = chance.choice([4, 4, 4, 0, 3, 5, 9])
+        delay_ms = chance.choice([None, None, None, None, 0, 20, 300, 2_000, 10_000])
+        if (priority, delay_ms) != (4, None):
+            self.history.turns[row.tag] = Turn(priority, delay_ms)
+
+    def turn(self, row: Sent) -> tuple[int | None, float | None]:
+        """Priority and delay, as the API takes them."""
+        turn = self.history.turns.get(row.tag)
+        if turn is None:
+            return None, None
+        return turn.priority, None if turn.delay_ms is None else turn.delay_ms / 1000
+
+    def message(self, row: Sent) -> Message:
+        """The message as the API takes it."""
+        return Message(row.body, row.key, headers_of(row), *self.turn(row))
 
     def _make_row(self, *, keyed: bool) -> Sent:
         chance = self.chance
@@ -260,11 +290,6 @@ class Client:
             return Sent(tag, key, None)
         size = chance.choice([0, 10, 100, 1000, 5000, 10_000, 20_000, 30_000])
         return Sent(tag, key, f"{tag}|".encode() + bytes(size))
-
-
-def message_of(sent: Sent) -> Message:
-    """The message as the API takes it."""
-    return Message(sent.body, sent.key, headers_of(sent))
 
 
 def headers_of(sent: Sent) -> Headers:
@@ -296,4 +321,5 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         max_deliveries=shape.max_deliveries,
         retry_min_ms=round(shape.retry_min * 1000),
         retry_max_ms=round(shape.retry_max * 1000),
+        delay_ms=round(shape.delay * 1000),
     )

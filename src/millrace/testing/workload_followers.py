@@ -116,7 +116,7 @@ class Follower(Client):
         async def work() -> Later[int | None]:
             async with session.millrace.transaction() as transaction:
                 transaction.commit(snapshot)
-                return publish_in(transaction, target, publish)
+                return publish_in(self, transaction, target, publish)
 
         def note(_: Sequence[Call], answer: Later[int | None]) -> None:
             publish.first = answer.value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from millrace.errors import Fatal, MillraceError
 from millrace.testing.checker_history import Drop, Peek, Purge, Rewind
-from millrace.testing.workload import DEAD, REEL, Client, Over, Session, seen_of
+from millrace.testing.workload import DEAD, REEL, TURNED, Client, Over, Session, seen_of
 
-LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL]
+LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL, *TURNED]
 """Queues that nobody deletes."""
 
 

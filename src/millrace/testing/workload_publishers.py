@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Sequence
 
 import pyarrow as pa
 
+from millrace.client.message import Message
 from millrace.client.transaction import Later, Transaction
 from millrace.core.block import SCHEMA
 from millrace.core.commands import ProducerMode
-from millrace.core.model import Message
 from millrace.testing.checker_history import Call, Other, Outcome, Publish, Sent
 from millrace.testing.workload import (
     Client,
@@ -17,7 +17,6 @@ from millrace.testing.workload import (
     Session,
     World,
     headers_of,
-    message_of,
 )
 
 REPEATS_MAX = 200
@@ -59,7 +58,10 @@ class Publisher(Client):
     async def _plain(self, session: Session, place: Place) -> None:
         [row] = rows = self.make_rows(place, 1)
         call = Publish(shard=place.shard, rows=rows)
-        work = place.queue.publish(row.body, key=row.key, headers=headers_of(row))
+        priority, delay = self.turn(row)
+        work = place.queue.publish(
+            row.body, key=row.key, headers=headers_of(row), priority=priority, delay=delay
+        )
         await self.ask(session, call, work, _note_first)
 
     async def _many(self, session: Session, place: Place) -> None:
@@ -69,8 +71,8 @@ class Publisher(Client):
         await self.ask(session, call, work, _note_range)
 
     def _many_rows(self, rows: tuple[Sent, ...]) -> list[Message] | pa.RecordBatch:
-        if self.chance.random() < 0.7:
-            return [message_of(row) for row in rows]
+        if self.chance.random() < 0.7 or any(row.tag in self.history.turns for row in rows):
+            return [self.message(row) for row in rows]
         headers = [
             [{"name": name, "value": value} for name, value in headers_of(row)] for row in rows
         ]
@@ -114,7 +116,7 @@ class Publisher(Client):
 
     def _send(self, place: Place, call: Publish) -> Awaitable[Sequence[int]]:
         return place.queue.publish_many(
-            [message_of(row) for row in call.rows],
+            [self.message(row) for row in call.rows],
             producer=call.producer,
             number=call.sequence,
             mode=self._mode,
@@ -128,7 +130,7 @@ class Publisher(Client):
         call = _again(self.chance.choice(old))
         call.is_late = True
         await self.ask(session, call, self._send(place, call), _note_range)
-        excuses = ("Full", "Closed", "NotFound")
+        excuses = ("Full", "Closed", "NotFound", "TooLarge")
         if call.outcome is Outcome.REFUSED and not call.error.startswith(excuses):
             self.blame(f"I6: a repeat of {call.producer}/{call.sequence}: {call.error}")
 
@@ -139,12 +141,12 @@ class Publisher(Client):
         self._stages += 1
         stage = f"{self.name}-{self._stages}"
         parts = [
-            self.make_rows(place, self.chance.randint(1, 5))
+            self.make_rows(place, self.chance.randint(1, 5), turns=False)
             for _ in range(self.chance.randint(1, 3))
         ]
         for rows in parts:
             written = Other(shard=place.shard, what=f"stage {len(rows)} rows in {stage}")
-            work = place.queue.stage(stage, [message_of(row) for row in rows])
+            work = place.queue.stage(stage, [self.message(row) for row in rows])
             if await self.ask(session, written, work, lambda call, count: None) is None:
                 return
         if self.chance.random() < 0.2:
@@ -170,7 +172,7 @@ class Publisher(Client):
         async def work() -> list[Later[int | None]]:
             async with session.millrace.transaction() as transaction:
                 return [
-                    publish_in(transaction, each, call)
+                    publish_in(self, transaction, each, call)
                     for each, call in zip((place, other), calls, strict=True)
                 ]
 
@@ -181,10 +183,20 @@ class Publisher(Client):
         await self.ask_together(session, calls, work(), note)
 
 
-def publish_in(transaction: Transaction, place: Place, call: Publish) -> Later[int | None]:
+def publish_in(
+    client: Client, transaction: Transaction, place: Place, call: Publish
+) -> Later[int | None]:
     """Make the one row of a call part of a transaction."""
     [row] = call.rows
-    return transaction.publish(place.queue, row.body, key=row.key, headers=headers_of(row))
+    priority, delay = client.turn(row)
+    return transaction.publish(
+        place.queue,
+        row.body,
+        key=row.key,
+        headers=headers_of(row),
+        priority=priority,
+        delay=delay,
+    )
 
 
 def _again(call: Publish) -> Publish:

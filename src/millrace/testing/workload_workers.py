@@ -74,9 +74,9 @@ class Worker(Client):
     async def _lease(self, session: Session, place: Place) -> list[Leased]:
         chance = self.chance
         lease_ms = chance.choice([50, 300, 2000, 20_000])
-        call = Lease(shard=place.shard, lease_ms=lease_ms)
         wait = chance.choice([0, 0, 0.05, 1.0])
-        work = place.queue.lease(chance.randint(1, 8), seconds=lease_ms / 1000, wait=wait)
+        call = Lease(shard=place.shard, lease_ms=lease_ms, count=chance.randint(1, 8))
+        work = place.queue.lease(call.count, seconds=lease_ms / 1000, wait=wait)
         return await self.ask(session, call, work, _note_leases) or []
 
     async def _work(self, session: Session, place: Place, lease: Leased) -> None:
@@ -174,7 +174,7 @@ class Worker(Client):
         async def work() -> Later[int | None]:
             async with session.millrace.transaction() as transaction:
                 transaction.settle(lease)
-                return publish_in(transaction, target, publish)
+                return publish_in(self, transaction, target, publish)
 
         def note(_: Sequence[Call], answer: Later[int | None]) -> None:
             publish.first = answer.value
@@ -192,8 +192,9 @@ class Worker(Client):
     async def drain(self, session: Session) -> int:
         """Settle whatever there is now; returns how much that was."""
         place = await session.queue(self._queue)
-        call = Lease(shard=place.shard, lease_ms=1000)
-        leases = await self.ask(session, call, place.queue.lease(50, seconds=1), _note_leases) or []
+        call = Lease(shard=place.shard, lease_ms=1000, count=50)
+        work = place.queue.lease(call.count, seconds=1)
+        leases = await self.ask(session, call, work, _note_leases) or []
         for lease in leases:
             held = Held(place.shard, lease.seq, lease.version, lease.receipt)
             await self._settle(session, place, held)

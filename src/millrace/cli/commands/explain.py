@@ -28,9 +28,12 @@ async def explain(shell: Shell, queue: str, *, seq: int) -> None:
         "failures": answer.failures,
         "superseded_by": answer.superseded_by,
         "session": answer.session,
+        "not_before_ms": answer.not_before_ms,
     }
     counts = f"handed out {answer.deliveries} times, {answer.failures} failures"
     until = "" if answer.until_ms is None else f" until {moment(answer.until_ms)}"
+    if answer.not_before_ms is not None:
+        until = f", behind many others, until {moment(answer.not_before_ms)} at least"
     who = f"by lease call {answer.lease}"
     if answer.session is not None:
         who = f"by session {answer.session}"
