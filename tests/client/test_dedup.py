@@ -100,7 +100,7 @@ async def test_bad_ids_are_refused(m: Millrace) -> None:
     assert await queue.publish(b"a", dedup="é" * 200) == 1
     with pytest.raises(errors.Invalid):
         await queue.stage("s", [Message(b"a", dedup="x")])
-    assert limits.DEDUP_ID_BYTES_MAX == 400
+    assert limits.ID_BYTES_MAX == 400
 
 
 def test_ids_survive_a_restart(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from millrace.core.codec import decode_cell, decode_entries, encode_cell, encode
 from millrace.core.expiry import expiry_key
 from millrace.core.model import (
     AsideCell,
+    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -122,6 +123,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
     ),
     (Kind.DEDUP, DedupCell(7, 99), "920763"),
+    (Kind.ATTEMPT, AttemptCell(3, 99, 8, (SEQS[:2],)), "9403630891c4020100"),
     (Kind.EXPIRY, ExpiryCell((b"ab", b"c")), "9192c4026162c40163"),
     (
         Kind.SESSION,

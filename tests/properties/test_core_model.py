@@ -249,7 +249,7 @@ class Driver:
     def publish_staged(self, names: list[str]) -> None:
         self.ask(PublishStaged(tuple(names)), lambda: self.model.publish_staged(names))
 
-    def lease(self, count: int, lease_ms: int) -> None:
+    def lease(self, count: int, lease_ms: int, attempt: str = "") -> None:
         self.token += 1
         token = self.token
 
@@ -257,10 +257,15 @@ class Driver:
             assert isinstance(answer, Leased)
             if answer.seqs:
                 seqs, history = list(answer.seqs), self.group.history
-                receipt = Receipt(answer.lease, token, history, seqs, self.entries())
+                known = self.model.leases[answer.lease].token
+                receipt = Receipt(answer.lease, known, history, seqs, self.entries())
                 self.receipts.append(receipt)
 
-        self.ask(Lease(count, lease_ms), lambda: self.model.lease(count, lease_ms, token), keep)
+        self.ask(
+            Lease(count, lease_ms, attempt),
+            lambda: self.model.lease(count, lease_ms, token, attempt),
+            keep,
+        )
 
     def settle(self, receipt: Receipt, seqs: list[int]) -> None:
         self.ask(
@@ -635,7 +640,9 @@ class CoreMachine(RuleBasedStateMachine):
                 driver.ask(DropStage(name), lambda: driver.model.drop_stage(name))
             case "lease":
                 driver.lease(
-                    data.draw(st.integers(1, 4)), data.draw(st.sampled_from([5_000, 60_000]))
+                    data.draw(st.integers(1, 4)),
+                    data.draw(st.sampled_from([5_000, 60_000])),
+                    data.draw(st.sampled_from(["", "", "", "a", "b"])),
                 )
             case "work":
                 driver.lease(data.draw(st.integers(1, 4)), 60_000)

@@ -30,6 +30,7 @@ from millrace.core.expiry import expiry_of
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
+    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -180,6 +181,13 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             return {"seqs": ranges(seqs_in(key, cell)), "priority": cell.priority}
         case DedupCell():
             return {"seq": cell.seq, "until_ms": cell.until_ms}
+        case AttemptCell():
+            return {
+                "lease": cell.lease,
+                "deadline_ms": cell.deadline_ms,
+                "time_ms": cell.time_ms,
+                "turns": [ranges(unpack_seqs(seqs)) for seqs in cell.turns],
+            }
         case ExpiryCell():
             return {"ids": [name.hex() for name in cell.ids]}
         case TakeoverCell():

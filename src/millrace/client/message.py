@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import check
 from millrace.core.block import Block
 from millrace.core.check import HeadersLike
-from millrace.core.commands import Aside
+from millrace.core.commands import Aside, Published
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
 from millrace.errors import Invalid
@@ -109,7 +110,9 @@ def make_ids(rows: Rows) -> tuple[str | None, ...]:
         return ()
     if not any(isinstance(row, Message) and row.dedup is not None for row in rows):
         return ()
-    return tuple(check.dedup(row.dedup) if isinstance(row, Message) else None for row in rows)
+    return tuple(
+        check.id_text(row.dedup, "dedup") if isinstance(row, Message) else None for row in rows
+    )
 
 
 def _turn(
@@ -170,3 +173,18 @@ def rows_of(batch: pa.RecordBatch) -> list[Row]:
             strict=True,
         )
     ]
+
+
+def seqs_of(answer: Published) -> Sequence[int]:
+    """Where rows were published; empty where that is forgotten."""
+    if answer.seqs:
+        return answer.seqs
+    return range(answer.first, answer.first + answer.count) if answer.first else range(0)
+
+
+def by_turns(rows: list[Row], turns: Sequence[BitMap64]) -> list[Row]:
+    """The rows in the order in which they came to their turn."""
+    if not turns:
+        return rows
+    place = {seq: at for at, seqs in enumerate(turns) for seq in seqs}
+    return sorted(rows, key=lambda row: place[row.seq])

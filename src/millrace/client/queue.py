@@ -13,7 +13,16 @@ from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, Leases, by_call
-from millrace.client.message import Body, Rows, make_aside, make_block, make_ids, make_rows
+from millrace.client.message import (
+    Body,
+    Rows,
+    by_turns,
+    make_aside,
+    make_block,
+    make_ids,
+    make_rows,
+    seqs_of,
+)
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.session import Session, opening, resuming
 from millrace.client.settings import QueueSettings, make_spec
@@ -118,7 +127,7 @@ class Queue:
         message = check.message(body, key, headers)
         numbered = check.numbered(producer, number, mode, None)
         aside = make_aside(priority, delay)
-        ids = (check.dedup(dedup),) if dedup is not None else ()
+        ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
         command = Publish((message,), numbered, aside, ids, by_body=True)
         answer = await self._engine.ask(self._shard, command, Published)
         return answer.first
@@ -197,14 +206,18 @@ class Queue:
 
     # --- Work ---------------------------------------------------------------------------------
 
-    async def lease(self, count: int = 1, *, seconds: float = 30, wait: float = 0) -> list[Lease]:
+    async def lease(
+        self, count: int = 1, *, seconds: float = 30, wait: float = 0, attempt: str | None = None
+    ) -> list[Lease]:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
         What was given back comes first, in the order of seqs, then what was never handed out: by
         priority, those whose delay has just passed before others, and in the order of seqs.
         There may be fewer than `count` although more are there: one call hands out up to 64 MiB
         (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is cancelled, nothing
-        stays leased.
+        stays leased. Whoever makes a call again with the same id `attempt`, because the answer was
+        lost, gets the same messages under the same receipts: for five minutes, as long as none of
+        them was settled, released, extended or ran out.
 
         Raises:
             Full: too many messages are in flight; settle some first.
@@ -212,10 +225,13 @@ class Queue:
         count = check.count(count, "count", limits.LEASE_MESSAGES_MAX)
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
         wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
-        return await self._lease(count, lease_ms, wait_ms)
+        name = check.id_text(attempt, "attempt") or ""
+        return await self._lease(count, lease_ms, wait_ms, name)
 
-    async def _lease(self, count: int, lease_ms: int, wait_ms: int) -> list[Lease]:
-        command = LeaseCommand(count, lease_ms)
+    async def _lease(
+        self, count: int, lease_ms: int, wait_ms: int, attempt: str = ""
+    ) -> list[Lease]:
+        command = LeaseCommand(count, lease_ms, attempt)
         answer = await self._engine.ask(self._shard, command, Leased, wait_ms=wait_ms)
         if not answer.seqs:
             return []
@@ -469,21 +485,6 @@ class Queue:
 def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
     """Where a queue is."""
     return queue._engine, queue._shard
-
-
-def seqs_of(answer: Published) -> Sequence[int]:
-    """Where rows were published; empty where that is forgotten."""
-    if answer.seqs:
-        return answer.seqs
-    return range(answer.first, answer.first + answer.count) if answer.first else range(0)
-
-
-def by_turns(rows: list[Row], turns: Sequence[BitMap64]) -> list[Row]:
-    """The rows in the order in which they came to their turn."""
-    if not turns:
-        return rows
-    place = {seq: at for at, seqs in enumerate(turns) for seq in seqs}
-    return sorted(rows, key=lambda row: place[row.seq])
 
 
 def _refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]:

@@ -10,8 +10,8 @@ import msgspec
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows
-from millrace.client.queue import Queue, engine_and_shard, seqs_of
+from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows, seqs_of
+from millrace.client.queue import Queue, engine_and_shard
 from millrace.core import carry, check, filters
 from millrace.core.block import Block
 from millrace.core.commands import ProducerMode, Publish, Published

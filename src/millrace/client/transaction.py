@@ -11,8 +11,8 @@ from millrace import limits
 from millrace.client.cursor import Snapshot, commit_part, engine_of, unpin_part
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
-from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows
-from millrace.client.queue import Queue, engine_and_shard, seqs_of
+from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows, seqs_of
+from millrace.client.queue import Queue, engine_and_shard
 from millrace.core import check
 from millrace.core.commands import (
     Discard,
@@ -97,7 +97,7 @@ class Transaction:
 
         numbered = check.numbered(producer, number, mode, None)
         aside = make_aside(priority, delay)
-        ids = (check.dedup(dedup),) if dedup is not None else ()
+        ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
         command = Publish((message,), numbered, aside, ids, by_body=True)
         self._add(self._shard(queue), command, note)
         return later

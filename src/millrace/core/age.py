@@ -9,7 +9,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, expiry, sessions
+from millrace.core import aside, attempt, expiry, sessions
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import do_drop_stage, unpin
@@ -20,13 +20,13 @@ from millrace.core.view import View
 
 def do_tick(draft: Draft) -> Literal[True] | Need | None:
     """Let go of what is older than its limit, so much of each kind; True if more is due."""
-    has_more = expiry.tick(draft)
-    if isinstance(has_more, Need):
-        return has_more
+    need = expiry.check_tick(draft)
+    if need is not None:
+        return need
     is_cut = aside.sweep(draft)
     if isinstance(is_cut, Need):
         return is_cut
-    is_cut = is_cut or has_more
+    is_cut = expiry.do_tick(draft) or is_cut
     view, now, most = draft.view, draft.now, limits.TICK_ENDS_MAX
     pins = sorted(number for number, pin in view.pins.items() if _is_pin_due(pin, now))
     stages = sorted(name for name, stage in view.stages.items() if _is_stage_due(stage, now))
@@ -39,11 +39,14 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
         draft.put_producer(_oldest_producer(view), None)
     for _ in takewhile(lambda _: _is_lease_due(view, now), range(most)):
         draft.forget_lease()
+    for _ in takewhile(lambda _: attempt.is_due(view, now), range(most)):
+        attempt.forget(draft)
     for name in cursors[:most]:
         draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
         draft.pass_to(view.retain_floor())
     is_cut = sessions.tick(draft) or is_cut
     is_cut = _expire_deletes(draft) or is_cut or max(len(pins), len(stages), len(cursors)) > most
+    is_cut = is_cut or attempt.is_due(view, now)
     return is_cut or _is_producer_due(view, now) or _is_lease_due(view, now) or None
 
 
@@ -57,6 +60,7 @@ def tick_due(view: View, now: int) -> bool:
         or sessions.tick_due(view, now)
         or _is_lease_due(view, now)
         or _is_producer_due(view, now)
+        or attempt.is_due(view, now)
         or any(_is_pin_due(pin, now) for pin in view.pins.values())
         or any(_is_stage_due(stage, now) for stage in view.stages.values())
         or any(_is_retaining_due(view, cell, now) for cell in view.retaining.values())

@@ -142,19 +142,19 @@ def priority(value: object) -> int:
     return number
 
 
-def dedup(value: object) -> str | None:
-    """A de-duplication id."""
+def id_text(value: object, field: str) -> str | None:
+    """An id of a message or of a call."""
     if value is None:
         return None
     text = exact.text(value)
     if not text:
-        raise Invalid(f"dedup is {shown(value)}, not a text; leave it out instead", field="dedup")
-    size = len(_encoded(text, "dedup"))
-    if size > limits.DEDUP_ID_BYTES_MAX:
+        raise Invalid(f"{field} is {shown(value)}, not a text; leave it out instead", field=field)
+    size = len(_encoded(text, field))
+    if size > limits.ID_BYTES_MAX:
         raise TooLarge(
-            f"dedup has {size} bytes, up to {limits.DEDUP_ID_BYTES_MAX} are allowed",
-            field="dedup",
-            limit=limits.DEDUP_ID_BYTES_MAX,
+            f"{field} has {size} bytes, up to {limits.ID_BYTES_MAX} are allowed",
+            field=field,
+            limit=limits.ID_BYTES_MAX,
         )
     return text
 

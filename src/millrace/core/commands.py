@@ -103,6 +103,8 @@ class Lease(msgspec.Struct, frozen=True):
 
     count: int
     lease_ms: int
+    attempt: str = ""
+    """The same one again is answered as the first time, while that holds; empty: none."""
 
 
 class Settle(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from millrace import limits
 from millrace.core import (
     age,
     aside,
+    attempt,
     bury,
     catalog,
     expiry,
@@ -144,7 +145,7 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         case CommitCursor() | Unpin():
             return _part(draft, command)
         case Lease():
-            return lease.check_lease(draft, command) or lease.do_lease(draft, command)
+            return attempt.again(draft, command) or _lease(draft, command)
         case Bury():
             return bury.bury(desk, draft, command)
         case Purge():
@@ -208,6 +209,13 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
 
 def _key(command: CreateTopic | ConfigureTopic | DeleteTopic) -> bytes:
     return catalog.queue_key(command.space, command.name)
+
+
+def _lease(draft: Draft, command: Lease) -> Leased | Retry | Need:
+    checked = lease.check_lease(draft, command)
+    if checked is not None:
+        return checked
+    return attempt.remember(draft, command, lease.do_lease(draft, command))
 
 
 class Source(Protocol):

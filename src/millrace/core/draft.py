@@ -20,6 +20,7 @@ from millrace.core.codec import encode_cell
 from millrace.core.commands import SnapshotRef
 from millrace.core.model import (
     NEVER_MS,
+    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -292,6 +293,12 @@ class Draft:
         self.view.producers.pop(name, None)
         _put(self.view.producers, name, cell)
         self._cells[Kind.PRODUCER, name.encode()] = cell
+
+    def put_attempt(self, name: str, cell: AttemptCell | None) -> None:
+        # As with producers: the oldest stays in front.
+        self.view.attempts.pop(name, None)
+        _put(self.view.attempts, name, cell)
+        self._cells[Kind.ATTEMPT, name.encode()] = cell
 
     def put_cursor(self, name: str, cell: CursorCell | None) -> None:
         view = self.view

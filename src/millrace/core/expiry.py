@@ -55,26 +55,33 @@ def tick_due(view: View, now: int) -> bool:
     return view.expiry_ms is not None and view.expiry_ms <= now
 
 
-def tick(draft: Draft) -> Need | bool:
+def check_tick(draft: Draft) -> Need | None:
+    """What of that which is due the store must be asked for."""
+    view = draft.view
+    if not tick_due(view, draft.now) or not view.stored_index:
+        return None
+    if view.facts.expiry is None:
+        return Need(view.shard, cells=(Kind.EXPIRY, b"", limits.EXPIRY_CELLS_STEP))
+    return points.need(draft, [(Kind.DEDUP, key) for _, cell in _due(draft) for key in cell.ids])
+
+
+def _due(draft: Draft) -> list[tuple[bytes, ExpiryCell]]:
+    found = draft.view.facts.expiry or ()
+    return [(key, cell) for key, cell in found if expiry_of(key) <= draft.now]
+
+
+def do_tick(draft: Draft) -> bool:
     """Let go of what is due, so much at once; whether there may be more."""
     view = draft.view
     if not tick_due(view, draft.now):
         return False
-    if view.stored_index and view.facts.expiry is None:
-        return Need(view.shard, cells=(Kind.EXPIRY, b"", limits.EXPIRY_CELLS_STEP))
-    found, view.facts.expiry = view.facts.expiry or [], None
-    is_cut = len(found) == limits.EXPIRY_CELLS_STEP
-    due = [(key, cell) for key, cell in found if expiry_of(key) <= draft.now]
-    names = [(Kind.DEDUP, name) for _, cell in due for name in cell.ids]
-    need = points.need(draft, names)
-    if need is not None:
-        view.facts.expiry = found
-        return need
+    due, found = _due(draft), view.facts.expiry or []
+    view.facts.expiry = None
     for key, cell in due:
         for name in cell.ids:
             _forget_id(draft, name)
         points.put(draft, (Kind.EXPIRY, key), None)
-    if is_cut and len(due) == len(found):
+    if len(due) == limits.EXPIRY_CELLS_STEP:
         return True
     _set_next(draft, [expiry_of(key) for key, _ in found[len(due) :]])
     return False

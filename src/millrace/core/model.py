@@ -143,6 +143,7 @@ class Kind(IntEnum):
     DUE = 12
     READY = 13
     DEDUP = 18
+    ATTEMPT = 19
     EXPIRY = 20
     SESSION = 21
     TOPIC = 22
@@ -323,6 +324,17 @@ class DedupCell(msgspec.Struct, frozen=True, array_like=True):
     """From then on it is as if it had never been used."""
 
 
+class AttemptCell(msgspec.Struct, frozen=True, array_like=True):
+    """A lease call that may be made again: what it was answered."""
+
+    lease: int
+    deadline_ms: int
+    """If the lease has another one by now, it was extended."""
+    time_ms: int
+    turns: tuple[bytes, ...] = ()
+    """Its seqs in the order in which they came to their turn; empty: in their own."""
+
+
 class ExpiryCell(msgspec.Struct, frozen=True, array_like=True):
     """What goes by itself at the time that the cell's key names."""
 
@@ -401,6 +413,7 @@ Cell = (
     | TopicCell
     | SubscriptionCell
     | ExpiryCell
+    | AttemptCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -421,6 +434,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.SESSION: SessionCell,
     Kind.TOPIC: TopicCell,
     Kind.SUBSCRIPTION: SubscriptionCell,
+    Kind.ATTEMPT: AttemptCell,
     Kind.EXPIRY: ExpiryCell,
 }
 

@@ -21,6 +21,7 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
+    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -254,6 +255,8 @@ class View:
         self.owners: dict[int, bytes] = {}
         """Shard → the key of its queue in `queues`."""
         self.catalog: CatalogCell | None = None
+        self.attempts: dict[str, AttemptCell] = {}
+        """Lease calls that may be made again; the oldest comes first."""
         self.topics: dict[bytes, TopicCell] = {}
         self.topic: TopicCell | None = None
         """What this shard is, if it is a topic."""
@@ -357,6 +360,8 @@ class View:
                     self.topic = cell
             case SubscriptionCell() as cell:
                 self.subscriptions[number(key)] = cell
+            case AttemptCell() as cell:
+                self.attempts[key.decode()] = cell
             case AsideCell() | DedupCell() | ExpiryCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
@@ -370,6 +375,7 @@ class View:
         self.expiry_ms = 0 if self.pointers.expires else None
         oldest_first = sorted(self.producers.items(), key=lambda item: item[1].time_ms)
         self.producers = dict(oldest_first)
+        self.attempts = dict(sorted(self.attempts.items(), key=lambda item: item[1].time_ms))
         self.retaining = {
             name: cell for name, cell in self.cursors.items() if cell.retain and not cell.dropped
         }

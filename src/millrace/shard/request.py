@@ -127,10 +127,12 @@ def size_of(command: Command) -> int:
             return block.size()
         case Transaction(parts=parts):
             return sum(size_of(part) for _, part in parts)
-        case Lease(count=count) | Receive(count=count):
+        case Receive(count=count):
             return _COMMAND_BYTES + _LEASED_BYTES * count
         case GrantCredit(credit=credit, drain=True):
             return _COMMAND_BYTES + _LEASED_BYTES * credit
+        case Lease(count=count, attempt=attempt):
+            return _COMMAND_BYTES + _LEASED_BYTES * count * (2 if attempt else 1)
         case Bury(rows=rows):
             # What was published fits: that it is written down as moved must not be too much.
             return _weigh(tuple(message for _, message in rows))[0]

@@ -175,20 +175,24 @@ class Queue:
         """The last number of a producer; 0 if it is unknown here. It goes on with the next one."""
         return self._portal.run(self._twin.producer(name))
 
-    def lease(self, count: int = 1, *, seconds: float = 30, wait: float = 0) -> list[Lease]:
+    def lease(
+        self, count: int = 1, *, seconds: float = 30, wait: float = 0, attempt: str | None = None
+    ) -> list[Lease]:
         """Lease up to `count` messages for `seconds`, waiting up to `wait` seconds for the first.
 
         What was given back comes first, in the order of seqs, then what was never handed out: by
         priority, those whose delay has just passed before others, and in the order of seqs. There
         may be fewer than `count` although more are there: one call hands out up to 64 MiB
         (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is interrupted, nothing
-        stays leased.
+        stays leased. Whoever makes a call again with the same id `attempt`, because the answer was
+        lost, gets the same messages under the same receipts: for five minutes, as long as none of
+        them was settled, released, extended or ran out.
 
         Raises:
             Full: too many messages are in flight; settle some first.
         """
         return self._portal.receive(
-            self._twin.lease(count, seconds=seconds, wait=wait),
+            self._twin.lease(count, seconds=seconds, wait=wait, attempt=attempt),
             lambda found: [Lease(self._portal, item) for item in found],
         )
 

@@ -220,6 +220,7 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "takeovers": view.takeovers,
         "queues": view.queues,
         "catalog": view.catalog,
+        "attempts": view.attempts,
         "topics": view.topics,
         "topic": view.topic,
         "subscriptions": view.subscriptions,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from millrace import limits
 from millrace.core.model import Message
 from millrace.testing.model_parts import (
     Answered,
@@ -49,6 +50,8 @@ class Model:
     used: dict[str, tuple[int, int]] = field(default_factory=dict)
     """De-duplication id → the first one's seq, and until when that is known."""
     dedup_ms: int = 0
+    attempts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Attempt id → its lease, when that was, and until when."""
     dead: list[tuple[int, str, int, int]] = field(default_factory=list)
     """What the other queue was given: seq here, why, deliveries, failures."""
 
@@ -157,8 +160,18 @@ class Model:
 
     # --- Work ---------------------------------------------------------------------------------
 
-    def lease(self, count: int, lease_ms: int, token: int) -> Answer:
-        """What was given back or ran out first, then what was never delivered, both by seq."""
+    def lease(self, count: int, lease_ms: int, token: int, attempt: str = "") -> Answer:
+        """What was given back or ran out first, then what was never delivered, both by seq.
+
+        A call that is made again is answered as before, while nothing became of its messages.
+        """
+        before, at, until = self.attempts.get(attempt, (0, 0, 0))
+        known = self.leases.get(before)
+        if known and self.now < min(at + limits.ATTEMPT_REMEMBERED_MS, until):
+            untouched = {"open"} == set(known.seqs.values())
+            if untouched and {until} == set(known.deadlines.values()):
+                rows = [self.rows[seq] for seq in known.seqs]
+                return {row.seq: (row.deliveries, row.failures) for row in rows}
         ready = sorted((row for row in self.rows.values() if self._is_ready(row)), key=_turn)
         taken: list[ModelRow] = []
         for row in ready:
@@ -180,6 +193,8 @@ class Model:
             row.deliveries += 1
             row.lease, row.is_fresh = self.lease_id, False
         seqs = [row.seq for row in taken]
+        if attempt:
+            self.attempts[attempt] = (self.lease_id, self.now, deadline)
         self.leases[self.lease_id] = ModelLease(
             token, dict.fromkeys(seqs, "open"), dict.fromkeys(seqs, deadline)
         )

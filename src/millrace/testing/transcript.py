@@ -173,7 +173,8 @@ class Play:
                 block = Block.of_messages(_rows(words))
                 return Publish(block, _numbered(options), _aside(words), *_ids(options))
             case "lease":
-                return Lease(int(words[0]), millis(options.get("for", "30s")))
+                lease_ms = millis(options.get("for", "30s"))
+                return Lease(int(words[0]), lease_ms, options.get("attempt", ""))
             case "open":
                 return _open_session(words, options)
             case "receive" | "grant" | "suspect" | "resume" | "close":
@@ -359,6 +360,7 @@ _OPTIONS = (
     "max_deliveries",
     "dead_letter",
     "ids",
+    "attempt",
     "dedup",
     "claim",
     "from",

@@ -24,6 +24,7 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
+    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -314,6 +315,10 @@ def say_cell(cell: Cell) -> str:
             return f"priority {cell.priority}"
         case DedupCell():
             return f"{cell.seq}, {_until(cell.until_ms)}"
+        case AttemptCell():
+            turns = f", by turns {' then '.join(numbers(unpack_seqs(s)) for s in cell.turns)}"
+            at = f"{_time(cell.time_ms)}, {_until(cell.deadline_ms)}"
+            return f"lease {cell.lease} at {at}{turns if cell.turns else ''}"
         case ExpiryCell():
             return f"ids {' '.join(name.hex()[:8] for name in cell.ids)}"
         case TakeoverCell():

@@ -36,9 +36,19 @@ if TYPE_CHECKING:
 @click.option(
     "--wait", type=DURATION, default=0, metavar="TIME", help="Wait so long for the first."
 )
+@click.option(
+    "--attempt", metavar="ID", help="The same ID again gets the same messages, for a while."
+)
 @click.option("--receipts", is_flag=True, help="Print the receipts alone, one on each line.")
 async def lease(
-    shell: Shell, queue: str, *, count: int, seconds: float, wait: float, receipts: bool
+    shell: Shell,
+    queue: str,
+    *,
+    count: int,
+    seconds: float,
+    wait: float,
+    attempt: str | None,
+    receipts: bool,
 ) -> None:
     """Lease messages of QUEUE, and print their receipts and bodies.
 
@@ -47,7 +57,7 @@ async def lease(
     """
     async with shell.open() as m:
         found = await find_queue(m, queue)
-        leases = await found.lease(count, seconds=seconds, wait=wait)
+        leases = await found.lease(count, seconds=seconds, wait=wait, attempt=attempt)
         if receipts and not shell.out.is_json:
             for each in leases:
                 shell.out.line("lease", {}, each.receipt)
