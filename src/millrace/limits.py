@@ -31,27 +31,6 @@ LEASE_MESSAGES_MAX = 10_000
 DELAY_MS_MAX = 366 * 24 * 3600 * 1000
 """How long a message may be left alone before it is handed out again."""
 
-ID_BYTES_MAX = 400
-"""A de-duplication or attempt id as UTF-8: as long as a key may be."""
-
-ATTEMPT_REMEMBERED_MS = 5 * 60 * 1000
-"""How long a lease call with an attempt id is answered as before; SQS has the same time."""
-
-ATTEMPTS_REMEMBERED_MAX = 10_000
-"""And so many of them, per queue; beyond it the oldest are forgotten."""
-
-DEDUP_MS = 5 * 60 * 1000
-"""How long an id is remembered where the queue does not say; SQS has the same time."""
-
-DEDUP_MS_MAX = 7 * 24 * 3600 * 1000
-"""Each id costs some 100 bytes of the index until it is forgotten."""
-
-EXPIRY_CELL_MAX = 256
-"""What one cell lets go at its time; with a step of cells it fits the smallest record."""
-
-EXPIRY_CELLS_STEP = 8
-"""Cells that one batch of a tick lets go; the next one goes on."""
-
 PRIORITY_MAX = 9
 """The highest priority; higher ones go first, and 0 is the last."""
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from millrace import errors, limits
+from millrace import errors
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
+from millrace.core import bounds
 from tests.client.harness import Clock, embedded, eventually, opened, run, timed
 
 
@@ -100,7 +101,7 @@ async def test_bad_ids_are_refused(m: Millrace) -> None:
     assert await queue.publish(b"a", dedup="é" * 200) == 1
     with pytest.raises(errors.Invalid):
         await queue.stage("s", [Message(b"a", dedup="x")])
-    assert limits.ID_BYTES_MAX == 400
+    assert bounds.ID_BYTES_MAX == 400
 
 
 def test_ids_survive_a_restart(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from millrace import limits
-from millrace.core import check, exact
+from millrace.core import bounds, check, exact
 from millrace.core.commands import SpecPart
 from millrace.errors import Invalid
 
@@ -76,6 +76,6 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("max_deliveries"),
         letters,
         millis("delay", limits.DELAY_MS_MAX),
-        millis("dedup", limits.DEDUP_MS_MAX),
+        millis("dedup", bounds.DEDUP_MS_MAX),
         flag("dedup_by_body"),
     )

@@ -8,7 +8,7 @@ Rule 2: a call that got nothing is not remembered: made again, it may get someth
 
 from __future__ import annotations
 
-from millrace import limits
+from millrace.core import bounds
 from millrace.core.commands import Lease, Leased
 from millrace.core.draft import Draft
 from millrace.core.model import AttemptCell, LeaseId, pack_seqs, unpack_seqs
@@ -31,7 +31,7 @@ def again(draft: Draft, command: Lease) -> Leased | None:
 
 
 def _is_over(cell: AttemptCell, now: int) -> bool:
-    return cell.time_ms + limits.ATTEMPT_REMEMBERED_MS <= now
+    return cell.time_ms + bounds.ATTEMPT_REMEMBERED_MS <= now
 
 
 def _is_untouched(lease: LeaseState, cell: AttemptCell, now: int) -> bool:
@@ -51,7 +51,7 @@ def remember(draft: Draft, command: Lease, answer: Leased) -> Leased:
         turns = tuple(map(pack_seqs, answer.turns))
         cell = AttemptCell(answer.lease, answer.deadline_ms, draft.now, turns)
         draft.put_attempt(command.attempt, cell)
-        while len(draft.view.attempts) > limits.ATTEMPTS_REMEMBERED_MAX:
+        while len(draft.view.attempts) > bounds.ATTEMPTS_REMEMBERED_MAX:
             forget(draft)
     return answer
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace import limits
-from millrace.core import exact
+from millrace.core import bounds, exact
 from millrace.core.block import Block, Column
 from millrace.core.commands import Numbered, ProducerMode
 from millrace.core.model import Headers, Message
@@ -150,11 +150,11 @@ def id_text(value: object, field: str) -> str | None:
     if not text:
         raise Invalid(f"{field} is {shown(value)}, not a text; leave it out instead", field=field)
     size = len(_encoded(text, field))
-    if size > limits.ID_BYTES_MAX:
+    if size > bounds.ID_BYTES_MAX:
         raise TooLarge(
-            f"{field} has {size} bytes, up to {limits.ID_BYTES_MAX} are allowed",
+            f"{field} has {size} bytes, up to {bounds.ID_BYTES_MAX} are allowed",
             field=field,
-            limit=limits.ID_BYTES_MAX,
+            limit=bounds.ID_BYTES_MAX,
         )
     return text
 

@@ -12,8 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from millrace import limits
-from millrace.core import points
+from millrace.core import bounds, points
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
@@ -36,7 +35,7 @@ def expiry_of(key: bytes) -> int:
 def put_ids(draft: Draft, due_ms: int, ids: Sequence[bytes]) -> None:
     """These de-duplication ids are forgotten from then on."""
     left = iter(ids)
-    while part := tuple(islice(left, limits.EXPIRY_CELL_MAX)):
+    while part := tuple(islice(left, bounds.EXPIRY_CELL_MAX)):
         _put(draft, due_ms, ExpiryCell(part))
 
 
@@ -61,7 +60,7 @@ def check_tick(draft: Draft) -> Need | None:
     if not tick_due(view, draft.now) or not view.stored_index:
         return None
     if view.facts.expiry is None:
-        return Need(view.shard, cells=(Kind.EXPIRY, b"", limits.EXPIRY_CELLS_STEP))
+        return Need(view.shard, cells=(Kind.EXPIRY, b"", bounds.EXPIRY_CELLS_STEP))
     return points.need(draft, [(Kind.DEDUP, key) for _, cell in _due(draft) for key in cell.ids])
 
 
@@ -81,7 +80,7 @@ def do_tick(draft: Draft) -> bool:
         for name in cell.ids:
             _forget_id(draft, name)
         points.put(draft, (Kind.EXPIRY, key), None)
-    if len(due) == limits.EXPIRY_CELLS_STEP:
+    if len(due) == bounds.EXPIRY_CELLS_STEP:
         return True
     _set_next(draft, [expiry_of(key) for key, _ in found[len(due) :]])
     return False

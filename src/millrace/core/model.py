@@ -14,6 +14,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core import bounds
 from millrace.errors import Corrupt
 
 Seq = NewType("Seq", int)
@@ -97,7 +98,7 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """Where dead letters go, as space/name; without it they are dropped."""
     delay_ms: int = 0
     """So long after it was published nobody gets a message that says nothing about that."""
-    dedup_ms: int = limits.DEDUP_MS
+    dedup_ms: int = bounds.DEDUP_MS
     """How long a de-duplication id is remembered; 0: none is taken."""
     dedup_by_body: bool = False
     """A message without an id has that of its body."""

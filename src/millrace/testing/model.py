@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from millrace import limits
+from millrace.core import bounds
 from millrace.core.model import Message
 from millrace.testing.model_parts import (
     Answered,
@@ -167,7 +167,7 @@ class Model:
         """
         before, at, until = self.attempts.get(attempt, (0, 0, 0))
         known = self.leases.get(before)
-        if known and self.now < min(at + limits.ATTEMPT_REMEMBERED_MS, until):
+        if known and self.now < min(at + bounds.ATTEMPT_REMEMBERED_MS, until):
             untouched = {"open"} == set(known.seqs.values())
             if untouched and {until} == set(known.deadlines.values()):
                 rows = [self.rows[seq] for seq in known.seqs]

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core import bounds
 from millrace.core.block import Block
 from millrace.core.changes import Batch
 from millrace.core.codec import decode_cell
@@ -339,7 +340,7 @@ def say_cell(cell: Cell) -> str:
 
 
 def _limited(spec: QueueSpec) -> str:
-    is_usual = spec.dedup_ms == limits.DEDUP_MS
+    is_usual = spec.dedup_ms == bounds.DEDUP_MS
     out = "" if is_usual else f", ids kept {spec.dedup_ms / 1000:g}s"
     return out + (", ids of bodies" if spec.dedup_by_body else "")
 
