@@ -24,6 +24,7 @@ from millrace.client import (
     cursor,
     lease,
     millrace,
+    publisher,
     queue,
     redrive,
     session,
@@ -69,6 +70,8 @@ def test_the_facade_is_up_to_date() -> None:
         (queue.Queue, sync.Queue),
         (lease.Lease, sync.Lease),
         (session.Session, sync.Session),
+        (publisher.Publisher, sync.Publisher),
+        (publisher.Confirmation, sync.Confirmation),
         (work.Work, sync.Work),
         (cursor.Cursor, sync.Cursor),
         (cursor.Snapshot, sync.Snapshot),
@@ -493,6 +496,36 @@ m.close()
         program.send_signal(signal.SIGTERM)
         found, problems = program.communicate(timeout=60)
     assert (found, problems) == ("1 1\n", "")
+
+
+def test_a_session_and_a_publisher(m: sync.Millrace) -> None:
+    queue = m.queue("orders")
+    with queue.publisher("web", window=2) as publisher:
+        sent = [publisher.send(body) for body in (b"a", b"b", b"c")]
+        assert [one.wait() for one in sent] == [1, 2, 3]
+    with queue.session(credit=2) as session:
+        found = []
+        for message in session:
+            found.append((message.number, message.body))
+            message.settle()
+            if message.number == 2:
+                break
+        assert found == [(0, b"a"), (1, b"b"), (2, b"c")]
+        assert session.settle([9]) == {}
+        session.cancel()
+        assert list(session) == []
+    assert queue.stats()["live"] == 0
+
+
+def test_a_session_that_was_dropped_can_be_resumed(m: sync.Millrace) -> None:
+    queue = m.queue("orders")
+    queue.publish(b"a")
+    lost = queue.session().open()
+    assert next(lost).number == 0
+    text = lost.id
+    del lost
+    with queue.session(resume=text) as session:
+        assert next(session).body == b"a"
 
 
 def test_a_forked_process_is_refused(tmp_path: Path) -> None:

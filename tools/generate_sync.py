@@ -29,6 +29,7 @@ CLASSES = {
     "transaction": ["Transaction"],
     "redrive": ["Redrive"],
     "session": ["Session"],
+    "publisher": ["Confirmation", "Publisher"],
     "queue": ["Queue"],
     "topic": ["Topic"],
     "millrace": ["Millrace"],

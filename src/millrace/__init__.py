@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from millrace.client.message import Message
     from millrace.client.millrace import Millrace
     from millrace.client.opening import open
+    from millrace.client.publisher import Confirmation, Publisher, Unconfirmed
     from millrace.client.queue import Queue
     from millrace.client.redrive import Redrive, RedriveStats
     from millrace.client.session import Session
@@ -35,6 +36,7 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Backup",
+    "Confirmation",
     "Cursor",
     "Fatal",
     "Health",
@@ -42,6 +44,7 @@ __all__ = [
     "Message",
     "Millrace",
     "MillraceError",
+    "Publisher",
     "Queue",
     "Redrive",
     "RedriveStats",
@@ -58,6 +61,7 @@ __all__ = [
     "Topic",
     "TopicState",
     "Transaction",
+    "Unconfirmed",
     "Verdict",
     "Verified",
     "Worker",
@@ -72,6 +76,7 @@ __all__ = [
 
 _HOMES = {
     "Backup": "millrace.client.care",
+    "Confirmation": "millrace.client.publisher",
     "Cursor": "millrace.client.cursor",
     "Fatal": "millrace.errors",
     "Health": "millrace.client.health",
@@ -79,6 +84,7 @@ _HOMES = {
     "Message": "millrace.client.message",
     "Millrace": "millrace.client.millrace",
     "MillraceError": "millrace.errors",
+    "Publisher": "millrace.client.publisher",
     "Queue": "millrace.client.queue",
     "Redrive": "millrace.client.redrive",
     "RedriveStats": "millrace.client.redrive",
@@ -95,6 +101,7 @@ _HOMES = {
     "Topic": "millrace.client.topic",
     "TopicState": "millrace.client.topic",
     "Transaction": "millrace.client.transaction",
+    "Unconfirmed": "millrace.client.publisher",
     "Verdict": "millrace.client.worker",
     "Verified": "millrace.client.care",
     "Worker": "millrace.client.worker",

@@ -21,6 +21,7 @@ PAGES = [
     GUIDE / "dead-letters.md",
     GUIDE / "topics.md",
     GUIDE / "care.md",
+    GUIDE / "sessions.md",
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

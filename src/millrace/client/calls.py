@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.lease import Call
+from millrace.client.lease import Call, Lease, Leases
 from millrace.core.commands import Discard, Extend, Outcome, Release, Settle
 from millrace.core.model import ShardId
+from millrace.errors import Refused
 
 Make = Callable[[Call], Settle | Release | Extend | Discard]
 """What is asked about the messages of one lease call."""
@@ -39,3 +40,11 @@ async def ask_each(
             if isinstance(answer, BaseException):
                 raise answer
     return outcomes
+
+
+def refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]:
+    """What was refused; of a single one it is raised."""
+    refused = {seq: error for outcome in outcomes for seq, error in outcome.refused.items()}
+    if refused and isinstance(leases, Lease | str):
+        raise refused.popitem()[1]
+    return refused

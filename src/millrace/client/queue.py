@@ -8,7 +8,7 @@ from typing import Unpack
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.calls import Make, ask_each
+from millrace.client.calls import Make, ask_each, refusals
 from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
@@ -23,6 +23,7 @@ from millrace.client.message import (
     make_rows,
     seqs_of,
 )
+from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.session import Session, opening, resuming
 from millrace.client.settings import QueueSettings, make_spec
@@ -161,6 +162,17 @@ class Queue:
         command = Publish(block, numbered, aside, make_ids(rows), by_body=True)
         return seqs_of(await self._engine.ask(self._shard, command, Published))
 
+    def publisher(
+        self, name: str, *, window: int = 32, unconfirmed: Iterable[Unconfirmed] = ()
+    ) -> Publisher:
+        """Publish without waiting for each: `async with queue.publisher("web") as publisher: ...`.
+
+        Up to `window` messages are under way; then `send` waits. They are numbered under `name`,
+        which no other publisher may use meanwhile. `unconfirmed` is what one whose engine has ended
+        has left.
+        """
+        return Publisher(self._engine, self._shard, name, window, unconfirmed)
+
     async def stage(self, stage: str, rows: Rows) -> int:
         """Write rows that nobody sees until `publish_staged`; returns the stage's rows so far.
 
@@ -279,7 +291,7 @@ class Queue:
         """
         calls = self._calls(leases)
         outcomes = await self._each(calls, lambda c: Settle(c.lease, c.seqs, c.history))
-        return _refusals(leases, outcomes)
+        return refusals(leases, outcomes)
 
     async def release(
         self, leases: Leases, *, failed: bool = False, delay: float = 0
@@ -294,7 +306,7 @@ class Queue:
         outcomes = await self._each(
             calls, lambda c: Release(c.lease, c.seqs, c.history, failed, delay_ms)
         )
-        return _refusals(leases, outcomes)
+        return refusals(leases, outcomes)
 
     async def discard(self, leases: Leases) -> dict[int, Refused]:
         """Make dead letters of a lease or a receipt, or several; see `Lease.discard`.
@@ -303,7 +315,7 @@ class Queue:
         """
         calls = self._calls(leases)
         outcomes = await self._each(calls, lambda c: Discard(c.lease, c.seqs, c.history))
-        return _refusals(leases, outcomes)
+        return refusals(leases, outcomes)
 
     async def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
         """Hold a lease or a receipt, or several, for so many seconds from now.
@@ -313,7 +325,7 @@ class Queue:
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
         calls = self._calls(leases)
         outcomes = await self._each(calls, lambda c: Extend(c.lease, c.seqs, c.history, lease_ms))
-        return _refusals(leases, outcomes)
+        return refusals(leases, outcomes)
 
     def _calls(self, leases: Leases) -> list[Call]:
         calls = by_call(self._engine, leases)
@@ -485,11 +497,3 @@ class Queue:
 def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
     """Where a queue is."""
     return queue._engine, queue._shard
-
-
-def _refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]:
-    """What was refused; of a single one it is raised."""
-    refused = {seq: error for outcome in outcomes for seq, error in outcome.refused.items()}
-    if refused and isinstance(leases, Lease | str):
-        raise refused.popitem()[1]
-    return refused

@@ -10,6 +10,7 @@ from millrace.sync.cursor import Cursor, Pinned, Snapshot
 from millrace.sync.lease import Lease
 from millrace.sync.millrace import Millrace
 from millrace.sync.opening import open
+from millrace.sync.publisher import Confirmation, Publisher
 from millrace.sync.queue import Queue
 from millrace.sync.redrive import Redrive
 from millrace.sync.session import Session
@@ -19,10 +20,12 @@ from millrace.sync.work import Work
 from millrace.sync.worker import Worker
 
 __all__ = [
+    "Confirmation",
     "Cursor",
     "Lease",
     "Millrace",
     "Pinned",
+    "Publisher",
     "Queue",
     "Redrive",
     "Session",

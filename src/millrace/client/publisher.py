@@ -1,0 +1,290 @@
+"""A publisher that does not wait for each message: a window of those that are not confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.client.message import Body, make_aside
+from millrace.core import check
+from millrace.core.commands import Aside, Numbered, Publish, Published
+from millrace.core.model import Message, ShardId
+from millrace.errors import Closed, Fatal, Invalid, MillraceError, OutOfOrder, Refused, Retry
+
+
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """A message that a publisher was given, and whose outcome is not known."""
+
+    number: int
+    message: Message
+    aside: tuple[Aside, ...] = ()
+
+
+class Confirmation:
+    """What becomes of a message that a publisher was given."""
+
+    def __init__(self, future: asyncio.Future[int | None]) -> None:
+        self._future = future
+        self._is_heard = False
+        future.add_done_callback(_notice)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is confirmed or refused."""
+        return self._future.done()
+
+    async def wait(self) -> int | None:
+        """The message's seq, once it can no longer be lost; see `Queue.publish`.
+
+        Raises:
+            Refused: the message was refused, and those that were sent after it were not.
+            Closed: the engine was closed before it was accepted.
+            Fatal: the engine has ended; whether it was accepted is unknown.
+        """
+        self._is_heard = True
+        return await asyncio.shield(self._future)
+
+    def __await__(self) -> Generator[object, None, int | None]:
+        return self.wait().__await__()
+
+
+class _Item:
+    """A message on its way."""
+
+    __slots__ = ("aside", "confirmation", "future", "message", "number")
+
+    def __init__(
+        self,
+        number: int,
+        message: Message,
+        aside: tuple[Aside, ...],
+        future: asyncio.Future[int | None],
+    ) -> None:
+        self.number = number
+        self.message = message
+        self.aside = aside
+        self.future = future
+        self.confirmation = Confirmation(future)
+
+
+class Publisher:
+    """Publishes up to `window` messages ahead of their confirmation; see `Queue.publisher`.
+
+    They are numbered one after the other under the publisher's name, so that each is there once,
+    and in the order in which they were sent, whatever was refused for want of room meanwhile. No
+    two publishers may use a name at the same time: what one has sent would count for the other's.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        shard: ShardId,
+        name: str,
+        window: int,
+        unconfirmed: Iterable[Unconfirmed] = (),
+    ) -> None:
+        self._engine = engine
+        self._shard = shard
+        self._name = check.name(name, "name")
+        self._room = asyncio.Semaphore(check.count(window, "window", limits.CALLS_AT_ONCE_MAX))
+        self._again = tuple(unconfirmed)
+        self._pending: deque[_Item] = deque()
+        """In the order of their numbers."""
+        self._last = 0
+        """The number that was given last."""
+        self._is_started = False
+        self._begin = asyncio.Lock()
+        self._asked = 0
+        """How many of them are being decided."""
+        self._resume_after_ms: int | None = None
+        """None: all that is pending was asked for. Else nothing is, until all are answered."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._refused: Confirmation | None = None
+        """The first that was refused, until somebody hears of it."""
+        self._error: MillraceError | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def name(self) -> str:
+        """The producer's name that its messages are numbered under."""
+        return self._name
+
+    async def send(
+        self,
+        body: Body | None,
+        *,
+        key: bytes | str | None = None,
+        headers: check.HeadersLike | None = None,
+        priority: int | None = None,
+        delay: float | None = None,
+    ) -> Confirmation:
+        """Publish a message (see `Queue.publish`), as soon as fewer than `window` are unconfirmed.
+
+        What becomes of it is told by the confirmation, and by `flush`.
+
+        Raises:
+            Invalid, TooLarge: the body, key, headers, priority or delay; nothing was sent.
+            Closed, Fatal: the engine has ended; nothing was sent.
+        """
+        message = check.message(body, key, headers)
+        aside = make_aside(priority, delay)
+        await self._start()
+        await self._room.acquire()
+        if self._error is not None:
+            self._room.release()
+            raise self._error.again()
+        return self._put(message, aside).confirmation
+
+    async def flush(self) -> None:
+        """Wait until everything that was sent is confirmed or refused.
+
+        Raises:
+            Refused: the first that was refused, if nobody waits for its confirmation.
+            Closed, Fatal: the engine has ended; see `unconfirmed`.
+        """
+        await self._start()
+        await self._empty.wait()
+        if self._error is not None:
+            raise self._error.again()
+        refused, self._refused = self._refused, None
+        if refused is not None and not refused._is_heard:
+            await refused.wait()
+
+    def unconfirmed(self) -> list[Unconfirmed]:
+        """What was sent and is not confirmed, after the engine has ended.
+
+        The next one's `publisher(name, unconfirmed=...)` sends them again, in order; those that
+        were accepted are there once all the same.
+        """
+        if self._error is None:
+            raise Invalid("the engine goes on; use `flush`", field="unconfirmed")
+        items = [Unconfirmed(item.number, item.message, item.aside) for item in self._pending]
+        return [*items, *self._again]
+
+    async def __aenter__(self) -> Publisher:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.flush()
+
+    def __repr__(self) -> str:
+        return f"<Publisher {self._name!r}, {len(self._pending)} unconfirmed>"
+
+    # --- The way out --------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        """Find out where the numbers go on, and send first what an earlier one has left."""
+        async with self._begin:
+            if self._is_started:
+                return
+            last = await self._engine.producer_number(self._shard, self._name)
+            first = self._again[0].number if self._again else last + 1
+            # Numbers that were used are used again for the same messages: they are answered as
+            # before. If the first is beyond the next one, none of them was accepted.
+            self._last = min(first - 1, last)
+            left, self._again = self._again, ()
+            for item in left:
+                await self._room.acquire()
+                if self._error is None:
+                    self._put(item.message, item.aside)
+                else:
+                    self._room.release()
+                    self._again = (*self._again, item)
+            self._is_started = True
+
+    def _put(self, message: Message, aside: tuple[Aside, ...]) -> _Item:
+        self._last += 1
+        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        item = _Item(self._last, message, aside, future)
+        self._pending.append(item)
+        self._empty.clear()
+        if self._resume_after_ms is None:
+            self._ask(item)
+        return item
+
+    def _ask(self, item: _Item) -> None:
+        self._asked += 1
+        self._hold(self._publish(item))
+
+    def _hold(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _publish(self, item: _Item) -> None:
+        numbered = Numbered(self._name, item.number)
+        command = Publish((item.message,), numbered, item.aside)
+        try:
+            answer = await self._engine.ask(self._shard, command, Published)
+        except (Fatal, Closed) as error:
+            self._fail(error)
+        except OutOfOrder:
+            self._wait(0)
+        except Retry as error:
+            self._wait(error.after_ms)
+        except Refused as error:
+            # Its number is not used: those after it get other ones.
+            self._wait(0)
+            self._refused = self._refused or item.confirmation
+            self._end(item)
+            item.future.set_exception(error)
+        else:
+            self._end(item)
+            item.future.set_result(answer.first)
+        finally:
+            self._asked -= 1
+        if self._resume_after_ms is not None and not self._asked and self._error is None:
+            self._hold(self._resume(self._resume_after_ms))
+
+    def _wait(self, after_ms: int) -> None:
+        self._resume_after_ms = max(after_ms, self._resume_after_ms or 0)
+
+    def _end(self, item: _Item) -> None:
+        self._pending.remove(item)
+        self._room.release()
+        if not self._pending:
+            self._empty.set()
+
+    def _fail(self, error: MillraceError) -> None:
+        """The engine has ended: what is pending stays so, and everyone is told."""
+        if self._error is None:
+            self._error = error
+            for item in self._pending:
+                if not item.future.done():
+                    item.future.set_exception(error.again())
+        self._room.release()
+        self._empty.set()
+
+    async def _resume(self, after_ms: int) -> None:
+        """All are answered: what is left was not accepted, and is sent again in order."""
+        await asyncio.sleep(after_ms / 1000)
+        try:
+            self._last = await self._engine.producer_number(self._shard, self._name)
+        except MillraceError as error:
+            self._fail(error)
+            return
+        self._resume_after_ms = None
+        for item in self._pending:
+            self._last += 1
+            item.number = self._last
+            self._ask(item)
+
+
+def _notice(future: asyncio.Future[int | None]) -> None:
+    """A refusal that nobody waits for is told by `flush`."""
+    if not future.cancelled():
+        future.exception()
