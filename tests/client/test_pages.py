@@ -17,7 +17,10 @@ GUIDE = ROOT / "docs" / "guide"
 PAGES = [
     ROOT / "README.md",
     GUIDE / "embedded.md",
+    GUIDE / "work-queues.md",
     GUIDE / "workers.md",
+    GUIDE / "keyed-logs.md",
+    GUIDE / "transactions.md",
     GUIDE / "dead-letters.md",
     GUIDE / "topics.md",
     GUIDE / "care.md",
