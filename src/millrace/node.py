@@ -17,15 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millrace.care import bounds
-from millrace.care.backup import Rests, Source, Told
-from millrace.care.follow import (
-    Follower,
-    Following,
-    end_following,
-    read_following,
-    write_following,
-)
+from millrace.care.follow import read_following
 from millrace.care.restore import RESTORING
+from millrace.care.scrub import Pace as ScrubPace
+from millrace.care.warden import Duties, Means, Warden
+from millrace.care.watermark import memory_used
 from millrace.core import exact
 from millrace.core.catalog import queue_key
 from millrace.core.changes import Entry, EntryKind
@@ -97,6 +93,8 @@ class Ports:
     chance: Callable[[int], bytes]
     sleep: Callable[[float], None] = time.sleep
     """Lets work on a lane rest for so many seconds."""
+    memory_used: Callable[[], int] = memory_used
+    """Bytes of memory that the process holds."""
     folder: Path | None = None
     """Where the disk's root lies on this machine, for those who link its files."""
 
@@ -209,6 +207,7 @@ class Node:
         self.forwarder = Forwarder(
             self._host, store, self.reading, ports.now_ms, journal.record_bytes_max
         )
+        self.warden = self._make_warden()
         self._keeper = Keeper(
             log,
             store,
@@ -219,14 +218,36 @@ class Node:
             recovery.facts,
             pace,
             ports.sleep,
+            self.warden,
         )
         await self._found_catalog(epoch, history)
         self.forwarder.begin()
         if following is not None:
-            self._keeper.follower = self._follower(following)
+            self.warden.begin(following)
         if settings.switch_interval_seconds is not None:
             self._turns = Turns(settings.switch_interval_seconds)
         self._keeper.start()
+
+    def _make_warden(self) -> Warden:
+        """Have archive, scrubbing and watermarks looked after."""
+        ports, settings = self._ports, self._settings
+        held = settings.follow_held_bytes
+        if held is None:
+            held = settings.log_segments_max * settings.segment_bytes // bounds.FOLLOW_HELD_SHARE
+        return Warden(
+            Means(
+                ports.disk, ports.folder, ports.lane, ports.now_ms, ports.memory_used, ports.sleep
+            ),
+            self.log,
+            self.store,
+            self._identity().hex(),
+            Duties(
+                settings.disk_low,
+                settings.memory_high,
+                held,
+                ScrubPace(settings.scrub_bytes_per_second, int(settings.scrub_every * 1000)),
+            ),
+        )
 
     # --- Beginnings -----------------------------------------------------------------------------
 
@@ -342,67 +363,6 @@ class Node:
             raise Forged("a receipt is text", field="receipt")
         return unseal(plain, self._secret)
 
-    def source(self) -> Source:
-        """What a backup is made of.
-
-        Raises:
-            Refused: the folder does not lie on a disk of this machine.
-        """
-        folder = self._ports.folder
-        if folder is None:
-            raise Refused("only a folder on this machine can be backed up", field="path")
-        return Source(
-            folder,
-            self._ports.disk,
-            self.log,
-            self.store,
-            self._identity().hex(),
-            self.now_ms,
-            self._keeper.pausing,
-        )
-
-    async def follow(self, vault: Path) -> None:
-        """Archive the log in the vault from now on, and in every later engine of the folder.
-
-        The vault's path is absolute: others go on from elsewhere.
-        """
-        await self.unfollow()
-        following = Following(str(vault), self.log.mark().generation)
-        follower = self._follower(following)
-        write_following(self._ports.disk, following)
-        self._keeper.follower = follower
-
-    async def unfollow(self) -> bool:
-        """Archive no more; returns whether the log was archived. What was archived stays."""
-        follower, self._keeper.follower = self._keeper.follower, None
-        if follower is not None:
-            await follower.stop()
-            end_following(self._ports.disk)
-        return follower is not None
-
-    def _follower(self, following: Following) -> Follower:
-        settings = self._settings
-        held = settings.follow_held_bytes
-        if held is None:
-            held = settings.log_segments_max * settings.segment_bytes // bounds.FOLLOW_HELD_SHARE
-        return Follower(
-            self._ports.disk,
-            self.log,
-            self._ports.lane("millrace-archive"),
-            self.now_ms,
-            self._identity().hex(),
-            held,
-            following,
-        )
-
-    def care_lane(self) -> Lane:
-        """A lane of its own for long work; whoever asks for it closes it."""
-        return self._ports.lane("millrace-backup")
-
-    def rests(self, told: Told) -> Rests:
-        """The pause of long work beside the engine."""
-        return Rests(self.log, self._ports.sleep, told)
-
     @property
     def keeper(self) -> Keeper:
         """Who looks after log and store."""
@@ -425,8 +385,7 @@ class Node:
                 ending.callback(lane.close)
             ending.push_async_callback(self._close_log)
             ending.callback(self.writer.close)
-            if self._keeper.follower is not None:
-                ending.push_async_callback(self._keeper.follower.stop)
+            ending.push_async_callback(self.warden.stop)
             ending.push_async_callback(self._keeper.stop)
             ending.push_async_callback(self._host.stop)
             ending.push_async_callback(self._mover.stop)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from millrace import limits
+from millrace.care.bounds import SCRUB_BYTES_PER_SECOND, SCRUB_EVERY_SECONDS
 from millrace.core import exact
 from millrace.errors import Invalid
 
@@ -31,6 +32,16 @@ class Settings:
     follow_held_bytes: int | None = None
     """How much of the log is kept for an archive that lacks it; a quarter of what the log may have,
     if None. Beyond it the archive gets a gap."""
+    disk_low: int | None = None
+    """Free bytes on the disk below which publishing is refused; 128 MiB if None, 0 never refuses
+    before it must."""
+    memory_high: int | None = None
+    """Bytes of memory (RssAnon of the process) above which publishing is refused; None: never."""
+    scrub_bytes_per_second: int = SCRUB_BYTES_PER_SECOND
+    """How fast sealed files and old segments are read again and compared with their sums; 0: not
+    at all."""
+    scrub_every: float = SCRUB_EVERY_SECONDS
+    """Seconds from the beginning of one such pass to that of the next."""
     fork: bool = False
     """Open a copied folder as a new one: it gets an identity and a history of its own."""
 
@@ -57,6 +68,12 @@ class Settings:
             _refuse("switch_interval_seconds", "must be above 0, or None", 0)
         if self.follow_held_bytes is not None:
             _whole("follow_held_bytes", self.follow_held_bytes, 0)
+        for name, value in (("disk_low", self.disk_low), ("memory_high", self.memory_high)):
+            if value is not None:
+                _whole(name, value, 0)
+        _whole("scrub_bytes_per_second", self.scrub_bytes_per_second, 0)
+        if not _seconds("scrub_every", self.scrub_every) >= 0:
+            _refuse("scrub_every", "must be at least 0", 0)
         if not isinstance(self.fork, bool):
             _refuse("fork", "must be True or False")
 

@@ -29,7 +29,7 @@ async def recycle(m: Millrace) -> None:
 
 
 async def archive(m: Millrace) -> None:
-    follower = node_of(m).keeper.follower
+    follower = node_of(m).warden.follower
     assert follower is not None
     await follower.catch_up()
 

@@ -19,7 +19,7 @@ from millrace.settings import Settings
 from tests.client.harness import eventually, opened, run
 
 DISK_BYTES = 160 * 1024 * 1024
-SETTINGS = Settings(segment_bytes=1024 * 1024, log_segments_max=64, log_segments_free=1)
+SETTINGS = Settings(segment_bytes=1024 * 1024, log_segments_max=64, log_segments_free=1, disk_low=0)
 
 
 def fill(disk: Path) -> None:

@@ -40,6 +40,10 @@ Told = Callable[[int, int], None]
 """Told on the lane how many bytes were copied, and of how many."""
 
 
+Pausing = Callable[[], AbstractAsyncContextManager[None]]
+"""While it lasts, no checkpoint begins; one was written just before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """The engine that a backup is made of."""
@@ -50,8 +54,7 @@ class Source:
     store: DiskStore
     identity: str
     now_ms: Callable[[], int]
-    pausing: Callable[[], AbstractAsyncContextManager[None]]
-    """While it lasts, no checkpoint begins; one was written just before."""
+    pausing: Pausing
 
 
 class Rests:

@@ -20,3 +20,19 @@ FOLLOW_RETRY_SECONDS = 5.0
 FOLLOW_HELD_SHARE = 4
 """One in so many segments that the log may have is kept for an archive that lacks it, unless it is
 set otherwise; the rest is the engine's own."""
+
+DISK_LOW_BYTES = 128 * 1024 * 1024
+"""Free space below which nothing that grows is taken, unless it is set otherwise: more than what
+the index keeps back for itself."""
+
+WATERMARK_SHARE = 8
+"""A watermark is left when there is one part in so many more than it asks for."""
+
+WATERMARK_AFTER_MS = 1_000
+"""When to come again, who was refused because of one."""
+
+SCRUB_BYTES_PER_SECOND = 20 * 1024 * 1024
+"""How fast everything on the disk is read again, unless it is set otherwise."""
+
+SCRUB_EVERY_SECONDS = 7 * 24 * 3600
+"""How often."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 from crc32c import crc32c
 
@@ -10,7 +12,7 @@ from millrace.care.copying import Pause, at_once
 from millrace.care.manifest import SealedPart
 from millrace.errors import Corrupt, NotFound
 from millrace.log.files import Disk, File
-from millrace.store.sealed import SEALED_SCHEMA, file_name, read_lines, tail_sum
+from millrace.store.sealed import SEALED_SCHEMA, Line, file_name, read_lines, tail_sum
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -29,34 +31,49 @@ def check_file(disk: Disk, part: SealedPart, pause: Pause = at_once) -> None:
     try:
         if file.size != part.size or tail_sum(disk, part.number) != part.crc:
             raise Corrupt(f"{name}: it is not what was backed up; use another one", field=name)
-        check_rows(disk, file, part.number, pause)
+        check_rows(disk, part.number, pause)
     finally:
         file.close()
 
 
-def check_rows(disk: Disk, file: File, number: int, pause: Pause = at_once) -> None:
+def check_rows(disk: Disk, number: int, pause: Pause = at_once) -> None:
     """Compare everything in a file with the sums that it states itself.
 
     Raises:
         Corrupt: it is damaged; the error names the first place.
     """
-    lines = read_lines(disk, number)
-    begin = lines[0].offset if lines else 0
+    for count in walk_rows(disk, number):
+        pause(count)
+
+
+def walk_rows(disk: Disk, number: int) -> Iterator[int]:
+    """As `check_rows`, in steps; yields how many bytes each has read.
+
+    Raises:
+        NotFound: there is no such file.
+    """
+    file = disk.open(file_name(number))
     try:
-        is_whole = pa.ipc.read_schema(pa.py_buffer(file.read(begin, 0))).equals(SEALED_SCHEMA)
+        yield from _walk(file, read_lines(disk, number))
+    finally:
+        file.close()
+
+
+def _walk(file: File, lines: list[Line]) -> Iterator[int]:
+    end = lines[0].offset if lines else 0
+    try:
+        is_whole = pa.ipc.read_schema(pa.py_buffer(file.read(end, 0))).equals(SEALED_SCHEMA)
     except (pa.ArrowInvalid, OSError):
         is_whole = False
     if not is_whole:
         raise Corrupt(f"{file.name}, offset 0: the schema is damaged", field=file.name)
-    end = begin
     for at, line in enumerate(lines):
         crc = 0
         for offset in range(line.offset, line.offset + line.length, bounds.CARE_STEP_BYTES):
-            data = file.read(
-                min(bounds.CARE_STEP_BYTES, line.offset + line.length - offset), offset
-            )
+            left = line.offset + line.length - offset
+            data = file.read(min(bounds.CARE_STEP_BYTES, left), offset)
             crc = crc32c(data, crc)
-            pause(len(data))
+            yield len(data)
         if crc != line.crc or line.offset != end:
             raise Corrupt(
                 f"{file.name}, offset {line.offset}: record batch {at} of shard {line.shard} is "

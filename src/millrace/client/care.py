@@ -80,11 +80,11 @@ class Care:
     async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
         """See `Millrace.backup`; done to the end, or undone, whoever is cancelled meanwhile."""
         self._check_open()
-        source = self._node.source()
+        source = self._node.warden.source(self._node.keeper.pausing)
         vault = Vault(_apart(source.path, into))
         async with self._working:
-            rests = self._rests = self._node.rests(told)
-            lane = self._node.care_lane()
+            rests = self._rests = self._node.warden.rests(told)
+            lane = self._node.warden.care_lane()
             try:
                 task = asyncio.ensure_future(self._make(source, vault, lane, rests, follow=follow))
                 made = await done_to_the_end(task)
@@ -106,30 +106,35 @@ class Care:
             return await back_up(source, vault, lane, rests)
         vault.prepare(source.identity)
         # First of all: what is committed during the backup is in the archive, too.
-        await self._node.follow(vault.path)
+        await self._node.warden.follow(vault.path)
         try:
             return await back_up(source, vault, lane, rests)
         except MillraceError:
-            await self._node.unfollow()
+            await self._node.warden.unfollow()
             raise
 
     async def unfollow(self) -> bool:
         """See `Millrace.unfollow`."""
         self._check_open()
-        return await self._node.unfollow()
+        return await self._node.warden.unfollow()
 
     def health(self) -> Health:
         """How the engine is, now."""
         self._check_open()
-        follower = self._node.keeper.follower
-        if follower is None:
-            return Health(None, 0, archive_gap=False, archive_error=None)
-        following = follower.following
+        warden = self._node.warden
+        refusal, ended_ms = warden.watermarks.refusal, warden.scrubber.ended_ms
+        follower = warden.follower
+        following = follower.following if follower is not None else None
+        error = follower.error if follower is not None else None
         return Health(
-            Path(following.vault),
-            follower.behind(),
-            archive_gap=following.gap > 0,
-            archive_error=str(follower.error) if follower.error is not None else None,
+            refuses=refusal.message if refusal is not None else None,
+            disk_free_bytes=warden.free_bytes(),
+            scrubbed=_time(ended_ms) if ended_ms else None,
+            damaged=tuple(warden.damaged()),
+            archive=Path(following.vault) if following is not None else None,
+            archive_behind_bytes=follower.behind() if follower is not None else 0,
+            archive_gap=following is not None and following.gap > 0,
+            archive_error=str(error) if error is not None else None,
         )
 
     async def stop(self) -> None:

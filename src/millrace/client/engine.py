@@ -213,6 +213,8 @@ class EmbeddedEngine:
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
+        if request.grows:
+            self._node.warden.watermarks.check()
         host.submit(request)
         try:
             return cast("T", await request.future)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from millrace import limits
-from millrace.care.follow import Follower
+from millrace.care.warden import Warden
 from millrace.core.model import GroupId
 from millrace.errors import Corrupt, DiskFailed, Fatal, Full, MillraceError, NotFound
 from millrace.journal.writer import LogWriter
@@ -48,6 +48,7 @@ class Keeper:
         facts: dict[GroupId, bytes],
         pace: Pace,
         sleep: Callable[[float], None] = time.sleep,
+        warden: Warden | None = None,
     ) -> None:
         self._log = log
         self._store = store
@@ -80,17 +81,16 @@ class Keeper:
         self._seal_at = 0.0
         self._seal_wait = limits.KEEPER_SECONDS
         self._syncs = 0
-        self.follower: Follower | None = None
-        """Who archives the log, if it is followed."""
+        self._warden = warden
         self.error: MillraceError | None = None
 
     def start(self) -> None:
         """Begin to look around."""
         self._host.on_commit(self._look)
         self._look_tight()
-        if self.follower is not None:
-            # What an earlier engine has left, which was killed perhaps: so may this one be.
-            self.follower.look()
+        if self._warden is not None:
+            # What an earlier engine has not archived, which was killed perhaps: so may this one be.
+            self._warden.look()
         if self._is_tight:
             # This open has taken a segment itself, and the process may not live long.
             self._wake.set()
@@ -147,13 +147,14 @@ class Keeper:
         now = self._loop.time()
         # A group that cannot commit uses up segments, too, and nobody is told of a commit.
         self._look()
-        if self.follower is not None:
-            self.follower.look()
+        if self._warden is not None:
+            self._warden.look()
         await self._prepare()
         await self._move_suffixes()
-        if self._checkpoint_due(now):
+        if self._checkpoint_due(now) or self._is_short_of_memory():
             await self._checkpoint()
         await self._seal()
+        await self._scrub()
         if now - self._tick_at >= limits.TICK_SECONDS:
             self._tick_at = now
             self._cells.care()
@@ -199,6 +200,12 @@ class Keeper:
             or mark.offset - self._checkpoint_mark.offset >= self._pace.checkpoint_log_bytes
         )
 
+    def _is_short_of_memory(self) -> bool:
+        """Whether the overlay should be written down before its time."""
+        warden = self._warden
+        is_short = warden is not None and warden.watermarks.is_short_of_memory
+        return is_short and self._writer.mark != self._checkpoint_mark
+
     async def checkpoint(self) -> None:
         """Bring the index up to the log; when this returns, a restart reads nothing before it."""
         async with self._working:
@@ -228,8 +235,8 @@ class Keeper:
         self._checkpoint_mark = reached if frozen.mark == mark else frozen.mark
         self._checkpoint_at = self._loop.time()
         needed = self._store.needed_from()
-        if self.follower is not None:
-            needed = await self.follower.floor(needed)
+        if self._warden is not None:
+            needed = await self._warden.floor(needed)
         if await self._lane.submit(lambda: self._log.release_before(needed)):
             # A log that had all the segments it may have has room for new ones in the place of
             # those that cannot serve again.
@@ -283,6 +290,13 @@ class Keeper:
         self._found_room(is_sure=True)
         await self._checkpoint()
         return True
+
+    async def _scrub(self) -> None:
+        """Read a little of what lies on the disk again."""
+        if self._warden is not None:
+            # Where there is no room to note how far it is, the next round goes on.
+            with suppress(Full):
+                await self._warden.scrub(self._lane)
 
     def _left_alone(self) -> int:
         """How many full segments are: fewer where openings have left them all but empty."""

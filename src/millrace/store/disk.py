@@ -245,8 +245,18 @@ class DiskStore:
         return self._sealing.run(plan, pause)
 
     def damaged_files(self) -> dict[int, Corrupt]:
-        """Sealed files that sealing found damaged since the store was opened, and what it found."""
+        """Sealed files that were found damaged since the store was opened, and what was found."""
         return self._emptying.damaged
+
+    def file_numbers(self) -> list[int]:
+        """The sealed files that rows may lie in; on the engine's thread."""
+        return self._book.numbers()
+
+    def note_damage(self, number: int, error: Corrupt) -> None:
+        """A file was found damaged: what was read of it before is not believed any more."""
+        self._emptying.damaged.setdefault(number, error)
+        self._reading.forget({(True, number)})
+        self._reading.files.forget(number)
 
     def finish_seal(self, result: SealResult) -> None:
         """Say where the rows lie now; on the engine's thread. Durable with the next checkpoint."""
