@@ -66,6 +66,8 @@ def test_passes(wanted: dict[str, object], headers: Headers, passes: object) -> 
     found = filters.parse(wanted)
     assert found is not None
     assert found.passes(headers) is passes
+    block = Block.of_messages([Message(b"x", None, headers), Message(b"y", None, (("z", b""),))])
+    assert found.mask(block).tolist()[0] is passes
     stored = filters.load(found.text)
     assert stored is not None
     assert stored.passes(headers) is passes

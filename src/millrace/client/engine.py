@@ -142,7 +142,10 @@ class Engine(Protocol):
         ...
 
     async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
-        """What became of rows that were published to a topic, once every queue has them."""
+        """What became of rows that were published to a topic, once every queue has them.
+
+        Of an engine that was closed before they were forwarded, that they will be; or nothing.
+        """
         ...
 
     async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
@@ -423,7 +426,6 @@ class EmbeddedEngine:
         return cell
 
     async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
-        self._check_open()
         return await self._node.forwarder.arrived(shard, first, count)
 
     async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:

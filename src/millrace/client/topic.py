@@ -29,7 +29,7 @@ from millrace.errors import Forged, Invalid, NotFound
 FilterLike = Mapping[str, object]
 """Headers and their tests; see `Topic.subscribe`."""
 
-Fate = int | Literal["filtered", "forwarded", "gone"]
+Fate = int | Literal["filtered", "forwarded", "later", "gone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Sent:
     """Its seq in the topic; None where that is forgotten."""
     queues: dict[str, Fate]
     """Of those who wait: for each subscription the message's seq in the queue, or "filtered", or
-    "forwarded" (it is there, where is not known any more), or "gone" (the subscription ended)."""
+    "forwarded" (it is there, where is not known any more), or "later" (the engine was closed
+    first), or "gone" (the subscription ended)."""
 
 
 @dataclass(frozen=True, slots=True)

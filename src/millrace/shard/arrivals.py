@@ -13,9 +13,10 @@ from millrace import limits
 from millrace.core.model import SubscriptionCell
 from millrace.errors import MillraceError
 
-Fate = int | Literal["filtered", "forwarded", "gone"]
+Fate = int | Literal["filtered", "forwarded", "later", "gone"]
 """Of a message and a subscription: its seq in the queue; or it did not pass the filter; or it is in
-the queue, and where is not known any more; or the subscription ended before it was forwarded."""
+the queue, and where is not known any more; or the engine was closed first, and the next one
+forwards it; or the subscription ended before it was forwarded."""
 
 Fates = dict[str, list[Fate]]
 """Subscription → what became of each message."""
@@ -60,7 +61,7 @@ class _Wait:
         for seq in range(max(result.after + 1, self.first), min(result.upto, self.last) + 1):
             fates[seq - self.first] = result.fate(seq)
 
-    def end(self, number: int, otherwise: Literal["forwarded", "gone"]) -> None:
+    def end(self, number: int, otherwise: Literal["forwarded", "later", "gone"]) -> None:
         """Nothing more will be heard of this subscription."""
         del self.left[number]
         fates = self.found[number]
@@ -117,8 +118,16 @@ class Arrivals:
                     wait.end(number, "forwarded")
         self._waiting = [wait for wait in self._waiting if not wait.is_over()]
 
+    def close(self) -> None:
+        """The engine ends, and forwards no more."""
+        for wait in self._waiting:
+            for number in list(wait.left):
+                wait.end(number, "later")
+            wait.is_over()
+        self._waiting.clear()
+
     def fail(self, error: MillraceError) -> None:
-        """Nothing more will be heard of anything."""
+        """The engine has failed, and nobody knows what became of anything."""
         for wait in self._waiting:
             if not wait.future.done():
                 wait.future.set_exception(error.again())

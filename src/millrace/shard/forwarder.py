@@ -27,7 +27,7 @@ from millrace.core.model import CATALOG, Kind, ShardId, SubscriptionCell, TopicC
 from millrace.core.topic import passed_by_all
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.core.view import View
-from millrace.errors import Closed, Corrupt, MillraceError, TooLarge
+from millrace.errors import Corrupt, Fatal, MillraceError, TooLarge
 from millrace.log.lane import Lane
 from millrace.shard.arrivals import Arrivals, Fates, Places, Result
 from millrace.shard.host import Host
@@ -76,7 +76,8 @@ class Forwarder:
         self._loop = asyncio.get_running_loop()
         self._lines: dict[ShardId, _Line] = {}
         self._is_stopping = False
-        host.on_stir(self._notice)
+        self._failed: Fatal | None = None
+        host.tell(self)
 
     def begin(self) -> None:
         """Go on where an earlier engine has stopped."""
@@ -90,7 +91,7 @@ class Forwarder:
             if meta is not None and any(place < meta.last_seq for place in places):
                 view = self._host.view(shard)
                 if view is not None:
-                    self._notice(view, None)
+                    self.stir(view, None)
 
     async def stop(self) -> None:
         """Begin nothing more; what the host was asked for it may still do."""
@@ -100,13 +101,20 @@ class Forwarder:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        closed = Closed("the engine was closed; what is in the topic is forwarded later")
         for line in self._lines.values():
-            line.arrivals.fail(closed)
+            line.arrivals.close()
 
     def arrived(self, shard: ShardId, first: int, count: int) -> asyncio.Future[Fates]:
-        """What became of rows that were published to a topic, once every queue has them."""
-        view = self._host.view(shard)
+        """What became of rows that were published to a topic, once every queue has them.
+
+        Nothing is said of an engine that is being closed.
+
+        Raises:
+            Fatal: the host has failed.
+        """
+        if self._failed is not None:
+            raise self._failed.again()
+        view = None if self._is_stopping else self._host.view(shard)
         subscriptions = view.subscriptions if view is not None else {}
         line = self._line(shard)
         future = line.arrivals.expect(first, count, subscriptions)
@@ -121,7 +129,14 @@ class Forwarder:
     def _line(self, shard: ShardId) -> _Line:
         return self._lines.setdefault(shard, _Line())
 
-    def _notice(self, view: View, batch: Batch | None) -> None:
+    def end(self, error: Fatal) -> None:
+        """Those who wait hear that nothing is known any more."""
+        self._failed = error
+        for line in self._lines.values():
+            line.arrivals.fail(error)
+
+    def stir(self, view: View, batch: Batch | None) -> None:
+        """Take new rows to hand, and forward what is behind, unless that is being done."""
         if view.topic is None or self._is_stopping:
             return
         if view.dropped:

@@ -27,6 +27,7 @@ from millrace.errors import Closed, Corrupt, Fatal, Full, MillraceError, Refused
 from millrace.journal.base import Journal
 from millrace.log.record import Position
 from millrace.shard.alarm import Alarm
+from millrace.shard.beside import Beside
 from millrace.shard.fetch import decide_fetching, fetch_keys
 from millrace.shard.inbox import Inbox
 from millrace.shard.request import Request, ignore, undo_of
@@ -70,7 +71,7 @@ class Host:
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
-        self._stirred: list[Callable[[View, Batch | None], None]] = []
+        self._beside: list[Beside] = []
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
         self.shortage: Full | None = None
@@ -111,14 +112,13 @@ class Host:
         """Have `call` made after each commit: the keeper of log and store looks around then."""
         self._after_commit = call
 
-    def on_stir(self, call: Callable[[View, Batch | None], None]) -> None:
-        """Have `call` made for shards with dead letters and for topics, with each batch that is
-        committed, and now and then without one: somebody may have to move rows of theirs."""
-        self._stirred.append(call)
+    def tell(self, other: Beside) -> None:
+        """Have `other` told what happens from now on."""
+        self._beside.append(other)
 
     def _stir(self, view: View, batch: Batch | None) -> None:
-        for call in self._stirred:
-            call(view, batch)
+        for other in self._beside:
+            other.stir(view, batch)
 
     def view(self, shard: ShardId) -> View | None:
         """The decider's view, loaded from the store when it is first needed."""
@@ -485,6 +485,8 @@ class Host:
             for request, _ in lost.answers:
                 request.fail(error)
         self._refuse_waiting(error)
+        for other in self._beside:
+            other.end(error)
         self._look_idle()
 
     def _look_idle(self) -> None:

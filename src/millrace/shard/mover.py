@@ -17,7 +17,7 @@ from millrace.core.changes import Batch
 from millrace.core.commands import Bury
 from millrace.core.model import Message, ShardId
 from millrace.core.view import View
-from millrace.errors import Corrupt, MillraceError, TooLarge
+from millrace.errors import Corrupt, Fatal, MillraceError, TooLarge
 from millrace.log.lane import Lane
 from millrace.shard.host import Host
 from millrace.shard.request import Request
@@ -34,7 +34,7 @@ class Mover:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ShardId, asyncio.Task[None]] = {}
         self._is_stopping = False
-        host.on_stir(self._notice)
+        host.tell(self)
 
     async def stop(self) -> None:
         """Begin nothing more; what the host was asked for it may still do."""
@@ -45,7 +45,11 @@ class Mover:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _notice(self, view: View, _: Batch | None) -> None:
+    def end(self, error: Fatal) -> None:
+        """Who moves finds out by itself."""
+
+    def stir(self, view: View, batch: Batch | None) -> None:
+        """Move what is doomed, unless that is being done."""
         shard = view.shard
         if view.doomed and not self._is_stopping and shard not in self._tasks:
             task = self._loop.create_task(self._move(shard))

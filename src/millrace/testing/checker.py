@@ -31,6 +31,7 @@ from millrace.testing.checker_history import (
 )
 from millrace.testing.checker_leases import check_leases
 from millrace.testing.checker_snapshots import check_snapshots
+from millrace.testing.checker_topics import check_topics
 from millrace.testing.checker_turns import check_turns
 
 Violations = list[str]
@@ -51,6 +52,7 @@ def check(history: History) -> Violations:
         check_loss,
         check_together,
         check_counts,
+        check_topics,
     ):
         found += checker(history)
     return found

@@ -182,6 +182,27 @@ class Peek(Call):
 
 
 @dataclass(slots=True, kw_only=True)
+class TopicPublish(Call):
+    """Messages for a topic: tag and kind of each."""
+
+    rows: tuple[tuple[str, bytes], ...]
+    first: int | None = None
+    """The first seq in the topic."""
+    queues: dict[str, list[int | str]] = field(default_factory=dict)
+    """What a publisher that waited was told of each queue."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicRead(Call):
+    """All that a queue has got from a topic: seq and tag of each message."""
+
+    queue: str
+    since: int = 0
+    """When its subscription was known to be there."""
+    rows: tuple[tuple[int, str], ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
 class Other(Call):
     """Whatever needs no checking of its own; kept for the story."""
 
@@ -310,6 +331,10 @@ def _shown(call: Call) -> str:
             text = f"{call.cursor or 'pin'}{' retaining' if call.retain else ''}"
         case Commit():
             text = f"{call.cursor} at {call.seq}"
+        case TopicPublish():
+            text = f"{len(call.rows)} rows: {', '.join(tag for tag, _ in call.rows)}"
+        case TopicRead():
+            text = call.queue
         case Other():
             text = call.what
         case _:
@@ -330,6 +355,10 @@ def _told(call: Call) -> str:
     match call:
         case Publish():
             return f"first {call.first}"
+        case TopicPublish():
+            return f"first {call.first}, {call.queues}"
+        case TopicRead():
+            return f"{len(call.rows)} rows"
         case Lease():
             seqs = ",".join(f"{row.seq}×{row.deliveries}" for row in call.rows)
             return f"lease {call.version} until {call.deadline_ms}: {seqs}"

@@ -28,6 +28,7 @@ from millrace.testing.workload import TURNED, Client, Over, Session, World
 from millrace.testing.workload_followers import Follower, Pinner
 from millrace.testing.workload_owners import Owner
 from millrace.testing.workload_publishers import Publisher
+from millrace.testing.workload_topics import Subscriber, TopicPublisher
 from millrace.testing.workload_workers import Worker
 
 LIVES_MAX = 60
@@ -268,6 +269,8 @@ def make_clients(world: World) -> list[Client]:
     clients += [
         Worker(name, world, turned, chance.choice(["plain", turned])) for name in ("w9", "w10")
     ]
+    clients += [TopicPublisher("t0", world), TopicPublisher("t1", world)]
+    clients.append(Subscriber("s0", world))
     return clients
 
 

@@ -1,0 +1,163 @@
+"""The forwarder of topics: one queue in the way keeps no other from its messages."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from millrace import errors, limits
+from millrace.client.message import Message
+from millrace.client.millrace import Millrace
+from millrace.client.topic import Subscription, Topic
+from millrace.errors import Fatal
+from millrace.node import Node
+from tests.simulation.harness import SETTINGS, Bench
+
+SMALL = SETTINGS
+LARGE = replace(SETTINGS, segment_bytes=4 * 1024 * 1024)
+
+ROWS = [b"first", bytes(500_000), b"last"]
+
+
+async def bodies(m: Millrace, name: str) -> list[bytes | None]:
+    return [row.body for row in await (await m.find(name)).peek(10_000)]
+
+
+async def states(topic: Topic) -> dict[str, Subscription]:
+    return {one.name: one for one in await topic.subscriptions()}
+
+
+async def publish(m: Millrace, _: Node) -> None:
+    """Three messages, one of which only a large record holds; nothing is forwarded yet."""
+    topic = await m.topic("orders")
+    for name in ("all", "small"):
+        await m.queue(name)
+    await topic.subscribe("all")
+    await topic.subscribe("small", filter={"large": {"exists": False}})
+    rows = [Message(row, headers={"large": "x"} if len(row) > 100 else {}) for row in ROWS]
+    await topic.publish_many(rows)
+
+
+def stuck() -> Bench:
+    """A topic with a message that no record of the log holds any more."""
+    bench = Bench(LARGE)
+    bench.live(publish, close=False)
+    bench.settings = SMALL
+    return bench
+
+
+def test_what_cannot_be_forwarded_keeps_no_other_queue_waiting() -> None:
+    async def look(m: Millrace, _: Node) -> None:
+        topic = await m.find_topic("orders")
+        await asyncio.sleep(3)
+        found = await states(topic)
+        assert await bodies(m, "small") == [b"first", b"last"]
+        assert await bodies(m, "all") == [b"first"]
+        assert (found["small"].lag, found["small"].trouble) == (0, "")
+        assert found["all"].lag == 2
+        assert "record" in found["all"].trouble
+        before = found["all"].lag_seconds
+        await asyncio.sleep(3)
+        assert (await states(topic))["all"].lag_seconds >= before + 3 > 3
+        # What comes later reaches the others at once, and not with the next attempt.
+        for number in range(10):
+            await topic.publish(b"later")
+            await asyncio.sleep(0.02)
+            assert len(await bodies(m, "small")) == 3 + number
+        assert (await topic.describe()).lag == 12
+
+    async def mend(m: Millrace, _: Node) -> None:
+        topic = await m.find_topic("orders")
+        await asyncio.sleep(3)
+        assert await bodies(m, "all") == [*ROWS, *[b"later"] * 10]
+        assert (await states(topic))["all"].trouble == ""
+        assert (await topic.describe()).lag == 0
+
+    bench = stuck()
+    bench.live(look)
+    bench.settings = LARGE
+    bench.live(mend)
+    assert not bench.failures
+
+
+def test_a_topic_refuses_more_than_may_wait_and_names_the_slowest() -> None:
+    async def look(m: Millrace, _: Node) -> None:
+        topic = await m.find_topic("orders")
+        await topic.configure(max_lag=2)
+        await asyncio.sleep(3)
+        with pytest.raises(errors.Full, match="'all' to default/all") as refused:
+            await topic.publish(b"more")
+        assert (refused.value.field, refused.value.limit) == ("max_lag", 2)
+        await topic.unsubscribe("all")
+        assert (await topic.publish(b"more", wait=True)).queues == {"small": 3}
+
+    bench = stuck()
+    bench.live(look)
+    assert not bench.failures
+
+
+@pytest.mark.parametrize("how", ["unsubscribe", "delete queue", "delete topic", "close", "fail"])
+def test_who_waits_hears_of_the_end(how: str) -> None:
+    async def look(m: Millrace, node: Node) -> object:
+        topic = await m.find_topic("orders")
+        await asyncio.sleep(3)
+        waiting = asyncio.create_task(topic.publish(b"x", wait=True))
+        await asyncio.sleep(3)
+        assert not waiting.done()
+        match how:
+            case "unsubscribe":
+                await topic.unsubscribe("all")
+            case "delete queue":
+                await m.delete_queue("all")
+            case "delete topic":
+                await topic.delete()
+            case "close":
+                await m.close()
+            case _:
+                node.host_of(await shard_of(m)).fail(Fatal("broken"))
+                with pytest.raises(Fatal, match="broken"):
+                    await waiting
+                with pytest.raises(Fatal, match="broken"):
+                    await node.forwarder.arrived(await shard_of(m), 1, 1)
+                return "fail"
+        return (await waiting).queues
+
+    bench = stuck()
+    told = bench.live(look, close=how != "fail")
+    fate = "later" if how == "close" else "gone"
+    assert told == ("fail" if how == "fail" else {"all": fate, "small": 3})
+    assert not bench.failures
+
+
+async def shard_of(m: Millrace):  # type: ignore[no-untyped-def]
+    return await m._engine.find_topic("default", "orders")
+
+
+def test_a_subscription_that_fell_behind_reads_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is at hand: every row is read again, those of a filter too."""
+    monkeypatch.setattr(limits, "FORWARD_MEMORY_BYTES_MAX", 0)
+
+    async def main(m: Millrace, node: Node) -> None:
+        topic = await m.topic("orders")
+        for name in ("all", "even", "keyed"):
+            await m.queue(name, keyed=name == "keyed")
+        await topic.subscribe("all")
+        await topic.subscribe("even", filter={"even": "yes"})
+        await topic.subscribe("keyed")
+        for number in range(40):
+            headers = {"even": "yes"} if number % 2 == 0 else {}
+            await topic.publish(b"%d" % number + bytes(3000), key=f"k{number}", headers=headers)
+            if number == 20:
+                await node.keeper.checkpoint()
+                await node.keeper.seal_all()
+        await asyncio.sleep(3)
+        whole = [b"%d" % number + bytes(3000) for number in range(40)]
+        assert await bodies(m, "all") == whole
+        assert await bodies(m, "keyed") == whole
+        assert await bodies(m, "even") == whole[::2]
+
+    bench = Bench()
+    bench.live(main)
+    assert not bench.failures
