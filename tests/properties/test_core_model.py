@@ -41,6 +41,7 @@ from millrace.core.commands import (
     PublishStaged,
     Purge,
     Release,
+    Replace,
     ResetCursor,
     Rewind,
     Settle,
@@ -264,6 +265,23 @@ class Driver:
         self.ask(
             Lease(count, lease_ms, attempt),
             lambda: self.model.lease(count, lease_ms, token, attempt),
+            keep,
+        )
+
+    def replace(self, receipt: Receipt, seq: int, message: Message) -> None:
+        self.token += 1
+        token = self.token
+
+        def keep(answer: Result) -> None:
+            if isinstance(answer, Leased):
+                found, history = list(answer.seqs), self.group.history
+                receipt = Receipt(answer.lease, token, history, found, self.entries())
+                self.receipts.append(receipt)
+
+        seqs = BitMap64([seq])
+        self.ask(
+            Replace(LeaseId(receipt.lease), seqs, receipt.history, message, 5_000),
+            lambda: self.model.replace(receipt.lease, receipt.token, seq, message, 5_000, token),
             keep,
         )
 
@@ -548,6 +566,7 @@ WEIGHTS = {
     "bury": 3,
     "rewind": 2,
     "extend": 3,
+    "replace": 3,
     "transact": 4,
     "stage": 5,
     "publish_staged": 3,
@@ -654,7 +673,7 @@ class CoreMachine(RuleBasedStateMachine):
                 driver.bury(is_late=data.draw(st.booleans()))
             case "rewind":
                 driver.rewind(data.draw(st.sampled_from([-1, 1, 1, 2, 3, 5])))
-            case "settle" | "release" | "extend" | "transact" | "discard":
+            case "settle" | "release" | "extend" | "transact" | "discard" | "replace":
                 if driver.receipts:
                     self._work(kind, data)
             case "purge":
@@ -689,6 +708,8 @@ class CoreMachine(RuleBasedStateMachine):
                 )
             case "discard":
                 driver.discard(receipt, seqs)
+            case "replace":
+                driver.replace(receipt, seqs[0], Message(b"r", data.draw(KEYS)))
             case "extend":
                 driver.extend(receipt, seqs, data.draw(st.sampled_from([1, 90_000])))
             case _:

@@ -11,10 +11,11 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.grant import Grant
+from millrace.client.grant import Grant, Keepalive
+from millrace.client.message import Body
 from millrace.core import check
-from millrace.core.commands import Discard, Extend, Outcome, Release, Settle
-from millrace.core.model import Headers, LeaseId, Row, Seq, ShardId
+from millrace.core.commands import Discard, Extend, Leased, Outcome, Release, Replace, Settle
+from millrace.core.model import Headers, LeaseId, Message, Row, Seq, ShardId
 from millrace.core.receipt import Receipt
 from millrace.errors import Forged, Invalid, MillraceError, Refused
 
@@ -158,6 +159,35 @@ class Lease:
         grant.extended(outcome)
         raise_refused(outcome)
 
+    async def replace(
+        self,
+        body: Body,
+        *,
+        key: bytes | str | None = None,
+        headers: check.HeadersLike | None = None,
+        seconds: float | None = None,
+    ) -> Lease:
+        """Put another message in the place of this one, and hold that one instead.
+
+        In one step this message is settled and its successor published, with the same key and
+        headers unless others are named, and with what was counted of deliveries and failures. It
+        is held for `seconds`, else for as long as this one was leased for, under a receipt of its
+        own. A worker that writes down in it how far it came goes on from there after a crash.
+
+        Raises:
+            Superseded, Stale, Gone: as for `settle`; nothing was changed.
+            Invalid: the queue's retention is "log", or a session holds the message.
+        """
+        grant = self._grant
+        old = self._row
+        name = old.key if key is None else key
+        message = check.message(body, name, old.headers if headers is None else headers)
+        lease_ms = grant.lease_ms
+        if seconds is not None:
+            lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        call = Call(grant.shard, grant.lease, grant.history, BitMap64([self.seq]), grant)
+        return await replaced(grant.engine, grant.keepalive, call, message, lease_ms)
+
     async def __aenter__(self) -> Lease:
         self._grant.keepalive.keep(self._grant, self.seq, self)
         return self
@@ -217,6 +247,18 @@ class Call(NamedTuple):
             self.extended(outcome)
         else:
             self.ended(outcome.done)
+
+
+async def replaced(
+    engine: Engine, keepalive: Keepalive, call: Call, message: Message, lease_ms: int
+) -> Lease:
+    """The successor of a leased message, leased."""
+    command = Replace(call.lease, call.seqs, call.history, message, lease_ms)
+    answer = await engine.ask(call.shard, command, Leased)
+    call.ended(call.seqs)
+    seq, time_ms = answer.seqs.min(), answer.deadline_ms - lease_ms
+    row = Row(seq, time_ms, message.body, message.key, message.headers)
+    return Lease(Grant(engine, keepalive, call.shard, answer, lease_ms), row)
 
 
 def grant_of(lease: Lease) -> Grant:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Unpack
 
-from pyroaring import BitMap64
-
 from millrace import limits
 from millrace.client.calls import Make, ask_each, refusals
 from millrace.client.cursor import Cursor, Pinned, Start, start_at
 from millrace.client.engine import Engine
-from millrace.client.grant import Grant, Keepalive
-from millrace.client.lease import Call, Lease, Leases, by_call
+from millrace.client.grant import Keepalive
+from millrace.client.lease import Call, Lease, Leases, by_call, replaced
+from millrace.client.leasing import hand_out
 from millrace.client.message import (
     Body,
     Rows,
-    by_turns,
     make_aside,
     make_block,
     make_ids,
@@ -36,7 +34,6 @@ from millrace.core.commands import (
     Explain,
     Explanation,
     Extend,
-    Leased,
     OpenCursor,
     Outcome,
     ProducerMode,
@@ -244,23 +241,7 @@ class Queue:
         self, count: int, lease_ms: int, wait_ms: int, attempt: str = ""
     ) -> list[Lease]:
         command = LeaseCommand(count, lease_ms, attempt)
-        answer = await self._engine.ask(self._shard, command, Leased, wait_ms=wait_ms)
-        if not answer.seqs:
-            return []
-        grant = Grant(self._engine, self._keepalive, self._shard, answer, lease_ms)
-        try:
-            rows = await self._engine.rows(self._shard, answer.seqs, limits.LEASE_BYTES_MAX)
-        except BaseException:
-            # Cancelled, or a row could not be read: nobody has seen these messages.
-            grant.give_back(answer.seqs)
-            raise
-        if len(rows) < len(answer.seqs):
-            if rows:
-                # They were enough: what comes after them is for the next call.
-                grant.give_back(BitMap64([seq for seq in answer.seqs if seq > rows[-1].seq]))
-            # Newer revisions have replaced the others meanwhile.
-            grant.open = BitMap64([row.seq for row in rows])
-        return [Lease(grant, row) for row in by_turns(rows, answer.turns)]
+        return await hand_out(self._engine, self._keepalive, self._shard, command, wait_ms)
 
     def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
         """Messages as they come: `async for lease in queue.work(): ...`.
@@ -316,6 +297,15 @@ class Queue:
         calls = self._calls(leases)
         outcomes = await self._each(calls, lambda c: Discard(c.lease, c.seqs, c.history))
         return refusals(leases, outcomes)
+
+    async def replace(self, receipt: str, body: Body, *, seconds: float = 30) -> Lease:
+        """Put another message in the place of a leased one, by its receipt; see `Lease.replace`."""
+        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+        [call] = self._calls([receipt])
+        rows = await self._engine.rows(self._shard, call.seqs, limits.LEASE_BYTES_MAX)
+        old = rows[0] if rows else None
+        message = check.message(body, old.key if old else None, old.headers if old else ())
+        return await replaced(self._engine, self._keepalive, call, message, lease_ms)
 
     async def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
         """Hold a lease or a receipt, or several, for so many seconds from now.

@@ -146,6 +146,17 @@ class Extend(msgspec.Struct, frozen=True):
     lease_ms: int
 
 
+class Replace(msgspec.Struct, frozen=True):
+    """Settle a message of a lease call, and publish and lease its successor. Answer: `Leased`."""
+
+    lease: LeaseId
+    seqs: BitMap64
+    """The one message."""
+    history: bytes
+    message: Message
+    lease_ms: int
+
+
 class Bury(msgspec.Struct, frozen=True):
     """Move dead letters to where they go; these are their bodies. Answer: how many went."""
 
@@ -296,6 +307,7 @@ Part = Publish | Settle | Release | Extend | Discard | CommitCursor | Unpin | Pu
 ShardCommand = (
     Part
     | Lease
+    | Replace
     | Bury
     | Purge
     | Rewind

@@ -28,6 +28,7 @@ from millrace.core import (
     lease,
     points,
     publish,
+    replace,
     sessions,
     topic,
     work,
@@ -60,6 +61,7 @@ from millrace.core.commands import (
     Purge,
     QueueRef,
     Release,
+    Replace,
     ResetCursor,
     Rewind,
     RowFacts,
@@ -146,6 +148,8 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return _part(draft, command)
         case Lease():
             return attempt.again(draft, command) or _lease(draft, command)
+        case Replace():
+            return replace.replace(draft, command)
         case Bury():
             return bury.bury(desk, draft, command)
         case Purge():

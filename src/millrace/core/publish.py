@@ -77,7 +77,7 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
     first = draft.put_rows(rows)
     count = rows.count if isinstance(rows, Block) else len(rows)
     if draft.view.spec.keyed:
-        _supersede(draft, first, key_list(rows), _deletes(rows))
+        supersede(draft, first, key_list(rows), _deletes(rows))
     if command.aside or draft.view.spec.delay_ms:
         aside.put_aside(draft, first, count, command.aside, _deletes(rows))
     if draft.view.topic is not None and not draft.view.subscriptions:
@@ -141,7 +141,7 @@ def _newest(draft: Draft, key: bytes) -> int:
     return draft.view.facts.keys.get(key, 0)
 
 
-def _supersede(draft: Draft, first: int, keys: list[bytes | None], deletes: list[int]) -> None:
+def supersede(draft: Draft, first: int, keys: list[bytes | None], deletes: list[int]) -> None:
     """End the older revisions of these keys, within the batch too."""
     view = draft.view
     older: list[int] = []
@@ -317,7 +317,7 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
         draft.put_stage(name, None)
         total += rows
         if isinstance(facts, StageFacts):
-            _supersede(draft, first, facts.keys, facts.deletes)
+            supersede(draft, first, facts.keys, facts.deletes)
         if view.spec.delay_ms:
             deletes = facts.deletes if isinstance(facts, StageFacts) else ()
             aside.put_aside(draft, first, rows, (), deletes)

@@ -15,6 +15,7 @@ from millrace.core.commands import (
     Extend,
     Outcome,
     Release,
+    Replace,
     Rewind,
     Settle,
 )
@@ -30,7 +31,7 @@ def deleted() -> NotFound:
     return NotFound("the queue was deleted", field="queue")
 
 
-def judge(draft: Draft, command: Settle | Release | Extend | Discard) -> Outcome:
+def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) -> Outcome:
     """What each of the named messages would be answered; nothing is changed."""
     view, seqs = draft.view, command.seqs
     lease = view.leases.get(command.lease)
@@ -59,7 +60,7 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard) -> Outcome
 
 def _refusal(lease: LeaseState, seq: int) -> Refused:
     if seq in lease.superseded:
-        return Superseded("a newer revision of the key has replaced the message", field="receipt")
+        return Superseded("a newer revision has replaced the message", field="receipt")
     if seq in lease.overtaken:
         return Stale("the message was leased again by someone else", field="receipt")
     if seq in lease.freed:

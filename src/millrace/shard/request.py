@@ -21,6 +21,7 @@ from millrace.core.commands import (
     Publish,
     PublishStaged,
     Release,
+    Replace,
     Settle,
     SnapshotRef,
     Stage,
@@ -133,6 +134,8 @@ def size_of(command: Command) -> int:
             return _COMMAND_BYTES + _LEASED_BYTES * credit
         case Lease(count=count, attempt=attempt):
             return _COMMAND_BYTES + _LEASED_BYTES * count * (2 if attempt else 1)
+        case Replace(message=message):
+            return _COMMAND_BYTES + _weigh((message,))[0]
         case Bury(rows=rows):
             # What was published fits: that it is written down as moved must not be too much.
             return _weigh(tuple(message for _, message in rows))[0]
@@ -178,6 +181,7 @@ def grows(command: Command) -> bool:
         Publish
         | PublishStaged
         | Stage
+        | Replace
         | Bury
         | Forward
         | CreateQueue
@@ -194,6 +198,9 @@ def undo_of(command: Command, result: object, history: bytes) -> Command | None:
 
     What a session was handed it holds: it is told again.
     """
+    if isinstance(result, Leased) and isinstance(command, Replace):
+        # Of the deliveries that it counts, none is this one.
+        return Release(result.lease, result.seqs, history)
     if isinstance(result, Leased) and result.seqs:
         return Release(result.lease, result.seqs, history, unseen=True)
     if isinstance(result, SnapshotRef) and isinstance(command, Pin):

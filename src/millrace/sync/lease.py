@@ -10,7 +10,9 @@ from types import TracebackType
 
 from millrace.client.lease import Lease as AsyncLease
 from millrace.client.lease import Leases as AsyncLeases
+from millrace.client.message import Body
 from millrace.client.portal import Portal
+from millrace.core import check
 from millrace.core.model import Headers
 from millrace.errors import Refused
 
@@ -133,6 +135,30 @@ class Lease:
             Superseded, Stale, Gone: as for `settle`.
         """
         self._portal.run(self._twin.extend(seconds))
+
+    def replace(
+        self,
+        body: Body,
+        *,
+        key: bytes | str | None = None,
+        headers: check.HeadersLike | None = None,
+        seconds: float | None = None,
+    ) -> Lease:
+        """Put another message in the place of this one, and hold that one instead.
+
+        In one step this message is settled and its successor published, with the same key and
+        headers unless others are named, and with what was counted of deliveries and failures. It is
+        held for `seconds`, else for as long as this one was leased for, under a receipt of its own.
+        A worker that writes down in it how far it came goes on from there after a crash.
+
+        Raises:
+            Superseded, Stale, Gone: as for `settle`; nothing was changed.
+            Invalid: the queue's retention is "log", or a session holds the message.
+        """
+        return Lease(
+            self._portal,
+            self._portal.run(self._twin.replace(body, key=key, headers=headers, seconds=seconds)),
+        )
 
     def __enter__(self) -> Lease:
         self._portal.run(self._twin.__aenter__())

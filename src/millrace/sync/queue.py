@@ -250,6 +250,13 @@ class Queue:
         """
         return self._portal.run(self._twin.discard(twins(leases)))
 
+    def replace(self, receipt: str, body: Body, *, seconds: float = 30) -> Lease:
+        """Put another message in the place of a leased one, by its receipt; see `Lease.replace`."""
+        return self._portal.receive(
+            self._twin.replace(receipt, body, seconds=seconds),
+            lambda found: Lease(self._portal, found),
+        )
+
     def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
         """Hold a lease or a receipt, or several, for so many seconds from now.
 

@@ -308,6 +308,27 @@ class Model:
             self.leases[lease_id].deadlines[row.seq] = self.now + lease_ms
         return out
 
+    def replace(
+        self, lease_id: int, token: int, seq: int, message: Message, lease_ms: int, new: int
+    ) -> Answer:
+        """Settle one, and publish and hold its successor; `new` is the token of its lease."""
+        if self.log:
+            return "Invalid"
+        word = self.judge("extend", lease_id, token, [seq])[seq]
+        if word != "done":
+            return word
+        row = self.rows[seq]
+        self._leave(row, "superseded")
+        row.state = "kept" if row.seq > self.retain_floor() else "settled"
+        self._append(message)
+        after = self.rows[self.last]
+        after.deliveries, after.failures, after.is_fresh = row.deliveries, row.failures, False
+        self.lease_id += 1
+        after.lease = self.lease_id
+        until = {after.seq: self.now + lease_ms}
+        self.leases[self.lease_id] = ModelLease(new, {after.seq: "open"}, until)
+        return {after.seq: (after.deliveries, after.failures)}
+
     def _open(self, lease_id: int, judged: dict[int, str]) -> list[ModelRow]:
         done = [seq for seq, word in judged.items() if word == "done"]
         return [self.rows[seq] for seq in done if self.leases[lease_id].seqs[seq] == "open"]

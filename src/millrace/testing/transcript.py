@@ -43,6 +43,7 @@ from millrace.core.commands import (
     PublishStaged,
     Purge,
     Release,
+    Replace,
     ResetCursor,
     Rewind,
     Settle,
@@ -179,7 +180,7 @@ class Play:
                 return _open_session(words, options)
             case "receive" | "grant" | "suspect" | "resume" | "close":
                 return self._session_command(verb, name, words, options)
-            case "settle" | "release" | "extend" | "discard":
+            case "settle" | "release" | "extend" | "discard" | "replace":
                 return self._leased_command(verb, words, options)
             case "bury":
                 return self._bury(self._shard(name), words)
@@ -210,6 +211,9 @@ class Play:
             return Release(lease, seqs, history, "failed" in words, delay)
         if verb == "discard":
             return Discard(lease, seqs, history)
+        if verb == "replace":
+            [message] = _rows(words[2:])
+            return Replace(lease, seqs, history, message, millis(options.get("for", "30s")))
         return Extend(lease, seqs, history, millis(options["for"]))
 
     def _session_command(

@@ -1,0 +1,68 @@
+"""The rules of replacing: a worker writes down how far it came, and goes on with the successor.
+
+Rule 1: it is one command: the old message is settled, its successor published and held by the same
+worker, under a new receipt. Deliveries and failures are carried over.
+Rule 2: the successor comes last in the order of seqs and is in a lease: the pointer passes over it,
+as over a message that was put aside.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace.core import publish, work
+from millrace.core.commands import Leased, Need, Outcome, Publish, Replace, Settle
+from millrace.core.draft import Draft
+from millrace.core.model import LeaseId
+from millrace.core.view import LeaseState
+from millrace.errors import Invalid, Refused, Retry
+
+
+def replace(draft: Draft, command: Replace) -> Leased | Refused | Retry | Need:
+    """The successor, leased; refused where the receipt does not hold the message."""
+    view = draft.view
+    if view.spec.retention == "log":
+        return Invalid(
+            "a queue with retention 'log' keeps every message as it is; publish another one",
+            field="retention",
+        )
+    outcome = work.judge(draft, command)
+    for seq in outcome.refused:
+        return outcome.refused[seq]
+    lease = view.leases[command.lease]
+    if lease.session:
+        return Invalid(
+            "a session holds the message; settle it and publish another one", field="receipt"
+        )
+    publishes = Publish((command.message,))
+    checked = publish.check_publish(draft, publishes)
+    if isinstance(checked, Refused | Retry | Need):
+        return checked
+    return _do(draft, command, lease, outcome)
+
+
+def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> Leased:
+    view = draft.view
+    seqs = command.seqs
+    deliveries, failures = lease.counts_of(seqs.min())
+    work.do_settle(draft, Settle(command.lease, seqs, command.history), outcome)
+    # Whoever comes with the old receipt hears that there is a newer one.
+    lease.settled -= seqs
+    lease.superseded |= seqs
+    message = command.message
+    first = draft.put_rows((message,))
+    if view.spec.keyed:
+        publish.supersede(draft, first, [message.key], [])
+    new = BitMap64([first])
+    draft.aside |= new
+    deadline = draft.now + command.lease_ms
+    held = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, new.copy(), deadline)
+    if (deliveries, failures) != (1, 0):
+        held.counts[first] = (deliveries, failures)
+    view.holder[first] = held.id
+    draft.put_lease(held)
+    draft.push_deadline(deadline, held.id)
+    pointers = msgspec.structs.replace(view.pointers, lease=held.id, aside=first)
+    draft.put_pointers(pointers)
+    return Leased(held.id, new, deadline, dict(held.counts))
