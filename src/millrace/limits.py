@@ -172,7 +172,7 @@ CURSORS_MAX = 100_000
 """Cursors of one shard; an idle one is a cell."""
 
 PINS_MAX = 1_000
-"""Pins of one shard; each opens an interval of the dead, whose bytes nobody counts. Beyond it
+"""Pins of one shard; each opens an interval of the dead. Beyond it
 `Full`: they pass."""
 
 PIN_MS_MAX = 24 * 3600 * 1000

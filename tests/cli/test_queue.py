@@ -113,3 +113,15 @@ def test_settings_for_failures(desk: Desk) -> None:
     result = desk.call("queue", "configure", "bills", "--dead-letter", "nowhere")
     assert result.exit_code == 1
     assert "nowhere" in result.stderr
+
+
+def test_retention_and_who_holds_back(desk: Desk) -> None:
+    desk.text("queue", "make", "events", "--retention", "log", "--keep", "2d")
+    changed = desk.one("queue", "configure", "events", "--keep-bytes", "10GB")
+    assert (changed["keep_ms"], changed["keep_bytes"]) == (2 * 86_400_000, 10 * 1024**3)
+    assert "10.0 GiB" in desk.text("queue", "show", "events")
+    assert desk.one("queue", "show", "mail")["held"] == []
+    assert "held back" in desk.text("queue", "show", "mail")
+    result = desk.call("queue", "configure", "events", "--keep-bytes", "much")
+    assert result.exit_code == 2
+    assert "10MB" in result.stderr

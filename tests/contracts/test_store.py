@@ -10,7 +10,8 @@ import pytest
 from millrace.log.files import RealDisk
 from millrace.log.segment import LogShape
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.testing.check_store import CHECKS, Make
+from millrace.testing.check_store import CHECKS
+from millrace.testing.story import Make
 from millrace.testing.subject import DiskSubject, MemorySubject, Subject, simulated
 
 Check = Callable[[Make], None]

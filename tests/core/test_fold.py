@@ -26,6 +26,10 @@ class Notes:
         self.said.append(("kept", upto))
         return BitMap64([seq for seq in self._kept if seq <= upto])
 
+    def dead(self, low: int, high: int) -> int:
+        self.said.append(("dead", low, high))
+        return 2
+
     def merge(self, pin: int, into: int) -> None:
         self.said.append(("merge", pin, into))
 
@@ -122,3 +126,26 @@ def test_a_shard_stays_keyed() -> None:
     meta, _ = fold(ShardMeta(), batch(Changes(made=3)), A, Notes())
     assert fold(meta, batch(Changes(), index=2), A, Notes())[0].keyed
     assert not fold(ShardMeta(), batch(Changes(made=1)), A, Notes())[0].keyed
+
+
+def test_an_expiry_counts_what_was_still_there() -> None:
+    """Rows below the floor were counted before, and dead ones died of something else."""
+    before = ShardMeta(
+        last_seq=10, published=10, died=(0, 0, 2, 0, 0, 0, 3), intervals=(Interval(0, 3),)
+    )
+    notes = Notes()
+    meta, _ = fold(before, batch(Changes(expired=8, weight=5)), A, notes)
+    assert notes.said == [("dead", 4, 8)]
+    assert meta.died[Death.EXPIRED] == 8 - 3 - 2
+    assert meta.live == 10 - 2 - 3 - 3
+    assert meta.floor == 8
+    assert meta.weight == 5
+    again, _ = fold(meta, batch(Changes(expired=8)), A, Notes())
+    assert again.died == meta.died
+
+
+def test_a_purge_after_an_expiry_counts_the_rest() -> None:
+    before = ShardMeta(last_seq=10, published=10, died=(0, 0, 2, 0, 0, 0, 0))
+    meta, _ = fold(before, batch(Changes(expired=6, purged=10)), A, Notes())
+    assert (meta.died[Death.EXPIRED], meta.died[Death.PURGED]) == (4, 4)
+    assert (meta.live, meta.floor) == (0, 10)

@@ -40,7 +40,12 @@ def test_there_is_one_and_it_is_small() -> None:
 
 def test_the_store_reads_the_same(golden: tuple[Path, Any]) -> None:
     folder, expected = golden
-    assert _plain(read_everything(folder)) == expected["stored"]
+    stored = expected["stored"]
+    for name in stored:
+        if name.endswith(" meta"):
+            # Nobody weighed rows then.
+            stored[name].setdefault("weight", 0)
+    assert _plain(read_everything(folder)) == stored
 
 
 def test_the_index_is_in_order(golden: tuple[Path, Any]) -> None:

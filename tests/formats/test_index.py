@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyroaring import BitMap
 
@@ -56,6 +57,7 @@ META = ShardMeta(
     published=300,
     died=(0, 1, 2, 3, 4, 5, 6),
     intervals=(Interval(0, 10), Interval(5, 0)),
+    weight=77,
 )
 SHARD = StoredShard(META, 9, 8, (0, 5), {0: (2, 3)}, 5, FIRST_COPY)
 FILE = FileFacts(4_096, 100, 7, dropping=True, spans={3: (1, 100)})
@@ -134,6 +136,16 @@ def golden() -> dict[str, dict[bytes, bytes]]:
 
 def test_the_bytes_are_those_of_the_golden_file() -> None:
     assert text() == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_a_shard_of_an_older_version_is_shorter() -> None:
+    """Nobody weighed rows then."""
+    written = (
+        "979807cd012ccf0000018bcfe56800c41030313233343536373839616263646566c3cd012c97000102"
+        "030405069292000a9205000908920005810092020305cf4000000000000000"
+    )
+    older = msgspec.structs.replace(SHARD, meta=msgspec.structs.replace(META, weight=0))
+    assert decode_shard(bytes.fromhex(written)) == older
 
 
 def test_the_golden_file_is_read(golden: dict[str, dict[bytes, bytes]]) -> None:

@@ -552,6 +552,7 @@ def make_spec(limits: Limits, *, keyed: bool, log: bool) -> QueueSpec:
         limits.max_deliveries,
         "default/dead" if limits.buries else "",
         dedup_ms=DEDUP_MS,
+        keep_messages=limits.keep_messages if log and not keyed else 0,
     )
 
 
@@ -610,6 +611,7 @@ LIMITS = st.one_of(
         retry_min=st.sampled_from([0, 0, 900, 6_000]),
         retry_max=st.sampled_from([0, 0, 6_000, 10_000]),
         buries=st.booleans(),
+        keep_messages=st.sampled_from([0, 0, 1, 5]),
     ),
 )
 SOMETIMES = st.sampled_from([False, False, True])

@@ -17,9 +17,9 @@ from millrace.core.model import Death, Message
 from millrace.log.segment import LogShape
 from millrace.store.cells import Writes
 from millrace.store.memory import Image, MemoryCells
-from millrace.testing.check_store import Story
 from millrace.testing.compare_stores import compare
 from millrace.testing.disk import Crashed, SimDisk
+from millrace.testing.story import Story
 from millrace.testing.subject import DiskSubject
 
 SHAPE = LogShape(segment_bytes=32 * 1024, segments_max=64, segments_free=1, segments_reserve=1)

@@ -7,8 +7,8 @@ import pytest
 from millrace.core.model import Death, Message
 from millrace.errors import Corrupt, Full
 from millrace.store.sealed import FOLDER, file_name
-from millrace.testing.check_store import SHARD
 from millrace.testing.disk import Effect
+from millrace.testing.story import SHARD
 from tests.store.test_rules import Scene
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from millrace.core.fold import Reader
 from millrace.core.model import Death
-from millrace.testing.check_store import SHARD, Make, Story
 from millrace.testing.compare_stores import rows_of
+from millrace.testing.story import SHARD, Make, Story
 from millrace.testing.subject import MemorySubject, simulated
 
 

@@ -12,8 +12,8 @@ from millrace.core.model import Death, Epoch, History, Kind, Message, pack_seqs
 from millrace.errors import Full
 from millrace.store.memory_store import MemoryStore
 from millrace.store.resync import resync
-from millrace.testing.check_store import SHARD, Story
 from millrace.testing.compare_stores import GROUP, compare
+from millrace.testing.story import SHARD, Story
 from millrace.testing.subject import DiskSubject, MemorySubject, simulated
 
 Target = MemorySubject | DiskSubject

@@ -34,9 +34,9 @@ from millrace.store.cells import Table, Writes
 from millrace.store.memory import MemoryCells, Room
 from millrace.store.resync import resync
 from millrace.store.sealed import FOLDER, SEALED_SCHEMA, file_name, read_lines
-from millrace.testing.check_store import SHARD, Story
 from millrace.testing.compare_stores import compare, rows_of
 from millrace.testing.disk import Effect, SimDisk
+from millrace.testing.story import SHARD, Story
 from millrace.testing.subject import DiskSubject, MemorySubject, simulated
 
 HISTORY = History(b"h" * 16)

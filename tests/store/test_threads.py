@@ -13,7 +13,7 @@ from millrace.log.files import RealDisk
 from millrace.log.segment import LogShape
 from millrace.store.cells import Table
 from millrace.store.lmdb_cells import LmdbCells
-from millrace.testing.check_store import SHARD, Story
+from millrace.testing.story import SHARD, Story
 from millrace.testing.subject import DiskSubject, simulated
 
 ROUNDS = 25

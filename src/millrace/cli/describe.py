@@ -52,13 +52,22 @@ from millrace.core.model import (
     SubscriptionCell,
     TakeoverCell,
     TopicCell,
+    WeightCell,
     unpack_seqs,
 )
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 
 NUMBERED = frozenset(
-    {Kind.LEASE, Kind.SESSION, Kind.PIN, Kind.DELETES, Kind.TAKEOVER, Kind.SUBSCRIPTION}
+    {
+        Kind.LEASE,
+        Kind.SESSION,
+        Kind.PIN,
+        Kind.DELETES,
+        Kind.TAKEOVER,
+        Kind.SUBSCRIPTION,
+        Kind.WEIGHT,
+    }
 )
 """Kinds of cells whose keys are numbers."""
 
@@ -117,6 +126,12 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "delay_ms": cell.delay_ms,
                 "dedup_ms": cell.dedup_ms,
                 "dedup_by_body": cell.dedup_by_body,
+                "keep_ms": cell.keep_ms,
+                "keep_bytes": cell.keep_bytes,
+                "keep_messages": cell.keep_messages,
+                "retain_max_ms": cell.retain_max_ms,
+                "retain_max_bytes": cell.retain_max_bytes,
+                "pin_max_bytes": cell.pin_max_bytes,
             }
         case Pointers():
             return {
@@ -158,6 +173,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "deadline_ms": cell.deadline_ms,
                 "cursor": cell.cursor,
                 "retain": cell.retain,
+                "made_ms": cell.made_ms,
             }
         case SessionCell():
             return {
@@ -190,6 +206,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             }
         case ExpiryCell():
             return {"ids": [name.hex() for name in cell.ids]}
+        case WeightCell():
+            return {"after": cell.after, "before_bytes": cell.before, "upto_bytes": cell.upto}
         case TakeoverCell():
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
         case QueueCell():
@@ -336,6 +354,7 @@ def _batch_fields(batch: Batch) -> Fields:
         "died": {death_name(why): ranges(unpack_seqs(seqs)) for why, seqs in changes.died.items()},
         "passed": changes.passed,
         "kept": ranges(unpack_seqs(changes.settled)),
+        "expired": changes.expired,
         "purged": changes.purged,
         "unpinned": list(changes.unpinned),
         "pinned": list(changes.pinned),
@@ -349,6 +368,7 @@ def _batch_fields(batch: Batch) -> Fields:
         ],
         "dropped": changes.dropped,
         "aside": ranges(unpack_seqs(changes.aside)),
+        "weight": changes.weight,
     }
     always = ("shard", "index", "time_ms")
     return {name: value for name, value in fields.items() if value or name in always}
@@ -399,6 +419,8 @@ def _change_lines(batch: Batch) -> Iterator[str]:
         yield f"retaining cursors have passed {changes.passed}"
     if changes.settled:
         yield f"settled, kept for cursors: {_seqs(changes.settled)}"
+    if changes.expired:
+        yield f"expired up to {changes.expired}"
     if changes.purged:
         yield f"purged up to {changes.purged}"
     for pin in changes.unpinned:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 import click
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?")
+_POWERS = ["", "K", "M", "G", "T"]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -26,6 +28,23 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
         if match is None:
             self.fail(f"{value!r} is no duration; give 500ms, 30s, 5m, 1h or 2d", param, ctx)
         return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+class Size(click.ParamType):  # type: ignore[type-arg]
+    """Bytes, or a number with a unit: 500, 64KB, 10MB, 2GB, 1TB (powers of 1,024)."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is no size; give 500, 64KB, 10MB, 2GB or 1TB", param, ctx)
+        power: int = _POWERS.index(match[2] or "")
+        return int(match[1]) << 10 * power
 
 
 class Place(click.ParamType):  # type: ignore[type-arg]
@@ -94,6 +113,7 @@ def exact(text: str) -> bytes:
 
 
 DURATION = Duration()
+SIZE = Size()
 PLACE = Place()
 MOMENT = Moment()
 HEADER = Header()

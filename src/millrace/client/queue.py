@@ -34,6 +34,8 @@ from millrace.core.commands import (
     Explain,
     Explanation,
     Extend,
+    Holders,
+    ListHolders,
     OpenCursor,
     Outcome,
     ProducerMode,
@@ -381,8 +383,11 @@ class Queue:
         """Durable counters: published = live + the sum of all the ways a message can end."""
         meta = await self._engine.meta(self._shard)
         counts = {"published": meta.published, "live": meta.live}
-        counts |= {death.name.lower(): meta.died[death] for death in Death}
-        return counts
+        return counts | {death.name.lower(): meta.died[death] for death in Death}
+
+    async def holders(self) -> Holders:
+        """Who keeps messages that would have gone otherwise, and how many of them."""
+        return await self._engine.ask(self._shard, ListHolders(), Holders)
 
     # --- Follow -------------------------------------------------------------------------------
 

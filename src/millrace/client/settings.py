@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from millrace import limits
-from millrace.core import bounds, check, exact
+from millrace.core import bounds, check, exact, retain
 from millrace.core.commands import SpecPart
 from millrace.errors import Invalid
 
@@ -35,6 +35,21 @@ class QueueSettings(TypedDict, total=False):
     """How many seconds a de-duplication id is remembered; 0: messages may have none."""
     dedup_by_body: bool | None
     """A message without an id has that of its body: the same body again is a repeat."""
+    keep: float | None
+    """Under "log": messages that are older than so many seconds expire; 0: never."""
+    keep_bytes: int | None
+    """Under "log", without keys: the oldest expire while the others have so many bytes; 0: never.
+    A mebibyte more may stay, or a part in 512."""
+    keep_messages: int | None
+    """Under "log", without keys: the oldest expire beyond so many; 0: never."""
+    retain_max: float | None
+    """A retaining cursor that is behind and has not moved for so many seconds is dropped; 0: for
+    seven days."""
+    retain_max_bytes: int | None
+    """A retaining cursor that holds back messages of more bytes is dropped; 0: of 256 GiB."""
+    pin_max_bytes: int | None
+    """A snapshot that keeps messages of more bytes, which have ended otherwise, is dropped; 0: of
+    256 GiB."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -52,11 +67,11 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         value = given.get(name)
         return None if value is None else check.millis(value, name, most_ms, least_ms=0)
 
-    def number(name: str) -> int | None:
+    def number(name: str, most: int = limits.ATTEMPTS_MAX) -> int | None:
         value = given.get(name)
         if value is None:
             return None
-        return 0 if exact.whole(value) == 0 else check.count(value, name, limits.ATTEMPTS_MAX)
+        return 0 if exact.whole(value) == 0 else check.count(value, name, most)
 
     def flag(name: str) -> bool | None:
         value = given.get(name)
@@ -78,4 +93,10 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         millis("delay", limits.DELAY_MS_MAX),
         millis("dedup", bounds.DEDUP_MS_MAX),
         flag("dedup_by_body"),
+        millis("keep", retain.KEEP_MS_MAX),
+        number("keep_bytes", retain.RETENTION_BYTES_MAX),
+        number("keep_messages", retain.RETENTION_MESSAGES_MAX),
+        millis("retain_max", limits.CURSOR_RETAIN_MS_MAX),
+        number("retain_max_bytes", retain.RETENTION_BYTES_MAX),
+        number("pin_max_bytes", retain.RETENTION_BYTES_MAX),
     )

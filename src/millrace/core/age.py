@@ -9,26 +9,27 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, attempt, expiry, sessions
+from millrace.core import aside, attempt, expiry, retain, sessions
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import do_drop_stage, unpin
-from millrace.core.model import CursorCell, Death, PinCell, StageCell
+from millrace.core.model import CursorCell, Death, StageCell
 from millrace.core.topic import FORWARDERS
 from millrace.core.view import View
 
 
 def do_tick(draft: Draft) -> Literal[True] | Need | None:
     """Let go of what is older than its limit, so much of each kind; True if more is due."""
-    need = expiry.check_tick(draft)
+    need = retain.check(draft) or expiry.check_tick(draft)
     if need is not None:
         return need
     is_cut = aside.sweep(draft)
     if isinstance(is_cut, Need):
         return is_cut
     is_cut = expiry.do_tick(draft) or is_cut
+    is_cut = retain.expire(draft) or is_cut
     view, now, most = draft.view, draft.now, limits.TICK_ENDS_MAX
-    pins = sorted(number for number, pin in view.pins.items() if _is_pin_due(pin, now))
+    pins = sorted(number for number in view.pins if _is_pin_due(view, number, now))
     stages = sorted(name for name, stage in view.stages.items() if _is_stage_due(stage, now))
     cursors = sorted(n for n, c in view.retaining.items() if _is_retaining_due(view, c, now))
     for number in pins[:most]:
@@ -58,17 +59,19 @@ def tick_due(view: View, now: int) -> bool:
         or aside.sweep_due(view)
         or expiry.tick_due(view, now)
         or sessions.tick_due(view, now)
+        or retain.is_due(view, now)
         or _is_lease_due(view, now)
         or _is_producer_due(view, now)
         or attempt.is_due(view, now)
-        or any(_is_pin_due(pin, now) for pin in view.pins.values())
+        or any(_is_pin_due(view, number, now) for number in view.pins)
         or any(_is_stage_due(stage, now) for stage in view.stages.values())
         or any(_is_retaining_due(view, cell, now) for cell in view.retaining.values())
     )
 
 
-def _is_pin_due(pin: PinCell, now: int) -> bool:
-    return pin.index > 0 and pin.deadline_ms <= now
+def _is_pin_due(view: View, number: int, now: int) -> bool:
+    pin = view.pins[number]
+    return pin.index > 0 and (pin.deadline_ms <= now or retain.is_too_heavy(view, number))
 
 
 def _is_stage_due(stage: StageCell, now: int) -> bool:
@@ -92,8 +95,11 @@ def _is_lease_due(view: View, now: int) -> bool:
 def _is_retaining_due(view: View, cell: CursorCell, now: int) -> bool:
     """A cursor that is not behind keeps nothing; rows that no worker was given are not kept."""
     place = view.place_of(cell)
-    is_old = cell.moved_ms + limits.CURSOR_RETAIN_MS_MAX <= now
+    spec = view.spec
+    is_old = cell.moved_ms + (spec.retain_max_ms or limits.CURSOR_RETAIN_MS_MAX) <= now
     is_far = view.pointers.next - 1 - place > limits.CURSOR_RETAIN_ROWS_MAX
+    most = spec.retain_max_bytes or retain.CURSOR_RETAIN_BYTES
+    is_far = is_far or retain.held_back(view, place) > most
     return place < view.last_seq and (is_old or is_far)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
-from millrace.core import aside, bury, dedup, topic
+from millrace.core import aside, bury, dedup, retain, topic
 from millrace.core.commands import (
     Configure,
     CreateQueue,
@@ -66,9 +66,8 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
             limit=limits.QUEUES_MAX,
         )
     spec = _wanted(command.spec, QueueSpec())
-    refused = (
-        aside.check_spec(spec) or dedup.check_spec(spec) or bury.check_dead_letter(desk, None, spec)
-    )
+    refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
+    refused = refused or bury.check_dead_letter(desk, None, spec)
     if refused is not None:
         return refused
     shard = ShardId(counts.shard + 1)
@@ -111,6 +110,7 @@ def configure(desk: Desk, draft: Draft, command: Configure) -> QueueSpec | Refus
         )
     if wanted != spec:
         refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
+        refused = refused or retain.check_spec(wanted)
         refused = refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
         if refused is not None:
             return refused

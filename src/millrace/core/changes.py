@@ -4,9 +4,9 @@ A batch says which rows were put, which seqs died and why, and which cells were 
 never where anything lies. Fields are positional on disk (`docs/formats/log.md`): append only.
 
 Within a batch the order is fixed: rows, stages (staged, then published, then dropped), deaths,
-passed, settled, purged, unpinned, pinned, cells. So a pin shows its own batch whole, a cursor that
-has passed a seq never ends what the same batch keeps for another one, and no stage is begun in the
-batch that ended one of its name.
+passed, settled, expired, purged, unpinned, pinned, cells. So a pin shows its own batch whole, a
+cursor that has passed a seq never ends what the same batch keeps for another one, and no stage is
+begun in the batch that ended one of its name.
 """
 
 from __future__ import annotations
@@ -48,6 +48,10 @@ class Changes(msgspec.Struct, array_like=True):
     """The shard ends here, with all that it holds."""
     aside: bytes = b""
     """Seqs of rows of this batch that do not wait in the order of their seqs: cells name them."""
+    weight: int = 0
+    """Bytes of the rows that become visible here, as their blocks were written."""
+    expired: int = 0
+    """All rows up to this seq that are still there die as expired."""
 
     def empty(self) -> bool:
         """Whether it changes nothing, so that it needs no index."""

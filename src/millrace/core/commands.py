@@ -61,6 +61,12 @@ class SpecPart(msgspec.Struct, frozen=True):
     delay_ms: int | None = None
     dedup_ms: int | None = None
     dedup_by_body: bool | None = None
+    keep_ms: int | None = None
+    keep_bytes: int | None = None
+    keep_messages: int | None = None
+    retain_max_ms: int | None = None
+    retain_max_bytes: int | None = None
+    pin_max_bytes: int | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""
@@ -185,6 +191,10 @@ class Explain(msgspec.Struct, frozen=True):
     """Why is this message not to be had? Answer: `Explanation`."""
 
     seq: Seq
+
+
+class ListHolders(msgspec.Struct, frozen=True):
+    """Who keeps rows from going? Answer: `Holders`."""
 
 
 class OpenCursor(msgspec.Struct, frozen=True):
@@ -313,6 +323,7 @@ ShardCommand = (
     | Rewind
     | Configure
     | Explain
+    | ListHolders
     | OpenCursor
     | NextSnapshot
     | ResetCursor
@@ -346,6 +357,18 @@ class Need(msgspec.Struct, frozen=True):
     """Of a kind, the first so many cells from a key on."""
     points: tuple[tuple[Kind, bytes], ...] = ()
     """These cells, of kinds of which a view holds nothing."""
+    older_ms: int | None = None
+    """The first row that is not older than this."""
+    held: tuple[int, ...] = ()
+    """The dead rows that these pins keep."""
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Rows of a part of the seqs that nobody but a pin, and those beside it, still sees."""
+
+    low: int
+    high: int
+    rows: int
 
 
 class StageFacts(msgspec.Struct, frozen=True):
@@ -423,6 +446,36 @@ class Outcome(msgspec.Struct, frozen=True):
     done: BitMap64
     refused: dict[int, Refused]
     deadline_ms: int = 0
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Somebody for whom rows stay that would have gone otherwise."""
+
+    kind: Literal["pin", "cursor", "dead letters"]
+    name: str
+    """Of the cursor; of a pin that is read by one, too."""
+    seq: int
+    """The pin's boundary, where the cursor stands, or the first of the dead letters."""
+    rows: int
+    """The dead rows that a pin keeps; the rows that a cursor has not read."""
+    bytes: int
+    """About how many bytes these have."""
+    age_ms: int
+    """Since the pin was made, or since the cursor moved."""
+    pin: int = 0
+    dropped: bool = False
+    """The cursor held back too much, and holds nothing any more."""
+
+
+class Holders(msgspec.Struct, frozen=True):
+    """What is there of a queue, and who keeps rows from going."""
+
+    first: int
+    """No row before this seq is left but for pins."""
+    wanted: int
+    """Without those who hold rows back, none before this seq would be left for its number or
+    bytes."""
+    held: tuple[Holder, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):

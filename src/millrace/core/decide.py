@@ -29,6 +29,7 @@ from millrace.core import (
     points,
     publish,
     replace,
+    retain,
     sessions,
     topic,
     work,
@@ -47,8 +48,11 @@ from millrace.core.commands import (
     Explanation,
     Extend,
     Found,
+    Held,
+    Holders,
     Lease,
     Leased,
+    ListHolders,
     Need,
     NextSnapshot,
     OpenCursor,
@@ -125,6 +129,7 @@ Answer = (
     | TopicCell
     | Subscribed
     | Forwarded
+    | Holders
     | tuple[PartAnswer, ...]
     | int
     | None
@@ -160,6 +165,8 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return catalog.configure(desk, draft, command)
         case Explain():
             return explain.explain(draft, command)
+        case ListHolders():
+            return retain.list_holders(draft)
         case OpenCursor():
             found = follow.check_open_cursor(draft, command)
             return found if found is not None else follow.do_open_cursor(draft, command)
@@ -233,6 +240,8 @@ class Source(Protocol):
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]: ...
     def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]: ...
+    def seq_at(self, shard: ShardId, time_ms: int) -> int: ...
+    def held(self, shard: ShardId, pin: int) -> list[Held]: ...
 
 
 def learn(draft: Draft, need: Need, source: Source) -> None:
@@ -256,6 +265,10 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
             aside.learn_cells(draft, kind, key, found, limit)
     if need.points:
         points.learn(draft.view, need.points, source.points(need.shard, need.points))
+    if need.older_ms is not None:
+        facts.older = source.seq_at(need.shard, need.older_ms)
+    for pin in need.held:
+        facts.held[pin] = source.held(need.shard, pin)
 
 
 def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:

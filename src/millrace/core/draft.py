@@ -10,7 +10,6 @@ import heapq
 from collections.abc import Sequence
 from typing import TypeVar
 
-import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
@@ -18,6 +17,7 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes
 from millrace.core.codec import encode_cell
 from millrace.core.commands import SnapshotRef
+from millrace.core.layer import Layer
 from millrace.core.model import (
     NEVER_MS,
     AttemptCell,
@@ -42,14 +42,11 @@ from millrace.core.model import (
     TopicCell,
     pack_seqs,
 )
-from millrace.core.view import Holding, Layer, LeaseState, View, number_key
+from millrace.core.view import Holding, LeaseState, View, number_key
 from millrace.core.waiting import Waiting, Waits
 
 K = TypeVar("K")
 T = TypeVar("T")
-
-_REFRESH_MS = limits.CURSOR_RETAIN_MS_MAX // 100
-"""How exactly it is known when a waiting cursor began to be behind: a cell each is written."""
 
 
 class Draft:
@@ -125,18 +122,8 @@ class Draft:
             self._messages = []
 
     def _refresh_retaining(self) -> None:
-        """Retaining cursors that wait at the end begin to be behind only now.
-
-        Their age is counted from here, and not from when they last moved: a queue that was quiet
-        for longer than a cursor may retain would lose it with its next message.
-        """
-        view = self.view
-        if self.now - view.refreshed_ms < _REFRESH_MS:
-            return
-        view.refreshed_ms = self.now
-        for name, cell in list(view.retaining.items()):
-            if cell.moved_ms + _REFRESH_MS <= self.now and view.place_of(cell) >= view.last_seq:
-                self.put_cursor(name, msgspec.structs.replace(cell, moved_ms=self.now))
+        for name, cell in self.view.waiting_cursors(self.now):
+            self.put_cursor(name, cell)
 
     def put_deletes(self, seqs: BitMap64) -> None:
         """Rows of this batch without a body: workers never get them, and they die by age."""
@@ -213,19 +200,34 @@ class Draft:
 
     def purge(self) -> Seq:
         """End every row that is there now; returns the last one's seq."""
-        view = self.view
-        upto = view.last_seq
+        upto = self.view.last_seq
         self.purge_to(upto)
-        self._kept.clear()
-        view.hidden.clear()
-        view.scanned = max(view.scanned, upto)
-        if view.deletes:
-            self._seconds.update(dict.fromkeys(view.deletes.discard(view.deletes.seqs.copy())))
         return upto
 
     def purge_to(self, upto: int) -> None:
         """End every row up to `upto`; of those that come after none may have ended before."""
         self.changes.purged = max(self.changes.purged, upto)
+        self._end_to(upto)
+
+    def expire(self, upto: int) -> None:
+        """End every row up to `upto`, which is above what such an end has reached before."""
+        self.changes.expired = upto
+        self._end_to(upto)
+
+    def _end_to(self, upto: int) -> None:
+        view = self.view
+        view.ended_to = max(view.ended_to, upto)
+        self._kept.remove_range(0, upto + 1)
+        view.hidden.remove_range(0, upto + 1)
+        view.scanned = max(view.scanned, upto)
+        gone = view.deletes.seqs.copy()
+        gone.remove_range(upto + 1, view.last_seq + 1)
+        self._seconds.update(dict.fromkeys(view.deletes.discard(gone)))
+
+    @property
+    def ended_to(self) -> int:
+        """All rows up to here die in this batch."""
+        return max(self.changes.purged, self.changes.expired)
 
     def still_live(self, seqs: BitMap64) -> BitMap64:
         """Those of `seqs` whose death was not decided in a batch that is not folded yet.
@@ -235,7 +237,7 @@ class Draft:
         live = seqs.copy()
         for died in self._died.values():
             live -= died
-        purged = self.changes.purged
+        purged = self.ended_to
         for layer in self.view.layers:
             live -= layer.died
             purged = max(purged, layer.purged)
@@ -339,6 +341,7 @@ class Draft:
 
     def drop_pin(self, pin: int) -> None:
         del self.view.pins[pin]
+        self.view.scale.pinned.pop(pin, None)
         if self.is_new_pin(pin):
             self._pinned.remove(pin)
             return
@@ -425,6 +428,9 @@ class Draft:
         view, changes = self.view, self.changes
         self._flush()
         view.index = self.index
+        if changes.firsts or changes.weight:
+            changes.weight += sum([block.size() for block in self.blocks])
+            self._cells.update(view.scale.publish(changes.weight, view.last_seq, view.weighed_from))
         died = BitMap64()
         for why, seqs in sorted(self._died.items()):
             changes.died[int(why)] = pack_seqs(seqs)
@@ -453,7 +459,7 @@ class Draft:
                 self._kept,
                 self.deletes,
                 changes.passed,
-                changes.purged,
+                self.ended_to,
                 self.staged,
                 frozenset(self.ended_stages),
                 self.aside,

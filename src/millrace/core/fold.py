@@ -33,7 +33,7 @@ class Interval(msgspec.Struct, frozen=True, array_like=True):
 
     pin: int
     floor: int = 0
-    """Rows up to it were purged within the interval."""
+    """Rows up to it were purged, or expired by retention, within the interval."""
 
 
 class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +48,8 @@ class ShardMeta(msgspec.Struct, frozen=True, array_like=True):
     died: tuple[int, ...] = (0,) * (len(Death) + 1)
     """How many rows died, by `Death`; the place 0 is unused."""
     intervals: tuple[Interval, ...] = (Interval(0),)
+    weight: int = 0
+    """Bytes of all rows that were published, as their blocks were written."""
 
     @property
     def live(self) -> int:
@@ -69,6 +71,10 @@ class Ledger(Protocol):
 
     def kept(self, upto: int) -> BitMap64:
         """Rows up to `upto` that are kept and not dead, as a set of the caller's own."""
+        ...
+
+    def dead(self, low: int, high: int) -> int:
+        """How many rows within [low, high] are dead, none of them by a floor."""
         ...
 
     def merge(self, pin: int, into: int) -> None:
@@ -104,6 +110,10 @@ def fold(
     if changes.settled:
         ledger.mark(newest, Mark.KEPT, unpack_seqs(changes.settled))
     intervals = meta.intervals
+    if changes.expired > meta.floor:
+        count = changes.expired - meta.floor
+        died[Death.EXPIRED] += count - ledger.dead(meta.floor + 1, changes.expired)
+        intervals = (*intervals[:-1], Interval(newest, changes.expired))
     if changes.purged:
         # Rows above the purge are all of this batch, and those of them that died are in `dead`.
         dead.remove_range(0, changes.purged + 1)
@@ -127,6 +137,7 @@ def fold(
             meta.published + rows,
             tuple(died),
             intervals,
+            meta.weight + changes.weight,
         ),
         takeover,
     )

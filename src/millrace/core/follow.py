@@ -121,7 +121,9 @@ def _find(view: View, name: str, cursor: int | None = None) -> CursorCell | Refu
         )
     if cell.dropped:
         return CursorExpired(
-            f"cursor {name!r} retained rows for longer than allowed and was dropped; reset it",
+            f"cursor {name!r} stood at {cell.position.seq} and held rows back for longer, or more "
+            "of them, than the queue allows (retain_max, retain_max_bytes): it was dropped, and "
+            "rows after that may be gone; reset it",
             field="name",
         )
     return cell
@@ -314,7 +316,8 @@ def _pin(draft: Draft, pin_ms: int, cursor: str, *, retain: bool) -> int:
     view = draft.view
     number = view.pointers.pin + 1
     draft.put_pointers(msgspec.structs.replace(view.pointers, pin=number))
-    draft.put_pin(number, PinCell(0, 0, 0, draft.now + pin_ms, cursor, retain))
+    view.scale.pinned[number] = view.weighed_from()
+    draft.put_pin(number, PinCell(0, 0, 0, draft.now + pin_ms, cursor, retain, draft.now))
     return number
 
 

@@ -204,7 +204,7 @@ def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
     """The store's answer to a need; what was decided since, and is not folded, is added."""
     view = draft.view
     own = draft.hidden()
-    purged = draft.changes.purged
+    purged = draft.ended_to
     for layer in view.layers:
         own |= layer.died
         own |= layer.deletes

@@ -107,6 +107,19 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
         """Whether a publish without number, deletes, ids and turns needs no check."""
         return not (self.keyed or self.delay_ms or self.dedup_by_body)
 
+    keep_ms: int = 0
+    """Under `log`: rows that are older expire; 0: never."""
+    keep_bytes: int = 0
+    """Under `log`: the oldest rows expire while the others have so many bytes; 0: never."""
+    keep_messages: int = 0
+    """Under `log`: the oldest rows expire beyond so many; 0: never."""
+    retain_max_ms: int = 0
+    """A retaining cursor that is behind and has not moved for so long is dropped; 0: as usual."""
+    retain_max_bytes: int = 0
+    """A retaining cursor that holds back rows of more bytes is dropped; 0: as usual."""
+    pin_max_bytes: int = 0
+    """A pin that keeps dead rows of more bytes is dropped; 0: as usual."""
+
 
 class Doom(IntEnum):
     """Why a message is a dead letter. Numbers are part of the format."""
@@ -149,6 +162,7 @@ class Kind(IntEnum):
     SESSION = 21
     TOPIC = 22
     SUBSCRIPTION = 23
+    WEIGHT = 25
 
 
 WINDOWED = (Kind.DUE, Kind.READY)
@@ -293,6 +307,7 @@ class PinCell(msgspec.Struct, frozen=True, array_like=True):
     cursor: str = ""
     retain: bool = False
     """It also shows the settled rows that are kept for retaining cursors."""
+    made_ms: int = 0
 
 
 class StageCell(msgspec.Struct, frozen=True, array_like=True):
@@ -341,6 +356,17 @@ class ExpiryCell(msgspec.Struct, frozen=True, array_like=True):
 
     ids: tuple[bytes, ...] = ()
     """Keys of `Kind.DEDUP`; one that was used again since stays."""
+
+
+class WeightCell(msgspec.Struct, frozen=True, array_like=True):
+    """How much the rows of a region weigh: those up to the seq that is the cell's key."""
+
+    after: int
+    """The region begins after this seq."""
+    before: int
+    """Bytes of all rows that were published before the region."""
+    upto: int
+    """Bytes of all rows up to its end."""
 
 
 class TakeoverCell(msgspec.Struct, frozen=True, array_like=True):
@@ -415,6 +441,7 @@ Cell = (
     | SubscriptionCell
     | ExpiryCell
     | AttemptCell
+    | WeightCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -437,6 +464,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.SUBSCRIPTION: SubscriptionCell,
     Kind.ATTEMPT: AttemptCell,
     Kind.EXPIRY: ExpiryCell,
+    Kind.WEIGHT: WeightCell,
 }
 
 

@@ -313,6 +313,7 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
     for name in command.stages:
         rows = view.stages[name].rows
         facts = _stage_facts(draft, name) if view.spec.keyed else None
+        draft.changes.weight += view.stages[name].bytes
         first = draft.publish_stage(name, rows)
         draft.put_stage(name, None)
         total += rows

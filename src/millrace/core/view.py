@@ -13,17 +13,15 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import Block
 from millrace.core.codec import decode_cell
-from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.deletes import Deletes
 from millrace.core.fold import ShardMeta
+from millrace.core.layer import Facts, Layer
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
     AttemptCell,
     CatalogCell,
-    Cell,
     CursorCell,
     DedupCell,
     DeletesCell,
@@ -47,12 +45,17 @@ from millrace.core.model import (
     SubscriptionCell,
     TakeoverCell,
     TopicCell,
+    WeightCell,
     pack_seqs,
     unpack_seqs,
 )
 from millrace.core.takeover import resume
-from millrace.core.waiting import Waiting, Waits
+from millrace.core.waiting import Waiting
+from millrace.core.weight import Scale
 from millrace.core.window import Window
+
+_REFRESH_MS = limits.CURSOR_RETAIN_MS_MAX // 100
+"""How exactly it is known when a waiting cursor began to be behind: a cell each is written."""
 
 
 class LeaseState:
@@ -176,58 +179,6 @@ class Holding:
             self.leases[lease] = count
 
 
-class Layer(msgspec.Struct, frozen=True):
-    """What a batch that is not yet folded did to keys, rows and stages."""
-
-    index: Index
-    last_seq: int
-    keys: dict[bytes, int]
-    died: BitMap64
-    kept: BitMap64
-    deletes: BitMap64
-    passed: int
-    purged: int
-    staged: list[tuple[str, Block]]
-    ended: frozenset[str]
-    """Stages that were published or dropped; `staged` comes before them."""
-    aside: BitMap64
-    waits: Waits
-    points: dict[tuple[Kind, bytes], Cell | None]
-    """Cells that are asked for by their keys: as this batch has left them."""
-
-
-class Facts:
-    """What was fetched from the store for the commands at hand; as of the last folded batch."""
-
-    __slots__ = ("expiry", "keys", "old", "points", "rows", "stages")
-
-    def __init__(self) -> None:
-        self.keys: dict[bytes, int] = {}
-        """Key → newest live seq, 0 if there is none."""
-        self.stages: dict[str, StageFacts] = {}
-        self.rows: dict[int, RowFacts] = {}
-        self.old: dict[Kind, list[bytes]] = {}
-        """The first cells of messages that were put aside before the last purge."""
-        self.points: dict[tuple[Kind, bytes], Cell | None] = {}
-        """Kind and key → the cell, None if there is none."""
-        self.expiry: list[tuple[bytes, ExpiryCell]] | None = None
-        """The first cells of what goes by itself; None: they were not asked for."""
-
-    def clear(self) -> None:
-        """They were as of now; what comes later must ask again."""
-        if self.keys:
-            self.keys = {}
-        if self.stages:
-            self.stages = {}
-        if self.rows:
-            self.rows = {}
-        if self.old:
-            self.old = {}
-        if self.points:
-            self.points = {}
-        self.expiry = None
-
-
 class View:
     """One shard, as its decider sees it: all that was decided, committed or not."""
 
@@ -261,6 +212,7 @@ class View:
         self.topic: TopicCell | None = None
         """What this shard is, if it is a topic."""
         self.subscriptions: dict[int, SubscriptionCell] = {}
+        self.scale = Scale()
 
         # Derived: never stored, rebuilt by `load`.
         self.holder: dict[int, int] = {}
@@ -293,6 +245,12 @@ class View:
         """From this batch on cells of an earlier era may be there that nobody wants."""
         self.expiry_ms: int | None = None
         """Before then nothing goes by itself that `core/expiry.py` knows of; None: nothing will."""
+        self.ended_to = 0
+        """All rows up to here died, purged or by retention."""
+        self.aged_ms = 0
+        """When it was last asked which rows are too old."""
+        self.weighed_ms = 0
+        """When pins were last weighed."""
         self.stored_seq = 0
         """The last seq that the store can be asked about."""
         self.stored_index = Index(0)
@@ -317,6 +275,8 @@ class View:
         view.stored_seq = meta.last_seq
         view.stored_index = Index(meta.index)
         view.time_ms = Millis(meta.time_ms)
+        view.ended_to = meta.floor
+        view.scale.total = meta.weight
         for kind, key, value in cells:
             view._load_cell(kind, key, value)
         if meta.history and meta.history != history:
@@ -362,6 +322,8 @@ class View:
                 self.subscriptions[number(key)] = cell
             case AttemptCell() as cell:
                 self.attempts[key.decode()] = cell
+            case WeightCell() as cell:
+                self.scale.add(number(key), cell)
             case AsideCell() | DedupCell() | ExpiryCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
@@ -456,6 +418,7 @@ class View:
             or self.stages
             or self.retaining
             or self.deletes
+            or (self.spec.keep_ms and self.ended_to < self.last_seq)
             or self.catalog is not None
             or self.swept_from is not None
             or self.expiry_ms is not None
@@ -473,6 +436,28 @@ class View:
             return cell.position.seq
         back = resume(self.takeovers, self.history, self.last_seq, 0, cell.position)
         return cell.position.seq if back is None else back
+
+    def waiting_cursors(self, now: Millis) -> list[tuple[str, CursorCell]]:
+        """Retaining cursors that wait at the end, and begin to be behind only now.
+
+        Their age is counted from here, and not from when they last moved: a queue that was quiet
+        for longer than a cursor may retain would lose it with its next message.
+        """
+        if now - self.refreshed_ms < _REFRESH_MS:
+            return []
+        self.refreshed_ms = now
+        return [
+            (name, msgspec.structs.replace(cell, moved_ms=now))
+            for name, cell in self.retaining.items()
+            if cell.moved_ms + _REFRESH_MS <= now and self.place_of(cell) >= self.last_seq
+        ]
+
+    def weighed_from(self) -> int:
+        """The seq up to which nobody keeps rows whose bytes are counted."""
+        upto: int = self.ended_to
+        if self.spec.retention == "work":
+            upto = min(self.pointers.next - 1, self.retain_floor())
+        return min([upto, *(self.scale.pinned.get(pin, 0) for pin in self.pins)])
 
     def retain_floor(self) -> Seq:
         """The seq up to which every retaining cursor has read; the last seq if there is none."""

@@ -70,7 +70,8 @@ def _refusal(lease: LeaseState, seq: int) -> Refused:
     if seq in lease.doomed or seq in lease.buried:
         return Stale("the message is a dead letter, by this receipt", field="receipt")
     return Gone(
-        "the lease is no longer there: the queue was purged or rewound, or it was never given",
+        "the lease is no longer there: the message expired, the queue was purged or rewound, or it "
+        "was never given",
         field="receipt",
     )
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.core.changes import Entry
-from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.commands import Held, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import GroupId, Index, Kind, Row, ShardId
 from millrace.log.record import Position
@@ -89,6 +89,11 @@ class Store(Protocol):
 
     def seq_at(self, shard: ShardId, time_ms: int) -> int:
         """The first seq whose time is not before `time_ms`; last seq + 1 if there is none."""
+        ...
+
+    def held(self, shard: ShardId, pin: int) -> list[Held]:
+        """How many rows died since the pin was made, and are there for it and those beside it, by
+        parts of the seqs."""
         ...
 
     def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.changes import Entry
-from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.commands import Held, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
 from millrace.errors import Corrupt, Fatal, Retry
@@ -372,6 +372,9 @@ class DiskStore:
 
     def seq_at(self, shard: ShardId, time_ms: int) -> int:
         return self._asking.seq_at(shard, time_ms)
+
+    def held(self, shard: ShardId, pin: int) -> list[Held]:
+        return self._layered.marks.held(self._layered.must(shard), pin)
 
     def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         return self._asking.rows(shard, seqs, size)

@@ -9,16 +9,17 @@ that a reader beside a checkpoint may meet one twice, but never misses one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
 from millrace import limits
+from millrace.core.commands import Held
 from millrace.core.fold import Interval, Mark, Reader, ShardMeta, intervals_before
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
 from millrace.store.overlay import Layers, Overlay, ShardOverlay, parts_of
-from millrace.store.tables import StoredShard, deaths_key
+from millrace.store.tables import StoredShard, chunk_of, deaths_key
 
 DELETE = 2
 """A mark of the store's own, beside `Mark`: the row has no body. Always under pin 0."""
@@ -98,6 +99,13 @@ class ShardState:
         marks = self.marks
         kept = marks.bits(self, everyone, KEPT, low, upto)
         return kept - marks.bits(self, everyone, DEAD, low, upto) if kept else kept
+
+    def dead(self, low: int, high: int) -> int:
+        if not self.uses & 1 << DEAD:
+            return 0
+        gone = max(min(self.gone, high) - low + 1, 0)
+        everyone = [interval.pin for interval in self.meta.intervals]
+        return gone + len(self.marks.bits(self, everyone, DEAD, low + gone, high))
 
     def merge(self, pin: int, into: int) -> None:
         sources = dict(self.sources)
@@ -202,6 +210,50 @@ class Marks:
         gone = chunk.span(low, min(floor, high))
         low = max(low, floor + 1)
         return gone | self.bits(state, [first.pin], DEAD, low, high) if low <= high else gone
+
+    def held(self, state: ShardState, pin: int) -> list[Held]:
+        """The rows that died since the pin was made, by chunks and steps.
+
+        Beside a checkpoint, rows whose marks are being written may be counted twice.
+        """
+        older = [interval for interval in state.meta.intervals if interval.pin < pin]
+        newer = [interval for interval in state.meta.intervals if interval.pin >= pin]
+        before = max(state.gone, *(interval.floor for interval in older), 0)
+        floor = max(before, *(interval.floor for interval in newer), 0)
+        held: list[Held] = []
+        for low in range(before + 1, floor + 1, 64 * chunk.ROWS):
+            high = min(low + 64 * chunk.ROWS - 1, floor)
+            dead = self.bits(state, [interval.pin for interval in older], DEAD, low, high)
+            held.append(Held(low, high, high - low + 1 - len(dead)))
+        counts: dict[int, int] = {}
+        for number, rows in self._marked(state, [interval.pin for interval in newer], floor):
+            counts[number] = counts.get(number, 0) + rows
+        last = state.meta.last_seq
+        for number, rows in sorted(counts.items()):
+            high = min((number + 1) * chunk.ROWS - 1, last)
+            held.append(Held(max(number * chunk.ROWS, 1), high, rows))
+        return held
+
+    def _marked(
+        self, state: ShardState, intervals: list[int], floor: int
+    ) -> Iterator[tuple[int, int]]:
+        """Chunk and how many dead rows above `floor` the intervals have there."""
+        pins = state.pins_of(intervals)
+        sets = [
+            marked
+            for part in parts_of(self._layers(), state.id)
+            for pin in pins
+            if (marked := part.marks.get((pin, DEAD)))
+        ]
+        for number, offsets in chunk.split(BitMap64().union(*sets)) if sets else ():
+            yield number, _above(number, offsets, floor)
+        for pin in {*intervals, *(pin for pin in pins if pin in state.stored)}:
+            low = deaths_key(state.id, pin, DEAD, (floor + 1) // chunk.ROWS)
+            high = deaths_key(state.id, pin, DEAD + 1, 0)
+            while cells := self._cells.range(Table.DEATHS, low, high, limit=limits.PLACES_STEP):
+                for key, value in cells:
+                    yield chunk_of(key), _above(chunk_of(key), chunk.unpack(value), floor)
+                low = cells[-1][0] + b"\0"
 
     def uncounted(self, state: ShardState, low: int, high: int) -> BitMap64:
         """Those of the `reclaimable` that the book of the files counts with a later checkpoint."""
@@ -312,6 +364,11 @@ class KnownMarks:
 
     def _parts(self, state: ShardState) -> list[ShardOverlay]:
         return parts_of(self._layers(), state.id)
+
+
+def _above(number: int, offsets: BitMap, floor: int) -> int:
+    """How many of a chunk's seqs lie above `floor`."""
+    return offsets.range_cardinality(max(floor + 1 - number * chunk.ROWS, 0), chunk.ROWS)
 
 
 def _runs(numbers: BitMap64) -> list[tuple[int, int]]:

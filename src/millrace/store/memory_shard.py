@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 from millrace.core.block import SCHEMA, Block
 from millrace.core.changes import Batch
 from millrace.core.codec import encode_cell
-from millrace.core.commands import RowFacts
+from millrace.core.commands import Held, RowFacts
 from millrace.core.fold import Mark, Reader, ShardMeta, fold, intervals_before
 from millrace.core.model import Death, Kind, Row, TakeoverCell, unpack_seqs
 from millrace.core.takeover import trim
@@ -122,6 +122,10 @@ class MemoryShard:
             [seq for seqs in marked for seq in seqs if seq <= upto and self.is_kept(seq)]
         )
 
+    def dead(self, low: int, high: int) -> int:
+        marked = [seqs for (_, mark), seqs in self.marks.items() if mark is Mark.DEAD]
+        return BitMap64().union(*marked).range_cardinality(low, high + 1)
+
     def merge(self, pin: int, into: int) -> None:
         for mark in Mark:
             self.mark(into, mark, self.marks.pop((pin, mark), BitMap64()))
@@ -152,6 +156,15 @@ class MemoryShard:
             if not reader.retain and seq in self.marked(interval.pin, Mark.KEPT):
                 return False
         return True
+
+    def held(self, pin: int) -> list[Held]:
+        """The rows that died since the pin was made."""
+        seqs = [
+            seq
+            for seq in sorted(self.rows)
+            if self.is_dead(seq) and self.is_visible(seq, Reader(pin, retain=True))
+        ]
+        return [Held(seq, seq, 1) for seq in seqs]
 
     def newest(self, key: bytes) -> int:
         seq = self.keys.get(key, 0)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.core.changes import Entry
-from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.commands import Held, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
 from millrace.log.record import Position
@@ -100,6 +100,9 @@ class MemoryStore:
             if found.rows[seq].time_ms >= time_ms:
                 return seq
         return found.meta.last_seq + 1
+
+    def held(self, shard: ShardId, pin: int) -> list[Held]:
+        return self._shards[shard].held(pin)
 
     def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         found = self._shards[shard].rows

@@ -16,7 +16,7 @@ from millrace.client.queue import Queue as AsyncQueue
 from millrace.client.redrive import Edit, Where
 from millrace.client.settings import QueueSettings
 from millrace.core import check
-from millrace.core.commands import Explanation, ProducerMode
+from millrace.core.commands import Explanation, Holders, ProducerMode
 from millrace.core.model import QueueSpec, Row
 from millrace.errors import Refused
 from millrace.sync.cursor import Cursor, Pinned
@@ -313,6 +313,10 @@ class Queue:
     def stats(self) -> dict[str, int]:
         """Durable counters: published = live + the sum of all the ways a message can end."""
         return self._portal.run(self._twin.stats())
+
+    def holders(self) -> Holders:
+        """Who keeps messages that would have gone otherwise, and how many of them."""
+        return self._portal.run(self._twin.holders())
 
     def cursor(self, name: str, *, start: Start = "beginning", retain: bool = False) -> Cursor:
         """Open a follower's durable position, making it at `start` if it is new.

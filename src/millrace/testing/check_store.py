@@ -9,15 +9,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry
-from millrace.core.codec import decode_cell, encode_cell
+from millrace.core.codec import encode_cell
 from millrace.core.fold import Reader
 from millrace.core.model import (
     CursorCell,
@@ -29,109 +28,17 @@ from millrace.core.model import (
     Kind,
     Message,
     Millis,
-    PinCell,
     Position,
     Row,
     ShardId,
-    StageCell,
     TakeoverCell,
     pack_seqs,
 )
 from millrace.core.takeover import shared_seq
 from millrace.core.view import number_key
 from millrace.errors import Fatal
-from millrace.store.memory_store import MemoryStore
-from millrace.testing.compare_stores import GROUP, compare, readers_of, rows_of
-from millrace.testing.subject import Subject
-
-Make = Callable[[], Subject]
-
-DISTURBANCES = 16
-"""How many different ways there are to disturb a subject."""
-
-SHARD = ShardId(1)
-
-
-# --- Telling a story -----------------------------------------------------------------------------
-
-
-class Story:
-    """Tells batches of one shard to a subject and to the naive store."""
-
-    def __init__(self, make: Make, *, keyed: bool = False) -> None:
-        self.subject = make()
-        self.model = MemoryStore()
-        self.entries = 0
-        self.index = 0
-        self.last = 0
-        self.now = 1_000_000
-        self.history = History(b"h" * 16)
-        self.keys: set[bytes] = set()
-        self.batch(made=3 if keyed else 1)
-
-    def entry(self, *batches: Batch) -> Entry:
-        self.entries += 1
-        return Entry(GROUP, Epoch(1), Index(self.entries), self.history, list(batches))
-
-    def batch(self, blocks: Sequence[Block] = (), **changes: object) -> None:
-        """Tell one batch; named changes are those of `Changes`."""
-        self.index += 1
-        self.now += 1000
-        made = msgspec.structs.replace(Changes(), **changes)
-        batch = Batch(SHARD, Index(self.index), Millis(self.now), made, list(blocks))
-        self.feed(self.entry(batch))
-
-    def feed(self, entry: Entry) -> None:
-        self.subject.feed(entry)
-        self.model.fold(entry, None)
-
-    def publish(self, *messages: Message, **changes: object) -> int:
-        """Rows, and what else happens in their batch; returns the first seq."""
-        first = self.last + 1
-        self.last += len(messages)
-        self.keys |= {message.key for message in messages if message.key is not None}
-        self.batch([Block.of_messages(messages)], firsts=[first], **changes)
-        return first
-
-    def bodies(self, count: int, size: int = 10) -> int:
-        return self.publish(*(Message(b"%05d" % at * (size // 5)) for at in range(count)))
-
-    def die(self, why: Death, *seqs: int) -> None:
-        self.batch(died={int(why): pack_seqs(BitMap64(seqs))})
-
-    def pin(self, pin: int) -> None:
-        cell = encode_cell(PinCell(self.index + 1, self.last, 0, 0))
-        self.batch(pinned=[pin], cells=[(int(Kind.PIN), number_key(pin), cell)])
-
-    def unpin(self, pin: int) -> None:
-        self.batch(unpinned=[pin], cells=[(int(Kind.PIN), number_key(pin), None)])
-
-    def stage(self, name: str, *messages: Message) -> None:
-        self.keys |= {message.key for message in messages if message.key is not None}
-        cell = encode_cell(StageCell(len(messages), 0, 0))
-        self.batch(
-            [Block.of_messages(messages)],
-            staged=[(name, 1)],
-            cells=[(int(Kind.STAGE), name.encode(), cell)],
-        )
-
-    def table(self) -> list[TakeoverCell]:
-        """The takeover table, as the subject has it."""
-        cells = self.subject.store.cells(SHARD, Kind.TAKEOVER)
-        found = [decode_cell(kind, value) for kind, _, value in cells]
-        return [cell for cell in found if isinstance(cell, TakeoverCell)]
-
-    def compare(self) -> None:
-        compare(self.subject.store, self.model, sorted(self.keys))
-
-    def check(self) -> None:
-        """Compare, disturb, compare, in every way."""
-        self.compare()
-        for how in range(DISTURBANCES):
-            self.subject.disturb(how)
-            self.compare()
-        self.subject.close()
-
+from millrace.testing.compare_stores import readers_of, rows_of
+from millrace.testing.story import DISTURBANCES, SHARD, Make, Story
 
 # --- The stories ---------------------------------------------------------------------------------
 
@@ -311,6 +218,35 @@ def check_purges(make: Make) -> None:
     story.check()
 
 
+def check_expiry(make: Make) -> None:
+    """C3: retention ends all rows up to a seq, counts those that were live, and no pin misses
+    them."""
+    story = Story(make, keyed=True)
+    story.publish(*(Message(b"%d" % at, b"k%d" % at) for at in range(30)))
+    story.die(Death.SUPERSEDED, 2, 5, 20)
+    story.subject.disturb(4)
+    story.pin(1)
+    story.die(Death.SUPERSEDED, 7, 21)
+    story.batch(expired=10, weight=7)
+    story.compare()
+    story.check_held(1)
+    story.subject.disturb(4)
+    story.check_held(1)
+    story.pin(2)
+    story.batch(expired=20)
+    story.check_held(1)
+    story.check_held(2)
+    story.publish(Message(b"again", b"k3"), expired=25)
+    story.compare()
+    story.unpin(1)
+    story.compare()
+    story.subject.disturb(4)
+    story.check_held(2)
+    story.unpin(2)
+    story.batch(expired=26, purged=story.last)
+    story.check()
+
+
 def check_dropped_shards_vanish(make: Make) -> None:
     """A shard that ended is gone at once, and does not come back while it is reclaimed."""
     story = Story(make, keyed=True)
@@ -473,6 +409,7 @@ CHECKS: list[Callable[[Make], None]] = [
     check_stages,
     check_a_key_of_a_stage_and_of_the_same_batch,
     check_purges,
+    check_expiry,
     check_dropped_shards_vanish,
     check_cells_of_any_size,
     check_single_cells_of_many,

@@ -232,6 +232,8 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "ended": sorted(view.ended),
         "retaining": view.retaining,
         "retain floor": view.retain_floor(),
+        "ended to": view.ended_to,
+        "weights": (view.scale.total, view.scale.cells()),
     }
 
 

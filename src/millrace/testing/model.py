@@ -256,6 +256,7 @@ class Model:
             "freed": "Stale",
             "settled": "Stale",
             "purged": "Gone",
+            "expired": "Gone",
         }
         out: dict[int, str] = {}
         for seq in seqs:
@@ -455,7 +456,8 @@ class Model:
     # --- Time ---------------------------------------------------------------------------------
 
     def tick(self, remembered_ms: int) -> None:
-        """Pins, remembered leases and deletes that are too old go."""
+        """Rows that are too many go; pins, remembered leases and deletes that are too old, too."""
+        self._expire()
         for number, pin in list(self.pins.items()):
             if pin.rows is not None and pin.deadline <= self.now:
                 self.unpin(number)
@@ -468,6 +470,22 @@ class Model:
             if row.body is None and row.state == "live" and due and seen:
                 self._end(row, "expired")
                 self.floor = max(self.floor, row.seq)
+
+    def _expire(self) -> None:
+        """End the oldest rows, but no dead letter on its way, nor what a cursor retains."""
+        upto = self.last - self.limits.keep_messages
+        if not self.limits.keep_messages or not self.log or self.keyed:
+            return
+        doomed = [
+            seq for c in self.leases.values() for seq, how in c.seqs.items() if how == "doomed"
+        ]
+        upto = min([upto, self.retain_floor(), *(seq - 1 for seq in doomed)])
+        if upto <= self.purged:
+            return
+        for row in self.rows.values():
+            if row.seq <= upto and row.state in ("live", "kept"):
+                self._end(row, "expired")
+        self.floor, self.purged = max(self.floor, upto), upto
 
 
 def _turn(row: ModelRow) -> tuple[bool, int]:

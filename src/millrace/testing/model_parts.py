@@ -73,3 +73,5 @@ class Limits:
     retry_max: int = 0
     buries: bool = False
     """Whether it names a queue for its dead letters."""
+    keep_messages: int = 0
+    """Of a `log` without keys."""

@@ -34,6 +34,7 @@ from millrace.core.commands import (
     Explain,
     Extend,
     Lease,
+    ListHolders,
     NextSnapshot,
     Numbered,
     OpenCursor,
@@ -190,6 +191,8 @@ class Play:
                 return Rewind(_start(words[0]))
             case "explain":
                 return Explain(Seq(int(words[0])))
+            case "holders":
+                return ListHolders()
             case "stage":
                 return Stage(words[0], Block.of_messages(_rows(words[1:])))
             case "publish_staged":
@@ -371,6 +374,12 @@ _OPTIONS = (
     "count",
     "seen",
     "suspect",
+    "keep",
+    "keep_bytes",
+    "keep_messages",
+    "retain_max",
+    "retain_max_bytes",
+    "pin_max_bytes",
 )
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -412,6 +421,12 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         delay_ms=millis(options.get("delay", "0s")),
         dedup_ms=millis(options.get("dedup", "5m")),
         dedup_by_body="dedup_by_body" in words,
+        keep_ms=millis(options.get("keep", "0s")),
+        keep_bytes=int(options.get("keep_bytes", "0")),
+        keep_messages=int(options.get("keep_messages", "0")),
+        retain_max_ms=millis(options.get("retain_max", "0s")),
+        retain_max_bytes=int(options.get("retain_max_bytes", "0")),
+        pin_max_bytes=int(options.get("pin_max_bytes", "0")),
     )
 
 

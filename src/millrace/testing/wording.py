@@ -14,6 +14,8 @@ from millrace.core.changes import Batch
 from millrace.core.codec import decode_cell
 from millrace.core.commands import (
     Explanation,
+    Holder,
+    Holders,
     Leased,
     Outcome,
     Published,
@@ -47,6 +49,7 @@ from millrace.core.model import (
     SubscriptionCell,
     TakeoverCell,
     TopicCell,
+    WeightCell,
     unpack_seqs,
 )
 from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
@@ -91,6 +94,8 @@ def say_answer(answer: Result, now: int) -> list[str]:
             return [f"shard {answer.shards[0]}{', made' if answer.made else ''}"]
         case Explanation():
             return [_explanation(answer)]
+        case Holders():
+            return [f"from {answer.first}, wanted {answer.wanted}", *map(_holder, answer.held)]
         case QueueSpec() | CatalogCell() | CursorCell() | TopicCell():
             return [say_cell(answer)]
         case TopicRef():
@@ -113,6 +118,15 @@ def _brought(answer: Brought) -> str:
 
 def _error(error: MillraceError) -> str:
     return f"{type(error).__name__}: {error.message}"
+
+
+def _holder(holder: Holder) -> str:
+    name = " ".join(filter(None, (holder.kind, str(holder.pin or ""), holder.name)))
+    dropped = ", dropped" if holder.dropped else ""
+    return (
+        f"{name} at {holder.seq}: {holder.rows} rows, {holder.bytes} bytes, "
+        f"{holder.age_ms / 1000:g}s{dropped}"
+    )
 
 
 def _published(answer: Published) -> str:
@@ -221,6 +235,8 @@ def _changes(batch: Batch) -> Iterator[str]:
         yield f"passed up to {changes.passed}"
     if changes.settled:
         yield f"kept {numbers(unpack_seqs(changes.settled))}"
+    if changes.expired:
+        yield f"expired up to {changes.expired}"
     if changes.purged:
         yield f"purged up to {changes.purged}"
     for pin in changes.unpinned:
@@ -248,8 +264,18 @@ def _row(key: bytes | None, body: bytes | None, headers: Iterable[tuple[str, byt
     return value + (f"{{{pairs}}}" if pairs else "")
 
 
+_NUMBERED = (
+    Kind.LEASE,
+    Kind.SESSION,
+    Kind.PIN,
+    Kind.DELETES,
+    Kind.SUBSCRIPTION,
+    Kind.WEIGHT,
+)
+
+
 def _cell_name(kind: Kind, key: bytes) -> str:
-    if kind in (Kind.LEASE, Kind.SESSION, Kind.PIN, Kind.DELETES, Kind.SUBSCRIPTION):
+    if kind in _NUMBERED:
         return f"[{kind.name.lower()} {number(key)}]"
     if kind is Kind.DUE:
         return f"[due {_time(due_of(key))} by {number(key[-8:])}]"
@@ -280,7 +306,7 @@ def say_cell(cell: Cell) -> str:
             keyed = "keyed " if cell.keyed else ""
             return (
                 f"{keyed}{cell.retention}, deletes kept {cell.keep_deletes_ms / 1000:g}s"
-                f"{_failing(cell)}"
+                f"{_failing(cell)}{_keeping(cell)}"
                 + (f", delay {cell.delay_ms / 1000:g}s" if cell.delay_ms else "")
                 + _limited(cell)
             )
@@ -322,6 +348,8 @@ def say_cell(cell: Cell) -> str:
             return f"lease {cell.lease} at {at}{turns if cell.turns else ''}"
         case ExpiryCell():
             return f"ids {' '.join(name.hex()[:8] for name in cell.ids)}"
+        case WeightCell():
+            return f"after {cell.after}, bytes {cell.before} to {cell.upto}"
         case TakeoverCell():
             return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
         case QueueCell():
@@ -351,6 +379,15 @@ def _failing(spec: QueueSpec) -> str:
     out += f", {spec.max_failures} failures" if spec.max_failures else ""
     out += f", {spec.max_deliveries} deliveries" if spec.max_deliveries else ""
     return out + (f", dead letters to {spec.dead_letter}" if spec.dead_letter else "")
+
+
+def _keeping(spec: QueueSpec) -> str:
+    out = f", kept {spec.keep_ms / 1000:g}s" if spec.keep_ms else ""
+    out += f", {spec.keep_bytes} bytes" if spec.keep_bytes else ""
+    out += f", {spec.keep_messages} messages" if spec.keep_messages else ""
+    out += f", retained {spec.retain_max_ms / 1000:g}s" if spec.retain_max_ms else ""
+    out += f", retained {spec.retain_max_bytes} bytes" if spec.retain_max_bytes else ""
+    return out + (f", pinned {spec.pin_max_bytes} bytes" if spec.pin_max_bytes else "")
 
 
 def _lease(cell: LeaseCell) -> str:

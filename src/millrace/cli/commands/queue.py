@@ -9,10 +9,10 @@ import click
 import msgspec
 
 from millrace.cli.asking import confirm
-from millrace.cli.kinds import DURATION
+from millrace.cli.kinds import DURATION, SIZE
 from millrace.cli.printing import Column
 from millrace.cli.shell import DEFAULT_SPACE, Shell, find_queue, shown_name, split_name
-from millrace.cli.show import Fields, Value
+from millrace.cli.show import Fields, Value, size_text
 from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
 
@@ -78,6 +78,42 @@ def _setting_options(body: F) -> F:
             default=None,
             help="A message without an id has that of its body.",
         ),
+        click.option(
+            "--keep",
+            type=DURATION,
+            metavar="TIME",
+            help="Under retention log: older messages expire; 0: never. [0]",
+        ),
+        click.option(
+            "--keep-bytes",
+            type=SIZE,
+            metavar="SIZE",
+            help="Under retention log: the oldest expire beyond so much; 0: never. [0]",
+        ),
+        click.option(
+            "--keep-messages",
+            type=int,
+            metavar="N",
+            help="Under retention log: the oldest expire beyond so many; 0: never. [0]",
+        ),
+        click.option(
+            "--retain-max",
+            type=DURATION,
+            metavar="TIME",
+            help="A retaining cursor that is behind and stands still so long is dropped. [7d]",
+        ),
+        click.option(
+            "--retain-max-bytes",
+            type=SIZE,
+            metavar="SIZE",
+            help="A retaining cursor that holds back more is dropped. [256GB]",
+        ),
+        click.option(
+            "--pin-max-bytes",
+            type=SIZE,
+            metavar="SIZE",
+            help="A snapshot that keeps more of what has ended is dropped. [256GB]",
+        ),
     ]
     for option in reversed(options):
         body = option(body)
@@ -89,8 +125,9 @@ def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
     texts = {"keyed": "yes" if spec["keyed"] else "no"}
     for name, value in spec.items():
         if name != "keyed" and value:
-            is_time = name.endswith("_ms")
+            is_time, is_size = name.endswith("_ms"), name.endswith("_bytes")
             shown = f"{value / 1000:g} s" if is_time else str(value)
+            shown = size_text(value) if is_size else shown
             texts[name.removesuffix("_ms").replace("_", " ")] = shown
     return texts
 
@@ -186,17 +223,25 @@ async def make(shell: Shell, name: str, *, keyed: bool, **settings: Any) -> None
 )
 @click.argument("name")
 async def show(shell: Shell, name: str) -> None:
-    """Show the settings of the queue NAME, its counters, cursors and stages."""
+    """Show the settings of the queue NAME, its counters, cursors and stages.
+
+    Held back is what would have gone but for a snapshot, a retaining cursor, or dead letters that
+    are not yet where they go.
+    """
     async with shell.open() as m:
         found = await find_queue(m, name)
         spec, stats = msgspec.structs.asdict(await found.spec()), await found.stats()
         cursors, stages = await found.cursors(), await found.stages()
+        holders = await found.holders()
+        held = [msgspec.structs.asdict(holder) for holder in holders.held]
     fields: dict[str, object] = {
         "queue": shown_name(found),
         **spec,
         **stats,
         "cursors": cursors,
         "stages": stages,
+        "first": holders.first,
+        "held": held,
     }
     ended = {way: f"{count:,}" for way, count in stats.items() if count}
     texts = {
@@ -207,8 +252,21 @@ async def show(shell: Shell, name: str) -> None:
         **{way.replace("_", " "): count for way, count in ended.items()},
         "cursors": ", ".join(f"{each} at {seq}" for each, seq in cursors.items()) or "none",
         "stages": ", ".join(f"{each} ({rows} rows)" for each, rows in stages.items()) or "none",
+        "held back": "; ".join(map(_holder_text, held)) or "nothing",
     }
     shell.out.listing("queue", fields, texts)
+
+
+def _holder_text(holder: dict[str, Any]) -> str:
+    name = holder["name"]
+    if holder["dropped"]:
+        return f"nothing any more by cursor {name}, which held too much and was dropped"
+    whose = f"{holder['kind']} {holder['pin'] or name}".rstrip()
+    whose += f" of cursor {name}" if holder["pin"] and name else ""
+    return (
+        f"{holder['rows']:,} messages ({size_text(holder['bytes'])}) by {whose}, "
+        f"which stands at {holder['seq']} since {holder['age_ms'] / 1000:g} s"
+    )
 
 
 @verb(

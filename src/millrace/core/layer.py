@@ -1,0 +1,71 @@
+"""What a view knows of batches that are not folded yet, and of what it asked the store for."""
+
+from __future__ import annotations
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace.core.block import Block
+from millrace.core.commands import Held, RowFacts, StageFacts
+from millrace.core.model import Cell, ExpiryCell, Index, Kind
+from millrace.core.waiting import Waits
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """What a batch that is not yet folded did to keys, rows and stages."""
+
+    index: Index
+    last_seq: int
+    keys: dict[bytes, int]
+    died: BitMap64
+    kept: BitMap64
+    deletes: BitMap64
+    passed: int
+    purged: int
+    """All rows up to it died, purged or by retention."""
+    staged: list[tuple[str, Block]]
+    ended: frozenset[str]
+    """Stages that were published or dropped; `staged` comes before them."""
+    aside: BitMap64
+    waits: Waits
+    points: dict[tuple[Kind, bytes], Cell | None]
+    """Cells that are asked for by their keys: as this batch has left them."""
+
+
+class Facts:
+    """What was fetched from the store for the commands at hand; as of the last folded batch."""
+
+    __slots__ = ("expiry", "held", "keys", "old", "older", "points", "rows", "stages")
+
+    def __init__(self) -> None:
+        self.keys: dict[bytes, int] = {}
+        """Key → newest live seq, 0 if there is none."""
+        self.stages: dict[str, StageFacts] = {}
+        self.rows: dict[int, RowFacts] = {}
+        self.old: dict[Kind, list[bytes]] = {}
+        """The first cells of messages that were put aside before the last purge."""
+        self.points: dict[tuple[Kind, bytes], Cell | None] = {}
+        """Kind and key → the cell, None if there is none."""
+        self.expiry: list[tuple[bytes, ExpiryCell]] | None = None
+        """The first cells of what goes by itself; None: they were not asked for."""
+        self.older: int | None = None
+        """The first row that is not older than retention keeps rows."""
+        self.held: dict[int, list[Held]] = {}
+        """Pin → the dead rows that it keeps."""
+
+    def clear(self) -> None:
+        """They were as of now; what comes later must ask again."""
+        if self.keys:
+            self.keys = {}
+        if self.stages:
+            self.stages = {}
+        if self.rows:
+            self.rows = {}
+        if self.old:
+            self.old = {}
+        if self.points:
+            self.points = {}
+        self.expiry = None
+        if self.held:
+            self.held = {}
+        self.older = None
