@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from millrace.client.transaction import Transaction
     from millrace.client.worker import Verdict, Worker, WorkerStats
     from millrace.core.model import Row
+    from millrace.core.place import Place
     from millrace.errors import Fatal, MillraceError, Refused, Retry
     from millrace.settings import Settings
 
@@ -44,6 +45,7 @@ __all__ = [
     "Message",
     "Millrace",
     "MillraceError",
+    "Place",
     "Publisher",
     "Queue",
     "Redrive",
@@ -84,6 +86,7 @@ _HOMES = {
     "Message": "millrace.client.message",
     "Millrace": "millrace.client.millrace",
     "MillraceError": "millrace.errors",
+    "Place": "millrace.core.place",
     "Publisher": "millrace.client.publisher",
     "Queue": "millrace.client.queue",
     "Redrive": "millrace.client.redrive",

@@ -155,6 +155,9 @@ DEADLINES_SPARE = 1_000
 QUEUES_MAX = 100_000
 """Queues of one catalog: their names are in memory, and each has a view while it is used."""
 
+SHARDS_MAX = 64
+"""Shards of one queue: a lease call looks at all of them, and a snapshot pins each."""
+
 VIEWS_MAX = 10_000
 """Views of shards that stay loaded while nobody uses them. Those in which something goes by age
 (pins, stages, retaining cursors, deletes) stay beside them, or it would not go."""

@@ -26,7 +26,7 @@ from millrace.core import exact
 from millrace.core.catalog import queue_key
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import decode_cell
-from millrace.core.commands import Found
+from millrace.core.commands import Found, QueueRef
 from millrace.core.model import (
     CATALOG,
     CatalogCell,
@@ -328,11 +328,13 @@ class Node:
         """The host that decides for a shard."""
         return self._host
 
-    def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
-        """The shards of a queue, as far as it is committed."""
+    def find_queue(self, space: str, name: str) -> QueueRef | None:
+        """Where a queue is, as far as it is committed."""
         value = self.store.cell(CATALOG, Kind.QUEUE, queue_key(space, name))
         found = decode_cell(Kind.QUEUE, value) if value is not None else None
-        return tuple(map(ShardId, found.shards)) if isinstance(found, QueueCell) else None
+        if not isinstance(found, QueueCell):
+            return None
+        return QueueRef(tuple(map(ShardId, found.shards)), made=False, route=found.route)
 
     def queue_names(self, space: str) -> list[str]:
         """The names of a space's queues, as far as they are committed."""

@@ -13,7 +13,7 @@ from millrace import errors, limits
 from millrace.client.engine import EmbeddedEngine, Engine
 from millrace.client.millrace import Millrace
 from millrace.client.publisher import Publisher, Unconfirmed
-from millrace.client.queue import Queue, engine_and_shard
+from millrace.client.queue import Queue, engine_and_shards
 from millrace.core.commands import Command, Publish
 from millrace.core.model import Message, ShardId
 from tests.client.harness import embedded, opened, run
@@ -27,7 +27,7 @@ class Weak:
     """An engine that says no, or is lost, when it is told to; everything else is the engine's."""
 
     def __init__(self, queue: Queue, judge: Callable[[bytes], errors.MillraceError | None]) -> None:
-        engine, self.shard = engine_and_shard(queue)
+        engine, self.shards = engine_and_shards(queue)
         assert isinstance(engine, EmbeddedEngine)
         self._engine = engine
         self._judge = judge
@@ -49,7 +49,7 @@ class Weak:
         return answer
 
     def publisher(self, window: int = 32) -> Publisher:
-        return Publisher(cast("Engine", self), self.shard, "web", window)
+        return Publisher(cast("Engine", self), self.shards, "web", window)
 
 
 @embedded

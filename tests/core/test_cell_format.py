@@ -91,8 +91,8 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     ),
     (
         Kind.CURSOR,
-        CursorCell(4, True, Position(HISTORY, 5, 2, 9), 8, 6, True),
-        "9604c394c410000102030405060708090a0b0c0d0e0f0502090806c3",
+        CursorCell(4, True, Position(HISTORY, 5, 2, 9), 8, 6, True, 3, True),
+        "9804c394c410000102030405060708090a0b0c0d0e0f0502090806c303c3",
     ),
     (Kind.PIN, PinCell(11, 9, 4, 99, "lake", True, 7), "970b090463a46c616b65c307"),
     (Kind.STAGE, StageCell(3, 200, 8), "9303ccc808"),
@@ -105,7 +105,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
     ),
     (Kind.TAKEOVER, TakeoverCell(HISTORY, 11, 9), "93c410000102030405060708090a0b0c0d0e0f0b09"),
-    (Kind.QUEUE, QueueCell((1, 2)), "91920102"),
+    (Kind.QUEUE, QueueCell((1, 2), "spread"), "92920102a6737072656164"),
     (Kind.CATALOG, CatalogCell(2, b"secret"), "9202c406736563726574"),
     (
         Kind.DUE,
@@ -217,6 +217,11 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
     assert decode_cell(Kind.LEASE, b"\x92\x05\xc4\x00") == LeaseCell(5, b"")
     assert decode_cell(Kind.SESSION, b"\x94\x03\x02\x05\x64") == SessionCell(3, 2, 5, 100)
     assert decode_cell(Kind.POINTERS, b"\x91\x07") == Pointers(7)
+    assert decode_cell(Kind.QUEUE, bytes.fromhex("91920102")) == QueueCell((1, 2))
+    cursor = "9604c394c410000102030405060708090a0b0c0d0e0f0502090806c3"
+    assert decode_cell(Kind.CURSOR, bytes.fromhex(cursor)) == CursorCell(
+        4, True, Position(HISTORY, 5, 2, 9), 8, 6, True
+    )
     shorter = "98c3a36c6f670502030406ac64656661756c742f64656164"
     assert decode_cell(Kind.SPEC, bytes.fromhex(shorter)) == QueueSpec(
         True, "log", 5, 2, 3, 4, 6, "default/dead"

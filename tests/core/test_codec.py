@@ -248,6 +248,7 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "str": st.text(max_size=5),
         "bytes": st.binary(max_size=9),
         "Position": st.builds(Position, st.binary(max_size=16), NUMBERS, NUMBERS, NUMBERS),
+        "place.Route": st.sampled_from(["key", "group", "spread"]),
         "Literal['work', 'log']": st.sampled_from(["work", "log"]),
         "Literal['dense', 'rising', 'range']": st.sampled_from(["dense", "rising", "range"]),
         "tuple[bytes, ...]": st.lists(st.binary(max_size=9), max_size=3).map(tuple),

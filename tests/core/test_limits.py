@@ -482,4 +482,4 @@ def test_an_unknown_command_fails() -> None:
     with pytest.raises(AssertionError):
         decide(desk, QUEUE, "purge everything")  # type: ignore[arg-type]
     with pytest.raises(AssertionError):
-        decide(desk, QUEUE, Transaction(((QUEUE, Purge()),)))  # type: ignore[arg-type]
+        decide(desk, QUEUE, Transaction(((QUEUE, Lease(1, 1)),)))  # type: ignore[arg-type]

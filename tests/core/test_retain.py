@@ -10,11 +10,8 @@ from millrace.core.commands import (
     Command,
     CommitCursor,
     CreateQueue,
-    Holder,
-    Holders,
     Lease,
     Leased,
-    ListHolders,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -25,6 +22,7 @@ from millrace.core.commands import (
     Tick,
 )
 from millrace.core.fold import Reader
+from millrace.core.holder import Holder, Holders, ListHolders
 from millrace.core.model import CATALOG, CursorCell, Position, QueueSpec, Start
 from millrace.errors import CursorExpired
 from millrace.testing.group import Group, Result

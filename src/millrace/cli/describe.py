@@ -164,6 +164,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "moved_ms": cell.moved_ms,
                 "pin": cell.pin,
                 "dropped": cell.dropped,
+                "vector": cell.vector,
+                "torn": cell.torn,
             }
         case PinCell():
             return {
@@ -211,7 +213,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
         case TakeoverCell():
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
         case QueueCell():
-            return {"shards": list(cell.shards)}
+            route = {"route": cell.route} if len(cell.shards) > 1 else {}
+            return {"shards": list(cell.shards), **route}
         case TopicCell():
             return {"shard": cell.shard, "max_lag": cell.max_lag}
         case SubscriptionCell():

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 
 import click
 
+from millrace import Place as MessagePlace
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)i?B?")
 _POWERS = ["", "K", "M", "G", "T"]
@@ -91,6 +93,22 @@ class Moment(click.ParamType):  # type: ignore[type-arg]
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
+class Seq(click.ParamType):  # type: ignore[type-arg]
+    """A message: its seq, or SHARD:SEQ in a queue with several shards."""
+
+    name = "seq"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        if isinstance(value, int):
+            return value
+        shard, colon, seq = str(value).rpartition(":")
+        if not seq.isdecimal() or (colon and not shard.isdecimal()):
+            self.fail(f"{value!r} is no seq; give a number, or SHARD:SEQ", param, ctx)
+        return MessagePlace.of(int(shard), int(seq)) if colon else int(seq)
+
+
 class Header(click.ParamType):  # type: ignore[type-arg]
     """A header as NAME=VALUE."""
 
@@ -116,4 +134,5 @@ DURATION = Duration()
 SIZE = Size()
 PLACE = Place()
 MOMENT = Moment()
+SEQ = Seq()
 HEADER = Header()

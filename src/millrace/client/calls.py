@@ -1,36 +1,81 @@
-"""Settling, releasing and extending messages of several lease calls at once."""
+"""Settling, releasing, extending and discarding messages of several lease calls at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.lease import Call, Lease, Leases
+from millrace.client.grant import Keepalive
+from millrace.client.lease import Call, Lease, Leases, by_call, replaced
+from millrace.client.message import Body
+from millrace.client.shards import Shards
+from millrace.core import check
 from millrace.core.commands import Discard, Extend, Outcome, Release, Settle
-from millrace.core.model import ShardId
-from millrace.errors import Refused
+from millrace.errors import Forged, Refused
 
 Make = Callable[[Call], Settle | Release | Extend | Discard]
 """What is asked about the messages of one lease call."""
 
 
-async def ask_each(
-    engine: Engine, shard: ShardId, calls: Sequence[Call], make: Make
-) -> list[Outcome]:
+async def end_calls(
+    engine: Engine, shards: Shards, name: str, leases: Leases, make: Make
+) -> dict[int, Refused]:
+    """Ask for the messages of leases and receipts of one queue.
+
+    Returns what was refused, by place; of a single message it is raised.
+
+    Raises:
+        Forged: a lease or receipt is not of this queue; nothing was asked.
+    """
+    calls = calls_of(engine, shards, name, leases)
+    outcomes = await ask_each(engine, calls, make)
+    refused = {
+        shards.place(call.shard, seq): error
+        for call, outcome in zip(calls, outcomes, strict=True)
+        for seq, error in outcome.refused.items()
+    }
+    if refused and isinstance(leases, Lease | str):
+        raise refused.popitem()[1]
+    return refused
+
+
+def calls_of(engine: Engine, shards: Shards, name: str, leases: Leases) -> list[Call]:
+    """The messages of leases and receipts, by lease call.
+
+    Raises:
+        Forged: one of them is not of this queue.
+    """
+    calls = by_call(engine, leases)
+    if any(call.shard not in shards for call in calls):
+        raise Forged(f"a lease or receipt is not of queue {name!r}", field="leases")
+    return calls
+
+
+async def replace_call(
+    engine: Engine, keepalive: Keepalive, shards: Shards, call: Call, body: Body, lease_ms: int
+) -> Lease:
+    """Put another message in the place of one that is known by its receipt alone."""
+    rows = await engine.rows(call.shard, call.seqs, limits.LEASE_BYTES_MAX)
+    old = rows[0] if rows else None
+    message = check.message(body, old.key if old else None, old.headers if old else ())
+    return await replaced(engine, keepalive, shards, call, message, lease_ms)
+
+
+async def ask_each(engine: Engine, calls: Sequence[Call], make: Make) -> list[Outcome]:
     """Ask for each lease call, some at a time; what was answered is noted, come what may."""
     if len(calls) == 1:
         # At once: who asks hears of it before those whom the answer concerns.
         [call] = calls
         command = make(call)
-        outcome = await engine.ask(shard, command, Outcome)
+        outcome = await engine.ask(call.shard, command, Outcome)
         call.note(command, outcome)
         return [outcome]
     outcomes: list[Outcome] = []
     for at in range(0, len(calls), limits.CALLS_AT_ONCE_MAX):
         part = [(call, make(call)) for call in calls[at : at + limits.CALLS_AT_ONCE_MAX]]
-        asked = (engine.ask(shard, command, Outcome) for _, command in part)
+        asked = (engine.ask(call.shard, command, Outcome) for call, command in part)
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for (call, command), answer in zip(part, answers, strict=True):
             if isinstance(answer, Outcome):
@@ -40,11 +85,3 @@ async def ask_each(
             if isinstance(answer, BaseException):
                 raise answer
     return outcomes
-
-
-def refusals(leases: Leases, outcomes: Iterable[Outcome]) -> dict[int, Refused]:
-    """What was refused; of a single one it is raised."""
-    refused = {seq: error for outcome in outcomes for seq, error in outcome.refused.items()}
-    if refused and isinstance(leases, Lease | str):
-        raise refused.popitem()[1]
-    return refused

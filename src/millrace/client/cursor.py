@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from types import TracebackType
 
 import pyarrow as pa
@@ -13,7 +15,9 @@ import pyarrow as pa
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.message import rows_of
+from millrace.client.shards import Shards, ask_all
 from millrace.core import check, exact
+from millrace.core.across_commands import SnapshotAcross, Vector
 from millrace.core.block import SCHEMA
 from millrace.core.commands import (
     CommitCursor,
@@ -22,6 +26,7 @@ from millrace.core.commands import (
     Pin,
     ResetCursor,
     SnapshotRef,
+    Transaction,
     Unpin,
 )
 from millrace.core.fold import Reader
@@ -39,37 +44,55 @@ class Snapshot:
     It is pinned on the queue until it is committed whole, let go, or its time is over; from then on
     reading it is refused with `SnapshotExpired`. That of a cursor is also a context manager, which
     commits it whole unless the body raised an error.
+
+    Of a queue with several shards it has a boundary for each, all of the same moment: what was
+    published at once is in it whole, or not at all. It is read shard by shard.
     """
 
     def __init__(
         self,
         engine: Engine,
-        shard: ShardId,
-        ref: SnapshotRef,
+        shards: Shards,
+        refs: Sequence[SnapshotRef],
         cursor: Cursor | None = None,
-        cursor_id: int = 0,
+        cursor_ids: Sequence[int] = (),
+        number: int = 0,
     ) -> None:
         self._engine = engine
-        self._shard = shard
-        self._ref = ref
+        self._shards = shards
+        self._refs = refs
         self._cursor = cursor
-        self._cursor_id = cursor_id
-        """As it was when this was asked for: a cursor that was reset since is not moved by it."""
+        self._cursor_ids = cursor_ids
+        """As they were when this was asked for: one that was reset since is not moved by it."""
+        self._number = number
 
     @property
     def after(self) -> int:
-        """The seq after which it begins."""
-        return self._ref.after
+        """The seq after which it begins; with several shards, the first one's."""
+        return self._refs[0].after
 
     @property
     def boundary(self) -> int:
-        """The last seq that was published when it was taken."""
-        return self._ref.boundary
+        """The last seq that was published when it was taken; with several shards the last place."""
+        return self._shards.place(self._shards.ids[-1], self._refs[-1].boundary)
+
+    @property
+    def afters(self) -> tuple[int, ...]:
+        """The seq after which it begins, of each shard."""
+        return tuple(ref.after for ref in self._refs)
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The last seq that was published when it was taken, of each shard."""
+        return tuple(ref.boundary for ref in self._refs)
 
     @property
     def id(self) -> tuple[bytes, int]:
-        """History and index: the same on every replica."""
-        return self._ref.history, self._ref.index
+        """History and index: the same on every replica.
+
+        With several shards the cursor's own number of the snapshot stands for the index.
+        """
+        return self._refs[0].history, self._number or self._refs[0].index
 
     def arrow(self) -> pa.RecordBatchReader:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
@@ -82,34 +105,53 @@ class Snapshot:
         Raises:
             SnapshotExpired: from the reader, once the snapshot is no longer pinned.
         """
-        scan = self._engine.scan(self._shard, self.after, self.boundary, self._reader())
-        return pa.RecordBatchReader.from_batches(SCHEMA, scan)
+        scans = [
+            self._engine.scan(shard, ref.after, ref.boundary, Reader(ref.pin, ref.retain))
+            for shard, ref in self._unread()
+        ]
+        found = scans[0] if len(scans) == 1 else chain.from_iterable(scans)
+        return pa.RecordBatchReader.from_batches(SCHEMA, found)
 
-    def _reader(self) -> Reader:
-        return Reader(self._ref.pin, self._ref.retain)
+    def _unread(self) -> list[tuple[ShardId, SnapshotRef]]:
+        """The shards in which there is something to read; always the only one."""
+        found = list(zip(self._shards.ids, self._refs, strict=True))
+        return [one for one in found if self._shards.is_one or one[1].boundary > one[1].after]
 
-    def _batches(self) -> AsyncGenerator[pa.RecordBatch, None]:
-        return self._engine.batches(self._shard, self.after, self.boundary, self._reader())
+    async def _batches(self) -> AsyncGenerator[tuple[ShardId, pa.RecordBatch], None]:
+        for shard, ref in self._unread():
+            reader = Reader(ref.pin, ref.retain)
+            found = self._engine.batches(shard, ref.after, ref.boundary, reader)
+            async with aclosing(found) as batches:
+                async for batch in batches:
+                    yield shard, batch
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The batches of `arrow`, letting others run between them and while they are read."""
         async with aclosing(self._batches()) as batches:
-            async for batch in batches:
+            async for _, batch in batches:
                 yield batch
                 await asyncio.sleep(0)
 
     async def rows(self) -> AsyncIterator[Row]:
         """The rows one by one; for more than some thousands, `arrow` is the faster way."""
         async with aclosing(self._batches()) as batches:
-            async for batch in batches:
-                for row in rows_of(batch):
+            async for shard, batch in batches:
+                for row in self._shards.placed(shard, rows_of(batch)):
                     yield row
+                await asyncio.sleep(0)
+
+    async def parts(self) -> AsyncIterator[tuple[int, list[Row]]]:
+        """Which shard, from 0, and rows of it: some at a time, one shard after another."""
+        async with aclosing(self._batches()) as batches:
+            async for shard, batch in batches:
+                yield self._shards.number(shard), self._shards.placed(shard, rows_of(batch))
                 await asyncio.sleep(0)
 
     async def commit(self, seq: int | None = None) -> None:
         """Everything up to `seq`, or up to the boundary, is done: the cursor moves there.
 
-        In mid-snapshot the pin stays, and whoever opens the cursor next goes on in it.
+        In mid-snapshot the pin stays, and whoever opens the cursor next goes on in it. With several
+        shards, all those before that of the place `seq` are done, too; all of them move together.
 
         Raises:
             Invalid: `seq` lies outside the snapshot, or there is no cursor.
@@ -117,15 +159,23 @@ class Snapshot:
             NotFound: the cursor was deleted or reset since the snapshot was taken.
             SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
         """
-        shard, command, note = commit_part(self, seq)
-        note(await self._engine.ask(shard, command, CursorCell))
-
-    def _let_go(self) -> Unpin:
-        return Unpin(self._ref.pin, self._ref.history, self._ref.index)
+        commits = commit_parts(self, seq)
+        if len(commits) == 1:
+            [(shard, command, note)] = commits
+            note(await self._engine.ask(shard, command, CursorCell))
+            return
+        parts = tuple((shard, command) for shard, command, _ in commits)
+        answers = await self._engine.transact(Transaction(parts))
+        for (_, _, note), answer in zip(commits, answers, strict=True):
+            note(answer)
 
     async def unpin(self) -> bool:
         """Let it go without committing; returns whether it was still pinned."""
-        return await self._engine.ask(self._shard, self._let_go(), bool)
+        parts = unpin_parts(self)
+        if len(parts) == 1:
+            [(shard, command)] = parts
+            return await self._engine.ask(shard, command, bool)
+        return any(await self._engine.transact(Transaction(tuple(parts))))
 
     async def __aenter__(self) -> Snapshot:
         return self
@@ -140,21 +190,23 @@ class Snapshot:
             await self.commit()
 
     def __repr__(self) -> str:
-        return f"<Snapshot after {self.after} up to {self.boundary}>"
+        if self._shards.is_one:
+            return f"<Snapshot after {self.after} up to {self.boundary}>"
+        return f"<Snapshot after {list(self.afters)} up to {list(self.boundaries)}>"
 
 
 class Pinned:
     """A snapshot that is about to be taken, and is let go at the end of its context."""
 
-    def __init__(self, engine: Engine, shard: ShardId, pin_ms: int) -> None:
+    def __init__(self, engine: Engine, shards: Shards, pin_ms: int) -> None:
         self._engine = engine
-        self._shard = shard
+        self._shards = shards
         self._pin_ms = pin_ms
         self._snapshot: Snapshot | None = None
 
     async def __aenter__(self) -> Snapshot:
-        ref = await self._engine.ask(self._shard, Pin(self._pin_ms), SnapshotRef)
-        self._snapshot = Snapshot(self._engine, self._shard, ref)
+        refs = await ask_all(self._engine, self._shards, lambda _: Pin(self._pin_ms), SnapshotRef)
+        self._snapshot = Snapshot(self._engine, self._shards, refs)
         return self._snapshot
 
     async def __aexit__(
@@ -175,13 +227,16 @@ class Cursor:
     `Snapshot.commit` makes it durable. Opening the cursor again resumes at what was committed.
     """
 
-    def __init__(self, engine: Engine, shard: ShardId, name: str, cell: CursorCell) -> None:
+    def __init__(
+        self, engine: Engine, shards: Shards, name: str, cells: Sequence[CursorCell]
+    ) -> None:
         self._engine = engine
-        self._shard = shard
+        self._shards = shards
         self._name = name
-        self._cell = cell
-        self._read = cell.position.seq
-        self._history = cell.position.history
+        self._cells = list(cells)
+        """One for each shard; so with all that follows."""
+        self._read = [cell.position.seq for cell in cells]
+        self._history = cells[0].position.history
 
     @property
     def name(self) -> str:
@@ -190,13 +245,28 @@ class Cursor:
 
     @property
     def position(self) -> Position:
-        """The committed place: history, seq, snapshot start, snapshot end."""
-        return self._cell.position
+        """The committed place: history, seq, snapshot start, snapshot end.
+
+        With several shards it is the first one's; see `positions`.
+        """
+        return self._cells[0].position
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """The committed place in each shard."""
+        return tuple(cell.position for cell in self._cells)
+
+    async def lag(self) -> tuple[int, ...]:
+        """How many seqs were published in each shard since the committed place."""
+        lasts = [(await self._engine.meta(shard)).last_seq for shard in self._shards.ids]
+        return tuple(
+            last - position.seq for last, position in zip(lasts, self.positions, strict=True)
+        )
 
     @property
     def retain(self) -> bool:
         """Whether settled messages are kept for it."""
-        return self._cell.retain
+        return self._cells[0].retain
 
     async def next(self, *, wait: float = 0, seconds: float = 3600) -> Snapshot | None:
         """The snapshot after what was read; None where nothing came within `wait` seconds.
@@ -210,15 +280,28 @@ class Cursor:
         """
         wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
         pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
-        cursor_id = self._cell.id
-        command = NextSnapshot(self._name, cursor_id, self._read, pin_ms, self._history)
-        ref: SnapshotRef | None = await self._engine.ask(
-            self._shard, command, SnapshotRef, wait_ms=wait_ms
-        )
-        if ref is None:
+        ids = [cell.id for cell in self._cells]
+        parts = [
+            NextSnapshot(self._name, cursor_id, read, pin_ms, self._history)
+            for cursor_id, read in zip(ids, self._read, strict=True)
+        ]
+        found = await self._next(parts, wait_ms)
+        if found is None:
             return None
-        self._read, self._history = ref.boundary, ref.history
-        return Snapshot(self._engine, self._shard, ref, self, cursor_id)
+        self._read = [ref.boundary for ref in found.refs]
+        self._history = found.refs[0].history
+        return Snapshot(self._engine, self._shards, found.refs, self, ids, found.number)
+
+    async def _next(self, parts: list[NextSnapshot], wait_ms: int) -> Vector | None:
+        shards, ask = self._shards, self._engine.ask
+        if shards.is_one:
+            ref: SnapshotRef | None = await ask(
+                shards.first, parts[0], SnapshotRef, wait_ms=wait_ms
+            )
+            return None if ref is None else Vector(0, (ref,))
+        command = SnapshotAcross(tuple(zip(shards.ids, parts, strict=True)))
+        vector: Vector | None = await ask(shards.first, command, Vector, wait_ms=wait_ms)
+        return vector
 
     def __aiter__(self) -> Cursor:
         return self
@@ -242,51 +325,70 @@ class Cursor:
             Invalid: `start` is no place in the queue.
             CursorExpired: `start` lies behind rows that are gone.
         """
-        place = await start_at(self._engine, self._shard, start)
-        command = ResetCursor(self._name, place)
-        self._cell = await self._engine.ask(self._shard, command, CursorCell)
-        self._read, self._history = self._cell.position.seq, self._cell.position.history
+        places = await starts_at(self._engine, self._shards, start)
+        self._cells = await ask_all(
+            self._engine,
+            self._shards,
+            lambda shard: ResetCursor(self._name, places[shard]),
+            CursorCell,
+        )
+        self._read = [cell.position.seq for cell in self._cells]
+        self._history = self.position.history
 
     async def delete(self) -> bool:
         """Forget the cursor; returns whether it was there."""
-        return await self._engine.ask(self._shard, DeleteCursor(self._name), bool)
+        command = DeleteCursor(self._name)
+        return any(await ask_all(self._engine, self._shards, lambda _: command, bool))
 
     def __repr__(self) -> str:
-        return f"<Cursor {self._name} at {self.position.seq}>"
+        seqs = [position.seq for position in self.positions]
+        return f"<Cursor {self._name} at {seqs[0] if self._shards.is_one else seqs}>"
 
 
-def commit_part(
+def commit_parts(
     snapshot: Snapshot, seq: int | None
-) -> tuple[ShardId, CommitCursor, Callable[[object], None]]:
-    """The command that commits a place in a snapshot, and what takes note of its answer."""
-    cursor, ref = snapshot._cursor, snapshot._ref
+) -> list[tuple[ShardId, CommitCursor, Callable[[object], None]]]:
+    """The commands that commit a place in a snapshot, and what takes note of their answers."""
+    cursor, shards = snapshot._cursor, snapshot._shards
     if cursor is None:
         raise Invalid("a snapshot without a cursor has nothing to commit", field="cursor")
-    place = ref.boundary if seq is None else check.seq(seq, "seq", least=0)
-    position = Position(ref.history, place, ref.start, ref.boundary)
+    upto, place = (None, 0) if seq is None else shards.find(seq, "seq", least=0)
+    parts: list[tuple[ShardId, CommitCursor, Callable[[object], None]]] = []
+    for at, (shard, ref) in enumerate(zip(shards.ids, snapshot._refs, strict=True)):
+        done = place if shard == upto else ref.boundary
+        position = Position(ref.history, done, ref.start, ref.boundary)
+        command = CommitCursor(cursor._name, snapshot._cursor_ids[at], position)
+        parts.append((shard, command, partial(_note_cell, cursor, at)))
+        if shard == upto:
+            break
+    return parts
 
-    def note(answer: object) -> None:
-        if isinstance(answer, CursorCell):
-            cursor._cell = answer
 
-    return snapshot._shard, CommitCursor(cursor._name, snapshot._cursor_id, position), note
+def _note_cell(cursor: Cursor, at: int, answer: object) -> None:
+    if isinstance(answer, CursorCell):
+        cursor._cells[at] = answer
 
 
-def unpin_part(snapshot: Snapshot) -> tuple[ShardId, Unpin]:
-    """The command that lets a snapshot go."""
-    return snapshot._shard, snapshot._let_go()
+def unpin_parts(snapshot: Snapshot) -> list[tuple[ShardId, Unpin]]:
+    """The commands that let a snapshot go."""
+    return [
+        (shard, Unpin(ref.pin, ref.history, ref.index))
+        for shard, ref in zip(snapshot._shards.ids, snapshot._refs, strict=True)
+    ]
 
 
 def put_back(snapshot: Snapshot) -> None:
     """Nobody got it: its cursor gives it again, and without one its pin goes."""
-    cursor, ref = snapshot._cursor, snapshot._ref
+    cursor = snapshot._cursor
     if cursor is not None:
-        if cursor._read == ref.boundary and cursor._cell.id == snapshot._cursor_id:
-            cursor._read = ref.after
+        ids = [cell.id for cell in cursor._cells]
+        if cursor._read == list(snapshot.boundaries) and ids == list(snapshot._cursor_ids):
+            cursor._read = list(snapshot.afters)
         return
     # If the engine has ended, or takes nothing now, the pin goes when its time is over.
     with suppress(MillraceError):
-        snapshot._engine.tell(snapshot._shard, snapshot._let_go())
+        for shard, command in unpin_parts(snapshot):
+            snapshot._engine.tell(shard, command)
 
 
 def engine_of(snapshot: Snapshot) -> Engine:
@@ -294,7 +396,18 @@ def engine_of(snapshot: Snapshot) -> Engine:
     return snapshot._engine
 
 
-async def start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | int:
+async def starts_at(engine: Engine, shards: Shards, start: Start) -> dict[ShardId, StartAt | int]:
+    """Where a cursor begins in each shard."""
+    if not shards.is_one and exact.whole(start) is not None:
+        raise Invalid(
+            f"start is {check.shown(start)}: a place in one shard says nothing about the "
+            f"{len(shards.ids) - 1} others; give 'beginning', 'end' or a datetime",
+            field="start",
+        )
+    return {shard: await _start_at(engine, shard, start) for shard in shards.ids}
+
+
+async def _start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | int:
     """Where a cursor begins, as the queue understands it."""
     if isinstance(start, datetime):
         if start.tzinfo is None:

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
+from itertools import count
 from typing import Protocol, TypeVar, cast
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from millrace.client.care import Care
 from millrace.client.message import fitting, rows_of
 from millrace.client.reading import Batches, Part
 from millrace.core.codec import decode_cell
-from millrace.core.commands import Command, Explain, PublishStaged, Transaction
+from millrace.core.commands import Command, Explain, PublishStaged, QueueRef, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import (
     Cell,
@@ -117,8 +118,12 @@ class Engine(Protocol):
         """The last number of a producer that was committed; 0 if it is unknown."""
         ...
 
-    async def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
-        """The shards of a queue, or None if there is none."""
+    async def find_queue(self, space: str, name: str) -> QueueRef | None:
+        """Where a queue is, or None if there is none."""
+        ...
+
+    def turn(self) -> int:
+        """A number that rises with each call: messages without a key take turns by it."""
         ...
 
     async def queue_names(self, space: str) -> list[str]:
@@ -198,6 +203,7 @@ class EmbeddedEngine:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._closed = False
+        self._turns = count()
         self._warming: dict[ShardId, asyncio.Future[None]] = {}
         """The newest call under way that reads cold rows of a shard."""
         self.care = Care(node, self._check_open)
@@ -395,7 +401,10 @@ class EmbeddedEngine:
         cell = self._cell(shard, Kind.PRODUCER, producer.encode())
         return cell.last if isinstance(cell, ProducerCell) else 0
 
-    async def find_queue(self, space: str, name: str) -> tuple[ShardId, ...] | None:
+    def turn(self) -> int:
+        return next(self._turns)
+
+    async def find_queue(self, space: str, name: str) -> QueueRef | None:
         self._check_open()
         return self._node.find_queue(space, name)
 

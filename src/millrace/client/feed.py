@@ -17,6 +17,7 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease
+from millrace.client.shards import Shards
 from millrace.core.commands import Leased
 from millrace.core.model import ShardId
 from millrace.core.session_commands import (
@@ -52,6 +53,7 @@ class Feed:
         self._engine = engine
         self._keepalive = keepalive
         self._shard = shard
+        self._shards = Shards((shard,), "key")
         self._lease_ms = ref.lease_ms
         self._count = ref.credit if ref.refill else _COUNT
         self._low = ref.credit // 2 if ref.refill else 0
@@ -142,7 +144,7 @@ class Feed:
     def _take(self, delivery: Delivery) -> None:
         leased = Leased(delivery.lease, delivery.seqs(), delivery.deadline_ms, delivery.counts)
         lease_ms = self._lease_ms or delivery.deadline_ms
-        grant = Grant(self._engine, self._keepalive, self._shard, leased, lease_ms)
+        grant = Grant(self._engine, self._keepalive, self._shards, self._shard, leased, lease_ms)
         self._grants[delivery.lease] = grant, delivery.numbers
         runs: list[dict[int, int]] = []
         last = 0

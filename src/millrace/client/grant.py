@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from pyroaring import BitMap64
 
 from millrace.client.engine import Engine
+from millrace.client.shards import Shards
 from millrace.core.commands import Extend, Leased, Outcome, Release
 from millrace.core.model import NEVER_MS, History, ShardId
 from millrace.errors import Full, MillraceError, Refused
@@ -19,10 +20,17 @@ class Grant:
     """What the messages of one lease call have in common."""
 
     def __init__(
-        self, engine: Engine, keepalive: Keepalive, shard: ShardId, leased: Leased, lease_ms: int
+        self,
+        engine: Engine,
+        keepalive: Keepalive,
+        shards: Shards,
+        shard: ShardId,
+        leased: Leased,
+        lease_ms: int,
     ) -> None:
         self.engine = engine
         self.keepalive = keepalive
+        self.shards = shards
         self.shard = shard
         self.lease = leased.lease
         self.history: History = engine.history(shard)

@@ -13,6 +13,7 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.message import Body
+from millrace.client.shards import Shards
 from millrace.core import check
 from millrace.core.commands import Discard, Extend, Leased, Outcome, Release, Replace, Settle
 from millrace.core.model import Headers, LeaseId, Message, Row, Seq, ShardId
@@ -52,8 +53,8 @@ class Lease:
 
     @property
     def seq(self) -> int:
-        """The message's number within its queue."""
-        return self._row.seq
+        """The message's number within its queue: of several shards, its `Place`."""
+        return self._grant.shards.place(self._grant.shard, self._row.seq)
 
     @property
     def number(self) -> int | None:
@@ -113,7 +114,7 @@ class Lease:
             Gone: the lease is no longer remembered; an earlier settle may have counted.
         """
         grant = self._grant
-        await self._end(Settle(grant.lease, BitMap64([self.seq]), grant.history))
+        await self._end(Settle(grant.lease, BitMap64([self._row.seq]), grant.history))
 
     async def release(self, *, failed: bool = False, delay: float = 0) -> None:
         """Give the message back; nobody gets it before `delay` seconds have passed.
@@ -127,7 +128,7 @@ class Lease:
         grant = self._grant
         failed = check.flag(failed, "failed")
         delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
-        seqs = BitMap64([self.seq])
+        seqs = BitMap64([self._row.seq])
         await self._end(Release(grant.lease, seqs, grant.history, failed, delay_ms))
 
     async def discard(self) -> None:
@@ -139,7 +140,7 @@ class Lease:
             Superseded, Stale, Gone: as for `settle`.
         """
         grant = self._grant
-        await self._end(Discard(grant.lease, BitMap64([self.seq]), grant.history))
+        await self._end(Discard(grant.lease, BitMap64([self._row.seq]), grant.history))
 
     async def _end(self, command: Settle | Release | Discard) -> None:
         grant = self._grant
@@ -154,7 +155,7 @@ class Lease:
         """
         grant = self._grant
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        command = Extend(grant.lease, BitMap64([self.seq]), grant.history, lease_ms)
+        command = Extend(grant.lease, BitMap64([self._row.seq]), grant.history, lease_ms)
         outcome = await grant.engine.ask(grant.shard, command, Outcome)
         grant.extended(outcome)
         raise_refused(outcome)
@@ -185,11 +186,11 @@ class Lease:
         lease_ms = grant.lease_ms
         if seconds is not None:
             lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        call = Call(grant.shard, grant.lease, grant.history, BitMap64([self.seq]), grant)
-        return await replaced(grant.engine, grant.keepalive, call, message, lease_ms)
+        call = Call(grant.shard, grant.lease, grant.history, BitMap64([old.seq]), grant)
+        return await replaced(grant.engine, grant.keepalive, grant.shards, call, message, lease_ms)
 
     async def __aenter__(self) -> Lease:
-        self._grant.keepalive.keep(self._grant, self.seq, self)
+        self._grant.keepalive.keep(self._grant, self._row.seq, self)
         return self
 
     async def __aexit__(
@@ -199,10 +200,10 @@ class Lease:
         trace: TracebackType | None,
     ) -> None:
         grant = self._grant
-        grant.keepalive.drop(grant, self.seq)
+        grant.keepalive.drop(grant, self._row.seq)
         if error is None and self.lost is not None:
             raise self.lost
-        if self.seq not in grant.open:
+        if self._row.seq not in grant.open:
             # The body has settled or released it itself.
             return
         if error is None:
@@ -250,20 +251,31 @@ class Call(NamedTuple):
 
 
 async def replaced(
-    engine: Engine, keepalive: Keepalive, call: Call, message: Message, lease_ms: int
+    engine: Engine,
+    keepalive: Keepalive,
+    shards: Shards,
+    call: Call,
+    message: Message,
+    lease_ms: int,
 ) -> Lease:
     """The successor of a leased message, leased."""
+    shards.check_stays(call.shard, message.key)
     command = Replace(call.lease, call.seqs, call.history, message, lease_ms)
     answer = await engine.ask(call.shard, command, Leased)
     call.ended(call.seqs)
     seq, time_ms = answer.seqs.min(), answer.deadline_ms - lease_ms
     row = Row(seq, time_ms, message.body, message.key, message.headers)
-    return Lease(Grant(engine, keepalive, call.shard, answer, lease_ms), row)
+    return Lease(Grant(engine, keepalive, shards, call.shard, answer, lease_ms), row)
 
 
 def grant_of(lease: Lease) -> Grant:
     """The lease call that it came with."""
     return lease._grant
+
+
+def seq_of(lease: Lease) -> int:
+    """Its number within its shard, by which its lease call knows it."""
+    return lease._row.seq
 
 
 def by_call(engine: Engine, leases: Leases) -> list[Call]:

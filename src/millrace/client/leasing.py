@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyroaring import BitMap64
 
 from millrace import limits
@@ -9,30 +11,66 @@ from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Lease
 from millrace.client.message import by_turns
+from millrace.client.shards import Shards
+from millrace.core.across_commands import LeaseAcross, LeasedAcross
 from millrace.core.commands import Lease as LeaseCommand
 from millrace.core.commands import Leased
-from millrace.core.model import ShardId
 
 
 async def hand_out(
-    engine: Engine, keepalive: Keepalive, shard: ShardId, command: LeaseCommand, wait_ms: int
+    engine: Engine,
+    keepalive: Keepalive,
+    shards: Shards,
+    command: LeaseCommand,
+    wait_ms: int,
 ) -> list[Lease]:
     """What the call is given, in the order of turns; where that cannot be read, nothing stays
     leased."""
-    answer = await engine.ask(shard, command, Leased, wait_ms=wait_ms)
-    if not answer.seqs:
-        return []
-    grant = Grant(engine, keepalive, shard, answer, command.lease_ms)
+    if shards.is_one:
+        answer = await engine.ask(shards.first, command, Leased, wait_ms=wait_ms)
+        parts = [(shards.first, answer)] if answer.seqs else []
+    else:
+        if command.attempt:
+            shards.only("a lease call with an attempt id", "attempt")
+        across = LeaseAcross(shards.ids, command.count, command.lease_ms)
+        answers = await engine.ask(shards.first, across, LeasedAcross, wait_ms=wait_ms)
+        parts = list(answers.parts)
+    return await _read_granted(
+        [
+            (Grant(engine, keepalive, shards, shard, part, command.lease_ms), part)
+            for shard, part in parts
+        ]
+    )
+
+
+async def _read_granted(grants: Sequence[tuple[Grant, Leased]]) -> list[Lease]:
+    """The messages that a call was handed out, as many as one answer should hold.
+
+    What could not be read is given back: nobody has seen it.
+    """
+    leases: list[Lease] = []
+    room = limits.LEASE_BYTES_MAX
+    left = list(grants)
     try:
-        rows = await engine.rows(shard, answer.seqs, limits.LEASE_BYTES_MAX)
+        for grant, leased in grants:
+            if room <= 0:
+                break
+            rows = await grant.engine.rows(grant.shard, leased.seqs, room)
+            left.pop(0)
+            if len(grants) > 1:
+                room -= sum(row.size() for row in rows)
+            if len(rows) < len(leased.seqs):
+                if rows:
+                    # They were enough: what comes after them is for the next call.
+                    grant.give_back(BitMap64([seq for seq in leased.seqs if seq > rows[-1].seq]))
+                # Newer revisions have replaced the others meanwhile.
+                grant.open = BitMap64([row.seq for row in rows])
+            leases += [Lease(grant, row) for row in by_turns(rows, leased.turns)]
     except BaseException:
-        # Cancelled, or a row could not be read: nobody has seen these messages.
-        grant.give_back(answer.seqs)
+        # Cancelled, or a row could not be read.
+        for grant, _ in grants:
+            grant.give_back(grant.open)
         raise
-    if len(rows) < len(answer.seqs):
-        if rows:
-            # They were enough: what comes after them is for the next call.
-            grant.give_back(BitMap64([seq for seq in answer.seqs if seq > rows[-1].seq]))
-        # Newer revisions have replaced the others meanwhile.
-        grant.open = BitMap64([row.seq for row in rows])
-    return [Lease(grant, row) for row in by_turns(rows, answer.turns)]
+    for grant, _ in left:
+        grant.give_back(grant.open)
+    return leases

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import Unpack
 
+from millrace import limits
 from millrace.client.care import Backup
 from millrace.client.engine import Engine
 from millrace.client.finish import finish
@@ -17,6 +18,7 @@ from millrace.client.health import Health
 from millrace.client.paths import folder_of
 from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings, make_spec
+from millrace.client.shards import Shards
 from millrace.client.topic import Topic, lag_of
 from millrace.client.transaction import Transaction
 from millrace.core import check
@@ -39,6 +41,8 @@ class Millrace:
         name: str,
         *,
         space: str = "default",
+        shards: int | None = None,
+        route: str | None = None,
         **settings: Unpack[QueueSettings],
     ) -> Queue:
         """The queue of this name, made if it is missing.
@@ -51,6 +55,11 @@ class Millrace:
         often is a dead letter, and goes to the queue `dead_letter`, or is dropped without one.
         `delay`: so many seconds nobody gets a message that names no other delay.
 
+        `shards`: how many parts it has that are ordered each on its own, 1 unless it is named.
+        `route`: which of them a message goes to: "key" (by its key; without one they take turns),
+        "group" (by its group, else its key) or "spread" (they take turns). Both are fixed when
+        the queue is made.
+
         Settings that are named must be those that the queue has; `Queue.configure` changes them.
 
         Raises:
@@ -61,10 +70,13 @@ class Millrace:
         space, name = check.name(space, "space"), check.name(name, "queue")
         found = await self._engine.find_queue(space, name)
         spec = make_spec(space, settings)
-        if found is not None and spec == SpecPart():
-            return Queue(self._engine, self._keepalive, space, name, found[0])
-        ref = await self._engine.ask(CATALOG, CreateQueue(space, name, spec), QueueRef)
-        return Queue(self._engine, self._keepalive, space, name, ref.shards[0])
+        if shards is not None:
+            shards = check.count(shards, "shards", limits.SHARDS_MAX)
+        way = check.route(route)
+        if found is not None and spec == SpecPart() and shards is None and way is None:
+            return Queue(self._engine, self._keepalive, space, name, Shards.of(found))
+        ref = await self._engine.ask(CATALOG, CreateQueue(space, name, spec, shards, way), QueueRef)
+        return Queue(self._engine, self._keepalive, space, name, Shards.of(ref))
 
     async def find(self, name: str, *, space: str = "default") -> Queue:
         """The queue of this name; it is not made.
@@ -73,12 +85,12 @@ class Millrace:
             NotFound: there is none; the error names the one that is spelled most like it.
         """
         space, name = check.name(space, "space"), check.name(name, "queue")
-        shards = await self._engine.find_queue(space, name)
-        if shards is None:
+        found = await self._engine.find_queue(space, name)
+        if found is None:
             near = get_close_matches(name, await self._engine.queue_names(space), n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise NotFound(f"there is no queue {name!r} in {space!r}{hint}", field="queue")
-        return Queue(self._engine, self._keepalive, space, name, shards[0])
+        return Queue(self._engine, self._keepalive, space, name, Shards.of(found))
 
     async def queues(self, *, space: str = "default") -> list[str]:
         """The names of a space's queues, in order."""

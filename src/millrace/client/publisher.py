@@ -11,9 +11,10 @@ from types import TracebackType
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.message import Body, make_aside
+from millrace.client.shards import Shards, publish_across
 from millrace.core import check
-from millrace.core.commands import Aside, Numbered, Publish, Published
-from millrace.core.model import Message, ShardId
+from millrace.core.commands import Aside, Numbered, Publish
+from millrace.core.model import Message
 from millrace.errors import Closed, Fatal, Invalid, MillraceError, OutOfOrder, Refused, Retry
 
 
@@ -84,13 +85,13 @@ class Publisher:
     def __init__(
         self,
         engine: Engine,
-        shard: ShardId,
+        shards: Shards,
         name: str,
         window: int,
         unconfirmed: Iterable[Unconfirmed] = (),
     ) -> None:
         self._engine = engine
-        self._shard = shard
+        self._shards = shards
         self._name = check.name(name, "name")
         self._room = asyncio.Semaphore(check.count(window, "window", limits.CALLS_AT_ONCE_MAX))
         self._again = tuple(unconfirmed)
@@ -191,7 +192,7 @@ class Publisher:
         async with self._begin:
             if self._is_started:
                 return
-            last = await self._engine.producer_number(self._shard, self._name)
+            last = await self._engine.producer_number(self._shards.first, self._name)
             first = self._again[0].number if self._again else last + 1
             # Numbers that were used are used again for the same messages: they are answered as
             # before. If the first is beyond the next one, none of them was accepted.
@@ -229,7 +230,7 @@ class Publisher:
         numbered = Numbered(self._name, item.number)
         command = Publish((item.message,), numbered, item.aside)
         try:
-            answer = await self._engine.ask(self._shard, command, Published)
+            places = await publish_across(self._engine, self._shards, command)
         except (Fatal, Closed) as error:
             self._fail(error)
         except OutOfOrder:
@@ -244,7 +245,7 @@ class Publisher:
             item.future.set_exception(error)
         else:
             self._end(item)
-            item.future.set_result(answer.first)
+            item.future.set_result(places[0] if places else None)
         finally:
             self._asked -= 1
         if self._resume_after_ms is not None and not self._asked and self._error is None:
@@ -273,7 +274,7 @@ class Publisher:
         """All are answered: what is left was not accepted, and is sent again in order."""
         await asyncio.sleep(after_ms / 1000)
         try:
-            self._last = await self._engine.producer_number(self._shard, self._name)
+            self._last = await self._engine.producer_number(self._shards.first, self._name)
         except MillraceError as error:
             self._fail(error)
             return

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Unpack
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, Unpack
 
 from millrace import limits
-from millrace.client.calls import Make, ask_each, refusals
-from millrace.client.cursor import Cursor, Pinned, Start, start_at
+from millrace.client.calls import Make, calls_of, end_calls, replace_call
+from millrace.client.counts import all_holders, cursor_seqs, shard_counts, stage_rows, sums
+from millrace.client.cursor import Cursor, Pinned, Start, starts_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Keepalive
-from millrace.client.lease import Call, Lease, Leases, by_call, replaced
+from millrace.client.lease import Lease, Leases
 from millrace.client.leasing import hand_out
 from millrace.client.message import (
     Body,
@@ -19,12 +20,19 @@ from millrace.client.message import (
     make_block,
     make_ids,
     make_rows,
-    seqs_of,
 )
 from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.session import Session, opening, resuming
 from millrace.client.settings import QueueSettings, make_spec
+from millrace.client.shards import (
+    Shards,
+    ask_all,
+    peek_across,
+    places_of,
+    publish_across,
+    stage_across,
+)
 from millrace.client.work import Work
 from millrace.core import check
 from millrace.core.commands import (
@@ -34,10 +42,8 @@ from millrace.core.commands import (
     Explain,
     Explanation,
     Extend,
-    Holders,
-    ListHolders,
     OpenCursor,
-    Outcome,
+    Part,
     ProducerMode,
     Publish,
     Published,
@@ -46,20 +52,18 @@ from millrace.core.commands import (
     Release,
     Rewind,
     Settle,
-    Stage,
 )
 from millrace.core.commands import Lease as LeaseCommand
+from millrace.core.holder import Holders
 from millrace.core.model import (
     CursorCell,
-    Death,
-    Kind,
     QueueSpec,
     Row,
-    Seq,
     ShardId,
-    StageCell,
 )
-from millrace.errors import Forged, Refused
+from millrace.errors import Refused
+
+T = TypeVar("T")
 
 
 class Queue:
@@ -71,13 +75,13 @@ class Queue:
     """
 
     def __init__(
-        self, engine: Engine, keepalive: Keepalive, space: str, name: str, shard: ShardId
+        self, engine: Engine, keepalive: Keepalive, space: str, name: str, shards: Shards
     ) -> None:
         self._engine = engine
         self._keepalive = keepalive
         self._space = space
         self._name = name
-        self._shard = shard
+        self._shards = shards
 
     @property
     def name(self) -> str:
@@ -88,6 +92,11 @@ class Queue:
     def space(self) -> str:
         """The space that the queue is in."""
         return self._space
+
+    @property
+    def shards(self) -> Shards:
+        """Where it is: the `ids` of its shards, in their order, and their `route`."""
+        return self._shards
 
     def __repr__(self) -> str:
         return f"<Queue {self._space}/{self._name}>"
@@ -129,8 +138,8 @@ class Queue:
         aside = make_aside(priority, delay)
         ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
         command = Publish((message,), numbered, aside, ids, by_body=True)
-        answer = await self._engine.ask(self._shard, command, Published)
-        return answer.first
+        places = await publish_across(self._engine, self._shards, command)
+        return places[0] if places else None
 
     async def publish_many(
         self,
@@ -159,7 +168,7 @@ class Queue:
         block, aside = make_rows(rows, priority, delay)
         numbered = check.numbered(producer, number, mode, after)
         command = Publish(block, numbered, aside, make_ids(rows), by_body=True)
-        return seqs_of(await self._engine.ask(self._shard, command, Published))
+        return await publish_across(self._engine, self._shards, command)
 
     def publisher(
         self, name: str, *, window: int = 32, unconfirmed: Iterable[Unconfirmed] = ()
@@ -170,7 +179,7 @@ class Queue:
         which no other publisher may use meanwhile. `unconfirmed` is what one whose engine has ended
         has left.
         """
-        return Publisher(self._engine, self._shard, name, window, unconfirmed)
+        return Publisher(self._engine, self._shards, name, window, unconfirmed)
 
     async def stage(self, stage: str, rows: Rows) -> int:
         """Write rows that nobody sees until `publish_staged`; returns the stage's rows so far.
@@ -178,8 +187,8 @@ class Queue:
         So that more than a record holds becomes visible at once. Stages that nobody publishes go
         by age.
         """
-        command = Stage(check.name(stage, "stage"), make_block(rows))
-        return await self._engine.ask(self._shard, command, int)
+        name = check.name(stage, "stage")
+        return await stage_across(self._engine, self._shards, name, make_block(rows))
 
     async def publish_staged(
         self,
@@ -200,20 +209,23 @@ class Queue:
         """
         numbered = check.numbered(producer, number, mode, after)
         command = PublishStaged(check.names(stages, "stages"), numbered)
-        return seqs_of(await self._engine.ask(self._shard, command, Published))
+        answers = await self._all(lambda _: command, Published)
+        return places_of(self._shards, self._shards.ids, answers)
 
     async def drop_stage(self, stage: str) -> bool:
         """Forget a stage; returns whether there was one."""
-        return await self._engine.ask(self._shard, DropStage(check.name(stage, "stage")), bool)
+        return any(await self._all(lambda _: DropStage(check.name(stage, "stage")), bool))
 
     async def stages(self) -> dict[str, int]:
         """The stages that were neither published nor dropped, and the rows of each."""
-        found = await self._engine.cells(self._shard, Kind.STAGE)
-        return {name: cell.rows for name, cell in found.items() if isinstance(cell, StageCell)}
+        return await stage_rows(self._engine, self._shards)
 
     async def producer(self, name: str) -> int:
         """The last number of a producer; 0 if it is unknown here. It goes on with the next one."""
-        return await self._engine.producer_number(self._shard, check.name(name, "producer"))
+        return await self._engine.producer_number(self._shards.first, check.name(name, "producer"))
+
+    async def _all(self, make: Callable[[ShardId], Part], kind: type[T]) -> list[T]:
+        return await ask_all(self._engine, self._shards, make, kind)
 
     # --- Work ---------------------------------------------------------------------------------
 
@@ -243,7 +255,7 @@ class Queue:
         self, count: int, lease_ms: int, wait_ms: int, attempt: str = ""
     ) -> list[Lease]:
         command = LeaseCommand(count, lease_ms, attempt)
-        return await hand_out(self._engine, self._keepalive, self._shard, command, wait_ms)
+        return await hand_out(self._engine, self._keepalive, self._shards, command, wait_ms)
 
     def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
         """Messages as they come: `async for lease in queue.work(): ...`.
@@ -272,9 +284,7 @@ class Queue:
             Retry: some of several may have been settled. Ask again with the same ones: that
                 settles the others, and answers for all of them.
         """
-        calls = self._calls(leases)
-        outcomes = await self._each(calls, lambda c: Settle(c.lease, c.seqs, c.history))
-        return refusals(leases, outcomes)
+        return await self._end(leases, lambda c: Settle(c.lease, c.seqs, c.history))
 
     async def release(
         self, leases: Leases, *, failed: bool = False, delay: float = 0
@@ -285,29 +295,22 @@ class Queue:
         """
         failed = check.flag(failed, "failed")
         delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
-        calls = self._calls(leases)
-        outcomes = await self._each(
-            calls, lambda c: Release(c.lease, c.seqs, c.history, failed, delay_ms)
+        return await self._end(
+            leases, lambda c: Release(c.lease, c.seqs, c.history, failed, delay_ms)
         )
-        return refusals(leases, outcomes)
 
     async def discard(self, leases: Leases) -> dict[int, Refused]:
         """Make dead letters of a lease or a receipt, or several; see `Lease.discard`.
 
         Refusals come as with `settle`.
         """
-        calls = self._calls(leases)
-        outcomes = await self._each(calls, lambda c: Discard(c.lease, c.seqs, c.history))
-        return refusals(leases, outcomes)
+        return await self._end(leases, lambda c: Discard(c.lease, c.seqs, c.history))
 
     async def replace(self, receipt: str, body: Body, *, seconds: float = 30) -> Lease:
         """Put another message in the place of a leased one, by its receipt; see `Lease.replace`."""
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        [call] = self._calls([receipt])
-        rows = await self._engine.rows(self._shard, call.seqs, limits.LEASE_BYTES_MAX)
-        old = rows[0] if rows else None
-        message = check.message(body, old.key if old else None, old.headers if old else ())
-        return await replaced(self._engine, self._keepalive, call, message, lease_ms)
+        [call] = calls_of(self._engine, self._shards, self._name, [receipt])
+        return await replace_call(self._engine, self._keepalive, self._shards, call, body, lease_ms)
 
     async def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
         """Hold a lease or a receipt, or several, for so many seconds from now.
@@ -315,18 +318,10 @@ class Queue:
         Refusals come as with `settle`.
         """
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        calls = self._calls(leases)
-        outcomes = await self._each(calls, lambda c: Extend(c.lease, c.seqs, c.history, lease_ms))
-        return refusals(leases, outcomes)
+        return await self._end(leases, lambda c: Extend(c.lease, c.seqs, c.history, lease_ms))
 
-    def _calls(self, leases: Leases) -> list[Call]:
-        calls = by_call(self._engine, leases)
-        if any(call.shard != self._shard for call in calls):
-            raise Forged(f"a lease or receipt is not of queue {self._name!r}", field="leases")
-        return calls
-
-    async def _each(self, calls: Sequence[Call], make: Make) -> list[Outcome]:
-        return await ask_each(self._engine, self._shard, calls, make)
+    async def _end(self, leases: Leases, make: Make) -> dict[int, Refused]:
+        return await end_calls(self._engine, self._shards, self._name, leases, make)
 
     def session(
         self,
@@ -345,12 +340,13 @@ class Queue:
         as long as it lasts, or for `lease` seconds. If nobody speaks for it any more, it keeps them
         for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened.
         """
+        shard = self._shards.only("a session", "queue")
         begin = (
             opening(credit, refill, lease, suspect, name)
             if resume is None
-            else resuming(self._engine, self._shard, resume)
+            else resuming(self._engine, shard, resume)
         )
-        return Session(self._engine, self._keepalive, self._shard, begin)
+        return Session(self._engine, self._keepalive, shard, begin)
 
     # --- Look ---------------------------------------------------------------------------------
 
@@ -361,13 +357,13 @@ class Queue:
         (`limits.PEEK_BYTES_MAX`), but always the first one. Go on after the last one's seq.
         """
         count = check.count(count, "count", limits.PEEK_MESSAGES_MAX)
-        return await self._engine.peek(self._shard, check.seq(after, "after", least=0), None, count)
+        return await peek_across(self._engine, self._shards, after, count)
 
     async def get(self, seq: int) -> Row | None:
         """The message with this seq, or None if it is not there (any more)."""
-        seq = check.seq(seq, "seq")
-        rows = await self._engine.peek(self._shard, seq - 1, seq, 1)
-        return rows[0] if rows else None
+        shard, found = self._shards.find(seq, "seq")
+        rows = await self._engine.peek(shard, found - 1, found, 1)
+        return self._shards.placed(shard, rows)[0] if rows else None
 
     async def explain(self, seq: int) -> Explanation:
         """Why a message is not to be had: leased or delayed until when, settled, dead.
@@ -377,17 +373,21 @@ class Queue:
         Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
         that a newer one replaced it.
         """
-        return await self._engine.ask(self._shard, Explain(Seq(check.seq(seq, "seq"))), Explanation)
+        shard, found = self._shards.find(seq, "seq")
+        answer = await self._engine.ask(shard, Explain(found), Explanation)
+        return self._shards.explained(shard, answer)
 
     async def stats(self) -> dict[str, int]:
         """Durable counters: published = live + the sum of all the ways a message can end."""
-        meta = await self._engine.meta(self._shard)
-        counts = {"published": meta.published, "live": meta.live}
-        return counts | {death.name.lower(): meta.died[death] for death in Death}
+        return sums(await self.shard_stats())
+
+    async def shard_stats(self) -> list[dict[str, int]]:
+        """The counters of each shard of the queue, as `stats` has their sums."""
+        return await shard_counts(self._engine, self._shards)
 
     async def holders(self) -> Holders:
         """Who keeps messages that would have gone otherwise, and how many of them."""
-        return await self._engine.ask(self._shard, ListHolders(), Holders)
+        return await all_holders(self._engine, self._shards)
 
     # --- Follow -------------------------------------------------------------------------------
 
@@ -405,17 +405,14 @@ class Queue:
             CursorExpired: `start` lies behind rows that are gone.
         """
         checked = check.name(name, "name")
-        place = await start_at(self._engine, self._shard, start)
-        command = OpenCursor(checked, place, check.flag(retain, "retain"))
-        cell = await self._engine.ask(self._shard, command, CursorCell)
-        return Cursor(self._engine, self._shard, checked, cell)
+        retain = check.flag(retain, "retain")
+        places = await starts_at(self._engine, self._shards, start)
+        cells = await self._all(lambda at: OpenCursor(checked, places[at], retain), CursorCell)
+        return Cursor(self._engine, self._shards, checked, cells)
 
     async def cursors(self) -> dict[str, int]:
-        """The queue's cursors, and the seq up to which each has committed."""
-        found = await self._engine.cells(self._shard, Kind.CURSOR)
-        return {
-            name: cell.position.seq for name, cell in found.items() if isinstance(cell, CursorCell)
-        }
+        """The queue's cursors, and the seq, or the sum over shards, that each has committed."""
+        return await cursor_seqs(self._engine, self._shards)
 
     def snapshot(self, *, seconds: float = 3600) -> Pinned:
         """The queue as of now: `async with queue.snapshot() as snapshot: ...`.
@@ -423,13 +420,14 @@ class Queue:
         It is pinned as long as the context lasts, at most for `seconds`: always the same rows.
         """
         pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
-        return Pinned(self._engine, self._shard, pin_ms)
+        return Pinned(self._engine, self._shards, pin_ms)
 
     # --- Settings -----------------------------------------------------------------------------
 
     async def purge(self) -> int:
         """End every message that is there now, leased ones too; returns the last seq that went."""
-        return await self._engine.ask(self._shard, Purge(), int)
+        gone = await self._all(lambda _: Purge(), int)
+        return self._shards.place(self._shards.ids[-1], gone[-1])
 
     async def rewind(self, start: Start) -> int:
         """Have workers work the queue again from `start` on; returns the first seq that they get.
@@ -440,8 +438,9 @@ class Queue:
         Raises:
             Invalid: the queue's retention is not "log", or `start` is no place in it.
         """
-        place = await start_at(self._engine, self._shard, start)
-        return await self._engine.ask(self._shard, Rewind(place), int)
+        places = await starts_at(self._engine, self._shards, start)
+        firsts = await self._all(lambda at: Rewind(places[at]), int)
+        return self._shards.place(self._shards.first, firsts[0])
 
     def redrive(
         self,
@@ -464,7 +463,7 @@ class Queue:
         """
         return Redrive(
             self._engine,
-            self._shard,
+            self._shards,
             lambda count: self._lease(count, limits.REDRIVE_LEASE_MS, 0),
             to=None if to is None else target_of(self._space, to),
             where=where,
@@ -475,7 +474,7 @@ class Queue:
 
     async def spec(self) -> QueueSpec:
         """The queue's settings."""
-        return await self._engine.spec(self._shard)
+        return await self._engine.spec(self._shards.first)
 
     async def configure(self, **settings: Unpack[QueueSettings]) -> QueueSpec:
         """Change settings of the queue (see `Millrace.queue`); the others stay as they are.
@@ -486,9 +485,14 @@ class Queue:
                 to "work" after messages were handed out: those that were settled would never end.
         """
         spec = make_spec(self._space, settings)
-        return await self._engine.ask(self._shard, Configure(spec), QueueSpec)
+        return (await self._all(lambda _: Configure(spec), QueueSpec))[0]
+
+
+def engine_and_shards(queue: Queue) -> tuple[Engine, Shards]:
+    """Where a queue is."""
+    return queue._engine, queue._shards
 
 
 def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
-    """Where a queue is."""
-    return queue._engine, queue._shard
+    """Where a queue is, or its first shard."""
+    return queue._engine, queue._shards.first

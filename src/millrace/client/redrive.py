@@ -20,13 +20,15 @@ from millrace import limits
 from millrace.client.cursor import Pinned
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant
-from millrace.client.lease import Lease, grant_of
+from millrace.client.lease import Lease, grant_of, seq_of
 from millrace.client.message import Message, make_block
+from millrace.client.shards import Shards
 from millrace.core import check, exact
 from millrace.core.bury import PREFIX
 from millrace.core.commands import Outcome, Part, Publish, Settle
 from millrace.core.commands import Transaction as Transact
 from millrace.core.model import Headers, Row, ShardId
+from millrace.core.route import shards_of
 from millrace.errors import Gone, Invalid, NotFound, Stale, Superseded, TooLarge
 
 Where = Callable[[Row], bool]
@@ -60,7 +62,7 @@ class Redrive:
     def __init__(
         self,
         engine: Engine,
-        shard: ShardId,
+        shards: Shards,
         fetch: Fetch,
         *,
         to: tuple[str, str] | None,
@@ -75,7 +77,7 @@ class Redrive:
             if function is not None and not callable(function):
                 raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
         self._engine = engine
-        self._shard = shard
+        self._shards = shards
         self._fetch = fetch
         self._to = to
         self._where = where
@@ -84,8 +86,10 @@ class Redrive:
         self._dry_run = check.flag(dry_run, "dry_run")
         self._wanted: BitMap64 | None = None
         """Those that are still to be moved; None before the queue was looked at."""
-        self._boundary = 0
-        self._targets: dict[tuple[str, str], ShardId] = {}
+        self._boundaries: tuple[int, ...] = ()
+        self._barren = 0
+        """So many times in a row nothing was leased that had been there when it began."""
+        self._targets: dict[tuple[str, str], Shards] = {}
         self._due = 0.0
         self._total = self._moved = self._kept = 0
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -153,7 +157,7 @@ class Redrive:
     async def _look(self) -> None:
         """Find out what is to be moved, all at one moment."""
         wanted = BitMap64()
-        async with Pinned(self._engine, self._shard, limits.PIN_MS_MAX) as snapshot:
+        async with Pinned(self._engine, self._shards, limits.PIN_MS_MAX) as snapshot:
             async for row in snapshot.rows():
                 if row.body is None:
                     continue
@@ -161,7 +165,7 @@ class Redrive:
                     wanted.add(row.seq)
                 else:
                     self._kept += 1
-            self._boundary = snapshot.boundary
+            self._boundaries = snapshot.boundaries
         self._wanted, self._total = wanted, len(wanted)
 
     def _is_wanted(self, row: Row) -> bool:
@@ -181,14 +185,21 @@ class Redrive:
         leases = await self._fetch(count)
         for lease in leases:
             grant = grant_of(lease)
-            self._held.setdefault(grant, BitMap64()).add(lease.seq)
-            grant.keepalive.keep(grant, lease.seq, self)
+            self._held.setdefault(grant, BitMap64()).add(seq_of(lease))
+            grant.keepalive.keep(grant, seq_of(lease), self)
         before = self._moved
         for part in _parts([lease for lease in leases if lease.seq in wanted]):
             await self._move(part, wanted)
         if self._rate is not None:
             self._due += (self._moved - before) / self._rate
-        return any(lease.seq <= self._boundary for lease in leases)
+        is_barren = not any(self._was_there(lease) for lease in leases)
+        self._barren = self._barren + 1 if is_barren else 0
+        # The shards are served in turns: after so many, each of them was.
+        return bool(leases) and self._barren < len(self._shards.ids)
+
+    def _was_there(self, lease: Lease) -> bool:
+        at = self._shards.number(grant_of(lease).shard)
+        return seq_of(lease) <= self._boundaries[at]
 
     async def _pause(self) -> None:
         """Wait until the rate allows for more."""
@@ -203,15 +214,18 @@ class Redrive:
         letters: dict[ShardId, list[Message]] = {}
         for lease in leases:
             target = self._to or _source_of(lease.headers) or ("", "")
-            letters.setdefault(await self._find(target), []).append(self._edited(lease))
+            shards, message = await self._find(target), self._edited(lease)
+            block = make_block([message])
+            at = int(shards_of(block, shards.route, len(shards.ids), self._engine.turn())[0])
+            letters.setdefault(shards.ids[at], []).append(message)
         held: dict[Grant, BitMap64] = {}
         for lease in leases:
-            held.setdefault(grant_of(lease), BitMap64()).add(lease.seq)
+            held.setdefault(grant_of(lease), BitMap64()).add(seq_of(lease))
         parts: list[tuple[ShardId, Part]] = [
             (shard, Publish(make_block(messages))) for shard, messages in letters.items()
         ]
         parts += [
-            (self._shard, Settle(grant.lease, mine, grant.history)) for grant, mine in held.items()
+            (grant.shard, Settle(grant.lease, mine, grant.history)) for grant, mine in held.items()
         ]
         try:
             await self._engine.transact(Transact(tuple(parts)))
@@ -257,19 +271,19 @@ class Redrive:
             raise Invalid(f"edit returned {check.shown(edited)}, not a Message", field="edit")
         return edited
 
-    async def _find(self, target: tuple[str, str]) -> ShardId:
+    async def _find(self, target: tuple[str, str]) -> Shards:
         if target not in self._targets:
             space, name = target
-            shards = await self._engine.find_queue(space, name)
-            if shards is None:
+            found = await self._engine.find_queue(space, name)
+            if found is None:
                 raise NotFound(
                     f"there is no queue {name!r} in {space!r} for these messages; make it, or say "
                     "where they are to go",
                     field="to",
                 )
-            if shards[0] == self._shard:
+            if found.shards[0] in self._shards:
                 raise Invalid("a queue cannot be redriven to itself", field="to")
-            self._targets[target] = shards[0]
+            self._targets[target] = Shards.of(found)
         return self._targets[target]
 
 

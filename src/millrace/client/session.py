@@ -161,7 +161,7 @@ class Session:
         self, numbers: Numbers | None, upto: int | None, make: Make
     ) -> dict[int, Refused]:
         held = self._fed().held(_chosen(numbers, upto))
-        outcomes = await ask_each(self._engine, self._shard, [call for call, _ in held], make)
+        outcomes = await ask_each(self._engine, [call for call, _ in held], make)
         return {
             known[seq]: error
             for (_, known), outcome in zip(held, outcomes, strict=True)

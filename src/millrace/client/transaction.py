@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import islice
 from types import TracebackType
 from typing import Generic, TypeVar
 
 from millrace import limits
-from millrace.client.cursor import Snapshot, commit_part, engine_of, unpin_part
+from millrace.client.cursor import Snapshot, commit_parts, engine_of, unpin_parts
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
-from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows, seqs_of
-from millrace.client.queue import Queue, engine_and_shard
+from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows
+from millrace.client.queue import Queue, engine_and_shards
+from millrace.client.shards import Placing, Shards
 from millrace.core import check
 from millrace.core.commands import (
     Discard,
@@ -21,7 +23,6 @@ from millrace.core.commands import (
     Part,
     ProducerMode,
     Publish,
-    Published,
     PublishStaged,
     Release,
     Settle,
@@ -31,6 +32,9 @@ from millrace.core.model import ShardId
 from millrace.errors import Closed, Forged, Invalid, NotFound
 
 T = TypeVar("T")
+
+Note = Callable[[object], None]
+"""Takes note of what a part was answered."""
 
 
 class Later(Generic[T]):
@@ -70,8 +74,7 @@ class Transaction:
         """Nobody but its own context will do what is in it."""
         self._engine = engine
         self._space = space
-        self._parts: list[tuple[ShardId | str, Part]] = []
-        self._notes: list[Callable[[object], None] | None] = []
+        self._parts: list[tuple[Shards | ShardId | str, Part, Note | None]] = []
         self._ended = False
 
     def publish(
@@ -92,14 +95,14 @@ class Transaction:
         message = check.message(body, key, headers)
         later: Later[int | None] = Later(self)
 
-        def note(answer: object) -> None:
-            later._value = [answer.first if isinstance(answer, Published) else None]
+        def note(places: object) -> None:
+            later._value = [places[0] if isinstance(places, Sequence) and places else None]
 
         numbered = check.numbered(producer, number, mode, None)
         aside = make_aside(priority, delay)
         ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
         command = Publish((message,), numbered, aside, ids, by_body=True)
-        self._add(self._shard(queue), command, note)
+        self._add(self._shards(queue), command, note)
         return later
 
     def publish_many(
@@ -137,10 +140,10 @@ class Transaction:
     def _add_rows(self, queue: Queue | str, part: Publish | PublishStaged) -> Later[Sequence[int]]:
         later: Later[Sequence[int]] = Later(self)
 
-        def note(answer: object) -> None:
-            later._value = [seqs_of(answer) if isinstance(answer, Published) else range(0)]
+        def note(places: object) -> None:
+            later._value = [places if isinstance(places, Sequence) else range(0)]
 
-        self._add(self._shard(queue), part, note)
+        self._add(self._shards(queue), part, note)
         return later
 
     def settle(self, leases: Leases) -> None:
@@ -171,19 +174,21 @@ class Transaction:
     def commit(self, snapshot: Snapshot, seq: int | None = None) -> None:
         """Move the snapshot's cursor; see `Snapshot.commit`."""
         self._check_snapshot(snapshot)
-        self._add(*commit_part(snapshot, seq))
+        for shard, command, note in commit_parts(snapshot, seq):
+            self._add(shard, command, note)
 
     def unpin(self, snapshot: Snapshot) -> None:
         """Let a snapshot go."""
         self._check_snapshot(snapshot)
-        self._add(*unpin_part(snapshot))
+        for shard, command in unpin_parts(snapshot):
+            self._add(shard, command)
 
-    def _shard(self, queue: Queue | str) -> ShardId | str:
+    def _shards(self, queue: Queue | str) -> Shards | str:
         if not isinstance(queue, Queue):
             return check.name(queue, "queue")
-        engine, shard = engine_and_shard(queue)
+        engine, shards = engine_and_shards(queue)
         self._check_own(engine, "queue")
-        return shard
+        return shards
 
     def _check_snapshot(self, snapshot: object) -> None:
         if not isinstance(snapshot, Snapshot):
@@ -194,13 +199,10 @@ class Transaction:
         if engine is not self._engine:
             raise Forged(f"the {field} is of another Millrace", field=field)
 
-    def _add(
-        self, shard: ShardId | str, part: Part, note: Callable[[object], None] | None = None
-    ) -> None:
+    def _add(self, shards: Shards | ShardId | str, part: Part, note: Note | None = None) -> None:
         if self._ended:
             raise Closed("the transaction has ended; begin another")
-        self._parts.append((shard, part))
-        self._notes.append(note)
+        self._parts.append((shards, part, note))
 
     async def __aenter__(self) -> Transaction:
         self._needs_context = False
@@ -215,19 +217,24 @@ class Transaction:
         self._ended = True
         if error is not None or not self._parts:
             return
-        parts = [(await self._find(shard), part) for shard, part in self._parts]
-        answers = await self._engine.transact(Transact(tuple(parts)))
-        for answer, note in zip(answers, self._notes, strict=True):
+        placings = [
+            Placing(await self._find(shards), part, self._engine.turn)
+            for shards, part, _ in self._parts
+        ]
+        parts = tuple(part for placing in placings for part in placing.parts)
+        answers = iter(await self._engine.transact(Transact(parts)))
+        for placing, (_, _, note) in zip(placings, self._parts, strict=True):
+            mine = list(islice(answers, len(placing.parts)))
             if note is not None:
-                note(answer)
+                note(placing.answer(mine))
 
-    async def _find(self, shard: ShardId | str) -> ShardId:
-        if not isinstance(shard, str):
-            return shard
-        shards = await self._engine.find_queue(self._space, shard)
-        if shards is None:
-            raise NotFound(f"there is no queue {shard!r} in {self._space!r}", field="queue")
-        return shards[0]
+    async def _find(self, shards: Shards | ShardId | str) -> Shards | ShardId:
+        if not isinstance(shards, str):
+            return shards
+        found = await self._engine.find_queue(self._space, shards)
+        if found is None:
+            raise NotFound(f"there is no queue {shards!r} in {self._space!r}", field="queue")
+        return Shards.of(found)
 
     def __del__(self) -> None:
         if self._needs_context and self._parts:

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.grant import Grant
-from millrace.client.lease import Lease, grant_of
+from millrace.client.lease import Lease, grant_of, seq_of
 from millrace.core.commands import Outcome, Release
 from millrace.errors import Closed, Full
 
@@ -66,7 +66,7 @@ class Work:
                 leases = []
             for lease in leases:
                 grant = grant_of(lease)
-                grant.keepalive.keep(grant, lease.seq, lease)
+                grant.keepalive.keep(grant, seq_of(lease), lease)
             self._ahead.extend(leases)
             if leases:
                 return True
@@ -100,7 +100,7 @@ class Work:
 def give_back(leases: Iterable[Lease]) -> None:
     """Release messages that no worker came to, by lease call."""
     for grant in dict.fromkeys(grant_of(lease) for lease in leases):
-        seqs = BitMap64([lease.seq for lease in leases if grant_of(lease) is grant])
+        seqs = BitMap64([seq_of(lease) for lease in leases if grant_of(lease) is grant])
         for seq in seqs:
             grant.keepalive.drop(grant, seq)
         grant.give_back(seqs)
@@ -114,7 +114,7 @@ async def return_unseen(leases: Iterable[Lease]) -> None:
     """
     held: dict[Grant, BitMap64] = {}
     for lease in leases:
-        held.setdefault(grant_of(lease), BitMap64()).add(lease.seq)
+        held.setdefault(grant_of(lease), BitMap64()).add(seq_of(lease))
     for grant, seqs in held.items():
         if seqs := seqs & grant.open:
             command = Release(grant.lease, seqs, grant.history, unseen=True)

@@ -25,7 +25,7 @@ from typing import TypeVar
 from millrace import limits
 from millrace.client.finish import finish
 from millrace.client.function import Function
-from millrace.client.lease import Lease, grant_of
+from millrace.client.lease import Lease, grant_of, seq_of
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.client.run import Run
 from millrace.client.signals import stopping_on_signals
@@ -369,7 +369,7 @@ class Worker:
         if run.is_lost and lease.lost is not None:
             self._lose(lease, lease.lost)
         elif run.is_given_up:
-            log.info("message %d of queue %s is given back: stop", lease.seq, self._queue.name)
+            log.info("message %s of queue %s is given back: stop", lease.seq, self._queue.name)
             await self._release(lease, failed=False)
         elif error is not None:
             await self._fail(run, error)
@@ -418,7 +418,7 @@ class Worker:
             return self._lose(lease, lost)
         self._failed += 1
         log.warning(
-            "message %d of queue %s failed (failure %d): %r",
+            "message %s of queue %s failed (failure %d): %r",
             lease.seq,
             self._queue.name,
             failures,
@@ -440,7 +440,7 @@ class Worker:
         else:
             refusal = run.error
         seq, name = run.lease.seq, self._queue.name
-        log.warning("message %d of queue %s was not ended as poison: %r", seq, name, refusal)
+        log.warning("message %s of queue %s was not ended as poison: %r", seq, name, refusal)
         return False
 
     async def _release(self, lease: Lease, *, failed: bool) -> Refused | None:
@@ -455,12 +455,12 @@ class Worker:
 
     def _lose(self, lease: Lease, why: Refused) -> None:
         self._superseded += 1
-        log.info("message %d of queue %s is no longer ours: %s", lease.seq, self._queue.name, why)
+        log.info("message %s of queue %s is no longer ours: %s", lease.seq, self._queue.name, why)
 
 
 def _open(lease: Lease) -> bool:
     """Whether it was neither settled nor released, nor lost."""
-    return lease.seq in grant_of(lease).open
+    return seq_of(lease) in grant_of(lease).open
 
 
 async def _commit(transaction: Transaction) -> None:

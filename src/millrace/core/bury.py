@@ -8,6 +8,7 @@ Rule 2: where the dead-letter queue was deleted, dead letters wait until there i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -16,7 +17,17 @@ from millrace.core import failures, publish
 from millrace.core.commands import Bury, Need, Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
-from millrace.core.model import CATALOG, Death, Doom, Message, QueueSpec, ShardId
+from millrace.core.model import (
+    CATALOG,
+    Death,
+    Doom,
+    Message,
+    QueueCell,
+    QueueSpec,
+    ShardId,
+)
+from millrace.core.place import Place
+from millrace.core.route import shard_of
 from millrace.core.view import View
 from millrace.errors import Invalid, NotFound, Refused, Retry
 
@@ -34,7 +45,7 @@ def check_dead_letter(desk: Desk, shard: ShardId | None, spec: QueueSpec) -> Ref
             f"there is no queue {spec.dead_letter!r} for dead letters; make it first",
             field="dead_letter",
         )
-    if target == shard:
+    if shard in target.shards:
         return Invalid("a queue cannot take its own dead letters", field="dead_letter")
     return None
 
@@ -58,16 +69,26 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
         # It was taken out of the settings meanwhile.
         _end_all(draft, by_lease, Death.DROPPED)
         return len(rows)
-    shard = _target(desk, view.spec)
-    target = desk.draft(shard) if shard is not None else None
+    target = _target(desk, view.spec)
     if target is None:
         return NotFound(f"there is no queue {view.spec.dead_letter!r}", field="dead_letter")
-    source = _name_of(desk, view)
-    letters = tuple(_letter(view, seq, message, source) for seq, message in rows.items())
-    checked = publish.check_publish(target, Publish(letters))
-    if isinstance(checked, Refused | Retry | Need):
-        return checked
-    publish.do_publish(target, Publish(letters))
+    source = _source_of(desk, view)
+    letters: dict[int, list[Message]] = {}
+    for seq, message in rows.items():
+        at = shard_of(message.key, target.route, len(target.shards), seq)
+        letter = _letter(view, seq, message, source)
+        letters.setdefault(target.shards[at], []).append(letter)
+    parts: list[tuple[Draft, Publish]] = []
+    for shard, messages in letters.items():
+        taker, part = desk.draft(ShardId(shard)), Publish(tuple(messages))
+        if taker is None:
+            return NotFound(f"there is no queue {view.spec.dead_letter!r}", field="dead_letter")
+        checked = publish.check_publish(taker, part)
+        if isinstance(checked, Refused | Retry | Need):
+            return checked
+        parts.append((taker, part))
+    for taker, part in parts:
+        publish.do_publish(taker, part)
     _end_all(draft, by_lease, Death.DEAD_LETTERED)
     return len(rows)
 
@@ -79,13 +100,22 @@ def _end_all(draft: Draft, by_lease: Mapping[int, BitMap64], why: Death) -> None
         draft.put_lease(lease)
 
 
-def _letter(view: View, seq: int, message: Message, source: str) -> Message:
+class _Source(NamedTuple):
+    """The queue that a dead letter comes from."""
+
+    name: str
+    shard: int
+    """Which of its shards, from 0."""
+    shards: int
+
+
+def _letter(view: View, seq: int, message: Message, source: _Source) -> Message:
     """The message as it goes on, with headers that say what became of it."""
     lease = view.leases[view.holder[seq]]
     deliveries, failures = lease.counts_of(seq)
     told = {
-        "queue": source,
-        "seq": str(seq),
+        "queue": source.name,
+        "seq": str(seq if source.shards == 1 else Place.of(source.shard, seq)),
         "reason": Doom(lease.doomed[seq]).name.lower(),
         "deliveries": str(deliveries),
         "failures": str(failures),
@@ -95,14 +125,16 @@ def _letter(view: View, seq: int, message: Message, source: str) -> Message:
     return Message(message.body, message.key, kept + added)
 
 
-def _target(desk: Desk, spec: QueueSpec) -> ShardId | None:
+def _target(desk: Desk, spec: QueueSpec) -> QueueCell | None:
     catalog = desk.draft(CATALOG)
     key = spec.dead_letter.replace("/", "\0").encode()
-    found = catalog.view.queues.get(key) if catalog is not None else None
-    return ShardId(found.shards[0]) if found is not None else None
+    return catalog.view.queues.get(key) if catalog is not None else None
 
 
-def _name_of(desk: Desk, view: View) -> str:
+def _source_of(desk: Desk, view: View) -> _Source:
     catalog = desk.draft(CATALOG)
-    key = catalog.view.owners.get(view.shard, b"") if catalog is not None else b""
-    return key.decode().replace("\0", "/")
+    key = catalog.view.owners.get(view.shard) if catalog is not None else None
+    if catalog is None or key is None:
+        return _Source("", 0, 1)
+    shards = catalog.view.queues[key].shards
+    return _Source(key.decode().replace("\0", "/"), shards.index(view.shard), len(shards))

@@ -48,6 +48,9 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         shards = tuple(ShardId(shard) for shard in found.shards)
         draft = desk.draft(shards[0])
         stored = draft.view.spec if draft is not None else QueueSpec()
+        fixed = _check_shards(command, found)
+        if fixed is not None:
+            return fixed
         other = _differences(stored, _wanted(command.spec, stored))
         if draft is None or other:
             return Exists(
@@ -55,7 +58,7 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
                 "configure it to change them",
                 field="spec",
             )
-        return QueueRef(shards, made=False)
+        return QueueRef(shards, made=False, route=found.route)
     counts = catalog.view.catalog
     if counts is None:
         return NotFound("the catalog was never begun", field="catalog")
@@ -67,16 +70,67 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         )
     spec = _wanted(command.spec, QueueSpec())
     refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
-    refused = refused or bury.check_dead_letter(desk, None, spec)
+    refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
     if refused is not None:
         return refused
-    shard = ShardId(counts.shard + 1)
-    catalog.put_catalog(CatalogCell(shard, counts.secret))
-    catalog.put_queue(key, QueueCell((shard,)))
-    made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
-    made.changes.made = 3 if spec.keyed else 1
-    made.put_spec(spec)
-    return QueueRef((shard,), made=True)
+    last, route = counts.shard + (command.shards or 1), command.route or "key"
+    shards = tuple(ShardId(shard) for shard in range(counts.shard + 1, last + 1))
+    catalog.put_catalog(CatalogCell(last, counts.secret))
+    catalog.put_queue(key, QueueCell(shards, route))
+    for shard in shards:
+        made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
+        made.changes.made = 3 if spec.keyed else 1
+        made.put_spec(spec)
+    return QueueRef(shards, made=True, route=route)
+
+
+def _check_shards(command: CreateQueue, found: QueueCell) -> Refused | None:
+    """A queue that is there has the shards that it was made with."""
+    count = len(found.shards)
+    if command.shards not in (None, count):
+        return Exists(
+            f"queue {command.name!r} has {count} shards, not {command.shards}: their number is "
+            "fixed when the queue is made; make another queue",
+            field="shards",
+        )
+    if command.route not in (None, found.route):
+        return Exists(
+            f"queue {command.name!r} is routed by {found.route!r}, not {command.route!r}: that is "
+            "fixed when the queue is made; make another queue",
+            field="route",
+        )
+    return None
+
+
+def _one_shard_for_bodies() -> Invalid:
+    return Invalid(
+        "equal bodies may go to different shards, and never meet: name the messages by ids",
+        field="dedup_by_body",
+    )
+
+
+def _has_others(desk: Desk, draft: Draft) -> bool:
+    """Whether the queue of this shard has other ones."""
+    found = desk.draft(CATALOG)
+    key = found.view.owners.get(draft.view.shard) if found is not None else None
+    return found is not None and key is not None and len(found.view.queues[key].shards) > 1
+
+
+def _check_route(spec: QueueSpec, command: CreateQueue) -> Refused | None:
+    if command.shards is not None and not 1 <= command.shards <= limits.SHARDS_MAX:
+        return TooLarge(
+            f"a queue has 1 to {limits.SHARDS_MAX} shards", field="shards", limit=limits.SHARDS_MAX
+        )
+    if (command.shards or 1) == 1:
+        return None
+    if spec.dedup_by_body:
+        return _one_shard_for_bodies()
+    if spec.keyed and command.route not in (None, "key"):
+        return Invalid(
+            "the revisions of a key must meet in one shard: a keyed queue is routed by 'key'",
+            field="route",
+        )
+    return None
 
 
 def delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
@@ -97,7 +151,7 @@ def delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
 # --- Settings ----------------------------------------------------------------------------------
 
 
-def configure(desk: Desk, draft: Draft, command: Configure) -> QueueSpec | Refused:
+def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | None:
     spec = draft.view.spec
     wanted = _wanted(command.spec, spec)
     if wanted.keyed != spec.keyed:
@@ -108,12 +162,18 @@ def configure(desk: Desk, draft: Draft, command: Configure) -> QueueSpec | Refus
             "'work'; make another queue",
             field="retention",
         )
-    if wanted != spec:
-        refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
-        refused = refused or retain.check_spec(wanted)
-        refused = refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
-        if refused is not None:
-            return refused
+    if wanted == spec:
+        return None
+    if wanted.dedup_by_body and _has_others(desk, draft):
+        return _one_shard_for_bodies()
+    refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
+    refused = refused or retain.check_spec(wanted)
+    return refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
+
+
+def do_configure(draft: Draft, command: Configure) -> QueueSpec:
+    wanted = _wanted(command.spec, draft.view.spec)
+    if wanted != draft.view.spec:
         draft.put_spec(wanted)
     return wanted
 

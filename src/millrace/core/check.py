@@ -16,7 +16,11 @@ from millrace import limits
 from millrace.core import bounds, exact
 from millrace.core.block import Block, Column
 from millrace.core.commands import Numbered, ProducerMode
-from millrace.core.model import Headers, Message
+from millrace.core.model import (
+    Headers,
+    Message,
+)
+from millrace.core.place import ROUTES, Route
 from millrace.errors import Invalid, TooLarge
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -169,6 +173,16 @@ def retention(value: object) -> Literal["work", "log"] | None:
     if text == "log":
         return "log"
     raise Invalid(f"retention is {shown(value)}, not 'work' or 'log'", field="retention")
+
+
+def route(value: object) -> Route | None:
+    """How messages find their shard, or None where that is not named."""
+    if value is None:
+        return None
+    for known in ROUTES:
+        if exact.text(value) == known:
+            return known
+    raise Invalid(f"route is {shown(value)}, not 'key', 'group' or 'spread'", field="route")
 
 
 def flag(value: object, field: str) -> bool:

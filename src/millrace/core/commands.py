@@ -12,8 +12,20 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.block import Block
-from millrace.core.model import Kind, LeaseId, Message, Position, QueueSpec, Seq, ShardId, Start
+from millrace.core.holder import ListHolders
+from millrace.core.model import (
+    Kind,
+    LeaseId,
+    Message,
+    Position,
+    QueueSpec,
+    Seq,
+    ShardId,
+    Start,
+)
+from millrace.core.place import Route
 from millrace.core.session_commands import (
     CloseSession,
     GrantCredit,
@@ -193,10 +205,6 @@ class Explain(msgspec.Struct, frozen=True):
     seq: Seq
 
 
-class ListHolders(msgspec.Struct, frozen=True):
-    """Who keeps rows from going? Answer: `Holders`."""
-
-
 class OpenCursor(msgspec.Struct, frozen=True):
     """Find or make a cursor. Answer: `CursorCell`."""
 
@@ -296,6 +304,9 @@ class CreateQueue(msgspec.Struct, frozen=True):
     space: str
     name: str
     spec: QueueSpec | SpecPart
+    shards: int | None = None
+    """How many shards it has; None: one, or as many as it has."""
+    route: Route | None = None
 
 
 class DeleteQueue(msgspec.Struct, frozen=True):
@@ -311,7 +322,12 @@ class Transaction(msgspec.Struct, frozen=True):
     parts: tuple[tuple[ShardId, Part], ...]
 
 
-Part = Publish | Settle | Release | Extend | Discard | CommitCursor | Unpin | PublishStaged
+Wide = (
+    Purge | Rewind | Configure | OpenCursor | ResetCursor | DeleteCursor | Pin | Stage | DropStage
+)
+"""What is asked of every shard of a queue at once, and of each of them nothing else."""
+
+Part = Publish | Settle | Release | Extend | Discard | CommitCursor | Unpin | PublishStaged | Wide
 """What a transaction may hold."""
 
 ShardCommand = (
@@ -319,18 +335,9 @@ ShardCommand = (
     | Lease
     | Replace
     | Bury
-    | Purge
-    | Rewind
-    | Configure
     | Explain
     | ListHolders
-    | OpenCursor
     | NextSnapshot
-    | ResetCursor
-    | DeleteCursor
-    | Pin
-    | Stage
-    | DropStage
     | Subscribe
     | Unsubscribe
     | Forward
@@ -338,7 +345,10 @@ ShardCommand = (
 )
 SessionCommand = OpenSession | ResumeSession | Receive | GrantCredit | SuspectSession | CloseSession
 CatalogCommand = Found | CreateQueue | DeleteQueue | CreateTopic | ConfigureTopic | DeleteTopic
-Command = ShardCommand | SessionCommand | CatalogCommand | Transaction
+Across = LeaseAcross | SnapshotAcross
+"""What is asked of all shards of a queue, and answered for all of them together."""
+
+Command = ShardCommand | SessionCommand | CatalogCommand | Transaction | Across
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -438,6 +448,7 @@ class QueueRef(msgspec.Struct, frozen=True):
 
     shards: tuple[ShardId, ...]
     made: bool
+    route: Route = "key"
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -446,36 +457,6 @@ class Outcome(msgspec.Struct, frozen=True):
     done: BitMap64
     refused: dict[int, Refused]
     deadline_ms: int = 0
-
-
-class Holder(msgspec.Struct, frozen=True):
-    """Somebody for whom rows stay that would have gone otherwise."""
-
-    kind: Literal["pin", "cursor", "dead letters"]
-    name: str
-    """Of the cursor; of a pin that is read by one, too."""
-    seq: int
-    """The pin's boundary, where the cursor stands, or the first of the dead letters."""
-    rows: int
-    """The dead rows that a pin keeps; the rows that a cursor has not read."""
-    bytes: int
-    """About how many bytes these have."""
-    age_ms: int
-    """Since the pin was made, or since the cursor moved."""
-    pin: int = 0
-    dropped: bool = False
-    """The cursor held back too much, and holds nothing any more."""
-
-
-class Holders(msgspec.Struct, frozen=True):
-    """What is there of a queue, and who keeps rows from going."""
-
-    first: int
-    """No row before this seq is left but for pins."""
-    wanted: int
-    """Without those who hold rows back, none before this seq would be left for its number or
-    bytes."""
-    held: tuple[Holder, ...]
 
 
 class Explanation(msgspec.Struct, frozen=True):

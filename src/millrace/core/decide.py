@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import (
+    across,
     age,
     aside,
     attempt,
@@ -34,6 +35,7 @@ from millrace.core import (
     topic,
     work,
 )
+from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
 from millrace.core.commands import (
     Bury,
     Command,
@@ -49,10 +51,8 @@ from millrace.core.commands import (
     Extend,
     Found,
     Held,
-    Holders,
     Lease,
     Leased,
-    ListHolders,
     Need,
     NextSnapshot,
     OpenCursor,
@@ -76,9 +76,11 @@ from millrace.core.commands import (
     Tick,
     Transaction,
     Unpin,
+    Wide,
 )
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
+from millrace.core.holder import Holders, ListHolders
 from millrace.core.model import (
     CatalogCell,
     CursorCell,
@@ -113,13 +115,13 @@ from millrace.core.topic_commands import (
 )
 from millrace.errors import Invalid, NotFound, Refused, Retry, TooLarge
 
-PartAnswer = Published | Outcome | CursorCell | bool
+PartAnswer = Published | Outcome | CursorCell | SnapshotRef | QueueSpec | int | bool
 Answer = (
     PartAnswer
     | Leased
-    | SnapshotRef
+    | LeasedAcross
+    | Vector
     | QueueRef
-    | QueueSpec
     | CatalogCell
     | Explanation
     | SessionRef
@@ -131,7 +133,6 @@ Answer = (
     | Forwarded
     | Holders
     | tuple[PartAnswer, ...]
-    | int
     | None
 )
 
@@ -143,45 +144,26 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
     """
     if isinstance(command, Transaction):
         return _transaction(desk, command)
+    if isinstance(command, LeaseAcross):
+        return across.lease_across(desk, command)
+    if isinstance(command, SnapshotAcross):
+        return across.snapshot_across(desk, command)
     draft = desk.draft(shard)
     if draft is None:
         return work.deleted()
     match command:
-        case Publish() | PublishStaged() | Settle() | Release() | Extend() | Discard():
-            return _part(draft, command)
-        case CommitCursor() | Unpin():
-            return _part(draft, command)
         case Lease():
             return attempt.again(draft, command) or _lease(draft, command)
         case Replace():
             return replace.replace(draft, command)
         case Bury():
             return bury.bury(desk, draft, command)
-        case Purge():
-            return work.do_purge(draft)
-        case Rewind():
-            return work.do_rewind(draft, command)
-        case Configure():
-            return catalog.configure(desk, draft, command)
         case Explain():
             return explain.explain(draft, command)
         case ListHolders():
             return retain.list_holders(draft)
-        case OpenCursor():
-            found = follow.check_open_cursor(draft, command)
-            return found if found is not None else follow.do_open_cursor(draft, command)
         case NextSnapshot():
             return follow.next_snapshot(draft, command)
-        case ResetCursor():
-            return follow.do_reset(draft, command)
-        case DeleteCursor():
-            return follow.do_delete_cursor(draft, command.name)
-        case Pin():
-            return follow.do_pin(draft, command)
-        case Stage():
-            return follow.check_stage(draft, command) or follow.do_stage(draft, command)
-        case DropStage():
-            return follow.do_drop_stage(draft, command.stage)
         case Tick():
             return age.do_tick(draft)
         case OpenSession():
@@ -215,7 +197,7 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
         case DeleteQueue():
             return catalog.delete(desk, draft, command)
         case _:
-            assert_never(command)
+            return _part(desk, draft, command)
 
 
 def _key(command: CreateTopic | ConfigureTopic | DeleteTopic) -> bytes:
@@ -295,7 +277,7 @@ def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
 Checked = PartAnswer | Refused | Retry | Need | None
 
 
-def _check_part(draft: Draft, part: Part) -> Checked:
+def _check_part(desk: Desk, draft: Draft, part: Part) -> Checked:
     """None: it may be done. An answer: it was done before, or there is nothing to do."""
     match part:
         case Publish():
@@ -304,7 +286,21 @@ def _check_part(draft: Draft, part: Part) -> Checked:
             return publish.check_publish_staged(draft, part)
         case CommitCursor():
             return follow.check_commit(draft, part)
+        case OpenCursor():
+            return follow.check_open_cursor(draft, part)
+        case ResetCursor():
+            return follow.check_reset(draft, part)
+        case Pin():
+            return follow.check_pin(draft)
+        case Stage():
+            return follow.check_stage(draft, part)
+        case Rewind():
+            return work.check_rewind(draft, part)
+        case Configure():
+            return catalog.check_configure(desk, draft, part)
         case Settle() | Release() | Extend() | Discard() | Unpin():
+            return None
+        case Purge() | DeleteCursor() | DropStage():
             return None
         case _:
             assert_never(part)
@@ -316,8 +312,6 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
             return publish.do_publish(draft, part)
         case PublishStaged():
             return publish.do_publish_staged(draft, part)
-        case CommitCursor():
-            return follow.do_commit(draft, part)
         case Settle():
             return work.do_settle(draft, part, work.judge(draft, part))
         case Release():
@@ -326,14 +320,34 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
             return failures.do_discard(draft, part, work.judge(draft, part))
         case Extend():
             return work.do_extend(draft, part, work.judge(draft, part))
+        case Purge():
+            return work.do_purge(draft)
+        case Rewind():
+            return work.do_rewind(draft, part)
+        case Configure():
+            return catalog.do_configure(draft, part)
+        case CommitCursor():
+            return follow.do_commit(draft, part)
+        case OpenCursor():
+            return follow.do_open_cursor(draft, part)
+        case ResetCursor():
+            return follow.do_reset(draft, part)
+        case DeleteCursor():
+            return follow.do_delete_cursor(draft, part.name)
+        case Pin():
+            return follow.do_pin(draft, part)
         case Unpin():
             return follow.do_unpin(draft, part)
+        case Stage():
+            return follow.do_stage(draft, part)
+        case DropStage():
+            return follow.do_drop_stage(draft, part.stage)
         case _:
             assert_never(part)
 
 
-def _part(draft: Draft, part: Part) -> PartAnswer | Refused | Retry | Need:
-    checked = _check_part(draft, part)
+def _part(desk: Desk, draft: Draft, part: Part) -> PartAnswer | Refused | Retry | Need:
+    checked = _check_part(desk, draft, part)
     return checked if checked is not None else _do_part(draft, part)
 
 
@@ -355,7 +369,7 @@ def _transaction(
             refused = publish.check_staged_rows(staged)
             if refused is not None:
                 return refused
-        checked = _check_part(draft, part)
+        checked = _check_part(desk, draft, part)
         if isinstance(checked, Refused | Retry | Need):
             return checked
         if isinstance(part, Settle | Release | Extend | Discard):
@@ -383,6 +397,11 @@ def _check_once(command: Transaction) -> Refused | None:
             field="parts",
             limit=limits.TRANSACTION_PARTS_MAX,
         )
+    shards = [shard for shard, _ in command.parts]
+    for shard, part in command.parts:
+        if isinstance(part, Wide) and shards.count(shard) > 1:
+            kind = type(part).__name__
+            return Invalid(f"{kind} is all that may be asked of a queue at once", field="parts")
     seen: set[tuple[ShardId, str, str]] = set()
     leased: dict[tuple[ShardId, int], BitMap64] = {}
     for shard, part in command.parts:

@@ -10,6 +10,8 @@ end of another snapshot: only there does it hold a state that the shard ever had
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from millrace import limits
@@ -129,8 +131,36 @@ def _find(view: View, name: str, cursor: int | None = None) -> CursorCell | Refu
     return cell
 
 
+class Look(NamedTuple):
+    """Where a cursor stands before it is given a snapshot."""
+
+    cell: CursorCell
+    position: Position
+    after: int
+    start: int
+    pin: PinCell | None
+    """The one that it reads."""
+    is_unread: bool
+    """That one is to be offered again, unchanged."""
+    has_rows: bool
+    """There is something after what was read."""
+
+
 def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused | Retry | None:
     """The pin that the cursor reads next; an unfinished one is offered again, unchanged."""
+    found = look(draft, command)
+    if isinstance(found, Refused):
+        return found
+    if not found.has_rows:
+        return None
+    if found.is_unread:
+        return offer(draft, command, found)
+    full = check_pin(draft) if found.pin is None else None
+    return full or take(draft, command, found)
+
+
+def look(draft: Draft, command: NextSnapshot) -> Look | Refused:
+    """Judge where the cursor goes on; nothing is changed."""
     view = draft.view
     cell = _find(view, command.name, command.cursor)
     if isinstance(cell, Refused):
@@ -139,7 +169,7 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
     if isinstance(position, Refused):
         return position
     pin = view.pins.get(cell.pin)
-    is_new = draft.is_new_pin(cell.pin)
+    is_new = pin is not None and draft.is_new_pin(cell.pin)
     after, start = position.seq, _boundary(position)
     read = max(after, command.after if command.after <= view.last_seq else 0)
     if after < read and command.history in (b"", view.history):
@@ -159,22 +189,35 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
             field="name",
             limit=floor,
         )
-    if view.last_seq <= after:
-        return None
-    if pin is not None and is_new:
-        return draft.promise(_ref(view, cell.pin, pin, after, start))
-    if pin is not None and goes_on and position == cell.position:
-        until = max(pin.deadline_ms, draft.now + command.pin_ms)
-        renewed = msgspec.structs.replace(pin, deadline_ms=until)
-        draft.renew_pin(cell.pin, renewed)
-        return _ref(view, cell.pin, renewed, after, start)
-    if pin is not None:
+    is_unread = is_new or (goes_on and position == cell.position)
+    return Look(cell, position, after, start, pin, is_unread, view.last_seq > after)
+
+
+def offer(draft: Draft, command: NextSnapshot, found: Look) -> SnapshotRef:
+    """The cursor's pin once more, for as long again; without one, nothing to read."""
+    view, pin, number = draft.view, found.pin, found.cell.pin
+    if pin is None:
+        nothing = PinCell(0, found.after, 0, 0, retain=found.cell.retain)
+        return _ref(view, 0, nothing, found.after, found.start)
+    if draft.is_new_pin(number):
+        return draft.promise(_ref(view, number, pin, found.after, found.start))
+    until = max(pin.deadline_ms, draft.now + command.pin_ms)
+    renewed = msgspec.structs.replace(pin, deadline_ms=until)
+    draft.renew_pin(number, renewed)
+    return _ref(view, number, renewed, found.after, found.start)
+
+
+def take(draft: Draft, command: NextSnapshot, found: Look, vector: int = 0) -> SnapshotRef:
+    """A new pin, which the cursor reads instead of the one that it has."""
+    view, cell = draft.view, found.cell
+    if found.pin is not None:
         draft.drop_pin(cell.pin)
-    elif len(view.pins) >= limits.PINS_MAX:
-        return _too_many_pins()
     number = _pin(draft, command.pin_ms, command.name, retain=cell.retain)
-    draft.put_cursor(command.name, msgspec.structs.replace(cell, pin=number, position=position))
-    return draft.promise(_ref(view, number, view.pins[number], after, start))
+    moved = msgspec.structs.replace(
+        cell, pin=number, position=found.position, vector=vector, torn=False
+    )
+    draft.put_cursor(command.name, moved)
+    return draft.promise(_ref(view, number, view.pins[number], found.after, found.start))
 
 
 def _go_on(view: View, command: NextSnapshot, position: Position) -> Position | CursorExpired:
@@ -241,7 +284,7 @@ def do_commit(draft: Draft, command: CommitCursor) -> CursorCell:
     if new.seq == new.snapshot_end:
         new = Position(new.history, new.seq, new.seq, new.seq)
         held = view.pins.get(pin)
-        if held is not None and 0 < held.boundary <= new.seq:
+        if held is not None and held.index and held.boundary <= new.seq:
             draft.drop_pin(pin)
             pin = 0
     elif old.seq < old.snapshot_end and new.snapshot_start < old.snapshot_end:
@@ -255,14 +298,15 @@ def do_commit(draft: Draft, command: CommitCursor) -> CursorCell:
     return moved
 
 
-def do_reset(draft: Draft, command: ResetCursor) -> CursorCell | Refused:
-    view = draft.view
-    cell = view.cursors.get(command.name)
-    if cell is None:
+def check_reset(draft: Draft, command: ResetCursor) -> Refused | None:
+    if command.name not in draft.view.cursors:
         return NotFound(f"there is no cursor {command.name!r}", field="name")
-    refused = _check_start(view, command.start)
-    if refused is not None:
-        return refused
+    return _check_start(draft.view, command.start)
+
+
+def do_reset(draft: Draft, command: ResetCursor) -> CursorCell:
+    view = draft.view
+    cell = view.cursors[command.name]
     if cell.pin in view.pins:
         draft.drop_pin(cell.pin)
     # A new id: whoever still reads through the old place must not commit it over the new one.
@@ -295,21 +339,21 @@ def do_delete_cursor(draft: Draft, name: str) -> bool:
 # --- Pins --------------------------------------------------------------------------------------
 
 
-def do_pin(draft: Draft, command: Pin) -> SnapshotRef | Retry:
-    view = draft.view
-    if len(view.pins) >= limits.PINS_MAX:
-        return _too_many_pins()
-    number = _pin(draft, command.pin_ms, "", retain=False)
-    return draft.promise(_ref(view, number, view.pins[number], 0, 0))
-
-
-def _too_many_pins() -> Full:
-    """It passes: pins are let go, and go by age."""
+def check_pin(draft: Draft) -> Retry | None:
+    """Whether there is room for one more pin; it passes: pins are let go, and go by age."""
+    if len(draft.view.pins) < limits.PINS_MAX:
+        return None
     return Full(
         f"the queue has {limits.PINS_MAX} pins; ask again when one of them was let go",
         field="pins",
         limit=limits.PINS_MAX,
     )
+
+
+def do_pin(draft: Draft, command: Pin) -> SnapshotRef:
+    view = draft.view
+    number = _pin(draft, command.pin_ms, "", retain=False)
+    return draft.promise(_ref(view, number, view.pins[number], 0, 0))
 
 
 def _pin(draft: Draft, pin_ms: int, cursor: str, *, retain: bool) -> int:
@@ -339,7 +383,8 @@ def unpin(draft: Draft, pin: int) -> None:
     cell = view.pins[pin]
     cursor = view.cursors.get(cell.cursor)
     if cursor is not None and cursor.pin == pin:
-        draft.put_cursor(cell.cursor, msgspec.structs.replace(cursor, pin=0))
+        left = msgspec.structs.replace(cursor, pin=0, torn=cursor.vector > 0)
+        draft.put_cursor(cell.cursor, left)
     draft.drop_pin(pin)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import bounds
+from millrace.core import bounds, place
 from millrace.errors import Corrupt
 
 Seq = NewType("Seq", int)
@@ -218,8 +218,7 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     counts: dict[int, tuple[int, int]] = {}
     """(deliveries, failures) of the seqs for which they are not (1, 0)."""
     deadlines: dict[int, int] = {}
-    """Deadlines of the seqs that were extended apart from the rest; of seqs in `freed`, when they
-    are ready again."""
+    """Of seqs that were extended apart from the rest; of those in `freed`, when they are ready."""
     index: int = 0
     """The batch that made it. A receipt of an earlier history speaks of this lease only if that
     history is shared up to here: lease ids are given anew for what a takeover has lost."""
@@ -293,6 +292,9 @@ class CursorCell(msgspec.Struct, frozen=True, array_like=True):
     """The pin that it reads, or 0."""
     dropped: bool = False
     """It retained for too long and was let go: its next read is refused."""
+    vector: int = 0
+    torn: bool = False
+    """Of several shards: the number of its newest snapshot, and whether this pin of it went."""
 
 
 class PinCell(msgspec.Struct, frozen=True, array_like=True):
@@ -378,9 +380,10 @@ class TakeoverCell(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueCell(msgspec.Struct, frozen=True, array_like=True):
-    """A name in the catalog."""
+    """A name in the catalog: the shards in their order, and how messages find theirs."""
 
     shards: tuple[int, ...]
+    route: place.Route = "key"
 
 
 class CatalogCell(msgspec.Struct, frozen=True, array_like=True):

@@ -12,8 +12,11 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core.commands import Holder, Holders, Need
+from millrace.core.commands import (
+    Need,
+)
 from millrace.core.draft import Draft
+from millrace.core.holder import Holder, Holders
 from millrace.core.model import QueueSpec
 from millrace.core.view import View
 from millrace.errors import Invalid, Refused

@@ -129,6 +129,12 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
             f"there is no queue {command.queue!r} in {command.space!r}; make it first",
             field="queue",
         )
+    if queue is not None and len(queue.shards) > 1:
+        return Invalid(
+            f"queue {command.queue!r} has {len(queue.shards)} shards: topics hand on to queues "
+            "with one shard",
+            field="queue",
+        )
     name = f"{command.space}/{command.queue}"
     for number, cell in view.subscriptions.items():
         if cell.name == command.name:

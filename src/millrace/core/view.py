@@ -240,6 +240,8 @@ class View:
         self.scanned = 0
         self.skipped = 0
         """Up to here, from `next` on, all rows are hidden: `hidden` no longer names them."""
+        self.served = 0
+        """Of the shards of a queue, the one with the smallest number was served longest ago."""
         self.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
         self.swept_from: int | None = None
         """From this batch on cells of an earlier era may be there that nobody wants."""

@@ -158,8 +158,7 @@ def do_purge(draft: Draft) -> Seq:
     return upto
 
 
-def do_rewind(draft: Draft, command: Rewind) -> Seq | Refused:
-    """Hand out again what is there from a place on; who holds anything will find it gone."""
+def check_rewind(draft: Draft, command: Rewind) -> Refused | None:
     view = draft.view
     if view.spec.retention != "log":
         return Invalid(
@@ -167,16 +166,20 @@ def do_rewind(draft: Draft, command: Rewind) -> Seq | Refused:
             "back to",
             field="retention",
         )
-    if isinstance(command.start, Start):
-        start = 1 if command.start is Start.BEGINNING else view.last_seq + 1
-    else:
-        start = command.start
+    start = _rewind_start(view, command)
     if not 1 <= start <= view.last_seq + 1:
         return Invalid(
             f"start {start} is not within 1 and {view.last_seq + 1}",
             field="start",
             limit=view.last_seq + 1,
         )
+    return None
+
+
+def do_rewind(draft: Draft, command: Rewind) -> Seq:
+    """Hand out again what is there from a place on; who holds anything will find it gone."""
+    view = draft.view
+    start = _rewind_start(view, command)
     _end_leases(draft)
     if not view.spec.keyed:
         # Nothing but a purge ends rows here, and nobody looks whether they are live.
@@ -186,6 +189,12 @@ def do_rewind(draft: Draft, command: Rewind) -> Seq | Refused:
     view.scanned = start - 1
     view.hidden.clear()
     return Seq(start)
+
+
+def _rewind_start(view: View, command: Rewind) -> int:
+    if isinstance(command.start, Start):
+        return 1 if command.start is Start.BEGINNING else view.last_seq + 1
+    return command.start
 
 
 def _end_leases(draft: Draft) -> None:

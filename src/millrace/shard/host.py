@@ -97,9 +97,9 @@ class Host:
 
     def take_back(self, request: Request, result: object) -> None:
         """Nobody heard the answer: what it handed out returns now, not when its time is over."""
-        undo = undo_of(request.command, result, self._journal.history)
-        if undo is not None and self._stopped is None:
-            self._inbox.put(self._ask(request.shard, undo))
+        undos = undo_of(request.shard, request.command, result, self._journal.history)
+        for shard, undo in undos if self._stopped is None else ():
+            self._inbox.put(self._ask(shard, undo))
             self._wake()
 
     def _ask(self, shard: ShardId, command: Command) -> Request:
@@ -337,14 +337,14 @@ class Host:
     # --- Waiting for messages -------------------------------------------------------------------
 
     def _wait(self, request: Request) -> Full | None:
-        view = self._views.get(request.shard)
-        if not self._waiters.add(request, view.last_seq if view is not None else 0):
+        if not self._waiters.add(request, self._views):
             return Full(
                 f"{limits.WAITERS_MAX} calls wait for messages of this queue; ask again later",
                 field="wait",
                 limit=limits.WAITERS_MAX,
             )
-        self._arm(request.shard)
+        for shard in request.shards():
+            self._arm(shard)
         self._alarm.set(request.wait_until)
         return None
 

@@ -6,6 +6,7 @@ import asyncio
 
 import msgspec
 
+from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross
 from millrace.core.block import Block
 from millrace.core.commands import (
     Bury,
@@ -46,7 +47,16 @@ from millrace.errors import MillraceError
 class Request:
     """One command and the future of its answer."""
 
-    __slots__ = ("command", "future", "grows", "is_plain", "shard", "size", "wait_until")
+    __slots__ = (
+        "command",
+        "future",
+        "grows",
+        "is_given",
+        "is_plain",
+        "shard",
+        "size",
+        "wait_until",
+    )
 
     def __init__(
         self,
@@ -61,6 +71,8 @@ class Request:
         self.future = future
         self.wait_until = wait_until
         """By the loop's own time: clocks may be set."""
+        self.is_given = False
+        """It waited, perhaps at several shards, and waits no more."""
         if type(command) is Publish and type(command.rows) is tuple:
             # The way of a single message, which must cost little.
             self.size, has_deletes = _weigh(command.rows)
@@ -72,6 +84,15 @@ class Request:
             self.size = size_of(command)
             self.grows = grows(command)
             self.is_plain = False
+
+    def shards(self) -> tuple[ShardId, ...]:
+        """Where it may be given something."""
+        command = self.command
+        if isinstance(command, LeaseAcross):
+            return command.shards
+        if isinstance(command, SnapshotAcross):
+            return tuple(shard for shard, _ in command.parts)
+        return (self.shard,)
 
     def answer(self, result: Answer | MillraceError) -> bool:
         """Tell the caller; False if it no longer listens."""
@@ -89,10 +110,14 @@ class Request:
 
     def shrink(self, size: int) -> bool:
         """Ask for as much as fits into so many bytes; False if it asks for no number of things."""
-        count = (size - _COMMAND_BYTES) // _LEASED_BYTES
-        if not isinstance(self.command, Lease | Receive) or count < 1:
+        command = self.command
+        if not isinstance(command, Lease | LeaseAcross | Receive):
             return False
-        self.command = msgspec.structs.replace(self.command, count=count)
+        cells = len(command.shards) if isinstance(command, LeaseAcross) else 1
+        count = (size - cells * _COMMAND_BYTES) // _LEASED_BYTES
+        if count < 1:
+            return False
+        self.command = msgspec.structs.replace(command, count=count)
         self.size = size_of(self.command)
         return True
 
@@ -136,6 +161,10 @@ def size_of(command: Command) -> int:
             return _COMMAND_BYTES + _LEASED_BYTES * count * (2 if attempt else 1)
         case Replace(message=message):
             return _COMMAND_BYTES + _weigh((message,))[0]
+        case LeaseAcross(shards=shards, count=count):
+            return _COMMAND_BYTES * len(shards) + _LEASED_BYTES * count
+        case SnapshotAcross(parts=snapshots):
+            return _COMMAND_BYTES * len(snapshots)
         case Bury(rows=rows):
             # What was published fits: that it is written down as moved must not be too much.
             return _weigh(tuple(message for _, message in rows))[0]
@@ -175,7 +204,7 @@ def _weigh(messages: tuple[Message, ...]) -> tuple[int, bool]:
 def grows(command: Command) -> bool:
     """Whether the command asks for room that it does not give back: refused on a full disk."""
     if isinstance(command, Transaction):
-        return any(isinstance(part, Publish | PublishStaged) for _, part in command.parts)
+        return any(grows(part) for _, part in command.parts)
     return isinstance(
         command,
         Publish
@@ -193,23 +222,35 @@ def grows(command: Command) -> bool:
     )
 
 
-def undo_of(command: Command, result: object, history: bytes) -> Command | None:
-    """What gives back what an answer that nobody heard has handed out: a lease, a pin, a session.
+def undo_of(
+    shard: ShardId, command: Command, result: object, history: bytes
+) -> list[tuple[ShardId, Command]]:
+    """What gives back what an answer that nobody heard has handed out: leases, pins, a session.
 
     What a session was handed it holds: it is told again.
     """
     if isinstance(result, Leased) and isinstance(command, Replace):
         # Of the deliveries that it counts, none is this one.
-        return Release(result.lease, result.seqs, history)
+        return [(shard, Release(result.lease, result.seqs, history))]
     if isinstance(result, Leased) and result.seqs:
-        return Release(result.lease, result.seqs, history, unseen=True)
+        return [(shard, Release(result.lease, result.seqs, history, unseen=True))]
+    if isinstance(result, LeasedAcross):
+        return [undo for at, part in result.parts for undo in undo_of(at, command, part, history)]
     if isinstance(result, SnapshotRef) and isinstance(command, Pin):
-        return Unpin(result.pin, result.history, result.index)
+        return [(shard, Unpin(result.pin, result.history, result.index))]
     if isinstance(result, SessionRef):
         if isinstance(command, ResumeSession):
-            return SuspectSession(result.claim)
-        return CloseSession(result.claim, seen=0)
-    return None
+            return [(shard, SuspectSession(result.claim))]
+        return [(shard, CloseSession(result.claim, seen=0))]
+    if isinstance(command, Transaction) and isinstance(result, tuple):
+        answered = zip(command.parts, result, strict=True)
+        return [
+            undo
+            for (at, part), answer in answered
+            if isinstance(part, Pin)
+            for undo in undo_of(at, part, answer, history)
+        ]
+    return []
 
 
 def ignore(future: asyncio.Future[object]) -> None:

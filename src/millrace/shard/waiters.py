@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from millrace import limits
 from millrace.core import lease, sessions
-from millrace.core.commands import Command, Lease, NextSnapshot
+from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross
+from millrace.core.commands import (
+    Command,
+    Lease,
+    NextSnapshot,
+)
 from millrace.core.draft import Draft
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Receive
@@ -51,8 +56,8 @@ class _Row:
             return False
         self.has_ends = False
         before = len(self)
-        self.leases = deque([one for one in self.leases if not one.future.done()])
-        self.followers = deque([one for one in self.followers if not one.future.done()])
+        self.leases = deque([one for one in self.leases if _waits(one)])
+        self.followers = deque([one for one in self.followers if _waits(one)])
         return len(self) < before
 
 
@@ -64,19 +69,23 @@ class Waiters:
         self.soonest: float | None = None
         """Nobody's time is over before this, which is the loop's own time."""
 
-    def add(self, request: Request, last_seq: int) -> bool:
-        """Let one wait who found nothing up to `last_seq`; False if too many do."""
-        row = self._rows.setdefault(request.shard, _Row())
-        if len(row) >= limits.WAITERS_MAX and not row.drop_gone():
-            return False
-        if isinstance(request.command, Lease | Receive):
-            row.leases.append(request)
-            row.has_sessions = row.has_sessions or isinstance(request.command, Receive)
-        else:
-            if not row.followers:
-                row.seen = last_seq
-            row.followers.append(request)
-        request.future.add_done_callback(row.note_end)
+    def add(self, request: Request, views: Mapping[ShardId, View]) -> bool:
+        """Let one wait who found nothing in these; False if too many do."""
+        rows = [(shard, self._rows.setdefault(shard, _Row())) for shard in request.shards()]
+        for _, row in rows:
+            if len(row) >= limits.WAITERS_MAX and not row.drop_gone():
+                return False
+        request.is_given = False
+        for shard, row in rows:
+            if isinstance(request.command, Lease | LeaseAcross | Receive):
+                row.leases.append(request)
+                row.has_sessions = row.has_sessions or isinstance(request.command, Receive)
+            else:
+                if not row.followers:
+                    view = views.get(shard)
+                    row.seen = view.last_seq if view is not None else 0
+                row.followers.append(request)
+            request.future.add_done_callback(row.note_end)
         if self.soonest is None or request.wait_until < self.soonest:
             self.soonest = request.wait_until
         return True
@@ -92,12 +101,12 @@ class Waiters:
         leases = row.leases
         while not row.has_sessions and leases and lease.may_have_work(view, draft.now):
             # Another lease call would find nothing either.
-            if not leases[0].future.done() and not give(leases[0]):
+            if _waits(leases[0]) and not _give(leases[0], give):
                 break
             leases.popleft()
         if row.followers and view.last_seq > row.seen:
             row.followers = deque(
-                [one for one in row.followers if not one.future.done() and not give(one)]
+                [one for one in row.followers if _waits(one) and not _give(one, give)]
             )
             row.seen = view.last_seq
 
@@ -122,9 +131,10 @@ class Waiters:
     ) -> deque[Request]:
         rest: deque[Request] = deque()
         for request in waiting:
-            if request.future.done():
+            if not _waits(request):
                 continue
             if request.wait_until <= now:
+                request.is_given = True
                 over.append(request)
                 continue
             rest.append(request)
@@ -144,7 +154,10 @@ class Waiters:
     def drop(self, shard: ShardId) -> list[Request]:
         """Let all of a shard go; returns them."""
         row = self._rows.pop(shard, None)
-        return [*row.leases, *row.followers] if row is not None else []
+        waiting = [one for one in (*row.leases, *row.followers) if _waits(one)] if row else []
+        for request in waiting:
+            request.is_given = True
+        return waiting
 
     def drop_all(self) -> list[Request]:
         """Let everyone go; returns them."""
@@ -153,8 +166,10 @@ class Waiters:
 
 def is_empty(command: Command, result: object) -> bool:
     """Whether there was nothing to be had, so that the request may wait."""
-    if isinstance(command, NextSnapshot):
+    if isinstance(command, NextSnapshot | SnapshotAcross):
         return result is None
+    if isinstance(command, LeaseAcross):
+        return isinstance(result, LeasedAcross) and not result.parts
     if isinstance(command, Receive):
         return sessions.is_empty(command, result)
     return isinstance(command, Lease) and lease.is_empty(result)
@@ -166,15 +181,25 @@ def _serve_workers(row: _Row, view: View, now: int, give: Callable[[Request], bo
     waiting, row.leases = row.leases, deque()
     row.has_sessions = False
     for request in waiting:
-        if request.future.done():
+        if not _waits(request):
             continue
         command = request.command
         is_session = isinstance(command, Receive)
         may = not is_dry and lease.may_have_work(view, now)
         if isinstance(command, Receive):
             may = sessions.has_news(view, command, may_have_work=may)
-        if may and give(request):
+        if may and _give(request, give):
             continue
         is_dry = is_dry or (may and not is_session)
         row.leases.append(request)
         row.has_sessions = row.has_sessions or is_session
+
+
+def _waits(request: Request) -> bool:
+    """Whether it still listens, and was given nothing at another shard."""
+    return not (request.is_given or request.future.done())
+
+
+def _give(request: Request, give: Callable[[Request], bool]) -> bool:
+    request.is_given = give(request)
+    return request.is_given

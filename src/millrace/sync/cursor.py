@@ -25,6 +25,9 @@ class Snapshot:
     It is pinned on the queue until it is committed whole, let go, or its time is over; from
     then on reading it is refused with `SnapshotExpired`. That of a cursor is also a context
     manager, which commits it whole unless the body raised an error.
+
+    Of a queue with several shards it has a boundary for each, all of the same moment: what was
+    published at once is in it whole, or not at all. It is read shard by shard.
     """
 
     __slots__ = ("_portal", "_twin")
@@ -35,17 +38,30 @@ class Snapshot:
 
     @property
     def after(self) -> int:
-        """The seq after which it begins."""
+        """The seq after which it begins; with several shards, the first one's."""
         return self._twin.after
 
     @property
     def boundary(self) -> int:
-        """The last seq that was published when it was taken."""
+        """The last seq that was published when it was taken; with several shards the last place."""
         return self._twin.boundary
 
     @property
+    def afters(self) -> tuple[int, ...]:
+        """The seq after which it begins, of each shard."""
+        return self._twin.afters
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """The last seq that was published when it was taken, of each shard."""
+        return self._twin.boundaries
+
+    @property
     def id(self) -> tuple[bytes, int]:
-        """History and index: the same on every replica."""
+        """History and index: the same on every replica.
+
+        With several shards the cursor's own number of the snapshot stands for the index.
+        """
         return self._twin.id
 
     def arrow(self) -> pa.RecordBatchReader:
@@ -69,10 +85,15 @@ class Snapshot:
         for batch in self.batches():
             yield from rows_of(batch)
 
+    def parts(self) -> Iterator[tuple[int, list[Row]]]:
+        """Which shard, from 0, and rows of it: some at a time, one shard after another."""
+        return self._portal.iterate(self._twin.parts())
+
     def commit(self, seq: int | None = None) -> None:
         """Everything up to `seq`, or up to the boundary, is done: the cursor moves there.
 
-        In mid-snapshot the pin stays, and whoever opens the cursor next goes on in it.
+        In mid-snapshot the pin stays, and whoever opens the cursor next goes on in it. With several
+        shards, all those before that of the place `seq` are done, too; all of them move together.
 
         Raises:
             Invalid: `seq` lies outside the snapshot, or there is no cursor.
@@ -145,8 +166,20 @@ class Cursor:
 
     @property
     def position(self) -> Position:
-        """The committed place: history, seq, snapshot start, snapshot end."""
+        """The committed place: history, seq, snapshot start, snapshot end.
+
+        With several shards it is the first one's; see `positions`.
+        """
         return self._twin.position
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """The committed place in each shard."""
+        return self._twin.positions
+
+    def lag(self) -> tuple[int, ...]:
+        """How many seqs were published in each shard since the committed place."""
+        return self._portal.run(self._twin.lag())
 
     @property
     def retain(self) -> bool:

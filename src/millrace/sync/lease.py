@@ -48,7 +48,7 @@ class Lease:
 
     @property
     def seq(self) -> int:
-        """The message's number within its queue."""
+        """The message's number within its queue: of several shards, its `Place`."""
         return self._twin.seq
 
     @property

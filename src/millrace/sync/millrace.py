@@ -30,7 +30,13 @@ class Millrace:
         self._twin = twin
 
     def queue(
-        self, name: str, *, space: str = "default", **settings: Unpack[QueueSettings]
+        self,
+        name: str,
+        *,
+        space: str = "default",
+        shards: int | None = None,
+        route: str | None = None,
+        **settings: Unpack[QueueSettings],
     ) -> Queue:
         """The queue of this name, made if it is missing.
 
@@ -42,6 +48,11 @@ class Millrace:
         often is a dead letter, and goes to the queue `dead_letter`, or is dropped without one.
         `delay`: so many seconds nobody gets a message that names no other delay.
 
+        `shards`: how many parts it has that are ordered each on its own, 1 unless it is named.
+        `route`: which of them a message goes to: "key" (by its key; without one they take turns),
+        "group" (by its group, else its key) or "spread" (they take turns). Both are fixed when the
+        queue is made.
+
         Settings that are named must be those that the queue has; `Queue.configure` changes them.
 
         Raises:
@@ -50,7 +61,10 @@ class Millrace:
             Invalid, TooLarge: the name or a setting.
         """
         return Queue(
-            self._portal, self._portal.run(self._twin.queue(name, space=space, **settings))
+            self._portal,
+            self._portal.run(
+                self._twin.queue(name, space=space, shards=shards, route=route, **settings)
+            ),
         )
 
     def find(self, name: str, *, space: str = "default") -> Queue:

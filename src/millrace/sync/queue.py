@@ -15,8 +15,10 @@ from millrace.client.publisher import Unconfirmed
 from millrace.client.queue import Queue as AsyncQueue
 from millrace.client.redrive import Edit, Where
 from millrace.client.settings import QueueSettings
+from millrace.client.shards import Shards
 from millrace.core import check
-from millrace.core.commands import Explanation, Holders, ProducerMode
+from millrace.core.commands import Explanation, ProducerMode
+from millrace.core.holder import Holders
 from millrace.core.model import QueueSpec, Row
 from millrace.errors import Refused
 from millrace.sync.cursor import Cursor, Pinned
@@ -50,6 +52,11 @@ class Queue:
     def space(self) -> str:
         """The space that the queue is in."""
         return self._twin.space
+
+    @property
+    def shards(self) -> Shards:
+        """Where it is: the `ids` of its shards, in their order, and their `route`."""
+        return self._twin.shards
 
     def __repr__(self) -> str:
         return repr(self._twin)
@@ -314,6 +321,10 @@ class Queue:
         """Durable counters: published = live + the sum of all the ways a message can end."""
         return self._portal.run(self._twin.stats())
 
+    def shard_stats(self) -> list[dict[str, int]]:
+        """The counters of each shard of the queue, as `stats` has their sums."""
+        return self._portal.run(self._twin.shard_stats())
+
     def holders(self) -> Holders:
         """Who keeps messages that would have gone otherwise, and how many of them."""
         return self._portal.run(self._twin.holders())
@@ -334,7 +345,7 @@ class Queue:
         )
 
     def cursors(self) -> dict[str, int]:
-        """The queue's cursors, and the seq up to which each has committed."""
+        """The queue's cursors, and the seq, or the sum over shards, that each has committed."""
         return self._portal.run(self._twin.cursors())
 
     def snapshot(self, *, seconds: float = 3600) -> Pinned:

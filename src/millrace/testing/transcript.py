@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.across_commands import LeaseAcross, SnapshotAcross, Vector
 from millrace.core.block import Block
 from millrace.core.catalog import queue_key
 from millrace.core.commands import (
@@ -34,7 +35,6 @@ from millrace.core.commands import (
     Explain,
     Extend,
     Lease,
-    ListHolders,
     NextSnapshot,
     Numbered,
     OpenCursor,
@@ -56,6 +56,7 @@ from millrace.core.commands import (
     Unpin,
 )
 from millrace.core.fold import Reader
+from millrace.core.holder import ListHolders
 from millrace.core.model import (
     CATALOG,
     LeaseId,
@@ -77,6 +78,7 @@ from millrace.core.session_commands import (
 )
 from millrace.testing.group import Group, Result, history_named
 from millrace.testing.transcript_topics import TOPIC_VERBS, topic_command
+from millrace.testing.transcript_words import is_option, millis
 from millrace.testing.wording import say_answer, say_batch, say_counts, say_rows, seqs_of
 
 Ask = tuple[ShardId, Command]
@@ -127,7 +129,11 @@ class Play:
 
     def _notice(self, words: list[str], answer: Result) -> None:
         if words[0] in ("create", "create_topic") and not isinstance(answer, Exception):
-            self._names[self._shard(words[1])] = words[1]
+            for at, shard in enumerate(shards := self._shards(words[1])):
+                self._names[shard] = words[1] if len(shards) == 1 else f"{words[1]}/{at}"
+        if words[0] == "next_across" and isinstance(answer, Vector):
+            for at, ref in enumerate(answer.refs):
+                self._refs[f"{words[1]}/{at}", words[2]] = ref
         if words[0] == "next" and isinstance(answer, SnapshotRef):
             self._refs[words[1], words[2]] = answer
 
@@ -136,14 +142,20 @@ class Play:
     def _shard(self, name: str) -> ShardId:
         catalog = self.group.view(CATALOG)
         assert catalog is not None
-        cell = catalog.queues.get(queue_key(SPACE, name))
+        queue, _, at = name.partition("/")
+        cell = catalog.queues.get(queue_key(SPACE, queue))
         if cell is not None:
-            return ShardId(cell.shards[0])
+            return ShardId(cell.shards[int(at or 0)])
         topic = catalog.topics.get(queue_key(SPACE, name))
         if topic is not None:
             return ShardId(topic.shard)
         gone = [shard for shard, known in self._names.items() if known == name]
         return gone[-1] if gone else ShardId(99)
+
+    def _shards(self, name: str) -> tuple[ShardId, ...]:
+        catalog = self.group.view(CATALOG)
+        cell = catalog.queues.get(queue_key(SPACE, name)) if catalog else None
+        return tuple(map(ShardId, cell.shards)) if cell else (self._shard(name),)
 
     def _command(self, words: list[str]) -> Ask:
         if words[0] == "transaction":
@@ -151,11 +163,17 @@ class Play:
             parts = [part.split() for part in " ".join(words[1:]).split(" | ")]
             return CATALOG, Transaction(tuple(self._command(part) for part in parts))  # type: ignore[misc]
         verb, name, rest = words[0], words[1], words[2:]
-        options = dict(word.split(":", 1) for word in rest if _is_option(word))
-        plain = [word for word in rest if not _is_option(word)]
+        options = dict(word.split(":", 1) for word in rest if is_option(word))
+        plain = [word for word in rest if not is_option(word)]
         if verb in ("create", "delete"):
             return CATALOG, (
-                CreateQueue(SPACE, name, _part(plain, options) or _spec(plain, options))
+                CreateQueue(
+                    SPACE,
+                    name,
+                    _part(plain, options) or _spec(plain, options),
+                    int(options["shards"]) if "shards" in options else None,
+                    options.get("route"),  # type: ignore[arg-type]
+                )
                 if verb == "create"
                 else DeleteQueue(SPACE, name)
             )
@@ -174,6 +192,9 @@ class Play:
             case "block":
                 block = Block.of_messages(_rows(words))
                 return Publish(block, _numbered(options), _aside(words), *_ids(options))
+            case "lease_across":
+                for_ms = millis(options.get("for", "30s"))
+                return LeaseAcross(self._shards(name), int(words[0]), for_ms)
             case "lease":
                 lease_ms = millis(options.get("for", "30s"))
                 return Lease(int(words[0]), lease_ms, options.get("attempt", ""))
@@ -256,12 +277,17 @@ class Play:
             case "cursor":
                 return OpenCursor(words[0], _start(words[1]), "retain" in words)
             case "next":
-                return NextSnapshot(
-                    words[0],
-                    self._cursor_id(name, words[0], options),
-                    int(options.get("after", 0)),
-                    millis(options.get("for", "60s")),
-                    self._history(options, b""),
+                return self._next(name, words[0], int(options.get("after", 0)), options)
+            case "next_across":
+                after = [int(seq) for seq in options.get("after", "").split(",") if seq]
+                shards = self._shards(name)
+                return SnapshotAcross(
+                    tuple(
+                        (shard, self._next(f"{name}/{at}", words[0], seq, options))
+                        for at, (shard, seq) in enumerate(
+                            zip(shards, after or [0] * len(shards), strict=True)
+                        )
+                    )
                 )
             case "commit":
                 return CommitCursor(
@@ -279,6 +305,15 @@ class Play:
                 return self._unpin(name, int(words[0]), options)
             case _:
                 raise ValueError(f"no such word: {verb}")
+
+    def _next(self, name: str, cursor: str, after: int, options: dict[str, str]) -> NextSnapshot:
+        return NextSnapshot(
+            cursor,
+            self._cursor_id(name, cursor, options),
+            after,
+            millis(options.get("for", "60s")),
+            self._history(options, b""),
+        )
 
     def _unpin(self, name: str, pin: int, options: dict[str, str]) -> Unpin:
         """The pin that has the number now, unless another one's batch is named."""
@@ -347,51 +382,6 @@ class Play:
 
 
 # --- Small words -------------------------------------------------------------------------------
-
-_OPTIONS = (
-    "producer",
-    "number",
-    "mode",
-    "after",
-    "for",
-    "of",
-    "id",
-    "start",
-    "end",
-    "keep_deletes",
-    "batch",
-    "delay",
-    "retry_min",
-    "retry_max",
-    "max_failures",
-    "max_deliveries",
-    "dead_letter",
-    "ids",
-    "attempt",
-    "dedup",
-    "claim",
-    "from",
-    "count",
-    "seen",
-    "suspect",
-    "keep",
-    "keep_bytes",
-    "keep_messages",
-    "retain_max",
-    "retain_max_bytes",
-    "pin_max_bytes",
-)
-_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _is_option(word: str) -> bool:
-    return word.partition(":")[0] in _OPTIONS and ":" in word
-
-
-def millis(word: str) -> int:
-    """A time with its unit, as 30s or 7d."""
-    number = word.rstrip("msd" if word.endswith("ms") else "smhd")
-    return int(number) * _UNITS[word[len(number) :]]
 
 
 def _open_session(words: list[str], options: dict[str, str]) -> OpenSession:

@@ -9,13 +9,12 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import bounds
+from millrace.core.across_commands import LeasedAcross, Vector
 from millrace.core.block import Block
 from millrace.core.changes import Batch
 from millrace.core.codec import decode_cell
 from millrace.core.commands import (
     Explanation,
-    Holder,
-    Holders,
     Leased,
     Outcome,
     Published,
@@ -24,6 +23,7 @@ from millrace.core.commands import (
 )
 from millrace.core.expiry import expiry_of
 from millrace.core.fold import ShardMeta
+from millrace.core.holder import Holder, Holders
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
@@ -79,6 +79,12 @@ def say_answer(answer: Result, now: int) -> list[str]:
             return [_published(answer)]
         case Leased():
             return [_leased(answer)]
+        case LeasedAcross():
+            parts = [f"shard {shard}, {_leased(part)}" for shard, part in answer.parts]
+            return parts or ["nothing to lease"]
+        case Vector():
+            refs = [f"{at}: {_snapshot(ref)}" for at, ref in enumerate(answer.refs)]
+            return [f"snapshot {answer.number} of {len(refs)} shards", *refs]
         case Outcome():
             return _outcome(answer)
         case SessionRef():
@@ -91,7 +97,7 @@ def say_answer(answer: Result, now: int) -> list[str]:
         case SnapshotRef():
             return [_snapshot(answer)]
         case QueueRef():
-            return [f"shard {answer.shards[0]}{', made' if answer.made else ''}"]
+            return [f"{_shards(answer)}{', made' if answer.made else ''}"]
         case Explanation():
             return [_explanation(answer)]
         case Holders():
@@ -114,6 +120,12 @@ def _brought(answer: Brought) -> str:
         return f"subscription {answer.subscription}: left alone"
     where = f", from seq {answer.first} on" if answer.first is not None else ""
     return f"subscription {answer.subscription}: passed{where}"
+
+
+def _shards(queue: QueueRef | QueueCell) -> str:
+    if len(queue.shards) == 1:
+        return f"shard {queue.shards[0]}"
+    return f"shards {queue.shards[0]}-{queue.shards[-1]} by {queue.route}"
 
 
 def _error(error: MillraceError) -> str:
@@ -353,7 +365,7 @@ def say_cell(cell: Cell) -> str:
         case TakeoverCell():
             return f"{_history(cell.history)} shared to batch {cell.index}, seq {cell.seq}"
         case QueueCell():
-            return f"shard {cell.shards[0]}"
+            return _shards(cell)
         case TopicCell():
             return f"shard {cell.shard}, up to {cell.max_lag} wait"
         case SubscriptionCell():
@@ -426,6 +438,7 @@ def _cursor(cell: CursorCell) -> str:
     out = f"id {cell.id} at {_position(cell.position)}, moved {_time(cell.moved_ms)}"
     out += ", retains" if cell.retain else ""
     out += f", pin {cell.pin}" if cell.pin else ""
+    out += f", snapshot {cell.vector}{' torn' if cell.torn else ''}" if cell.vector else ""
     return out + (", dropped" if cell.dropped else "")
 
 

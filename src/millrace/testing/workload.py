@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeVar
 from millrace.client.engine import Engine
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
-from millrace.client.queue import Queue, engine_and_shard
+from millrace.client.queue import Queue, engine_and_shards
+from millrace.client.shards import Shards
 from millrace.core.model import Headers, ShardId
 from millrace.errors import Fatal, MillraceError, Retry
 from millrace.testing.checker_history import (
@@ -100,6 +101,7 @@ class Place(NamedTuple):
     queue: Queue
     engine: Engine
     shard: ShardId
+    shards: Shards
 
 
 class World:
@@ -149,9 +151,10 @@ class Session:
             raise Over from error
         except Retry as error:
             raise Over from error
-        engine, shard = engine_and_shard(queue)
+        engine, shards = engine_and_shards(queue)
+        shard = shards.first
         self.world.history.shards.setdefault(shard, shard_of(shape, dead.shard if dead else None))
-        place = Place(name, queue, engine, shard)
+        place = Place(name, queue, engine, shard, shards)
         if name != CHURN:
             self._places[name] = place
         return place

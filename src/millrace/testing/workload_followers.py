@@ -38,7 +38,7 @@ class Follower(Client):
         place = await session.queue(self._queue)
         chance = self.chance
         cursor = self._cursor
-        if cursor is None or cursor._shard != place.shard or chance.random() < 0.1:
+        if cursor is None or cursor._shards.first != place.shard or chance.random() < 0.1:
             cursor = self._cursor = await self._open(session, place)
             if cursor is None:
                 return
@@ -57,16 +57,16 @@ class Follower(Client):
         work = place.queue.cursor(self.name, start=start, retain=self._retain)
         cursor = await self.ask(session, call, work, lambda call, cursor: None)
         if cursor is not None:
-            self._opened.setdefault((place.shard, cursor._cell.id), self.history.step)
+            self._opened.setdefault((place.shard, cursor._cells[0].id), self.history.step)
         return cursor
 
     async def _reset(self, session: Session, cursor: Cursor) -> None:
-        call = Other(shard=cursor._shard, what=f"reset cursor {self.name}")
+        call = Other(shard=cursor._shards.first, what=f"reset cursor {self.name}")
         self._cursor = None
         await self.ask(session, call, cursor.reset(1), lambda call, nothing: None)
 
     async def _delete(self, session: Session, cursor: Cursor) -> None:
-        call = Other(shard=cursor._shard, what=f"delete cursor {self.name}")
+        call = Other(shard=cursor._shards.first, what=f"delete cursor {self.name}")
         self._cursor = None
         await self.ask(session, call, cursor.delete(), lambda call, was: None)
 
@@ -89,7 +89,7 @@ class Follower(Client):
         return True
 
     async def _take(self, session: Session, cursor: Cursor, *, wait: float) -> Snapshot | None:
-        call = Other(shard=cursor._shard, what=f"next snapshot of {self.name}")
+        call = Other(shard=cursor._shards.first, what=f"next snapshot of {self.name}")
         snapshot = await self.ask(session, call, cursor.next(wait=wait), lambda call, found: None)
         if snapshot is not None:
             await read_again(self, session, snapshot, self._name(cursor), self._since(cursor))
@@ -98,7 +98,7 @@ class Follower(Client):
         return snapshot
 
     async def _commit(self, session: Session, cursor: Cursor, snapshot: Snapshot, seq: int) -> None:
-        call = Commit(shard=cursor._shard, cursor=self._name(cursor), seq=seq)
+        call = Commit(shard=cursor._shards.first, cursor=self._name(cursor), seq=seq)
         await self.ask(session, call, snapshot.commit(seq), lambda call, nothing: None)
 
     async def _pass_on(self, session: Session, cursor: Cursor, snapshot: Snapshot) -> None:
@@ -107,7 +107,7 @@ class Follower(Client):
         number = self.history.step
         publish = Publish(shard=target.shard, rows=self.make_rows(target, 1), transaction=number)
         commit = Commit(
-            shard=cursor._shard,
+            shard=cursor._shards.first,
             cursor=self._name(cursor),
             seq=snapshot.boundary,
             transaction=number,
@@ -124,10 +124,10 @@ class Follower(Client):
         await self.ask_together(session, [commit, publish], work(), note)
 
     def _name(self, cursor: Cursor) -> str:
-        return f"{self.name}#{cursor._cell.id}"
+        return f"{self.name}#{cursor._cells[0].id}"
 
     def _since(self, cursor: Cursor) -> int:
-        return self._opened[cursor._shard, cursor._cell.id]
+        return self._opened[cursor._shards.first, cursor._cells[0].id]
 
     async def finish(self, session: Session) -> None:
         """Read to the end, then let everything go."""
@@ -137,7 +137,7 @@ class Follower(Client):
             return
         while (snapshot := await self._take(session, cursor, wait=0)) is not None:
             await self._commit(session, cursor, snapshot, snapshot.boundary)
-        call = Other(shard=cursor._shard, what=f"delete cursor {self.name}")
+        call = Other(shard=cursor._shards.first, what=f"delete cursor {self.name}")
         await self.ask(session, call, cursor.delete(), lambda call, was: None)
 
 
@@ -164,7 +164,7 @@ class Pinner(Client):
         if shard != place.shard:
             self._pins.remove(pin)
             return
-        snapshot = Snapshot(place.engine, place.shard, ref, None)
+        snapshot = Snapshot(place.engine, place.shards, [ref])
         if chance.random() < 0.2:
             self._pins.remove(pin)
             call = Other(shard=shard, what=f"unpin {ref.pin}")
@@ -195,7 +195,7 @@ class Pinner(Client):
         for shard, ref in self._pins:
             if shard == place.shard:
                 call = Other(shard=shard, what=f"unpin {ref.pin}")
-                work = Snapshot(place.engine, place.shard, ref, None).unpin()
+                work = Snapshot(place.engine, place.shards, [ref]).unpin()
                 await self.ask(session, call, work, lambda call, nothing: None)
         self._pins.clear()
 
@@ -210,10 +210,10 @@ async def read_again(
 ) -> bool:
     """Read a snapshot and write down what it showed; False if it is gone."""
     call = Read(
-        shard=snapshot._shard,
+        shard=snapshot._shards.first,
         cursor=cursor,
         opened=opened,
-        retain=snapshot._ref.retain,
+        retain=snapshot._refs[0].retain,
         index=snapshot.id[1],
         after=snapshot.after,
         boundary=snapshot.boundary,

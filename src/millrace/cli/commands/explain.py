@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from millrace.cli.kinds import SEQ
 from millrace.cli.shell import Shell, find_queue, shown_name
 from millrace.cli.show import Value
 from millrace.cli.text import moment
@@ -12,7 +13,7 @@ from millrace.cli.verb import verb
 
 @verb("explain", examples="millrace explain orders 2")
 @click.argument("queue")
-@click.argument("seq", type=int)
+@click.argument("seq", type=SEQ)
 async def explain(shell: Shell, queue: str, *, seq: int) -> None:
     """Say where the message SEQ of QUEUE stands: ready, leased until when, settled, replaced."""
     async with shell.open() as m:

@@ -105,7 +105,7 @@ async def _write(shell: Shell, snapshot: Snapshot, stop: Stop) -> int | None:
 
 
 def _line(row: Row) -> str:
-    parts = [f"{row.seq:>6}", moment(row.time_ms), key_text(row.key)]
+    parts = [f"{row.seq!s:>6}", moment(row.time_ms), key_text(row.key)]
     if row.headers:
         parts.append(headers_text(row.headers))
     return "  ".join([*parts, body_text(row.body)])

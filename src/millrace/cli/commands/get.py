@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from millrace.cli.ending import Ended
+from millrace.cli.kinds import SEQ
 from millrace.cli.shell import Shell, find_queue
 from millrace.cli.show import escaped
 from millrace.cli.text import headers_text, key_text, message_fields, moment
@@ -19,7 +20,7 @@ from millrace.cli.verb import verb
     """,
 )
 @click.argument("queue")
-@click.argument("seq", type=int)
+@click.argument("seq", type=SEQ)
 @click.option("--body", "is_body", is_flag=True, help="Write the body's bytes, and nothing else.")
 async def get(shell: Shell, queue: str, *, seq: int, is_body: bool) -> None:
     """Show the message SEQ of QUEUE, whole."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from millrace.cli.kinds import SEQ
 from millrace.cli.printing import Column
 from millrace.cli.shell import Shell, find_queue
 from millrace.cli.text import body_text, headers_text, key_text, message_fields, moment
@@ -27,7 +28,7 @@ COLUMNS = [
 )
 @click.argument("queue")
 @click.option("--count", default=10, show_default=True, metavar="N", help="Messages, at most.")
-@click.option("--after", default=0, metavar="SEQ", help="Only those after this seq.")
+@click.option("--after", type=SEQ, default=0, metavar="SEQ", help="Only those after this seq.")
 async def peek(shell: Shell, queue: str, *, count: int, after: int) -> None:
     """Look at the first messages of QUEUE, leased or not. Nothing is leased or changed.
 

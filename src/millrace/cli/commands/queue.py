@@ -132,6 +132,14 @@ def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
     return texts
 
 
+def _shard_texts(shards: list[dict[str, int]], route: str) -> dict[str, str]:
+    """What each shard holds, for people."""
+    texts = {"shards": f"{len(shards)}, by {route}"}
+    for at, counts in enumerate(shards):
+        texts[f"shard {at}"] = f"{counts['live']:,} live of {counts['published']:,}"
+    return texts
+
+
 @click.group(
     cls=Verbs,
     epilog=epilog("""
@@ -195,12 +203,27 @@ async def list_queues(shell: Shell, space: str) -> None:
         millrace queue make prices --keyed --retention log --keep-deletes 7d
         millrace queue make shop/baskets
         millrace queue make bills --max-failures 5 --dead-letter mail
+        millrace queue make events --shards 8 --route spread
     """,
 )
 @click.argument("name")
 @click.option("--keyed", is_flag=True, help="A message replaces the older one of its key.")
+@click.option("--shards", type=int, metavar="N", help="How many parts it has, for good. [1]")
+@click.option(
+    "--route",
+    type=click.Choice(["key", "group", "spread"]),
+    help="Which shard a message goes to: by its key, by its group, or in turns. [key]",
+)
 @_setting_options
-async def make(shell: Shell, name: str, *, keyed: bool, **settings: Any) -> None:
+async def make(
+    shell: Shell,
+    name: str,
+    *,
+    keyed: bool,
+    shards: int | None,
+    route: str | None,
+    **settings: Any,
+) -> None:
     """Make the queue NAME, and the folder if it is missing.
 
     It is no error if the queue is there with these settings.
@@ -208,7 +231,9 @@ async def make(shell: Shell, name: str, *, keyed: bool, **settings: Any) -> None
     space, rest = split_name(name)
     async with shell.open(make=True) as m:
         is_new = rest not in await m.queues(space=space)
-        made = await m.queue(rest, space=space, keyed=keyed or None, **settings)
+        made = await m.queue(
+            rest, space=space, shards=shards, route=route, keyed=keyed or None, **settings
+        )
         fields = {"queue": shown_name(made), "made": is_new}
     what = "made" if is_new else "there already:"
     shell.out.line("queue", fields, f"{what} {name} in {shell.path}")
@@ -234,6 +259,7 @@ async def show(shell: Shell, name: str) -> None:
         cursors, stages = await found.cursors(), await found.stages()
         holders = await found.holders()
         held = [msgspec.structs.asdict(holder) for holder in holders.held]
+        shards = await found.shard_stats()
     fields: dict[str, object] = {
         "queue": shown_name(found),
         **spec,
@@ -242,6 +268,8 @@ async def show(shell: Shell, name: str) -> None:
         "stages": stages,
         "first": holders.first,
         "held": held,
+        "shards": shards,
+        "route": found.shards.route,
     }
     ended = {way: f"{count:,}" for way, count in stats.items() if count}
     texts = {
@@ -250,6 +278,7 @@ async def show(shell: Shell, name: str) -> None:
         "published": "0",
         "live": "0",
         **{way.replace("_", " "): count for way, count in ended.items()},
+        **(_shard_texts(shards, found.shards.route) if len(shards) > 1 else {}),
         "cursors": ", ".join(f"{each} at {seq}" for each, seq in cursors.items()) or "none",
         "stages": ", ".join(f"{each} ({rows} rows)" for each, rows in stages.items()) or "none",
         "held back": "; ".join(map(_holder_text, held)) or "nothing",

@@ -1,0 +1,51 @@
+"""The options of a transcript's words."""
+
+from __future__ import annotations
+
+_OPTIONS = (
+    "producer",
+    "number",
+    "mode",
+    "after",
+    "for",
+    "of",
+    "id",
+    "start",
+    "end",
+    "keep_deletes",
+    "batch",
+    "delay",
+    "retry_min",
+    "retry_max",
+    "max_failures",
+    "max_deliveries",
+    "dead_letter",
+    "ids",
+    "attempt",
+    "dedup",
+    "claim",
+    "from",
+    "count",
+    "seen",
+    "suspect",
+    "keep",
+    "keep_bytes",
+    "keep_messages",
+    "retain_max",
+    "retain_max_bytes",
+    "pin_max_bytes",
+    "shards",
+    "route",
+)
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def is_option(word: str) -> bool:
+    """Whether the word is an option with its value."""
+    return word.partition(":")[0] in _OPTIONS and ":" in word
+
+
+def millis(word: str) -> int:
+    """A time with its unit, as 30s or 7d."""
+    number = word.rstrip("msd" if word.endswith("ms") else "smhd")
+    return int(number) * _UNITS[word[len(number) :]]
