@@ -109,7 +109,7 @@ class Group:
             for batch in entry.batches:
                 view = self._views[batch.shard]
                 view.folded(batch.index)
-                if view.dropped:
+                if batch.changes.dropped:
                     del self._views[batch.shard]
 
     def committed(self) -> list[Entry]:

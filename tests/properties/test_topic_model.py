@@ -1,0 +1,271 @@
+"""Topics against a naive model: whatever is decided together, held back, lost or taken over, each
+queue has what came to the topic while it was subscribed and passes the filter, once and in order.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from millrace.core import filters
+from millrace.core.block import Block
+from millrace.core.catalog import queue_key
+from millrace.core.commands import Command, CreateQueue, DeleteQueue, Numbered, Publish, SpecPart
+from millrace.core.fold import Reader
+from millrace.core.model import CATALOG, Message, ShardId
+from millrace.core.topic_commands import (
+    CreateTopic,
+    DeleteTopic,
+    Forward,
+    Subscribe,
+    Unsubscribe,
+)
+from millrace.errors import MillraceError
+from millrace.testing.group import Group, Result
+from millrace.testing.transcript_topics import pack
+
+QUEUES = ["a", "b", "keyed"]
+NAMES = ["x", "y", "z"]
+FILTERS = ["", filters.text({"kind": "even"})]
+MAX_LAG = 12
+
+
+@dataclass
+class Sub:
+    """A subscription: to which life of which queue, and what it wants."""
+
+    queue: str
+    life: int
+    filter: str
+    passed: int
+
+
+@dataclass
+class State:
+    """What there is, in lists and dictionaries."""
+
+    rows: list[tuple[bytes, bool]] = field(default_factory=list)
+    """Everything that was published in this life of the topic, and whether it is even."""
+    subs: dict[str, Sub] = field(default_factory=dict)
+    queues: dict[str, list[bytes]] = field(default_factory=dict)
+    lives: dict[str, int] = field(default_factory=dict)
+    numbers: int = 0
+
+
+class TopicMachine(RuleBasedStateMachine):
+    """The core beside the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group()
+        self.state = State()
+        self.states: list[State] = [State()]
+        """The model after each entry, committed or not; the first one has founded the catalog."""
+        self.bodies = 0
+        self.histories = 0
+
+    @initialize()
+    def make(self) -> None:
+        self.ask(CATALOG, CreateTopic("default", "t", MAX_LAG))
+        self.note()
+        for name in QUEUES:
+            self.make_queue(name)
+
+    # --- Asking --------------------------------------------------------------------------------
+
+    def ask(self, shard: ShardId, *commands: Command) -> Result:
+        """Commands that are decided together; returns the first answer."""
+        before = len(self.group.log) + len(self.group.pending)
+        answer, *_ = self.group.ask(*((shard, command) for command in commands))
+        self.has_entry = len(self.group.log) + len(self.group.pending) > before
+        return answer
+
+    def note(self) -> None:
+        """The model has changed with the last entry, if there was one."""
+        if self.has_entry:
+            self.states.append(copy.deepcopy(self.state))
+
+    def topic(self) -> ShardId:
+        catalog = self.group.view(CATALOG)
+        assert catalog is not None
+        cell = catalog.topics.get(queue_key("default", "t"))
+        return ShardId(cell.shard) if cell is not None else ShardId(999)
+
+    def shard(self, name: str) -> ShardId:
+        catalog = self.group.view(CATALOG)
+        assert catalog is not None
+        return ShardId(catalog.queues[queue_key("default", name)].shards[0])
+
+    # --- Rules ---------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from(QUEUES))
+    def make_queue(self, name: str) -> None:
+        is_new = name not in self.state.queues
+        answer = self.ask(CATALOG, CreateQueue("default", name, SpecPart(keyed=name == "keyed")))
+        assert not isinstance(answer, MillraceError)
+        if is_new:
+            self.state.queues[name] = []
+            self.state.lives[name] = self.state.lives.get(name, 0) + 1
+        self.note()
+
+    @rule(name=st.sampled_from(QUEUES))
+    def delete_queue(self, name: str) -> None:
+        answer = self.ask(CATALOG, DeleteQueue("default", name))
+        assert answer is (name in self.state.queues)
+        self.state.queues.pop(name, None)
+        ended = [key for key, sub in self.state.subs.items() if sub.queue == name]
+        for key in ended:
+            del self.state.subs[key]
+        self.note()
+
+    @rule(name=st.sampled_from(NAMES), queue=st.sampled_from(QUEUES), text=st.sampled_from(FILTERS))
+    def subscribe(self, name: str, queue: str, text: str) -> None:
+        answer = self.ask(self.topic(), Subscribe(name, "default", queue, text))
+        known = self.state.subs.get(name)
+        if queue not in self.state.queues:
+            assert type(answer).__name__ == "NotFound"
+        elif known is None:
+            assert not isinstance(answer, MillraceError)
+            self.state.subs[name] = Sub(queue, self.state.lives[queue], text, len(self.state.rows))
+        elif (known.queue, known.filter) != (queue, text):
+            assert type(answer).__name__ == "Exists"
+        self.note()
+
+    @rule(name=st.sampled_from(NAMES))
+    def unsubscribe(self, name: str) -> None:
+        answer = self.ask(self.topic(), Unsubscribe(name))
+        assert answer is (self.state.subs.pop(name, None) is not None)
+        self.note()
+
+    @rule(count=st.integers(1, 4), as_block=st.booleans(), numbered=st.booleans())
+    def publish(self, *, count: int, as_block: bool, numbered: bool) -> None:
+        rows: list[tuple[bytes, bool]] = []
+        for _ in range(count):
+            self.bodies += 1
+            rows.append((b"%d" % self.bodies, self.bodies % 2 == 0))
+        messages = [
+            Message(body, None, (("kind", b"even" if even else b"odd"),)) for body, even in rows
+        ]
+        number = Numbered("p", self.state.numbers + 1) if numbered else None
+        given = Block.of_messages(messages) if as_block else tuple(messages)
+        lag = len(self.state.rows) - min(
+            (sub.passed for sub in self.state.subs.values()), default=len(self.state.rows)
+        )
+        answer = self.ask(self.topic(), Publish(given, number))
+        if lag >= MAX_LAG:
+            assert type(answer).__name__ == "Full"
+        else:
+            assert not isinstance(answer, MillraceError)
+            self.state.rows += rows
+            self.state.numbers += numbered
+        self.note()
+
+    @rule(data=st.data(), again=st.booleans())
+    def forward(self, data: st.DataObject, *, again: bool) -> None:
+        """Parcels for some subscriptions, of what is folded; some that were brought before."""
+        shard = self.topic()
+        view, meta = self.group.view(shard), self.group.store.meta(shard)
+        if view is None or meta is None:
+            return
+        parcels = []
+        done: list[str] = []
+        queues: set[int] = set()
+        for number, cell in view.subscriptions.items():
+            after = max(0, cell.passed - 1) if again else cell.passed
+            if after >= meta.last_seq or not data.draw(st.booleans()):
+                continue
+            upto = data.draw(st.integers(after + 1, meta.last_seq))
+            parcels.append(pack(self.group, shard, number, cell.filter, after, upto))
+            if after == cell.passed and cell.queue not in queues:
+                queues.add(cell.queue)
+                done.append(cell.name)
+                self._pass(self.state.subs[cell.name], upto)
+        self.ask(shard, Forward(tuple(parcels)))
+        assert self.has_entry or not done
+        self.note()
+
+    def _pass(self, sub: Sub, upto: int) -> None:
+        rows = self.state.rows[sub.passed : upto]
+        wanted = [body for body, even in rows if even or not sub.filter]
+        self.state.queues[sub.queue] += wanted
+        sub.passed = upto
+
+    @rule()
+    def delete_topic(self) -> None:
+        if self.bodies % 5:
+            # Now and then.
+            return
+        new = CreateTopic("default", "t", MAX_LAG)
+        assert self.ask(CATALOG, DeleteTopic("default", "t"), new) is True
+        self.state.rows, self.state.subs, self.state.numbers = [], {}, 0
+        self.note()
+
+    # --- What happens to the group ---------------------------------------------------------------
+
+    @rule()
+    def hold(self) -> None:
+        self.group.hold = True
+
+    @rule()
+    def fold(self) -> None:
+        self.group.fold()
+        self.group.hold = False
+
+    @rule()
+    def crash(self) -> None:
+        del self.states[len(self.states) - len(self.group.pending) :]
+        self.group.crash()
+        self.group.hold = False
+        self.state = copy.deepcopy(self.states[-1])
+
+    @rule(lost=st.integers(0, 4))
+    def take_over(self, lost: int) -> None:
+        """Another history goes on, without the last entries."""
+        kept = max(len(self.group.log) - lost, FIRST_ENTRIES)
+        self.histories += 1
+        self.group.take_over(f"H{self.histories}", kept)
+        self.group.hold = False
+        del self.states[kept:]
+        self.state = copy.deepcopy(self.states[-1])
+
+    @invariant()
+    def same(self) -> None:
+        if self.group.pending or len(self.states) < FIRST_ENTRIES:
+            return
+        self.group.check()
+        for name, wanted in self.state.queues.items():
+            assert self._bodies(self.shard(name)) == wanted, name
+        view = self.group.view(self.topic())
+        assert view is not None
+        assert {cell.name for cell in view.subscriptions.values()} == set(self.state.subs)
+        passed = [sub.passed for sub in self.state.subs.values()]
+        floor = min(passed, default=len(self.state.rows))
+        left = [body for body, _ in self.state.rows[floor:]]
+        assert self._bodies(self.topic()) == left, "the topic keeps what is wanted, and no more"
+
+    def _bodies(self, shard: ShardId) -> list[bytes | None]:
+        meta = self.group.store.meta(shard)
+        assert meta is not None
+        return [
+            body
+            for batch in self.group.store.scan(shard, 0, meta.last_seq, Reader())
+            for body in batch.column("value").to_pylist()
+        ]
+
+
+FIRST_ENTRIES = 5
+"""Found, the topic and its queues: no takeover loses them."""
+
+TestTopics = TopicMachine.TestCase
+TestTopics.settings = settings(
+    max_examples=int(os.environ.get("EXAMPLES", "60")),
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.generate, Phase.shrink],
+)
