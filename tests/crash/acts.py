@@ -25,6 +25,7 @@ from tests.crash.events import (
 from tests.crash.losing import lose, lose_all
 from tests.crash.player import Player
 from tests.crash.scene import KEYS, LASTING
+from tests.crash.telling import tell
 
 LIVE_MAX = 1_500
 """Messages of a queue beyond which publishers wait for the workers."""
@@ -59,6 +60,7 @@ async def play(player: Player) -> None:
         _archive(player),
         _make_and_drop(player),
         lose(player, player.chance("lose")),
+        tell(player, player.chance("tell")),
         _work(player, "keyed", player.chance("keyed worker")),
         _work(player, "output", player.chance("output worker")),
         _follow(player, "plain"),

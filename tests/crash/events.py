@@ -139,6 +139,12 @@ class Drop(Attempt):
     queue: str
 
 
+class Tell(Attempt):
+    """Publish these to the topic."""
+
+    tags: list[int]
+
+
 class Give(Attempt):
     """Publish these to the fragile queue."""
 
@@ -252,6 +258,13 @@ class LookLetters(Event):
     """What was ever published to the queue of dead letters."""
 
 
+class LookTopic(Event):
+    """The tags of the topic's two queues, in the order of their seqs."""
+
+    everything: list[int]
+    some: list[int]
+
+
 class Serving(Event):
     """Every queue was looked at; work begins."""
 
@@ -278,9 +291,10 @@ AnyAttempt = (
     | Give
     | Ask
     | Lose
+    | Tell
 )
 AnyAnswer = Done | Refused | Sent | Staged | Took | Ended | Showed | Got | Lost
-AnyEvent = AnyAttempt | AnyAnswer | Look | Others | LookLetters | Serving | Closed
+AnyEvent = AnyAttempt | AnyAnswer | Look | Others | LookLetters | LookTopic | Serving | Closed
 
 
 class Duty(msgspec.Struct, array_like=True):

@@ -32,6 +32,7 @@ from tests.crash.events import (
     Got,
     Look,
     LookLetters,
+    LookTopic,
     Lose,
     Lost,
     Make,
@@ -47,6 +48,7 @@ from tests.crash.events import (
     Stage,
     Staged,
     Take,
+    Tell,
     Took,
     Transact,
 )
@@ -56,6 +58,7 @@ from tests.crash.letters import Letters
 from tests.crash.others import OtherQueues
 from tests.crash.scene import Shape
 from tests.crash.stages import Stages
+from tests.crash.told import Told
 
 NUMBERS_KEPT = 64
 """Numbers of a producer that may be tried again; the queue itself remembers 32."""
@@ -92,6 +95,7 @@ class Ledger:
         }
         self._others = OtherQueues(self.findings)
         self._letters = Letters(self.findings)
+        self._told = Told(self.findings)
         self._stages = {name: Stages(book) for name, book in self.books.items()}
         self._clock = 0
         self.life = 0
@@ -122,6 +126,9 @@ class Ledger:
             case LookLetters():
                 self._letters.look(event)
                 self.counts["dead letters"] = self._letters.dead
+            case LookTopic():
+                self._told.look(event)
+                self.counts["forwarded"] = self._told.count
             case Serving():
                 self._judge_bundles()
             case Closed():
@@ -166,6 +173,8 @@ class Ledger:
                 self._others.drop(event.queue)
             case Extend():
                 self._extending(event)
+            case Tell():
+                self._told.tell(event.tags)
             case Give():
                 self._letters.give(event.tags)
             case Lose():
@@ -243,6 +252,8 @@ class Ledger:
                 self._ended(attempt, event)
             case Ended(), Extend():
                 self._extended(attempt, event)
+            case Done(), Tell():
+                self._told.told(attempt.tags, Fate.YES)
             case Done(), Give():
                 self._letters.given(attempt.tags, Fate.YES)
             case Got(), Ask():
@@ -314,6 +325,8 @@ class Ledger:
                 self._followers[queue].not_done(seq)
         if isinstance(attempt, Stage):
             self._stages[attempt.queue].refused(attempt)
+        if isinstance(attempt, Tell):
+            self._told.told(attempt.tags, Fate.NO)
         if isinstance(attempt, Give):
             self._letters.given(attempt.tags, Fate.NO)
         if isinstance(attempt, Lose):

@@ -25,6 +25,7 @@ from tests.crash.scene import (
     SETTINGS,
     TRACED,
 )
+from tests.crash.telling import find_topic, look_at_topic
 
 DRAIN_SECONDS_MAX = 20
 """Leases that were lost run out well before."""
@@ -58,6 +59,7 @@ async def find_queues(player: Player) -> None:
             player.cursors[name] = await queue.cursor(FOLLOWER, retain=True)
     await player.millrace.queue(DEAD)
     await player.millrace.queue(FRAGILE, max_failures=MAX_FAILURES, dead_letter=DEAD)
+    await find_topic(player.millrace)
 
 
 async def look(player: Player) -> None:
@@ -73,6 +75,7 @@ async def look(player: Player) -> None:
         }
         player.say(Look(name, counters, rows, cursor, producers, await queue.stages()))
     await _look_at_letters(player)
+    await look_at_topic(player)
     published = {}
     for name in await player.millrace.queues():
         if name not in LASTING:

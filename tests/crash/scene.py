@@ -35,7 +35,12 @@ FRAGILE, DEAD = "fragile", "dead"
 
 MAX_FAILURES = 2
 
-LASTING = {*QUEUES, FRAGILE, DEAD}
+TOPIC = "told"
+
+TOLD_ALL, TOLD_SOME = "told-all", "told-some"
+"""What is published to the topic is forwarded to the one, and a part of it to the other."""
+
+LASTING = {*QUEUES, FRAGILE, DEAD, TOLD_ALL, TOLD_SOME}
 """Queues that nobody deletes."""
 
 KEYS = 60
