@@ -24,7 +24,7 @@ from tests.crash.events import (
 )
 from tests.crash.losing import lose, lose_all
 from tests.crash.player import Player
-from tests.crash.scene import KEYS, LASTING
+from tests.crash.scene import KEYS, LASTING, TURNS
 from tests.crash.telling import tell
 
 LIVE_MAX = 1_500
@@ -53,6 +53,10 @@ async def play(player: Player) -> None:
         *(_work(player, "plain", player.chance(f"worker {number}")) for number in range(2)),
         *(_transact(player, number) for number in range(2)),
         _publish_numbered(player, "plain", "rising-0"),
+        _publish(player, TURNS, player.chance("turns")),
+        _publish_numbered(player, TURNS, "dense-0"),
+        _work(player, TURNS, player.chance("turns worker")),
+        _follow(player, TURNS),
         _publish(player, "input", player.chance("input")),
         _publish_keyed(player),
         _publish_numbered(player, "keyed", "dense-0"),
@@ -283,7 +287,7 @@ async def _follow_keyed(player: Player) -> None:
 
 async def drain(player: Player) -> None:
     """Settle and read everything, whatever is still leased by those who were killed."""
-    for queue in ("plain", "keyed", "input", "output"):
+    for queue in ("plain", "keyed", "input", "output", TURNS):
         # Deletes stay, and no worker gets them.
         while await _is_waiting(player, queue):
             held = await _take(player, queue, 1_000, 3.0)

@@ -170,6 +170,8 @@ class Book:
 
     def took(self, answer: Took, at_ms: int, lease_ms: int, since: int) -> None:
         """A lease call, tried at `at_ms`, when the ledger's clock was `since`, gave these."""
+        for seq, left_ms in answer.early:
+            self.fault("early", f"{seq} was leased {left_ms} ms before its delay was over")
         for (seq, tag, deliveries), receipt in zip(answer.rows, answer.receipts, strict=True):
             message = self.observe(tag, seq, "leased")
             if message is None or answer.version < message.version:

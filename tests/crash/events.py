@@ -199,6 +199,8 @@ class Took(Answer):
     at_ms: int
     rows: list[tuple[int, int, int]]
     receipts: list[str]
+    early: list[tuple[int, int]] = []
+    """Seqs that were not due yet, by the engine's own clock, and by how many milliseconds."""
 
 
 class Ended(Answer):
@@ -362,6 +364,12 @@ def _frames(data: bytes) -> Iterator[memoryview]:
             return
         yield view[place + _LENGTH.size : end]
         place = end
+
+
+def turn_of(tag: int) -> tuple[int, int]:
+    """Priority, and delay in milliseconds, of a message that has any."""
+    digest = hashlib.blake2b(b"%d turns" % tag, digest_size=2).digest()
+    return digest[0] % 10, (0, 0, 20, 100, 800)[digest[1] % 5]
 
 
 def body_of(tag: int) -> bytes:

@@ -13,6 +13,7 @@ KINDS = {
     "torn": "a part of a batch, a stage or a transaction",
     "skipped": "a cursor that left out rows, showed other ones, or moved by itself",
     "shared": "leased by two at once",
+    "early": "handed out before its delay was over",
     "misjudged": "an answer that contradicts an earlier one",
     "miscounted": "counters that do not agree with what happened",
 }

@@ -34,7 +34,9 @@ from tests.crash.events import (
     body_of,
     say,
     tag_of,
+    turn_of,
 )
+from tests.crash.scene import TURNS
 
 T = TypeVar("T")
 
@@ -146,6 +148,8 @@ class Player:
             row.body,
             key=row.key,
             headers=row.headers,
+            priority=row.priority,
+            delay=row.delay,
             producer=producer,
             number=number,
             mode=mode,
@@ -177,7 +181,8 @@ class Player:
         ]
         version = leases[0].version if leases else 0
         receipts = [lease.receipt for lease in leases]
-        self.say(Took(take.op, version, now_ms(), rows, receipts))
+        early = _early(leases, take.lease_ms) if name == TURNS else []
+        self.say(Took(take.op, version, now_ms(), rows, receipts, early))
         return leases
 
     async def end(self, name: str, held: Held, *, is_settle: bool) -> None:
@@ -255,6 +260,12 @@ def now_ms() -> int:
 
 def messages_of(send: Send) -> list[Message]:
     """The messages that are to be sent."""
+    if send.queue == TURNS:
+        return [
+            Message(body_of(tag), priority=priority, delay=delay_ms / 1000)
+            for tag in send.tags
+            for priority, delay_ms in [turn_of(tag)]
+        ]
     if not send.keys:
         return [Message(body_of(tag)) for tag in send.tags]
     return [
@@ -265,6 +276,17 @@ def messages_of(send: Send) -> list[Message]:
         )
         for tag, key in zip(send.tags, send.keys, strict=True)
     ]
+
+
+def _early(leases: Sequence[Lease], lease_ms: int) -> list[tuple[int, int]]:
+    """Which of these, handed out just now for so long, should have waited, and how long."""
+    found: list[tuple[int, int]] = []
+    for lease in leases:
+        _, delay_ms = turn_of(tag_of(lease.body, lease.headers))
+        left_ms = lease.time_ms + delay_ms - (lease.deadline_ms - lease_ms)
+        if left_ms > 0:
+            found.append((lease.seq, left_ms))
+    return found
 
 
 async def tags_in(snapshot: Snapshot) -> list[tuple[int, int]]:

@@ -19,6 +19,9 @@ class Shape:
 FOLLOWER = "follower"
 """The name of the retaining cursors."""
 
+TURNS = "turns"
+"""Messages of this queue have priorities and delays."""
+
 QUEUES = {
     "plain": Shape(followed=True),
     "keyed": Shape(keyed=True, followed=True),
@@ -26,6 +29,7 @@ QUEUES = {
     "output": Shape(followed=True),
     "mirror": Shape(),
     "archive": Shape(),
+    TURNS: Shape(followed=True),
 }
 """`input` is worked on in transactions that publish to `output`; the cursor of `keyed` is moved in
 transactions that publish to `mirror`; `archive` is never settled, and purged now and then."""

@@ -418,6 +418,16 @@ BAD: list[tuple[str, str, History]] = [
             Took(4, 2, 1_610, [(1, 11, 2)], ["s"]),
         ],
     ),
+    (
+        "early",
+        "before its delay was over",
+        [
+            Send(1, "turns", [11]),
+            Sent(1, 1, 1),
+            Take(2, "turns", 1_000, 500),
+            Took(2, 1, 1_010, [(1, 11, 1)], ["r"], [(1, 40)]),
+        ],
+    ),
     ("lost", "a queue", [Make(1, "other"), Done(1), CRASH, Others({})]),
     (
         "lost",
