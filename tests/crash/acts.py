@@ -26,6 +26,7 @@ from tests.crash.losing import lose, lose_all
 from tests.crash.player import Player
 from tests.crash.scene import KEYS, LASTING, TURNS
 from tests.crash.telling import tell
+from tests.crash.winding import wind
 
 LIVE_MAX = 1_500
 """Messages of a queue beyond which publishers wait for the workers."""
@@ -65,6 +66,7 @@ async def play(player: Player) -> None:
         _make_and_drop(player),
         lose(player, player.chance("lose")),
         tell(player, player.chance("tell")),
+        wind(player, player.chance("reel")),
         _work(player, "keyed", player.chance("keyed worker")),
         _work(player, "output", player.chance("output worker")),
         _follow(player, "plain"),

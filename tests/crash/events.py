@@ -162,6 +162,24 @@ class Lose(Attempt):
     how: Literal["settle", "discard", "fail"]
 
 
+class Wind(Attempt):
+    """Publish so many rows to the reel."""
+
+    rows: int
+
+
+class Pull(Attempt):
+    """Lease up to so many messages of the reel."""
+
+    count: int
+
+
+class GoBack(Attempt):
+    """Send the worker of the reel to this seq."""
+
+    start: int
+
+
 class Answer(Event):
     """What became of an attempt; without one, that is UNKNOWN."""
 
@@ -243,6 +261,18 @@ class Look(Event):
     stages: dict[str, int]
 
 
+class Pulled(Answer):
+    """The seqs that were leased from the reel, in the order of handing out."""
+
+    seqs: list[int]
+
+
+class WentBack(Answer):
+    """The seq from which the reel is worked again."""
+
+    first: int
+
+
 class Others(Event):
     """The queues that do not last, and how much was published to each; nothing else happens."""
 
@@ -294,8 +324,11 @@ AnyAttempt = (
     | Ask
     | Lose
     | Tell
+    | Wind
+    | Pull
+    | GoBack
 )
-AnyAnswer = Done | Refused | Sent | Staged | Took | Ended | Showed | Got | Lost
+AnyAnswer = Done | Refused | Sent | Staged | Took | Ended | Showed | Got | Lost | Pulled | WentBack
 AnyEvent = AnyAttempt | AnyAnswer | Look | Others | LookLetters | LookTopic | Serving | Closed
 
 

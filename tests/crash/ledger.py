@@ -29,6 +29,7 @@ from tests.crash.events import (
     Extend,
     Fill,
     Give,
+    GoBack,
     Got,
     Look,
     LookLetters,
@@ -37,6 +38,8 @@ from tests.crash.events import (
     Lost,
     Make,
     Others,
+    Pull,
+    Pulled,
     Purge,
     Read,
     Refused,
@@ -51,11 +54,14 @@ from tests.crash.events import (
     Tell,
     Took,
     Transact,
+    WentBack,
+    Wind,
 )
 from tests.crash.findings import Findings
 from tests.crash.follower import Follower
 from tests.crash.letters import Letters
 from tests.crash.others import OtherQueues
+from tests.crash.reel import Reel
 from tests.crash.scene import Shape
 from tests.crash.stages import Stages
 from tests.crash.told import Told
@@ -96,6 +102,7 @@ class Ledger:
         self._others = OtherQueues(self.findings)
         self._letters = Letters(self.findings)
         self._told = Told(self.findings)
+        self._reel = Reel(self.findings)
         self._stages = {name: Stages(book) for name, book in self.books.items()}
         self._clock = 0
         self.life = 0
@@ -179,7 +186,9 @@ class Ledger:
                 self._letters.give(event.tags)
             case Lose():
                 self._letters.losing(event)
-            case Take() | Ask():
+            case Wind():
+                self._reel.wind(event.rows)
+            case Take() | Ask() | Pull() | GoBack():
                 pass
         if isinstance(event, Transact) or event.op not in self._bundles:
             self._tried[event.op] = (event, self._clock)
@@ -242,6 +251,14 @@ class Ledger:
             case Refused(), _:
                 self.counts["refused"] += 1
                 self._refused(event.op, attempt, event.code)
+            case Sent(), Wind():
+                self._reel.wound(event.first, event.count)
+            case Pulled(), Pull():
+                self._reel.pulled(event.seqs, attempt.count)
+                self.counts["pulled"] += len(event.seqs)
+            case WentBack(), GoBack():
+                self._reel.went_back(event.first)
+                self.counts["rewound"] += 1
             case Staged(), Stage():
                 self._stages[attempt.queue].staged(attempt, event.rows)
             case Took(), Take():
@@ -327,6 +344,11 @@ class Ledger:
             self._stages[attempt.queue].refused(attempt)
         if isinstance(attempt, Tell):
             self._told.told(attempt.tags, Fate.NO)
+        if isinstance(attempt, Wind):
+            self._reel.not_wound(attempt.rows)
+        if isinstance(attempt, Pull):
+            # Closed before it could be read: it is leased then, and runs out by itself.
+            self._reel.may_have_pulled()
         if isinstance(attempt, Give):
             self._letters.given(attempt.tags, Fate.NO)
         if isinstance(attempt, Lose):
@@ -396,6 +418,11 @@ class Ledger:
         """The process is no more. What it tried and was not answered is UNKNOWN from now on."""
         self.life += 1
         self.counts["unknown"] += len(self._tried)
+        for attempt, _ in self._tried.values():
+            if isinstance(attempt, GoBack):
+                self._reel.may_have_gone_back(attempt.start)
+            elif isinstance(attempt, Pull):
+                self._reel.may_have_pulled()
         bundled = {id(b.sending) for b in self._bundles.values()}
         for sending in self._sendings.values():
             if sending.fate is Fate.OPEN and sending.producer and id(sending) not in bundled:

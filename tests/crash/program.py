@@ -22,6 +22,7 @@ from tests.crash.scene import (
     LASTING,
     MAX_FAILURES,
     QUEUES,
+    REEL,
     SETTINGS,
     TRACED,
 )
@@ -58,6 +59,7 @@ async def find_queues(player: Player) -> None:
         if shape.followed:
             player.cursors[name] = await queue.cursor(FOLLOWER, retain=True)
     await player.millrace.queue(DEAD)
+    await player.millrace.queue(REEL, retention="log")
     await player.millrace.queue(FRAGILE, max_failures=MAX_FAILURES, dead_letter=DEAD)
     await find_topic(player.millrace)
 

@@ -44,7 +44,10 @@ TOPIC = "told"
 TOLD_ALL, TOLD_SOME = "told-all", "told-some"
 """What is published to the topic is forwarded to the one, and a part of it to the other."""
 
-LASTING = {*QUEUES, FRAGILE, DEAD, TOLD_ALL, TOLD_SOME}
+REEL = "reel"
+"""A log whose only worker is sent back now and then."""
+
+LASTING = {*QUEUES, FRAGILE, DEAD, TOLD_ALL, TOLD_SOME, REEL}
 """Queues that nobody deletes."""
 
 KEYS = 60

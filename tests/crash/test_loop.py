@@ -20,4 +20,5 @@ def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path) -> None:
     assert ledger.counts["settled"] > 100
     assert ledger.counts["transactions"] > 10
     assert ledger.counts["dead letters"] > 100
+    assert ledger.counts["rewound"] > 10
     assert ledger.counts["unknown"] > 10, "the kills came too late to matter"
