@@ -344,11 +344,7 @@ class Ledger:
             self._stages[attempt.queue].refused(attempt)
         if isinstance(attempt, Tell):
             self._told.told(attempt.tags, Fate.NO)
-        if isinstance(attempt, Wind):
-            self._reel.not_wound(attempt.rows)
-        if isinstance(attempt, Pull):
-            # Closed before it could be read: it is leased then, and runs out by itself.
-            self._reel.may_have_pulled()
+        self._reel.refused(attempt)
         if isinstance(attempt, Give):
             self._letters.given(attempt.tags, Fate.NO)
         if isinstance(attempt, Lose):
@@ -419,10 +415,7 @@ class Ledger:
         self.life += 1
         self.counts["unknown"] += len(self._tried)
         for attempt, _ in self._tried.values():
-            if isinstance(attempt, GoBack):
-                self._reel.may_have_gone_back(attempt.start)
-            elif isinstance(attempt, Pull):
-                self._reel.may_have_pulled()
+            self._reel.leave(attempt)
         bundled = {id(b.sending) for b in self._bundles.values()}
         for sending in self._sendings.values():
             if sending.fate is Fate.OPEN and sending.producer and id(sending) not in bundled:

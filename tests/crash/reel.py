@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.crash.events import AnyAttempt, GoBack, Pull, Wind
 from tests.crash.findings import Findings
 
 
@@ -25,10 +26,6 @@ class Reel:
     def wind(self, rows: int) -> None:
         """Rows are being published."""
         self._maybe += rows
-
-    def not_wound(self, rows: int) -> None:
-        """They never will be."""
-        self._maybe -= rows
 
     def wound(self, first: int, rows: int) -> None:
         """They were published, after all that came about before."""
@@ -54,11 +51,17 @@ class Reel:
         if len(seqs) < count and self._nexts is not None and max(self._nexts) <= self._rows:
             self._fault("lost", f"{max(self._nexts)} to {self._rows} were not handed out")
 
-    def may_have_gone_back(self, first: int) -> None:
-        """Nobody knows whether the worker was sent to this seq."""
-        if self._nexts is not None:
-            self._nexts.add(first)
+    def refused(self, attempt: AnyAttempt) -> None:
+        """What was tried was not done, and never will be."""
+        if isinstance(attempt, Wind):
+            self._maybe -= attempt.rows
+        elif isinstance(attempt, Pull):
+            # Closed before it could be read: it is leased then, and runs out by itself.
+            self._nexts = None
 
-    def may_have_pulled(self) -> None:
-        """Nobody knows whether the worker was handed something."""
-        self._nexts = None
+    def leave(self, attempt: AnyAttempt) -> None:
+        """Nobody knows whether this was done."""
+        if isinstance(attempt, GoBack) and self._nexts is not None:
+            self._nexts.add(attempt.start)
+        elif isinstance(attempt, Pull):
+            self._nexts = None
