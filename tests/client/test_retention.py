@@ -71,6 +71,7 @@ async def test_settings_that_no_queue_takes(m: Millrace) -> None:
         ({"retention": "log", "keep_bytes": 1.5}, "keep_bytes"),
         ({"pin_max_bytes": -1}, "pin_max_bytes"),
         ({"retain_max": -1}, "retain_max"),
+        ({"compressed": "gzip"}, "compressed"),
     ]:
         with pytest.raises(errors.Invalid) as refused:
             await m.queue("q", **settings)  # type: ignore[arg-type]
@@ -78,6 +79,8 @@ async def test_settings_that_no_queue_takes(m: Millrace) -> None:
     queue = await m.queue("log", retention="log")
     assert (await queue.configure(keep=60, keep_messages=7)).keep_messages == 7
     assert (await queue.configure(keep_messages=0)).keep_ms == 60_000
+    assert (await queue.configure(compressed="lz4")).compressed == "lz4"
+    assert (await queue.configure(compressed="none")).compressed == ""
 
 
 @embedded

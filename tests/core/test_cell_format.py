@@ -50,8 +50,10 @@ SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
 CELLS: list[tuple[Kind, Cell, str]] = [
     (
         Kind.SPEC,
-        QueueSpec(True, "log", 5, 2, 3, 4, 6, "default/dead", 7, 8, True, 9, 10, 11, 12, 13, 14),
-        "dc0011c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0e",
+        QueueSpec(
+            True, "log", 5, 2, 3, 4, 6, "default/dead", 7, 8, True, 9, 10, 11, 12, 13, 14, "lz4"
+        ),
+        "dc0012c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a34",
     ),
     (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1), "980703020104060501"),
     (

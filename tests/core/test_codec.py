@@ -250,6 +250,7 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "Position": st.builds(Position, st.binary(max_size=16), NUMBERS, NUMBERS, NUMBERS),
         "place.Route": st.sampled_from(["key", "group", "spread"]),
         "Literal['work', 'log']": st.sampled_from(["work", "log"]),
+        "Literal['', 'zstd', 'lz4']": st.sampled_from(["", "zstd", "lz4"]),
         "Literal['dense', 'rising', 'range']": st.sampled_from(["dense", "rising", "range"]),
         "tuple[bytes, ...]": st.lists(st.binary(max_size=9), max_size=3).map(tuple),
         "tuple[int, ...]": st.lists(NUMBERS, max_size=3).map(tuple),

@@ -132,6 +132,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "retain_max_ms": cell.retain_max_ms,
                 "retain_max_bytes": cell.retain_max_bytes,
                 "pin_max_bytes": cell.pin_max_bytes,
+                "compressed": cell.compressed,
             }
         case Pointers():
             return {

@@ -50,6 +50,8 @@ class QueueSettings(TypedDict, total=False):
     pin_max_bytes: int | None
     """A snapshot that keeps messages of more bytes, which have ended otherwise, is dropped; 0: of
     256 GiB."""
+    compressed: str | None
+    """"zstd" or "lz4": how messages that stay are compressed, from now on; "none": not at all."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -99,4 +101,5 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         millis("retain_max", limits.CURSOR_RETAIN_MS_MAX),
         number("retain_max_bytes", retain.RETENTION_BYTES_MAX),
         number("pin_max_bytes", retain.RETENTION_BYTES_MAX),
+        check.compressed(given.get("compressed")),
     )

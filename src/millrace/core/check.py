@@ -163,6 +163,23 @@ def id_text(value: object, field: str) -> str | None:
     return text
 
 
+def compressed(value: object) -> Literal["", "zstd", "lz4"] | None:
+    """How rows are compressed; "none": not at all.
+
+    Raises:
+        Invalid: it is none of these.
+    """
+    if value is None:
+        return None
+    codecs: dict[str, Literal["", "zstd", "lz4"]] = {"none": "", "zstd": "zstd", "lz4": "lz4"}
+    found = codecs.get(exact.text(value) or "")
+    if found is None:
+        raise Invalid(
+            f"compressed is {shown(value)}, not 'zstd', 'lz4' or 'none'", field="compressed"
+        )
+    return found
+
+
 def retention(value: object) -> Literal["work", "log"] | None:
     """What settling does, or None where that is not named."""
     if value is None:

@@ -79,6 +79,7 @@ class SpecPart(msgspec.Struct, frozen=True):
     retain_max_ms: int | None = None
     retain_max_bytes: int | None = None
     pin_max_bytes: int | None = None
+    compressed: Literal["", "zstd", "lz4"] | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""

@@ -119,6 +119,8 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """A retaining cursor that holds back rows of more bytes is dropped; 0: as usual."""
     pin_max_bytes: int = 0
     """A pin that keeps dead rows of more bytes is dropped; 0: as usual."""
+    compressed: Literal["", "zstd", "lz4"] = ""
+    """How rows are compressed when they are sealed; empty: not at all."""
 
 
 class Doom(IntEnum):

@@ -266,7 +266,7 @@ class Asking:
                 out += decoded.row(first, wanted[at])
             else:
                 out += decoded.rows(first, wanted[at:end])
-            if cut.ends(out, place.length):
+            if cut.ends(out, decoded.size):
                 break
             at, moves = end, 0
         return out

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.codec import decode_cell
+from millrace.core.model import Kind, QueueSpec
 from millrace.errors import Corrupt
 from millrace.log.record import Mark
 from millrace.store.book import Book
@@ -21,7 +23,8 @@ from millrace.store.cells import Table
 from millrace.store.folding import Folding
 from millrace.store.layered import Layered
 from millrace.store.ledger import DEAD, ENDED, KEPT, ShardState
-from millrace.store.overlay import Overlay, parts_of
+from millrace.store.overlay import KINDS, Overlay, parts_of
+from millrace.store.packing import Codec
 from millrace.store.place import Place, decode_place, republished
 from millrace.store.reading import Reading
 from millrace.store.sealplan import Home, SealPlan, SealResult, ShardNote
@@ -193,7 +196,14 @@ class Emptying:
                     ended |= seqs
         floor = max(state.meta.intervals[0].floor, state.gone)
         stored = [pin for pin in pins if pin == 0 or pin in state.stored]
-        return ShardNote(state.shard, state.meta.keyed, floor, stored, dead, ended)
+        codec = self._codec(state.id)
+        return ShardNote(state.shard, state.meta.keyed, floor, stored, dead, ended, codec)
+
+    def _codec(self, number: int) -> Codec | None:
+        """How the queue wants its rows compressed."""
+        value = self._layered.cell_of(number, KINDS[Kind.SPEC])
+        spec = decode_cell(Kind.SPEC, value) if value is not None else None
+        return (spec.compressed or None) if isinstance(spec, QueueSpec) else None
 
     @property
     def is_busy(self) -> bool:

@@ -17,6 +17,9 @@ RELATIVE = 16
 """Flag: the rows were staged when they were sealed; the key says their seqs, the place their time.
 The lower flags are those of a block."""
 
+COMPRESSED = 32
+"""Flag: the buffers of the record batch are compressed."""
+
 _LOG = struct.Struct(">BBIQQQq")
 _SEALED = struct.Struct(">BBIQQQQqqII")
 _LOG_TAG = 1

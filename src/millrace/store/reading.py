@@ -21,7 +21,8 @@ from millrace.core.model import Row
 from millrace.errors import Fatal
 from millrace.log.segment import Hold
 from millrace.log.segments import Log
-from millrace.store.place import RELATIVE, Place
+from millrace.store.packing import Unpacked
+from millrace.store.place import COMPRESSED, RELATIVE, Place
 from millrace.store.sealed import Moved, SealedFiles
 
 Seqs = np.ndarray[tuple[int], np.dtype[np.uint64]]
@@ -32,13 +33,15 @@ _SHARD = SCHEMA.field("shard")
 class Decoded:
     """The rows at one place, ready to be taken out one by one."""
 
-    __slots__ = ("block", "place", "seqs", "times")
+    __slots__ = ("block", "place", "seqs", "size", "times")
 
     def __init__(
         self, place: Place, block: Block, seqs: Seqs | None = None, times: list[int] | None = None
     ) -> None:
         self.place = place
         self.block = block
+        self.size = place.length
+        """Bytes that its rows have at most."""
         self.seqs = seqs
         """Each row's seq; None: they follow each other from the place's first one on."""
         self.times = times
@@ -112,6 +115,7 @@ class Reading:
         """Over maps."""
         self._fresh: _Kept = OrderedDict()
         """With bytes of their own."""
+        self._unpacked = Unpacked()
         self._warm = Warm()
         self._shards: dict[int, Array] = {}
 
@@ -137,6 +141,8 @@ class Reading:
         if found is not None and (found.place is place or found.place == place):
             kept.move_to_end(key)
             return found
+        if place.flags & COMPRESSED:
+            return self._unpacked_at(key, place, shard)
         if place.sealed:
             found = decode_sealed(place, self.files.get(place.home).read(place, shard))
         else:
@@ -145,6 +151,17 @@ class Reading:
                 raise Moved
             found = Decoded(place, Block.decode(view)[0])
         _keep(self._decoded, key, found, limits.DECODED_BLOCKS_MAX)
+        return found
+
+    def _unpacked_at(self, key: tuple[bool, int, int], place: Place, shard: int) -> Decoded:
+        """The rows of a compressed batch, of which fewer are kept."""
+        known = self._unpacked.get(key)
+        if isinstance(known, Decoded) and known.place == place:
+            return known
+        batch = self.files.get(place.home).read(place, shard)
+        found = decode_sealed(place, batch)
+        found.size = batch.nbytes
+        self._unpacked.put(key, found, found.size)
         return found
 
     def remember(self, place: Place, block: Block) -> None:
@@ -167,7 +184,8 @@ class Reading:
     def is_hot(self, place: Place) -> bool:
         """Whether its bytes are in memory, as far as can be told."""
         key = (place.sealed, place.home, place.offset)
-        return self.is_new(place) or key in self._decoded or key in self._warm
+        known = key in self._decoded or key in self._warm or key in self._unpacked
+        return self.is_new(place) or known
 
     def toucher(self, shard: int, places: list[Place]) -> Callable[[], None]:
         """A call that reads the bytes from the disk, on any thread; what it has read is hot."""
@@ -201,6 +219,7 @@ class Reading:
         for kept in (self._decoded, self._fresh):
             for key in [key for key in kept if key[:2] in homes]:
                 del kept[key]
+        self._unpacked.forget(homes)
         self._warm.forget(homes)
 
     # --- Arrays ----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from millrace.log.files import Disk
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
 from millrace.store.ledger import DEAD, ENDED, KEPT, Marks
-from millrace.store.place import RELATIVE, Place, decode_place
+from millrace.store.place import COMPRESSED, RELATIVE, Place, decode_place
 from millrace.store.reading import Reading, without
 from millrace.store.scanning import lost
 from millrace.store.sealed import SEALED_SCHEMA, Moved, SealedWriter
@@ -238,7 +238,7 @@ class _Pass:
                 self._drop_keys(shard, first, place, dead)
             if gone < place.span:
                 self._add(_wanted(self._read(shard, first, place), first, place, dead, gone))
-                self._group_flags |= place.flags & ~RELATIVE
+                self._group_flags |= place.flags & ~(RELATIVE | COMPRESSED)
             self._firsts.append(first)
             self._origins.append(place)
         self._flush()
@@ -300,6 +300,7 @@ class _Pass:
                 batch,
                 self._group_flags,
                 [times[0].as_py(), times[-1].as_py()],
+                self._plan.shards[self._shard].codec,
             )
             low, _ = self._spans.get(self._shard, (first, 0))
             self._spans[self._shard] = (low, first + span - 1)
@@ -313,9 +314,10 @@ class _Pass:
         """Staged rows have no seqs yet: they are numbered from 0, and the index knows better."""
         batch = self._read(shard, 0, place)
         writer = self._open_file()
-        flags = place.flags | RELATIVE
-        whose = self._plan.shards[shard].shard
-        moved = writer.add(whose, 0, place.count, batch, flags, [place.time_ms])
+        flags = (place.flags | RELATIVE) & ~COMPRESSED
+        note = self._plan.shards[shard]
+        times = [place.time_ms]
+        moved = writer.add(note.shard, 0, place.count, batch, flags, times, note.codec)
         self._result.restaged.append(Restaged(shard, name, ordinal, place, moved))
 
     def _drop_keys(self, shard: int, first: int, place: Place, dead: BitMap64) -> None:

@@ -21,7 +21,8 @@ from millrace import limits
 from millrace.core.block import SCHEMA
 from millrace.errors import Corrupt, NotFound
 from millrace.log.files import Disk
-from millrace.store.place import Place
+from millrace.store.packing import Codec, pack, unpack
+from millrace.store.place import COMPRESSED, Place
 
 FOLDER = "sealed"
 SUFFIX = ".arrow"
@@ -83,10 +84,18 @@ class SealedWriter:
         self._put(SEALED_SCHEMA.serialize())
 
     def add(
-        self, shard: int, first: int, span: int, batch: pa.RecordBatch, flags: int, times: list[int]
+        self,
+        shard: int,
+        first: int,
+        span: int,
+        batch: pa.RecordBatch,
+        flags: int,
+        times: list[int],
+        codec: Codec | None = None,
     ) -> Place:
         """Append a record batch; its place is valid once the file is closed."""
-        message = batch.serialize()
+        message, is_packed = pack(batch, codec)
+        flags |= COMPRESSED if is_packed else 0
         crc = crc32c(message)
         place = Place(
             self.number,
@@ -179,7 +188,10 @@ class SealedFile:
         if place.offset not in self._verified:
             self.verify(place, shard)
         data = self._map.slice(place.offset, place.length)
-        return pa.ipc.read_record_batch(data, SEALED_SCHEMA)
+        try:
+            return unpack(data, SEALED_SCHEMA, compressed=bool(place.flags & COMPRESSED))
+        except Corrupt as error:
+            raise self._damaged(place, shard) from error
 
     def verify(self, place: Place, shard: int) -> None:
         """Compare the batch with its checksum; this reads it from the disk, without the GIL.
@@ -189,13 +201,16 @@ class SealedFile:
         """
         is_there = place.offset + place.length <= self._map.size
         if not is_there or crc32c(self._map.slice(place.offset, place.length)) != place.crc:
-            raise Corrupt(
-                f"{self.name}, offset {place.offset}: record batch {place.number} of shard {shard} "
-                "is damaged; nothing was skipped. Restore the file from a backup, or resync the "
-                "shard from a replica",
-                field=self.name,
-            )
+            raise self._damaged(place, shard)
         self._verified.add(place.offset)
+
+    def _damaged(self, place: Place, shard: int) -> Corrupt:
+        return Corrupt(
+            f"{self.name}, offset {place.offset}: record batch {place.number} of shard {shard} "
+            "is damaged; nothing was skipped. Restore the file from a backup, or resync the "
+            "shard from a replica",
+            field=self.name,
+        )
 
 
 class SealedFiles:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
+from millrace.store.packing import Codec
 from millrace.store.place import Place
 from millrace.store.tables import FileFacts
 
@@ -26,6 +27,8 @@ class ShardNote(NamedTuple):
     """Such marks that are not in the index yet."""
     ended: BitMap64
     """Rows that their keys may still name, as far as that is not in the index yet."""
+    codec: Codec | None = None
+    """How its rows are compressed from now on."""
 
 
 class SealPlan(NamedTuple):

@@ -399,7 +399,8 @@ def _keeping(spec: QueueSpec) -> str:
     out += f", {spec.keep_messages} messages" if spec.keep_messages else ""
     out += f", retained {spec.retain_max_ms / 1000:g}s" if spec.retain_max_ms else ""
     out += f", retained {spec.retain_max_bytes} bytes" if spec.retain_max_bytes else ""
-    return out + (f", pinned {spec.pin_max_bytes} bytes" if spec.pin_max_bytes else "")
+    out += f", pinned {spec.pin_max_bytes} bytes" if spec.pin_max_bytes else ""
+    return out + (f", {spec.compressed}" if spec.compressed else "")
 
 
 def _lease(cell: LeaseCell) -> str:

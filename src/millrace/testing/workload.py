@@ -51,6 +51,7 @@ class Shape(NamedTuple):
     retry_min: float = 0
     retry_max: float = 0
     delay: float = 0
+    compressed: str | None = None
 
 
 DEAD = "dead"
@@ -60,7 +61,7 @@ QUEUES = {
     "plain": Shape(),
     "keyed": Shape(keyed=True),
     "log": Shape(retention="log"),
-    "table": Shape(keyed=True, retention="log"),
+    "table": Shape(keyed=True, retention="log", compressed="zstd"),
     "churn": Shape(keyed=True),
     DEAD: Shape(),
     "fragile": Shape(
@@ -68,7 +69,7 @@ QUEUES = {
     ),
     "fickle": Shape(keyed=True, dead_letter=DEAD, max_failures=2),
     "reel": Shape(retention="log"),
-    "turns": Shape(),
+    "turns": Shape(compressed="lz4"),
     "lagged": Shape(delay=0.4),
     "rota": Shape(keyed=True),
 }

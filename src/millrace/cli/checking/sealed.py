@@ -9,10 +9,11 @@ from crc32c import crc32c
 from millrace.cli.checking.report import Counted, Report
 from millrace.cli.dump.sealed import numbers
 from millrace.cli.folder import Folder
-from millrace.errors import MillraceError
+from millrace.errors import Corrupt, MillraceError
 from millrace.log.files import File
 from millrace.store.inspect import Inspection
-from millrace.store.place import RELATIVE
+from millrace.store.packing import unpack
+from millrace.store.place import COMPRESSED, RELATIVE
 from millrace.store.sealed import SEALED_SCHEMA, Line, file_name, read_lines
 from millrace.store.tables import FileFacts
 
@@ -96,8 +97,9 @@ def _batch_problem(data: bytes, line: Line) -> str | None:
     if crc32c(data) != line.crc:
         return "it is not what was written"
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), SEALED_SCHEMA)
-    except (pa.ArrowInvalid, OSError) as error:
+        is_packed = bool(line.flags & COMPRESSED)
+        batch = unpack(pa.py_buffer(data), SEALED_SCHEMA, compressed=is_packed)
+    except (Corrupt, pa.ArrowInvalid, OSError) as error:
         return f"it cannot be read: {error}"
     if batch.num_rows != line.rows:
         return f"it has {batch.num_rows} rows, and the trailer says {line.rows}"

@@ -114,6 +114,11 @@ def _setting_options(body: F) -> F:
             metavar="SIZE",
             help="A snapshot that keeps more of what has ended is dropped. [256GB]",
         ),
+        click.option(
+            "--compressed",
+            type=click.Choice(["zstd", "lz4", "none"]),
+            help="How messages that stay are compressed, from now on. [none]",
+        ),
     ]
     for option in reversed(options):
         body = option(body)

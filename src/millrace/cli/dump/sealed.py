@@ -9,7 +9,7 @@ from millrace.cli.folder import Damage, Folder, Problem
 from millrace.cli.show import Column, Fields, Output, size_text
 from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS
 from millrace.errors import Corrupt
-from millrace.store.place import RELATIVE
+from millrace.store.place import COMPRESSED, RELATIVE
 from millrace.store.sealed import FOLDER, SUFFIX, Line, file_name, file_number, read_lines
 
 FILES = (
@@ -35,6 +35,7 @@ _FLAGS = {
     FLAG_HEADERS: "headers",
     FLAG_DELETES: "deletes",
     RELATIVE: "staged",
+    COMPRESSED: "compressed",
 }
 
 
