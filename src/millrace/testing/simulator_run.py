@@ -28,6 +28,7 @@ from millrace.testing.workload import TURNED, Client, Over, Session, World
 from millrace.testing.workload_followers import Follower, Pinner
 from millrace.testing.workload_owners import Owner
 from millrace.testing.workload_publishers import Publisher
+from millrace.testing.workload_shards import make_shard_clients
 from millrace.testing.workload_topics import Subscriber, TopicPublisher
 from millrace.testing.workload_workers import Worker
 
@@ -271,7 +272,7 @@ def make_clients(world: World) -> list[Client]:
     ]
     clients += [TopicPublisher("t0", world), TopicPublisher("t1", world)]
     clients.append(Subscriber("s0", world))
-    return clients
+    return clients + make_shard_clients(world)
 
 
 __all__ = ["Over", "Report", "Run"]
