@@ -435,9 +435,9 @@ def _unwrapped(argument: ast.arg) -> str:
         return f'blocking(portal, {name}, "{name}")'
     if annotation == "OnPoison | None":
         return f'None if {name} is None else blocking(portal, {name}, "{name}")'
-    for facade in HOME:
-        if annotation == f"{facade} | str":
-            return f"{name}._twin if isinstance({name}, {facade}) else {name}"
+    facades, _, rest = annotation.rpartition(" | ")
+    if rest == "str" and facades and HOME.keys() >= set(facades.split(" | ")):
+        return f"{name}._twin if isinstance({name}, {facades}) else {name}"
     _refuse_facades(annotation)
     return name
 

@@ -238,6 +238,45 @@ async def test_numbers_make_a_publish_to_a_topic_idempotent(m: Millrace) -> None
 
 
 @embedded
+async def test_a_message_that_is_known_by_its_id_is_not_forwarded_again(m: Millrace) -> None:
+    topic, queue = await m.topic("orders"), await m.queue("q")
+    await topic.subscribe(queue)
+    first = await topic.publish(b"a", dedup="one", wait=True)
+    assert await topic.publish(b"a", dedup="one", wait=True) == first
+    many = [Message(b"b", dedup="two"), Message(b"a", dedup="one"), Message(b"c")]
+    sent = await topic.publish_many(many, wait=True)
+    assert list(sent.seqs) == [2, 1, 3]
+    assert sent.queues == {"q": [2, 1, 3]}
+    assert await bodies(queue) == [b"a", b"b", b"c"]
+
+
+@timed
+async def test_a_transaction_settles_and_publishes_to_a_topic(m: Millrace, clock: Clock) -> None:
+    clock.stop()
+    topic, queue, source = await m.topic("orders"), await m.queue("q"), await m.queue("source")
+    await topic.subscribe(queue)
+    await source.publish(b"in")
+    [lease] = await source.lease(1)
+    async with m.transaction() as t:
+        t.settle(lease)
+        seq = t.publish(topic, b"late", delay=60)
+        t.publish_many(topic, [b"out", Message(b"first", priority=9)])
+    assert seq.value == 1
+    await forwarded(topic)
+    leases = await queue.lease(10, seconds=600)
+    assert [one.body for one in leases] == [b"first", b"out"]
+    assert await bodies(source) == []
+    t = m.transaction()
+    t.publish(topic, b"never")
+    t.publish("missing", b"never")
+    with pytest.raises(errors.NotFound):
+        async with t:
+            pass
+    clock.forward(seconds=60)
+    assert [one.body for one in await queue.lease(10)] == [b"late"]
+
+
+@embedded
 async def test_deletes_are_refused(m: Millrace) -> None:
     topic = await m.topic("orders")
     with pytest.raises(errors.Invalid) as refused:
@@ -342,5 +381,8 @@ def test_the_blocking_twin(tmp_path: Path) -> None:
         topic, queue = m.topic("orders"), m.queue("q")
         assert topic.subscribe(queue)
         assert topic.publish(b"a", wait=True) == millrace.Sent(1, {"q": 1})
-        assert [row.body for row in queue.peek()] == [b"a"]
+        with m.transaction() as t:
+            t.publish(topic, b"b")
+        assert topic.publish(b"c", wait=True) == millrace.Sent(3, {"q": 3})
+        assert [row.body for row in queue.peek()] == [b"a", b"b", b"c"]
         assert m.topics() == ["orders"]

@@ -24,7 +24,7 @@ from millrace.core.topic_commands import (
     Subscribed,
     Unsubscribe,
 )
-from millrace.errors import Forged, Invalid, NotFound
+from millrace.errors import Forged, NotFound
 
 FilterLike = Mapping[str, object]
 """Headers and their tests; see `Topic.subscribe`."""
@@ -125,6 +125,7 @@ class Topic:
         headers: check.HeadersLike | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -135,7 +136,8 @@ class Topic:
         Returns once it can no longer be lost; with `wait`, once every queue has it, and with
         where it is.
         Everything else is as with `Queue.publish`: `priority` and `delay` hold in the queues, a
-        delay from now on. Without any subscription the message is dropped.
+        delay from now on; a message that is known by its `dedup` id is not forwarded again. Without
+        any subscription the message is dropped.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number.
@@ -149,7 +151,8 @@ class Topic:
         if aside:
             rows = carry.pack(Block.of_messages([message]), aside)
         numbered = check.numbered(producer, number, mode, None)
-        answer, queues = await self._publish(Publish(rows, numbered), wait=wait)
+        ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
+        answer, queues = await self._publish(Publish(rows, numbered, ids=ids), wait=wait)
         return Sent(answer.first, {name: fates[0] for name, fates in queues.items()})
 
     async def publish_many(
@@ -166,10 +169,8 @@ class Topic:
     ) -> SentMany:
         """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
         block, aside = make_rows(rows, priority, delay)
-        if make_ids(rows):
-            raise Invalid("a message to a topic has no de-duplication id", field="dedup")
         numbered = check.numbered(producer, number, mode, after)
-        command = Publish(carry.pack(block, aside), numbered)
+        command = Publish(carry.pack(block, aside), numbered, ids=make_ids(rows))
         answer, queues = await self._publish(command, wait=wait)
         return SentMany(seqs_of(answer), queues)
 
@@ -183,7 +184,14 @@ class Topic:
             raise deleted() from error
         if not wait or answer.first is None or not answer.count:
             return answer, {}
-        return answer, await self._engine.arrived(self._shard, answer.first, answer.count)
+        if not answer.seqs:
+            return answer, await self._engine.arrived(self._shard, answer.first, answer.count)
+        # Repeats by their ids are where the first ones are.
+        queues: dict[str, list[Fate]] = {}
+        for seq in answer.seqs:
+            for name, fates in (await self._engine.arrived(self._shard, seq, 1)).items():
+                queues.setdefault(name, []).extend(fates)
+        return answer, queues
 
     # --- Subscriptions ------------------------------------------------------------------------
 
@@ -287,6 +295,11 @@ class Topic:
         return await self._engine.ask(
             CATALOG, DeleteTopic(self._space, self._name, self._shard), bool
         )
+
+
+def engine_and_topic(topic: Topic) -> tuple[Engine, ShardId]:
+    """Where a topic is."""
+    return topic._engine, topic._shard
 
 
 def lag_of(value: object) -> int:

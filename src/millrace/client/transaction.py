@@ -8,6 +8,8 @@ from itertools import islice
 from types import TracebackType
 from typing import Generic, TypeVar
 
+import msgspec
+
 from millrace import limits
 from millrace.client.cursor import Snapshot, commit_parts, engine_of, unpin_parts
 from millrace.client.engine import Engine
@@ -15,7 +17,9 @@ from millrace.client.lease import Call, Leases, by_call
 from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import Placing, Shards
-from millrace.core import check
+from millrace.client.topic import Topic, engine_and_topic
+from millrace.core import carry, check
+from millrace.core.block import Block
 from millrace.core.commands import (
     Discard,
     Extend,
@@ -79,7 +83,7 @@ class Transaction:
 
     def publish(
         self,
-        queue: Queue | str,
+        queue: Queue | Topic | str,
         body: Body | None,
         *,
         key: bytes | str | None = None,
@@ -91,7 +95,10 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
     ) -> Later[int | None]:
-        """Append a message to a queue of the same commit group; see `Queue.publish`."""
+        """Append a message to a queue or topic of the same commit group; see `Queue.publish`.
+
+        A topic forwards it once the transaction is done.
+        """
         message = check.message(body, key, headers)
         later: Later[int | None] = Later(self)
 
@@ -102,12 +109,12 @@ class Transaction:
         aside = make_aside(priority, delay)
         ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
         command = Publish((message,), numbered, aside, ids, by_body=True)
-        self._add(self._shards(queue), command, note)
+        self._add(self._shards(queue), _carried(queue, command), note)
         return later
 
     def publish_many(
         self,
-        queue: Queue | str,
+        queue: Queue | Topic | str,
         rows: Rows,
         *,
         priority: int | None = None,
@@ -117,11 +124,11 @@ class Transaction:
         mode: ProducerMode = "dense",
         after: int | None = None,
     ) -> Later[Sequence[int]]:
-        """Append messages to a queue of the same commit group; see `Queue.publish_many`."""
+        """Append messages to a queue or topic of the same commit group; see `publish`."""
         numbered = check.numbered(producer, number, mode, after)
         block, aside = make_rows(rows, priority, delay)
         command = Publish(block, numbered, aside, make_ids(rows), by_body=True)
-        return self._add_rows(queue, command)
+        return self._add_rows(queue, _carried(queue, command))
 
     def publish_staged(
         self,
@@ -137,7 +144,9 @@ class Transaction:
         numbered = check.numbered(producer, number, mode, after)
         return self._add_rows(queue, PublishStaged(check.names(stages, "stages"), numbered))
 
-    def _add_rows(self, queue: Queue | str, part: Publish | PublishStaged) -> Later[Sequence[int]]:
+    def _add_rows(
+        self, queue: Queue | Topic | str, part: Publish | PublishStaged
+    ) -> Later[Sequence[int]]:
         later: Later[Sequence[int]] = Later(self)
 
         def note(places: object) -> None:
@@ -183,7 +192,11 @@ class Transaction:
         for shard, command in unpin_parts(snapshot):
             self._add(shard, command)
 
-    def _shards(self, queue: Queue | str) -> Shards | str:
+    def _shards(self, queue: Queue | Topic | str) -> Shards | str:
+        if isinstance(queue, Topic):
+            owner, shard = engine_and_topic(queue)
+            self._check_own(owner, "topic")
+            return Shards((shard,), "key")
         if not isinstance(queue, Queue):
             return check.name(queue, "queue")
         engine, shards = engine_and_shards(queue)
@@ -248,6 +261,15 @@ class Transaction:
 
     def __repr__(self) -> str:
         return f"<Transaction of {len(self._parts)} parts>"
+
+
+def _carried(queue: object, command: Publish) -> Publish:
+    """A topic has one order: priority and delay go on with the messages, as headers."""
+    if not isinstance(queue, Topic) or not command.aside:
+        return command
+    rows = command.rows
+    block = rows if isinstance(rows, Block) else Block.of_messages(rows)
+    return msgspec.structs.replace(command, rows=carry.pack(block, command.aside), aside=())
 
 
 def _end(call: Call) -> Callable[[object], None]:

@@ -38,7 +38,9 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     if repeat is not None:
         return repeat
     if draft.view.topic is not None:
-        return topic.check_publish(draft.view, command, has_deletes=bool(_deletes(command.rows)))
+        has_deletes = bool(_deletes(command.rows))
+        refusal = topic.check_publish(draft.view, command, has_deletes=has_deletes)
+        return refusal or dedup.check_publish(draft, command)
     refused = check_deletes(draft.view, command.rows) or aside.check_publish(
         draft.view.spec, command.aside
     )

@@ -49,6 +49,7 @@ class Topic:
         headers: check.HeadersLike | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -58,7 +59,8 @@ class Topic:
 
         Returns once it can no longer be lost; with `wait`, once every queue has it, and with where
         it is. Everything else is as with `Queue.publish`: `priority` and `delay` hold in the
-        queues, a delay from now on. Without any subscription the message is dropped.
+        queues, a delay from now on; a message that is known by its `dedup` id is not forwarded
+        again. Without any subscription the message is dropped.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number.
@@ -73,6 +75,7 @@ class Topic:
                 headers=headers,
                 priority=priority,
                 delay=delay,
+                dedup=dedup,
                 producer=producer,
                 number=number,
                 mode=mode,

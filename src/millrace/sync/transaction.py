@@ -17,6 +17,7 @@ from millrace.core.commands import ProducerMode
 from millrace.sync.cursor import Snapshot
 from millrace.sync.lease import Leases, twins
 from millrace.sync.queue import Queue
+from millrace.sync.topic import Topic
 
 
 class Transaction:
@@ -35,7 +36,7 @@ class Transaction:
 
     def publish(
         self,
-        queue: Queue | str,
+        queue: Queue | Topic | str,
         body: Body | None,
         *,
         key: bytes | str | None = None,
@@ -47,9 +48,12 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
     ) -> Later[int | None]:
-        """Append a message to a queue of the same commit group; see `Queue.publish`."""
+        """Append a message to a queue or topic of the same commit group; see `Queue.publish`.
+
+        A topic forwards it once the transaction is done.
+        """
         return self._twin.publish(
-            queue._twin if isinstance(queue, Queue) else queue,
+            queue._twin if isinstance(queue, Queue | Topic) else queue,
             body,
             key=key,
             headers=headers,
@@ -63,7 +67,7 @@ class Transaction:
 
     def publish_many(
         self,
-        queue: Queue | str,
+        queue: Queue | Topic | str,
         rows: Rows,
         *,
         priority: int | None = None,
@@ -73,9 +77,9 @@ class Transaction:
         mode: ProducerMode = "dense",
         after: int | None = None,
     ) -> Later[Sequence[int]]:
-        """Append messages to a queue of the same commit group; see `Queue.publish_many`."""
+        """Append messages to a queue or topic of the same commit group; see `publish`."""
         return self._twin.publish_many(
-            queue._twin if isinstance(queue, Queue) else queue,
+            queue._twin if isinstance(queue, Queue | Topic) else queue,
             rows,
             priority=priority,
             delay=delay,
