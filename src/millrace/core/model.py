@@ -171,8 +171,7 @@ WINDOWED = (Kind.DUE, Kind.READY)
 """Kinds with more cells than memory should hold: a view knows the first ones alone."""
 
 ASKED = (Kind.DEDUP, Kind.EXPIRY)
-"""Kinds of which a view holds nothing: their cells are asked for when a command needs them, by
-their keys (`core/points.py`) or the first ones in order (`core/expiry.py`)."""
+"""Kinds that a view does not hold: they are asked for by key, or the first ones in order."""
 
 VIEWED = tuple(kind for kind in Kind if kind not in WINDOWED and kind not in ASKED)
 """Kinds whose cells a view holds, all of them."""
@@ -222,8 +221,7 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     deadlines: dict[int, int] = {}
     """Of seqs that were extended apart from the rest; of those in `freed`, when they are ready."""
     index: int = 0
-    """The batch that made it. A receipt of an earlier history speaks of this lease only if that
-    history is shared up to here: lease ids are given anew for what a takeover has lost."""
+    """The batch that made it: receipts of histories that are not shared up to here mean another."""
     doomed: dict[int, int] = {}
     """Seq → `Doom`: dead letters that are not yet where dead letters go. Nobody gets them."""
     buried: bytes = b""
