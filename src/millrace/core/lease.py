@@ -23,7 +23,8 @@ from millrace.errors import Full, Retry
 def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     view = draft.view
     _return_due(draft)
-    wanted = command.count - len(_judge_again(view, command.count)[0])
+    again = len(_judge_again(view, command.count)[0]) if view.returned else 0
+    wanted = command.count - again
     if wanted <= 0:
         return None
     room = limits.IN_FLIGHT_MAX - len(view.holder)
