@@ -11,7 +11,7 @@ KINDS = {
     "revived": "settled, and handed out or shown again",
     "outdated": "an older revision of a key beside, or instead of, a newer one",
     "torn": "a part of a batch, a stage or a transaction",
-    "skipped": "a cursor that left out rows, showed other ones, or moved by itself",
+    "skipped": "a cursor, or a log's worker, that left out rows, or moved by itself",
     "shared": "leased by two at once",
     "early": "handed out before its delay was over",
     "misjudged": "an answer that contradicts an earlier one",
