@@ -11,6 +11,7 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -133,9 +134,11 @@ class Waiting:
 class Driver:
     """The core and the model side by side, and those who use them."""
 
+    model_class = Model
+
     def __init__(self, *, keyed: bool, log: bool, retain: bool, limits: Limits) -> None:
         self.group = Group()
-        self.model = Model(keyed, log, KEEP_DELETES_MS, limits=limits, dedup_ms=DEDUP_MS)
+        self.model = self.model_class(keyed, log, KEEP_DELETES_MS, limits=limits, dedup_ms=DEDUP_MS)
         self.waiting: list[Waiting] = []
         self.together = False
         self.receipts: list[Receipt] = []
@@ -174,13 +177,16 @@ class Driver:
         self.model.now = self.group.now
         answers = self.group.ask(*((QUEUE, one.command) for one in waiting))
         for one, answer in zip(waiting, answers, strict=True):
-            assert plain(answer) == one.expect(), one.command
+            assert self.plain(answer) == one.expect(), one.command
         self.model.end_batch()
         for one, answer in zip(waiting, answers, strict=True):
             one.then(answer)
         if self.entries() > before:
             self.states.append(copy.deepcopy(self.model))
         assert len(self.states) == self.entries() + 1
+
+    def plain(self, answer: Result) -> object:
+        return plain(answer)
 
     def entries(self) -> int:
         return len(self.group.log) + len(self.group.pending)
@@ -590,7 +596,6 @@ WEIGHTS = {
     "crash": 2,
     "take_over": 1,
 }
-OFTEN = [kind for kind, weight in WEIGHTS.items() for _ in range(weight)]
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"a", b"b", None])
 BODIES = st.sampled_from([b"x", b"yy", b"zzz", b"", None])
@@ -620,6 +625,9 @@ SOMETIMES = st.sampled_from([False, False, True])
 class CoreMachine(RuleBasedStateMachine):
     """Random commands to one queue."""
 
+    driver_class = Driver
+    weights: ClassVar[dict[str, int]] = WEIGHTS
+
     @initialize(
         keyed=st.sampled_from([True, True, True, False]),
         log=SOMETIMES,
@@ -630,8 +638,9 @@ class CoreMachine(RuleBasedStateMachine):
     def make(
         self, *, keyed: bool, log: bool, retain: bool, limits: Limits, muted: set[str]
     ) -> None:
-        self.driver = Driver(keyed=keyed, log=log, retain=retain, limits=limits)
-        self.kinds = st.sampled_from([kind for kind in OFTEN if kind not in muted])
+        self.driver = self.driver_class(keyed=keyed, log=log, retain=retain, limits=limits)
+        often = [kind for kind, weight in self.weights.items() for _ in range(weight)]
+        self.kinds = st.sampled_from([kind for kind in often if kind not in muted])
 
     @rule(data=st.data())
     def act(self, data: st.DataObject) -> None:

@@ -16,6 +16,8 @@ class Claim(msgspec.Struct, frozen=True):
     """The history in which it was opened or resumed."""
     number: int
     """How often it was opened and resumed then: the newest claim alone is heard."""
+    epoch: int
+    """The decider that it was made with: one that a takeover has lost is not taken for another."""
 
 
 class OpenSession(msgspec.Struct, frozen=True):

@@ -153,7 +153,7 @@ def close_session(draft: Draft, command: CloseSession) -> int:
     view = draft.view
     number = command.claim.session
     cell = _find(view, number, command.claim.history)
-    if cell is None or cell.claim != command.claim.number:
+    if cell is None or (cell.claim, cell.epoch) != (command.claim.number, command.claim.epoch):
         return 0
     if command.keep:
         draft.put_session(number, msgspec.structs.replace(cell, cancelled=True, credit=0))
@@ -202,14 +202,14 @@ def tick(draft: Draft) -> bool:
     view = draft.view
     left = limits.SESSION_CREDIT_MAX
     for number, cell in sorted(view.sessions.items()):
-        if _is_lost(view, cell):
-            _suspect(draft, number, cell)
-        elif _is_over(view, number, cell, draft.now):
+        if _is_over(view, number, cell, draft.now):
             if left <= 0:
                 return True
             left -= _give_back(draft, number, left, seen=None)
             if not view.held[number].total:
                 draft.put_session(number, None)
+        elif _is_lost(view, cell):
+            _suspect(draft, number, cell)
     return any(_is_over(view, number, cell, draft.now) for number, cell in view.sessions.items())
 
 
@@ -233,7 +233,7 @@ def _suspect(draft: Draft, number: int, cell: SessionCell) -> None:
 
 def _ref(view: View, number: int, cell: SessionCell) -> SessionRef:
     return SessionRef(
-        Claim(number, view.history, cell.claim),
+        Claim(number, view.history, cell.claim, cell.epoch),
         cell.credit,
         cell.refill,
         cell.lease_ms,
@@ -269,7 +269,7 @@ def _heard(view: View, claim: Claim) -> SessionCell | Refused:
 
 def _deaf(view: View, cell: SessionCell, claim: Claim) -> Stale | None:
     """Why the claim is not heard."""
-    if claim.number != cell.claim:
+    if (claim.number, claim.epoch) != (cell.claim, cell.epoch):
         return Stale("the session was resumed by someone else", field="session")
     if cell.suspected_ms or cell.epoch != view.epoch:
         return Stale("the session is suspected; resume it to go on", field="session")

@@ -248,7 +248,12 @@ class Play:
         view = self.group.view(self._shard(name))
         cell = view.sessions.get(number) if view else None
         history = self._history(options, self.group.history)
-        claim = Claim(number, history, int(options.get("claim", cell.claim if cell else 1)))
+        claim = Claim(
+            number,
+            history,
+            int(options.get("claim", cell.claim if cell else 1)),
+            int(options.get("epoch", cell.epoch if cell else 1)),
+        )
         match verb:
             case "receive":
                 expected = int(options.get("from", cell.next if cell else 0))

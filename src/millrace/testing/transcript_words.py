@@ -24,6 +24,7 @@ _OPTIONS = (
     "attempt",
     "dedup",
     "claim",
+    "epoch",
     "from",
     "count",
     "seen",
