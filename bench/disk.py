@@ -8,16 +8,21 @@ from pathlib import Path
 
 from bench.publish import BATCH, bodies
 from bench.report import Result, at_most
-from bench.scratch import SEGMENT_MEGABYTES, engine, scratch
+from bench.scratch import engine, scratch
 from bench.work import CALL, WORKERS
+from millrace import limits
 from millrace.client.queue import Queue
 from millrace.settings import Settings
 
-SMALL_LOG = Settings(log_segments_free=1, log_segments_unsealed=1)
-"""The least log that leaves a segment alone before it is sealed: disk instead of writing once."""
+SMALL_LOG = Settings(
+    segment_bytes=16 * 1024 * 1024,
+    log_segments_max=limits.LOG_SEGMENTS_RESERVE + 2,
+    log_segments_free=1,
+    log_segments_unsealed=0,
+)
+"""The least log there is: publishing waits for sealing rather than take more of the disk."""
 
 _MEGABYTE = 1024 * 1024
-_PERMITTED_BYTES = (3 * SEGMENT_MEGABYTES + 64) * _MEGABYTE
 
 
 async def stuck_disk(messages: int = 10_000_000, settings: Settings = SMALL_LOG) -> list[Result]:
@@ -37,7 +42,8 @@ async def stuck_disk(messages: int = 10_000_000, settings: Settings = SMALL_LOG)
             took = time.perf_counter() - began
             live = (await queue.stats())["live"] * 1024
             await stuck.settle()
-    ratio = peak / (2 * live + _PERMITTED_BYTES)
+    permitted = 2 * live + 3 * settings.segment_bytes + 64 * _MEGABYTE
+    ratio = peak / permitted
     reach, judge = at_most(1)
     return [
         Result(
@@ -45,12 +51,12 @@ async def stuck_disk(messages: int = 10_000_000, settings: Settings = SMALL_LOG)
             f"disk with one stuck message and {messages:,} x 1 KB passing by",
             peak / _MEGABYTE,
             "MB",
-            f"2 x live bytes + 3 segments + 64 MB = {_PERMITTED_BYTES // _MEGABYTE} MB",
+            f"2 x live bytes + 3 segments + 64 MB = {permitted // _MEGABYTE} MB",
             ratio,
             reach,
             judge(ratio),
-            f"{messages / took:,.0f} messages/s, log_segments_unsealed="
-            f"{settings.log_segments_unsealed}",
+            f"{messages / took:,.0f} messages/s, at most {settings.log_segments_max} segments of "
+            f"{settings.segment_bytes // _MEGABYTE} MB",
         )
     ]
 

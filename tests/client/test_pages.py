@@ -25,6 +25,7 @@ PAGES = [
     GUIDE / "topics.md",
     GUIDE / "care.md",
     GUIDE / "sessions.md",
+    GUIDE / "tuning.md",
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
