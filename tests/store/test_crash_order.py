@@ -13,10 +13,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from millrace.core.model import Death, Message
+from millrace.core.codec import encode_cell
+from millrace.core.model import Death, Kind, Message, QueueSpec
 from millrace.log.segment import LogShape
 from millrace.store.cells import Writes
 from millrace.store.memory import Image, MemoryCells
+from millrace.store.place import COMPRESSED
+from millrace.store.sealed import Line, read_lines
 from millrace.testing.compare_stores import compare
 from millrace.testing.disk import Crashed, SimDisk
 from millrace.testing.story import Story
@@ -93,6 +96,10 @@ class Machine:
         with self.fuse.held():
             self.story.die(Death.SETTLED, *seqs)
 
+    def batch(self, **changes: object) -> None:
+        with self.fuse.held():
+            self.story.batch((), **changes)
+
     def unpin(self, pin: int) -> None:
         with self.fuse.held():
             self.story.unpin(pin)
@@ -130,7 +137,33 @@ def go_on_while_it_is_written(machine: Machine) -> None:
             pass
 
 
-@pytest.mark.parametrize("act", [seal_and_rewrite, go_on_while_it_is_written])
+def expire_and_compress(machine: Machine) -> None:
+    """Plain files → compressed ones, as retention ends rows and a pin still shows them."""
+    subject = machine.subject
+    subject.checkpoint()
+    subject.seal_all()
+    machine.batch(cells=[(int(Kind.SPEC), b"", encode_cell(QueueSpec(compressed="zstd")))])
+    machine.batch(expired=60)
+    machine.rows()
+    subject.seal_all()
+    machine.unpin(1)
+    machine.batch(expired=95)
+    for _ in range(3):
+        subject.checkpoint()
+        while subject.seal():
+            pass
+    lines = [line for name in machine.disk.names("sealed") for line in _lines(machine, name)]
+    assert all(line.flags & COMPRESSED for line in lines), "what was plain is rewritten"
+
+
+def _lines(machine: Machine, name: str) -> list[Line]:
+    return read_lines(machine.disk, int(name.removesuffix(".arrow")))
+
+
+ACTS = [seal_and_rewrite, go_on_while_it_is_written, expire_and_compress]
+
+
+@pytest.mark.parametrize("act", ACTS)
 def test_a_loss_of_power_at_any_effect_loses_nothing(act: Callable[[Machine], None]) -> None:
     for effect, seed in itertools.product(range(EFFECTS_MAX), range(SEEDS)):
         machine = Machine(seed)
