@@ -354,6 +354,10 @@ class Node:
         found = self.store.cells(CATALOG, Kind.TOPIC, prefix)
         return sorted(key[len(prefix) :].decode() for _, key, _ in found)
 
+    def chance(self, size: int) -> bytes:
+        """So many bytes that nobody can foresee, but the simulator."""
+        return self._ports.chance(size)
+
     def seal(self, receipt: Receipt) -> str:
         """The receipt as text."""
         return seal(receipt, self._secret)

@@ -125,3 +125,30 @@ def test_retention_and_who_holds_back(desk: Desk) -> None:
     result = desk.call("queue", "configure", "events", "--keep-bytes", "much")
     assert result.exit_code == 2
     assert "10MB" in result.stderr
+
+
+def test_several_shards(desk: Desk) -> None:
+    made = desk.one("queue", "make", "events", "--shards", "3", "--route", "spread")
+    assert made["made"] is True
+    told = [desk.text("publish", "events", body).strip() for body in ("one", "two", "three")]
+    shown = desk.one("queue", "show", "events")
+    assert (shown["route"], shown["live"]) == ("spread", 3)
+    shards = shown["shards"]
+    assert isinstance(shards, list)
+    assert sum(shard["live"] for shard in shards) == 3
+    assert "3, by spread" in desk.text("queue", "show", "events")
+    rows = desk.text("peek", "events").splitlines()[1:]
+    assert sorted(told) == [row.split()[0] for row in rows]
+    first, *others = sorted(told)
+    assert desk.one("get", "events", first)["body"] == desk.lines("peek", "events")[0]["body"]
+    assert desk.one("explain", "events", first)["state"] == "ready"
+    assert len(desk.lines("peek", "events", "--after", first)) == len(others)
+    refused = desk.call("queue", "make", "events", "--shards", "4")
+    assert refused.exit_code == 1
+    assert "has 3 shards, not 4" in refused.stderr
+
+
+def test_no_place(desk: Desk) -> None:
+    result = desk.call("get", "mail", "first:one")
+    assert result.exit_code == 2
+    assert "SHARD:SEQ" in result.stderr

@@ -203,7 +203,8 @@ class EmbeddedEngine:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._closed = False
-        self._turns = count()
+        # Programs that open, publish a little and close must not begin at the same shard each time.
+        self._turns = count(int.from_bytes(node.chance(4)))
         self._warming: dict[ShardId, asyncio.Future[None]] = {}
         """The newest call under way that reads cold rows of a shard."""
         self.care = Care(node, self._check_open)
