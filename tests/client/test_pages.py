@@ -26,6 +26,7 @@ PAGES = [
     GUIDE / "care.md",
     GUIDE / "sessions.md",
     GUIDE / "tuning.md",
+    GUIDE / "limits.md",
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

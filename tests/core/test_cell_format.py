@@ -10,16 +10,14 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import decode_cell, decode_entries, encode_cell, encode_entry
 from millrace.core.expiry import expiry_key
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.model import (
     AsideCell,
-    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
-    DedupCell,
     DeletesCell,
     Epoch,
-    ExpiryCell,
     GroupId,
     History,
     Index,
@@ -51,11 +49,30 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (
         Kind.SPEC,
         QueueSpec(
-            True, "log", 5, 2, 3, 4, 6, "default/dead", 7, 8, True, 9, 10, 11, 12, 13, 14, "lz4"
+            True,
+            "log",
+            5,
+            2,
+            3,
+            4,
+            6,
+            "default/dead",
+            7,
+            8,
+            True,
+            9,
+            10,
+            11,
+            12,
+            13,
+            14,
+            "lz4",
+            15,
+            True,
         ),
-        "dc0012c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a34",
+        "dc0014c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3",
     ),
-    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1), "980703020104060501"),
+    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1, 9), "99070302010406050109"),
     (
         Kind.LEASE,
         LeaseCell(
@@ -75,15 +92,16 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             7,
             SEQS,
             (3, 1),
+            SEQS[:3],
         ),
         (
-            "dc001009c42c0100000000000000000000003a300000020000000000020001000000180000001e00"
+            "dc001109c42c0100000000000000000000003a300000020000000000020001000000180000001e00"
             "00000100020003007011c42c0100000000000000000000003a300000020000000000020001000000"
             "180000001e0000000100020003007011c42c0100000000000000000000003a300000020000000000"
             "020001000000180000001e0000000100020003007011c400c4000881039202018103630c810402c4"
             "2c0100000000000000000000003a300000020000000000020001000000180000001e000000010002"
             "00030070110607c42c0100000000000000000000003a300000020000000000020001000000180000"
-            "001e0000000100020003007011920301"
+            "001e0000000100020003007011920301c403010000"
         ),
     ),
     (
@@ -127,7 +145,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     ),
     (Kind.DEDUP, DedupCell(7, 99), "920763"),
     (Kind.ATTEMPT, AttemptCell(3, 99, 8, (SEQS[:2],)), "9403630891c4020100"),
-    (Kind.EXPIRY, ExpiryCell((b"ab", b"c")), "9192c4026162c40163"),
+    (Kind.EXPIRY, ExpiryCell((b"ab", b"c"), SEQS[:2]), "9292c4026162c40163c4020100"),
     (
         Kind.SESSION,
         SessionCell(3, 2, 5, 100, 7, False, 30, 60, 90, True, "picker"),

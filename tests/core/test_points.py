@@ -8,6 +8,7 @@ from millrace.core.commands import CreateQueue, Need
 from millrace.core.decide import learn
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
+from millrace.core.idcells import DedupCell as Cell
 from millrace.core.model import (
     ASKED,
     CATALOG,
@@ -20,7 +21,6 @@ from millrace.core.model import (
     QueueSpec,
     ShardId,
 )
-from millrace.core.model import DedupCell as Cell
 from millrace.testing.group import Group, through_bytes
 
 QUEUE = ShardId(1)

@@ -42,7 +42,6 @@ from millrace.core.commands import (
     PublishStaged,
     Purge,
     Release,
-    Replace,
     ResetCursor,
     Rewind,
     Settle,
@@ -53,6 +52,7 @@ from millrace.core.commands import (
     Unpin,
 )
 from millrace.core.fold import Reader
+from millrace.core.leased_commands import Replace
 from millrace.core.model import (
     CATALOG,
     CursorCell,

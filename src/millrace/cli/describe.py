@@ -27,18 +27,16 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Entry, EntryKind
 from millrace.core.codec import decode_cell
 from millrace.core.expiry import expiry_of
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
-    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
     Death,
-    DedupCell,
     DeletesCell,
     Doom,
-    ExpiryCell,
     Kind,
     LeaseCell,
     PinCell,
@@ -126,6 +124,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "delay_ms": cell.delay_ms,
                 "dedup_ms": cell.dedup_ms,
                 "dedup_by_body": cell.dedup_by_body,
+                "ttl_ms": cell.ttl_ms,
+                "dead_letter_expired": cell.dead_letter_expired,
                 "keep_ms": cell.keep_ms,
                 "keep_bytes": cell.keep_bytes,
                 "keep_messages": cell.keep_messages,
@@ -208,7 +208,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "turns": [ranges(unpack_seqs(seqs)) for seqs in cell.turns],
             }
         case ExpiryCell():
-            return {"ids": [name.hex() for name in cell.ids]}
+            seqs = ranges(unpack_seqs(cell.seqs))
+            return {"ids": [name.hex() for name in cell.ids], "seqs": seqs}
         case WeightCell():
             return {"after": cell.after, "before_bytes": cell.before, "upto_bytes": cell.upto}
         case TakeoverCell():
@@ -278,6 +279,7 @@ def _value_text(name: str, value: Value) -> str:
         "retry_max_ms",
         "delay_ms",
         "dedup_ms",
+        "ttl_ms",
         "lease_ms",
         "suspect_ms",
     ):

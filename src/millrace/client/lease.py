@@ -15,7 +15,8 @@ from millrace.client.grant import Grant, Keepalive
 from millrace.client.message import Body
 from millrace.client.shards import Shards
 from millrace.core import check
-from millrace.core.commands import Discard, Extend, Leased, Outcome, Release, Replace, Settle
+from millrace.core.commands import Discard, Extend, Leased, Outcome, Release, Settle
+from millrace.core.leased_commands import Replace
 from millrace.core.model import Headers, LeaseId, Message, Row, Seq, ShardId
 from millrace.core.receipt import Receipt
 from millrace.errors import Forged, Invalid, MillraceError, Refused

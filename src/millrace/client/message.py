@@ -10,10 +10,11 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import check
+from millrace.core import bounds, check
 from millrace.core.block import Block
 from millrace.core.check import HeadersLike
 from millrace.core.commands import Aside, Published
+from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
 from millrace.errors import Invalid
@@ -37,6 +38,8 @@ class Message:
     """So many seconds nobody gets it; None: as the call says, else the queue."""
     dedup: str | None = None
     """Its de-duplication id: another one with it, within the queue's time, is a repeat."""
+    ttl: float | None = None
+    """Unless it is settled within so many seconds, it expires; None: as the call says."""
 
 
 Rows = Sequence[bytes | Message | CheckedMessage] | pa.RecordBatch | pa.Table
@@ -85,6 +88,8 @@ def make_block(rows: Rows) -> Block:
         raise Invalid(f"a staged message has no {field} of its own", field=field)
     if make_ids(rows):
         raise Invalid("a staged message has no de-duplication id", field="dedup")
+    if make_lives(rows, block.count, None):
+        raise Invalid("a staged message has no ttl of its own", field="ttl")
     return block
 
 
@@ -113,6 +118,32 @@ def make_ids(rows: Rows) -> tuple[str | None, ...]:
     return tuple(
         check.id_text(row.dedup, "dedup") if isinstance(row, Message) else None for row in rows
     )
+
+
+def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:
+    """Which of so many rows have a time to live, and how long that is.
+
+    Raises:
+        Invalid, TooLarge: the time of one of them.
+    """
+    usual = None if ttl is None else _ttl(ttl)
+    lives: list[int | None] = [usual] * count
+    if isinstance(rows, list | tuple):
+        for at, row in enumerate(rows):
+            if isinstance(row, Message) and row.ttl is not None:
+                lives[at] = _ttl(row.ttl)
+    runs: list[Life] = []
+    begin = 0
+    for at, life in enumerate(lives, 1):
+        if at == count or lives[at] != life:
+            if life is not None:
+                runs.append(Life(begin, at - begin, life))
+            begin = at
+    return tuple(runs)
+
+
+def _ttl(value: float) -> int:
+    return check.millis(value, "ttl", bounds.TTL_MS_MAX)
 
 
 def _turn(

@@ -19,6 +19,7 @@ from millrace.client.message import (
     make_aside,
     make_block,
     make_ids,
+    make_lives,
     make_rows,
 )
 from millrace.client.publisher import Publisher, Unconfirmed
@@ -112,6 +113,7 @@ class Queue:
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -124,7 +126,8 @@ class Queue:
         the queue see it at once, in its place. With producer and number a repeat changes nothing
         and is answered as before; None where the number was used so long ago that its seq is
         forgotten. Likewise with an id `dedup` that was used within the queue's time (`dedup` of
-        its settings): whatever became of the first message, its seq is answered.
+        its settings): whatever became of the first message, its seq is answered. If it is not
+        settled within `ttl` seconds (or the queue's, if that is less), it expires.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
@@ -137,7 +140,8 @@ class Queue:
         numbered = check.numbered(producer, number, mode, None)
         aside = make_aside(priority, delay)
         ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
-        command = Publish((message,), numbered, aside, ids, by_body=True)
+        lives = make_lives((), 1, ttl) if ttl is not None else ()
+        command = Publish((message,), numbered, aside, ids, by_body=True, lives=lives)
         places = await publish_across(self._engine, self._shards, command)
         return places[0] if places else None
 
@@ -147,6 +151,7 @@ class Queue:
         *,
         priority: int | None = None,
         delay: float | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -156,8 +161,8 @@ class Queue:
         repeats of de-duplication ids, which have the seqs of the first ones.
 
         `rows` are messages, bodies as bytes, or an Arrow batch or table with the column `value`
-        and, if need be, `key` and `headers`. `priority` and `delay` are for those that do not name
-        their own; see `publish`. No reader ever sees a part of them. They take one
+        and, if need be, `key` and `headers`. `priority`, `delay` and `ttl` are for those that do
+        not name their own; see `publish`. No reader ever sees a part of them. They take one
         number of their producer; a repeat is answered as before, and with an empty range where its
         seqs are forgotten.
 
@@ -167,7 +172,8 @@ class Queue:
         """
         block, aside = make_rows(rows, priority, delay)
         numbered = check.numbered(producer, number, mode, after)
-        command = Publish(block, numbered, aside, make_ids(rows), by_body=True)
+        lives = make_lives(rows, block.count, ttl)
+        command = Publish(block, numbered, aside, make_ids(rows), by_body=True, lives=lives)
         return await publish_across(self._engine, self._shards, command)
 
     def publisher(

@@ -35,6 +35,10 @@ class QueueSettings(TypedDict, total=False):
     """How many seconds a de-duplication id is remembered; 0: messages may have none."""
     dedup_by_body: bool | None
     """A message without an id has that of its body: the same body again is a repeat."""
+    ttl: float | None
+    """A message that is not settled within so many seconds expires; 0: never. Not of logs."""
+    dead_letter_expired: bool | None
+    """What expires goes to the dead-letter queue."""
     keep: float | None
     """Under "log": messages that are older than so many seconds expire; 0: never."""
     keep_bytes: int | None
@@ -102,4 +106,6 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("retain_max_bytes", retain.RETENTION_BYTES_MAX),
         number("pin_max_bytes", retain.RETENTION_BYTES_MAX),
         check.compressed(given.get("compressed")),
+        millis("ttl", bounds.TTL_MS_MAX),
+        flag("dead_letter_expired"),
     )

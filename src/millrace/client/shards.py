@@ -32,7 +32,7 @@ from millrace.core.model import (
     ShardId,
 )
 from millrace.core.place import Place, Route
-from millrace.core.route import ranks, shard_of, shards_of, split, split_aside, split_ids, turn_of
+from millrace.core.route import ranks, shard_of, shards_of, split, split_ids, split_runs, turn_of
 from millrace.errors import Invalid
 
 T = TypeVar("T")
@@ -174,14 +174,17 @@ class Scatter:
             rows = Block.of_messages(rows)
         self._where = shards_of(rows, shards.route, count, turn, command.ids)
         blocks = split(rows, self._where, count)
-        aside = split_aside(command.aside, self._where, count)
+        aside = split_runs(command.aside, self._where, count)
+        lives = split_runs(command.lives, self._where, count)
         ids = split_ids(command.ids, self._where, count)
         self._rows = [block.count for block in blocks]
         self._asked = [at for at in range(count) if self._rows[at] or command.numbered]
         self.parts: list[tuple[ShardId, Part]] = [
             (
                 shards.ids[at],
-                Publish(blocks[at], command.numbered, aside[at], ids[at], command.by_body),
+                Publish(
+                    blocks[at], command.numbered, aside[at], ids[at], command.by_body, lives[at]
+                ),
             )
             for at in self._asked
         ]

@@ -10,7 +10,7 @@ import msgspec
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows, seqs_of
+from millrace.client.message import Body, Rows, make_aside, make_ids, make_lives, make_rows, seqs_of
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core import carry, check, filters
 from millrace.core.block import Block
@@ -24,7 +24,7 @@ from millrace.core.topic_commands import (
     Subscribed,
     Unsubscribe,
 )
-from millrace.errors import Forged, NotFound
+from millrace.errors import Forged, Invalid, NotFound
 
 FilterLike = Mapping[str, object]
 """Headers and their tests; see `Topic.subscribe`."""
@@ -169,6 +169,8 @@ class Topic:
     ) -> SentMany:
         """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
         block, aside = make_rows(rows, priority, delay)
+        if make_lives(rows, block.count, None):
+            raise Invalid("a message to a topic has no ttl; its queues may have one", field="ttl")
         numbered = check.numbered(producer, number, mode, after)
         command = Publish(carry.pack(block, aside), numbered, ids=make_ids(rows))
         answer, queues = await self._publish(command, wait=wait)

@@ -14,7 +14,7 @@ from millrace import limits
 from millrace.client.cursor import Snapshot, commit_parts, engine_of, unpin_parts
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
-from millrace.client.message import Body, Rows, make_aside, make_ids, make_rows
+from millrace.client.message import Body, Rows, make_aside, make_ids, make_lives, make_rows
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import Placing, Shards
 from millrace.client.topic import Topic, engine_and_topic
@@ -91,6 +91,7 @@ class Transaction:
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -108,7 +109,8 @@ class Transaction:
         numbered = check.numbered(producer, number, mode, None)
         aside = make_aside(priority, delay)
         ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
-        command = Publish((message,), numbered, aside, ids, by_body=True)
+        lives = make_lives((), 1, ttl) if ttl is not None else ()
+        command = Publish((message,), numbered, aside, ids, by_body=True, lives=lives)
         self._add(self._shards(queue), _carried(queue, command), note)
         return later
 
@@ -119,6 +121,7 @@ class Transaction:
         *,
         priority: int | None = None,
         delay: float | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -127,7 +130,8 @@ class Transaction:
         """Append messages to a queue or topic of the same commit group; see `publish`."""
         numbered = check.numbered(producer, number, mode, after)
         block, aside = make_rows(rows, priority, delay)
-        command = Publish(block, numbered, aside, make_ids(rows), by_body=True)
+        lives = make_lives(rows, block.count, ttl)
+        command = Publish(block, numbered, aside, make_ids(rows), by_body=True, lives=lives)
         return self._add_rows(queue, _carried(queue, command))
 
     def publish_staged(
@@ -265,6 +269,8 @@ class Transaction:
 
 def _carried(queue: object, command: Publish) -> Publish:
     """A topic has one order: priority and delay go on with the messages, as headers."""
+    if isinstance(queue, Topic) and command.lives:
+        raise Invalid("a message to a topic has no ttl; its queues may have one", field="ttl")
     if not isinstance(queue, Topic) or not command.aside:
         return command
     rows = command.rows

@@ -9,7 +9,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, attempt, expiry, retain, sessions
+from millrace.core import aside, attempt, expiry, lease, retain, sessions
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import do_drop_stage, unpin
@@ -42,6 +42,7 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
         draft.forget_lease()
     for _ in takewhile(lambda _: attempt.is_due(view, now), range(most)):
         attempt.forget(draft)
+    lease.expire_returned(draft)
     for name in cursors[:most]:
         draft.put_cursor(name, msgspec.structs.replace(view.cursors[name], dropped=True))
         draft.pass_to(view.retain_floor())
@@ -58,6 +59,7 @@ def tick_due(view: View, now: int) -> bool:
         (oldest is not None and _is_second_due(view, oldest, now))
         or aside.sweep_due(view)
         or expiry.tick_due(view, now)
+        or lease.expire_due(view, now)
         or sessions.tick_due(view, now)
         or retain.is_due(view, now)
         or _is_lease_due(view, now)

@@ -176,7 +176,7 @@ def _need_ready(draft: Draft, wanted: int) -> Need | None:
     wanted = min(wanted, limits.LOOK_AT_ROWS_MAX)
     while True:
         need = _need_cells(view, Kind.READY)
-        if need is not None or not view.spec.keyed:
+        if need is not None or not _may_have_died(view):
             return need
         if draft.found_dead >= limits.FOUND_DEAD_MAX:
             return None
@@ -192,6 +192,7 @@ def _need_ready(draft: Draft, wanted: int) -> Need | None:
             return Need(view.shard, rows=tuple(unknown))
         live = draft.still_live(seqs)
         dead = seqs - live | BitMap64([s for s in live if s in facts and not facts[s].live])
+        dead |= seqs & view.doomed
         if not dead:
             draft.ready_known = len(seqs)
             return None
@@ -199,6 +200,11 @@ def _need_ready(draft: Draft, wanted: int) -> Need | None:
         for key, cell in found:
             if cell.seqs.intersect(dead):
                 _leave(draft, key, cell, cell.seqs - dead)
+
+
+def _may_have_died(view: View) -> bool:
+    """Whether one that waits apart may have been replaced, or have expired."""
+    return view.spec.keyed or view.pointers.gaps > 0
 
 
 def _leave(draft: Draft, key: bytes, cell: Waiting, rest: BitMap64) -> None:
@@ -212,7 +218,7 @@ def _leave(draft: Draft, key: bytes, cell: Waiting, rest: BitMap64) -> None:
 def take(draft: Draft, count: int, *, least: int) -> list[BitMap64]:
     """Up to `count` ready messages of at least this priority, turn by turn."""
     view = draft.view
-    if view.spec.keyed:
+    if _may_have_died(view):
         count = min(count, draft.ready_known)
     turns: list[BitMap64] = []
     while count > 0:

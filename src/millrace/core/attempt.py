@@ -11,7 +11,8 @@ from __future__ import annotations
 from millrace.core import bounds
 from millrace.core.commands import Lease, Leased
 from millrace.core.draft import Draft
-from millrace.core.model import AttemptCell, LeaseId, pack_seqs, unpack_seqs
+from millrace.core.idcells import AttemptCell
+from millrace.core.model import LeaseId, pack_seqs, unpack_seqs
 from millrace.core.view import LeaseState, View
 
 

@@ -20,5 +20,14 @@ DEDUP_MS_MAX = 7 * 24 * 3600 * 1000
 EXPIRY_CELL_MAX = 256
 """What one cell lets go at its time; with a step of cells it fits the smallest record."""
 
+EXPIRY_STEPS_MAX = 64
+"""Such steps that one batch makes before a lease call is given anything."""
+
+EXPIRY_SEQS_MAX = 1_024
+"""Messages whose time to live one cell names."""
+
+TTL_MS_MAX = 366 * 24 * 3600 * 1000
+"""How long a message may live that says so."""
+
 EXPIRY_CELLS_STEP = 8
 """Cells that one batch of a tick lets go; the next one goes on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
-from millrace.core import aside, bury, dedup, retain, topic
+from millrace.core import aside, bury, dedup, expiry, retain, topic
 from millrace.core.commands import (
     Configure,
     CreateQueue,
@@ -70,6 +70,7 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         )
     spec = _wanted(command.spec, QueueSpec())
     refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
+    refused = refused or expiry.check_spec(spec)
     refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
     if refused is not None:
         return refused
@@ -167,7 +168,7 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
     if wanted.dedup_by_body and _has_others(desk, draft):
         return _one_shard_for_bodies()
     refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
-    refused = refused or retain.check_spec(wanted)
+    refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
     return refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
 
 

@@ -15,6 +15,7 @@ from millrace import limits
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.block import Block
 from millrace.core.holder import ListHolders
+from millrace.core.leased_commands import Life, Replace
 from millrace.core.model import (
     Kind,
     LeaseId,
@@ -80,6 +81,8 @@ class SpecPart(msgspec.Struct, frozen=True):
     retain_max_bytes: int | None = None
     pin_max_bytes: int | None = None
     compressed: Literal["", "zstd", "lz4"] | None = None
+    ttl_ms: int | None = None
+    dead_letter_expired: bool | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""
@@ -115,6 +118,8 @@ class Publish(msgspec.Struct, frozen=True):
     by_body: bool = False
     """Where the queue says so, a row without an id has that of its body. Not so of what is moved
     between queues."""
+    lives: tuple[Life, ...] = ()
+    """Rising, and apart: rows with a time to live of their own. The queue's may be shorter."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -162,17 +167,6 @@ class Extend(msgspec.Struct, frozen=True):
     lease: LeaseId
     seqs: BitMap64
     history: bytes
-    lease_ms: int
-
-
-class Replace(msgspec.Struct, frozen=True):
-    """Settle a message of a lease call, and publish and lease its successor. Answer: `Leased`."""
-
-    lease: LeaseId
-    seqs: BitMap64
-    """The one message."""
-    history: bytes
-    message: Message
     lease_ms: int
 
 
@@ -368,6 +362,8 @@ class Need(msgspec.Struct, frozen=True):
     """Of a kind, the first so many cells from a key on."""
     points: tuple[tuple[Kind, bytes], ...] = ()
     """These cells, of kinds of which a view holds nothing."""
+    ended: tuple[tuple[int, int], ...] = ()
+    """Of the rows within each [low, high], those that are dead, or settled and kept."""
     older_ms: int | None = None
     """The first row that is not older than this."""
     held: tuple[int, ...] = ()

@@ -65,7 +65,6 @@ from millrace.core.commands import (
     Purge,
     QueueRef,
     Release,
-    Replace,
     ResetCursor,
     Rewind,
     RowFacts,
@@ -81,6 +80,7 @@ from millrace.core.commands import (
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.holder import Holders, ListHolders
+from millrace.core.leased_commands import Replace
 from millrace.core.model import (
     CatalogCell,
     CursorCell,
@@ -221,6 +221,7 @@ class Source(Protocol):
     def cells_from(
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]: ...
+    def ended(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
     def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]: ...
     def seq_at(self, shard: ShardId, time_ms: int) -> int: ...
     def held(self, shard: ShardId, pin: int) -> list[Held]: ...
@@ -245,6 +246,8 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
             expiry.learn(draft, found)
         else:
             aside.learn_cells(draft, kind, key, found, limit)
+    for low, high in need.ended:
+        facts.ended[low, high] = source.ended(need.shard, low, high)
     if need.points:
         points.learn(draft.view, need.points, source.points(need.shard, need.points))
     if need.older_ms is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 
@@ -16,11 +17,14 @@ from millrace.core import expiry, points
 from millrace.core.block import Block
 from millrace.core.commands import Aside, Need, Publish
 from millrace.core.draft import Draft
-from millrace.core.model import DedupCell, Kind, Message, QueueSpec
+from millrace.core.idcells import DedupCell
+from millrace.core.leased_commands import Life
+from millrace.core.model import Kind, Message, QueueSpec
 from millrace.core.points import Name
 from millrace.errors import Invalid, Refused
 
 Rows = Block | tuple[Message, ...]
+R = TypeVar("R", Aside, Life)
 
 
 def check_spec(spec: QueueSpec) -> Refused | None:
@@ -108,10 +112,11 @@ def without(command: Publish, repeats: dict[int, int]) -> Publish:
         command,
         rows=tuple(rows[at] for at in kept),
         aside=_runs(command.aside, kept),
+        lives=_runs(command.lives, kept),
     )
 
 
-def _runs(runs: Sequence[Aside], kept: Sequence[int]) -> tuple[Aside, ...]:
+def _runs(runs: Sequence[R], kept: Sequence[int]) -> tuple[R, ...]:
     by_place = {run.at + at: run for run in runs for at in range(run.count)}
     return tuple(
         msgspec.structs.replace(by_place[old], at=at, count=1)

@@ -17,10 +17,10 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes
 from millrace.core.codec import encode_cell
 from millrace.core.commands import SnapshotRef
+from millrace.core.idcells import AttemptCell
 from millrace.core.layer import Layer
 from millrace.core.model import (
     NEVER_MS,
-    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
@@ -69,6 +69,9 @@ class Draft:
         """Cells of which the view holds nothing, as they were put or deleted (None) here."""
         self.expiries = 0
         """Cells of what goes by itself that were put here."""
+        self.expired_to = b""
+        """Such cells before this key were let go here, in so many steps."""
+        self.expiry_steps = 0
         self.gathering: dict[tuple[int, int], bytes] = {}
         """Due time and priority → the cell of this batch that takes more of them."""
         self.promoted = 0

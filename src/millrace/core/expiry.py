@@ -7,17 +7,29 @@ Rule 2: time is checked where it matters; a tick only tidies up, so much at once
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import msgspec
+from pyroaring import BitMap64
 
 from millrace.core import bounds, points
 from millrace.core.codec import decode_cell
-from millrace.core.commands import Need
+from millrace.core.commands import Need, Publish
 from millrace.core.draft import Draft
-from millrace.core.model import DedupCell, ExpiryCell, Kind
-from millrace.core.view import View
+from millrace.core.idcells import DedupCell, ExpiryCell
+from millrace.core.leased_commands import Life
+from millrace.core.model import (
+    Death,
+    Doom,
+    Kind,
+    LeaseId,
+    QueueSpec,
+    pack_seqs,
+    unpack_seqs,
+)
+from millrace.core.view import LeaseState, View
+from millrace.errors import Invalid, Refused
 
 _KEY = struct.Struct(">QQL")
 
@@ -32,11 +44,50 @@ def expiry_of(key: bytes) -> int:
     return int(_KEY.unpack(key)[0])
 
 
+def check_spec(spec: QueueSpec) -> Refused | None:
+    """Whether the settings fit together."""
+    if spec.retention == "log" and spec.ttl_ms:
+        return Invalid(
+            "a queue with retention 'log' ends messages by keep, whoever has worked on them",
+            field="ttl",
+        )
+    return None
+
+
+def check_publish(draft: Draft, command: Publish) -> Refused | None:
+    """What was settled in a log cannot be told from what was not: its messages live alike."""
+    if command.lives and draft.view.spec.retention == "log":
+        return Invalid("a queue with retention 'log' knows no ttl; it has keep", field="ttl")
+    return None
+
+
 def put_ids(draft: Draft, due_ms: int, ids: Sequence[bytes]) -> None:
     """These de-duplication ids are forgotten from then on."""
     left = iter(ids)
     while part := tuple(islice(left, bounds.EXPIRY_CELL_MAX)):
         _put(draft, due_ms, ExpiryCell(part))
+
+
+def put_rows(
+    draft: Draft, first: int, count: int, lives: Sequence[Life], deletes: Iterable[int] = ()
+) -> None:
+    """Of `count` new rows, those with a time to live expire then; deletes go by their own age."""
+    usual = draft.view.spec.ttl_ms
+    if not lives and not usual:
+        return
+    rest = BitMap64(range(first, first + count)) - BitMap64([first + at for at in deletes])
+    by_time: dict[int, BitMap64] = {}
+    for life in lives:
+        seqs = BitMap64(range(first + life.at, first + life.at + life.count)) & rest
+        rest -= seqs
+        ttl_ms = min(life.ttl_ms, usual or life.ttl_ms)
+        by_time.setdefault(ttl_ms, BitMap64()).update(seqs)
+    if usual:
+        by_time.setdefault(usual, BitMap64()).update(rest)
+    for ttl_ms, seqs in by_time.items():
+        left = iter(seqs)
+        while part := BitMap64(islice(left, bounds.EXPIRY_SEQS_MAX)):
+            _put(draft, draft.now + ttl_ms, ExpiryCell((), pack_seqs(part)))
 
 
 def _put(draft: Draft, due_ms: int, cell: ExpiryCell) -> None:
@@ -60,8 +111,28 @@ def check_tick(draft: Draft) -> Need | None:
     if not tick_due(view, draft.now) or not view.stored_index:
         return None
     if view.facts.expiry is None:
-        return Need(view.shard, cells=(Kind.EXPIRY, b"", bounds.EXPIRY_CELLS_STEP))
-    return points.need(draft, [(Kind.DEDUP, key) for _, cell in _due(draft) for key in cell.ids])
+        return Need(view.shard, cells=(Kind.EXPIRY, draft.expired_to, bounds.EXPIRY_CELLS_STEP))
+    due = _due(draft)
+    need = points.need(draft, [(Kind.DEDUP, key) for _, cell in due for key in cell.ids])
+    ranges = [_range(cell) for _, cell in due if cell.seqs]
+    unknown = tuple(dict.fromkeys(r for r in ranges if r not in view.facts.ended))
+    return need or (Need(view.shard, ended=unknown) if unknown else None)
+
+
+def _range(cell: ExpiryCell) -> tuple[int, int]:
+    seqs = unpack_seqs(cell.seqs)
+    return seqs.min(), seqs.max()
+
+
+def check_all(draft: Draft) -> Need | None:
+    """As `check_tick`, and let go of all that is due, as far as one batch may."""
+    while tick_due(draft.view, draft.now) and draft.expiry_steps < bounds.EXPIRY_STEPS_MAX:
+        need = check_tick(draft)
+        if need is not None:
+            return need
+        if not do_tick(draft):
+            break
+    return None
 
 
 def _due(draft: Draft) -> list[tuple[bytes, ExpiryCell]]:
@@ -77,13 +148,56 @@ def do_tick(draft: Draft) -> bool:
     due, found = _due(draft), view.facts.expiry or []
     view.facts.expiry = None
     for key, cell in due:
+        if not (cell.ids or cell.seqs):
+            # It was let go by a batch that is not folded yet.
+            continue
         for name in cell.ids:
             _forget_id(draft, name)
+        if cell.seqs:
+            known = view.facts.ended.get(_range(cell), BitMap64())
+            live = draft.still_live(unpack_seqs(cell.seqs) - known)
+            _expire(draft, BitMap64([seq for seq in live if not draft.is_kept(seq)]))
         points.put(draft, (Kind.EXPIRY, key), None)
+    draft.expiry_steps += 1
     if len(due) == bounds.EXPIRY_CELLS_STEP:
+        draft.expired_to = due[-1][0] + b"\0"
         return True
     _set_next(draft, [expiry_of(key) for key, _ in found[len(due) :]])
     return False
+
+
+def _expire(draft: Draft, seqs: BitMap64) -> None:
+    """The time of these messages is over. Who is held by a worker expires when it comes back."""
+    view = draft.view
+    held = BitMap64([seq for seq in seqs if seq in view.holder])
+    for seq in held - view.doomed:
+        lease = view.leases[view.holder[seq]]
+        lease.overdue.add(seq)
+        view.overdue.add(seq)
+        draft.put_lease(lease)
+    free = seqs - held
+    if not free:
+        return
+    gaps = max(view.pointers.gaps, free.max())
+    if view.spec.dead_letter and view.spec.dead_letter_expired:
+        _doom(draft, free)
+    else:
+        draft.die(Death.EXPIRED, free)
+    if gaps > view.pointers.gaps:
+        draft.put_pointers(msgspec.structs.replace(view.pointers, gaps=gaps))
+
+
+def _doom(draft: Draft, seqs: BitMap64) -> None:
+    """These are dead letters that no worker was ever given: a lease of nobody holds them."""
+    view = draft.view
+    lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, BitMap64(), draft.now)
+    lease.counts = dict.fromkeys(seqs, (0, 0))
+    lease.doomed = dict.fromkeys(seqs, int(Doom.EXPIRED))
+    view.holder.update(dict.fromkeys(seqs, lease.id))
+    view.doomed |= seqs
+    view.hidden |= seqs & BitMap64(range(view.first_fresh(), view.scanned + 1))
+    draft.put_lease(lease)
+    draft.put_pointers(msgspec.structs.replace(view.pointers, lease=lease.id))
 
 
 def _forget_id(draft: Draft, key: bytes) -> None:

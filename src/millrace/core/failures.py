@@ -90,6 +90,11 @@ def doom(draft: Draft, lease: LeaseState, doomed: Mapping[int, Doom]) -> None:
         return
     for seq in doomed:
         lease.deadlines.pop(seq, None)
+    spec = draft.view.spec
+    expired = BitMap64([seq for seq, why in doomed.items() if why is Doom.EXPIRED])
+    if expired and not (spec.dead_letter and spec.dead_letter_expired):
+        end(draft, lease, expired, Death.EXPIRED)
+        doomed = {seq: why for seq, why in doomed.items() if seq not in expired}
     if draft.view.spec.dead_letter:
         lease.doomed.update((seq, int(why)) for seq, why in doomed.items())
         draft.view.doomed |= BitMap64(doomed)
@@ -106,5 +111,5 @@ def end(draft: Draft, lease: LeaseState, seqs: BitMap64, why: Death) -> None:
         lease.counts.pop(seq, None)
         del view.holder[seq]
     view.doomed -= seqs
-    if view.spec.retention == "work":
+    if seqs and (view.spec.retention == "work" or why is Death.EXPIRED):
         draft.die(why, seqs)

@@ -7,7 +7,8 @@ from pyroaring import BitMap64
 
 from millrace.core.block import Block
 from millrace.core.commands import Held, RowFacts, StageFacts
-from millrace.core.model import Cell, ExpiryCell, Index, Kind
+from millrace.core.idcells import ExpiryCell
+from millrace.core.model import Cell, Index, Kind
 from millrace.core.waiting import Waits
 
 
@@ -35,7 +36,7 @@ class Layer(msgspec.Struct, frozen=True):
 class Facts:
     """What was fetched from the store for the commands at hand; as of the last folded batch."""
 
-    __slots__ = ("expiry", "held", "keys", "old", "older", "points", "rows", "stages")
+    __slots__ = ("ended", "expiry", "held", "keys", "old", "older", "points", "rows", "stages")
 
     def __init__(self) -> None:
         self.keys: dict[bytes, int] = {}
@@ -48,6 +49,8 @@ class Facts:
         """Kind and key → the cell, None if there is none."""
         self.expiry: list[tuple[bytes, ExpiryCell]] | None = None
         """The first cells of what goes by itself; None: they were not asked for."""
+        self.ended: dict[tuple[int, int], BitMap64] = {}
+        """First and last seq → those between them that are dead, or settled and kept."""
         self.older: int | None = None
         """The first row that is not older than retention keeps rows."""
         self.held: dict[int, list[Held]] = {}
@@ -66,6 +69,8 @@ class Facts:
         if self.points:
             self.points = {}
         self.expiry = None
+        if self.ended:
+            self.ended = {}
         if self.held:
             self.held = {}
         self.older = None

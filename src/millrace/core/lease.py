@@ -12,7 +12,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, failures
+from millrace.core import aside, expiry, failures
 from millrace.core.commands import Lease, Leased, Need
 from millrace.core.draft import Draft
 from millrace.core.model import Doom, LeaseId
@@ -22,6 +22,9 @@ from millrace.errors import Full, Retry
 
 def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     view = draft.view
+    need = expiry.check_all(draft)
+    if need is not None:
+        return need
     _return_due(draft)
     again = len(_judge_again(view, command.count)[0]) if view.returned else 0
     wanted = command.count - again
@@ -46,6 +49,9 @@ def _too_many_in_flight(view: View) -> Full:
 def do_lease(draft: Draft, command: Lease) -> Leased:
     """Messages that were given back come first: they are older than all that wait."""
     view = draft.view
+    if expiry.tick_due(view, draft.now):
+        # More is over than one step ends: nobody is given what may be among it.
+        return Leased(LeaseId(0), BitMap64(), draft.now + command.lease_ms, {})
     again = _take_again(draft, command.count) if view.returned else BitMap64()
     room = limits.IN_FLIGHT_MAX - len(view.holder)
     wanted = min(command.count - len(again), room)
@@ -95,7 +101,7 @@ def _take_by_turns(draft: Draft, wanted: int) -> tuple[BitMap64, tuple[BitMap64,
 def _judge_again(view: View, count: int) -> tuple[BitMap64, dict[int, dict[int, Doom]]]:
     """The first messages that were given back, and those that nobody is to get again, by lease."""
     spec = view.spec
-    if not (spec.max_failures or spec.max_deliveries):
+    if not (spec.max_failures or spec.max_deliveries or view.overdue):
         return BitMap64(islice(view.returned, count)), {}
     again = BitMap64()
     doomed: dict[int, dict[int, Doom]] = {}
@@ -104,6 +110,8 @@ def _judge_again(view: View, count: int) -> tuple[BitMap64, dict[int, dict[int, 
         deliveries, failed = lease.counts_of(seq)
         # Nobody gave it back: its worker is taken for crashed.
         why = failures.doom_of(spec, deliveries, failed + (seq in lease.open))
+        if seq in view.overdue:
+            why = Doom.EXPIRED
         if why is not None:
             doomed.setdefault(lease.id, {})[seq] = why
             continue
@@ -117,6 +125,34 @@ def _take_again(draft: Draft, count: int) -> BitMap64:
     """The first messages that were given back; what turns out to be doomed is taken note of."""
     view = draft.view
     again, doomed = _judge_again(view, count)
+    _doom_all(draft, doomed)
+    return again
+
+
+def expire_returned(draft: Draft) -> None:
+    """End those that came back after their time to live was over."""
+    view = draft.view
+    if not view.overdue:
+        return
+    _return_due(draft)
+    view.overdue &= BitMap64(view.holder)
+    doomed: dict[int, dict[int, Doom]] = {}
+    for seq in view.returned & view.overdue:
+        doomed.setdefault(view.holder[seq], {})[seq] = Doom.EXPIRED
+    _doom_all(draft, doomed)
+
+
+def expire_due(view: View, now: int) -> bool:
+    """Whether one of them may be back."""
+    if not view.overdue:
+        return False
+    return view.returned.intersect(view.overdue) or bool(
+        view.deadlines and view.deadlines[0][0] <= now
+    )
+
+
+def _doom_all(draft: Draft, doomed: dict[int, dict[int, Doom]]) -> None:
+    view = draft.view
     for number, seqs in doomed.items():
         lease = view.leases[number]
         gone = BitMap64(seqs)
@@ -128,7 +164,6 @@ def _take_again(draft: Draft, count: int) -> BitMap64:
         view.returned -= gone
         failures.doom(draft, lease, seqs)
         draft.put_lease(lease)
-    return again
 
 
 def may_have_work(view: View, now: int) -> bool:
@@ -192,7 +227,8 @@ def _need_hidden(draft: Draft, wanted: int) -> Need | None:
 def _has_gaps(view: View) -> bool:
     """Whether some are hidden: replaced, put aside, or ended before workers came back to them."""
     spec = view.spec
-    return spec.keyed or spec.retention == "log" or view.first_fresh() <= view.pointers.aside
+    marked = max(view.pointers.aside, view.pointers.gaps)
+    return spec.keyed or spec.retention == "log" or view.first_fresh() <= marked
 
 
 def _skip(view: View) -> None:
@@ -204,7 +240,7 @@ def _skip(view: View) -> None:
 def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
     """The store's answer to a need; what was decided since, and is not folded, is added."""
     view = draft.view
-    own = draft.hidden()
+    own = draft.hidden() | view.doomed
     purged = draft.ended_to
     for layer in view.layers:
         own |= layer.died

@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import bounds, place
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.errors import Corrupt
 
 Seq = NewType("Seq", int)
@@ -105,7 +106,7 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
 
     def is_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
-        return not (self.keyed or self.delay_ms or self.dedup_by_body)
+        return not (self.keyed or self.delay_ms or self.dedup_by_body or self.ttl_ms)
 
     keep_ms: int = 0
     """Under `log`: rows that are older expire; 0: never."""
@@ -121,6 +122,10 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """A pin that keeps dead rows of more bytes is dropped; 0: as usual."""
     compressed: Literal["", "zstd", "lz4"] = ""
     """How rows are compressed when they are sealed; empty: not at all."""
+    ttl_ms: int = 0
+    """Under `work`: what is not settled so long after it was published expires; 0: never."""
+    dead_letter_expired: bool = False
+    """What expires is a dead letter, and goes where those go."""
 
 
 class Doom(IntEnum):
@@ -129,6 +134,7 @@ class Doom(IntEnum):
     FAILURES = 1
     DELIVERIES = 2
     DISCARDED = 3
+    EXPIRED = 4
 
 
 class Death(IntEnum):
@@ -196,6 +202,8 @@ class Pointers(msgspec.Struct, frozen=True, array_like=True):
     """The last seq of the purge that began the era: cells of those put aside before name others."""
     expires: int = 0
     """1: there may be cells of `Kind.EXPIRY`."""
+    gaps: int = 0
+    """The highest seq that ended before a worker was given it: up to there rows are looked at."""
 
 
 class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
@@ -234,6 +242,8 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     """All that the session was handed by this call, whatever became of it since."""
     order: tuple[int, ...] = ()
     """The same in the order of their delivery numbers, where that is not that of the seqs."""
+    overdue: bytes = b""
+    """Those in `open` and `freed` whose time to live is over: they end when they come back."""
 
 
 class SessionCell(msgspec.Struct, frozen=True, array_like=True):
@@ -332,32 +342,6 @@ class AsideCell(msgspec.Struct, frozen=True, array_like=True):
     seqs: bytes
     """Empty: the one that the key ends with."""
     priority: int
-
-
-class DedupCell(msgspec.Struct, frozen=True, array_like=True):
-    """A de-duplication id that was used: another message with it is a repeat of the first."""
-
-    seq: int
-    until_ms: int
-    """From then on it is as if it had never been used."""
-
-
-class AttemptCell(msgspec.Struct, frozen=True, array_like=True):
-    """A lease call that may be made again: what it was answered."""
-
-    lease: int
-    deadline_ms: int
-    """If the lease has another one by now, it was extended."""
-    time_ms: int
-    turns: tuple[bytes, ...] = ()
-    """Its seqs in the order in which they came to their turn; empty: in their own."""
-
-
-class ExpiryCell(msgspec.Struct, frozen=True, array_like=True):
-    """What goes by itself at the time that the cell's key names."""
-
-    ids: tuple[bytes, ...] = ()
-    """Keys of `Kind.DEDUP`; one that was used again since stays."""
 
 
 class WeightCell(msgspec.Struct, frozen=True, array_like=True):

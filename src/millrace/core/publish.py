@@ -12,7 +12,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, dedup, topic
+from millrace.core import aside, dedup, expiry, topic
 from millrace.core.block import Block, key_list
 from millrace.core.commands import (
     Need,
@@ -46,7 +46,7 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     )
     if refused is not None:
         return refused
-    found = dedup.check_publish(draft, command)
+    found = expiry.check_publish(draft, command) or dedup.check_publish(draft, command)
     if found is not None or not draft.view.spec.keyed:
         return found
     return _need_keys(draft, key_list(command.rows))
@@ -82,6 +82,7 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
         supersede(draft, first, key_list(rows), _deletes(rows))
     if command.aside or draft.view.spec.delay_ms:
         aside.put_aside(draft, first, count, command.aside, _deletes(rows))
+    expiry.put_rows(draft, first, count, command.lives, _deletes(rows))
     if draft.view.topic is not None and not draft.view.subscriptions:
         topic.drop_passed(draft)
     _remember_number(draft, numbered, first, count)
@@ -321,9 +322,10 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
         total += rows
         if isinstance(facts, StageFacts):
             supersede(draft, first, facts.keys, facts.deletes)
+        deletes = facts.deletes if isinstance(facts, StageFacts) else ()
         if view.spec.delay_ms:
-            deletes = facts.deletes if isinstance(facts, StageFacts) else ()
             aside.put_aside(draft, first, rows, (), deletes)
+        expiry.put_rows(draft, first, rows, (), deletes)
     _remember_number(draft, command.numbered, begin, total)
     return Published(begin, total)
 

@@ -12,8 +12,9 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace.core import publish, work
-from millrace.core.commands import Leased, Need, Outcome, Publish, Replace, Settle
+from millrace.core.commands import Leased, Need, Outcome, Publish, Settle
 from millrace.core.draft import Draft
+from millrace.core.leased_commands import Replace
 from millrace.core.model import LeaseId
 from millrace.core.view import LeaseState
 from millrace.errors import Invalid, Refused, Retry

@@ -9,16 +9,20 @@ with each call. Those of one call stay together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from millrace.core.block import Block, Column
 from millrace.core.commands import Aside, Numbered
 from millrace.core.frozen_hash import hash_one, hash_slices, place
+from millrace.core.leased_commands import Life
 from millrace.core.place import Route
 
 Shards = npt.NDArray[np.int64]
+R = TypeVar("R", Aside, Life)
 
 
 def turn_of(numbered: Numbered | None, turn: int) -> int:
@@ -74,8 +78,8 @@ def _columns(block: Block) -> list[str]:
     return [*names, "headers"] if block.header_lists is not None else names
 
 
-def split_aside(runs: Sequence[Aside], shards: Shards, count: int) -> list[tuple[Aside, ...]]:
-    """Which rows of each shard do not wait in the order of their seqs."""
+def split_runs(runs: Sequence[R], shards: Shards, count: int) -> list[tuple[R, ...]]:
+    """What is said of some rows, of those of each shard."""
     if not runs:
         return [()] * count
     number = np.full(len(shards), -1, np.int64)
@@ -95,13 +99,13 @@ def split_ids(
     ]
 
 
-def _runs(runs: Sequence[Aside], number: Shards) -> tuple[Aside, ...]:
+def _runs(runs: Sequence[R], number: Shards) -> tuple[R, ...]:
     if not len(number):
         return ()
     starts = np.flatnonzero(np.diff(number, prepend=-2))
     ends = [*starts[1:].tolist(), len(number)]
     return tuple(
-        Aside(begin, end - begin, runs[which].priority, runs[which].delay_ms)
+        msgspec.structs.replace(runs[which], at=begin, count=end - begin)
         for begin, end in zip(starts.tolist(), ends, strict=True)
         if (which := int(number[begin])) >= 0
     )

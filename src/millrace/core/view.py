@@ -16,17 +16,15 @@ from millrace import limits
 from millrace.core.codec import decode_cell
 from millrace.core.deletes import Deletes
 from millrace.core.fold import ShardMeta
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.layer import Facts, Layer
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
-    AttemptCell,
     CatalogCell,
     CursorCell,
-    DedupCell,
     DeletesCell,
     Epoch,
-    ExpiryCell,
     History,
     Index,
     Kind,
@@ -75,6 +73,7 @@ class LeaseState:
         "index",
         "open",
         "order",
+        "overdue",
         "overtaken",
         "session",
         "settled",
@@ -99,6 +98,7 @@ class LeaseState:
         self.first = 0
         self.handed = BitMap64()
         self.order: tuple[int, ...] = ()
+        self.overdue = BitMap64()
 
     @classmethod
     def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
@@ -116,6 +116,7 @@ class LeaseState:
         state.first = cell.first
         state.handed = unpack_seqs(cell.handed)
         state.order = cell.order
+        state.overdue = unpack_seqs(cell.overdue)
         return state
 
     def cell(self) -> LeaseCell:
@@ -136,6 +137,7 @@ class LeaseState:
             self.first,
             pack_seqs(self.handed),
             self.order,
+            pack_seqs(self.overdue & (self.open | self.freed)) if self.overdue else b"",
         )
 
     def is_over(self) -> bool:
@@ -223,6 +225,8 @@ class View:
         """Session → what it holds."""
         self.doomed = BitMap64()
         """Dead letters that are not yet where dead letters go."""
+        self.overdue = BitMap64()
+        """Held by someone, and to expire when they come back; some may have ended since."""
         self.deadlines: list[tuple[int, int]] = []
         """A heap of (deadline, lease); may hold deadlines that were moved since."""
         self.deadlines_max = limits.DEADLINES_SPARE
@@ -354,6 +358,7 @@ class View:
             self.holder.update(dict.fromkeys(lease.doomed, lease.id))
             self.returned |= lease.freed - lease.delayed()
             self.doomed |= BitMap64(lease.doomed)
+            self.overdue |= lease.overdue
         heapq.heapify(self.ended)
         self.gather_deadlines()
 

@@ -15,11 +15,11 @@ from millrace.core.commands import (
     Extend,
     Outcome,
     Release,
-    Replace,
     Rewind,
     Settle,
 )
 from millrace.core.draft import Draft
+from millrace.core.leased_commands import Replace
 from millrace.core.model import NEVER_MS, Death, Seq, Start
 from millrace.core.takeover import shared_index
 from millrace.core.view import LeaseState, View

@@ -22,7 +22,6 @@ from millrace.core.commands import (
     Publish,
     PublishStaged,
     Release,
-    Replace,
     Settle,
     SnapshotRef,
     Stage,
@@ -30,6 +29,7 @@ from millrace.core.commands import (
     Unpin,
 )
 from millrace.core.decide import Answer
+from millrace.core.leased_commands import Replace
 from millrace.core.model import Message, ShardId
 from millrace.core.session_commands import (
     CloseSession,
@@ -77,9 +77,11 @@ class Request:
             # The way of a single message, which must cost little.
             self.size, has_deletes = _weigh(command.rows)
             self.grows = True
-            self.is_plain = not (command.numbered or has_deletes or command.aside or command.ids)
+            self.is_plain = not (
+                command.numbered or has_deletes or command.aside or command.ids or command.lives
+            )
             """A publish without number, deletes, turns and ids: see `QueueSpec.is_plain`."""
-            self.size += _ASIDE_BYTES * len(command.aside) + _ID_BYTES * len(command.ids)
+            self.size += _extras(command)
         else:
             self.size = size_of(command)
             self.grows = grows(command)
@@ -183,7 +185,8 @@ def _weigh_parcel(parcel: Parcel) -> int:
 
 def _extras(command: Publish) -> int:
     """About how many bytes the rows have in cells."""
-    return _ASIDE_BYTES * len(command.aside) + _ID_BYTES * len(command.ids)
+    runs = len(command.aside) + len(command.lives)
+    return _ASIDE_BYTES * runs + _ID_BYTES * len(command.ids)
 
 
 def _weigh(messages: tuple[Message, ...]) -> tuple[int, bool]:

@@ -19,6 +19,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.fold import Reader
 from millrace.core.model import Row
 from millrace.store.blocks import Found
 from millrace.store.cells import Table
@@ -144,6 +145,11 @@ class Asking:
         state = self._layered.must(shard)
         high = min(high, state.meta.last_seq)
         return self._layered.known.unready(state, low, high) if low <= high else BitMap64()
+
+    def ended(self, shard: int, low: int, high: int) -> BitMap64:
+        state = self._layered.must(shard)
+        high = min(high, state.meta.last_seq)
+        return self._layered.marks.hidden(state, Reader(), low, high)
 
     def row(self, shard: int, seq: int) -> RowFacts:
         layered = self._layered

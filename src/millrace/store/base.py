@@ -79,6 +79,10 @@ class Store(Protocol):
         put aside."""
         ...
 
+    def ended(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        """The seqs within [low, high] that are dead, or settled and kept."""
+        ...
+
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         """How the row stands."""
         ...

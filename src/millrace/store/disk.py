@@ -364,6 +364,9 @@ class DiskStore:
     def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64:
         return self._asking.hidden(shard, low, high)
 
+    def ended(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        return self._asking.ended(shard, low, high)
+
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         return self._asking.row(shard, seq)
 

@@ -86,6 +86,11 @@ class MemoryStore:
         seqs = range(low, min(high, found.meta.last_seq) + 1)
         return BitMap64([seq for seq in seqs if not found.is_ready(seq)])
 
+    def ended(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        found = self._shards[shard]
+        rows = {seq: found.facts(seq) for seq in range(low, min(high, found.meta.last_seq) + 1)}
+        return BitMap64([seq for seq, row in rows.items() if not row.live or row.kept])
+
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         return self._shards[shard].facts(seq)
 

@@ -70,6 +70,7 @@ class Queue:
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -82,7 +83,8 @@ class Queue:
         queue see it at once, in its place. With producer and number a repeat changes nothing and is
         answered as before; None where the number was used so long ago that its seq is forgotten.
         Likewise with an id `dedup` that was used within the queue's time (`dedup` of its settings):
-        whatever became of the first message, its seq is answered.
+        whatever became of the first message, its seq is answered. If it is not settled within `ttl`
+        seconds (or the queue's, if that is less), it expires.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
@@ -99,6 +101,7 @@ class Queue:
                 priority=priority,
                 delay=delay,
                 dedup=dedup,
+                ttl=ttl,
                 producer=producer,
                 number=number,
                 mode=mode,
@@ -111,6 +114,7 @@ class Queue:
         *,
         priority: int | None = None,
         delay: float | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -120,10 +124,10 @@ class Queue:
         repeats of de-duplication ids, which have the seqs of the first ones.
 
         `rows` are messages, bodies as bytes, or an Arrow batch or table with the column `value`
-        and, if need be, `key` and `headers`. `priority` and `delay` are for those that do not name
-        their own; see `publish`. No reader ever sees a part of them. They take one number of their
-        producer; a repeat is answered as before, and with an empty range where its seqs are
-        forgotten.
+        and, if need be, `key` and `headers`. `priority`, `delay` and `ttl` are for those that do
+        not name their own; see `publish`. No reader ever sees a part of them. They take one number
+        of their producer; a repeat is answered as before, and with an empty range where its seqs
+        are forgotten.
 
         Raises:
             As `publish`; `TooLarge` also where they do not fit into one record: publish in parts,
@@ -134,6 +138,7 @@ class Queue:
                 rows,
                 priority=priority,
                 delay=delay,
+                ttl=ttl,
                 producer=producer,
                 number=number,
                 mode=mode,

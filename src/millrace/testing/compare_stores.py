@@ -81,6 +81,7 @@ def compare(store: Store, model: Store, keys: Sequence[bytes] = ()) -> None:
         for low, high in ((1, last), (last // 2, last), (1, last // 3)):
             if 1 <= low <= high:
                 assert store.hidden(shard, low, high) == model.hidden(shard, low, high)
+                assert store.ended(shard, low, high) == model.ended(shard, low, high)
         for name in [*stages_of(model, shard), "there is none"]:
             assert store.stage(shard, name) == model.stage(shard, name)
         live = _compare_scans(store, model, shard, last)

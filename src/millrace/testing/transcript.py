@@ -12,17 +12,12 @@ later), `fold`, `crash`, `take_over B 7` (a new history, after the first seven e
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-
 from pyroaring import BitMap64
 
-from millrace import limits
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross, Vector
 from millrace.core.block import Block
 from millrace.core.catalog import queue_key
 from millrace.core.commands import (
-    Aside,
     Bury,
     Command,
     CommitCursor,
@@ -36,15 +31,12 @@ from millrace.core.commands import (
     Extend,
     Lease,
     NextSnapshot,
-    Numbered,
     OpenCursor,
     Pin,
-    ProducerMode,
     Publish,
     PublishStaged,
     Purge,
     Release,
-    Replace,
     ResetCursor,
     Rewind,
     Settle,
@@ -57,6 +49,7 @@ from millrace.core.commands import (
 )
 from millrace.core.fold import Reader
 from millrace.core.holder import ListHolders
+from millrace.core.leased_commands import Replace
 from millrace.core.model import (
     CATALOG,
     LeaseId,
@@ -77,6 +70,7 @@ from millrace.core.session_commands import (
     SuspectSession,
 )
 from millrace.testing.group import Group, Result, history_named
+from millrace.testing.transcript_rows import aside, ids, lives, numbered, rows
 from millrace.testing.transcript_topics import TOPIC_VERBS, topic_command
 from millrace.testing.transcript_words import is_option, millis
 from millrace.testing.wording import say_answer, say_batch, say_counts, say_rows, seqs_of
@@ -188,10 +182,14 @@ class Play:
             case "configure":
                 return Configure(_part(words, options) or _spec(words, options))
             case "publish":
-                return Publish(_rows(words), _numbered(options), _aside(words), *_ids(options))
+                return Publish(
+                    rows(words), numbered(options), aside(words), *ids(options), lives(options)
+                )
             case "block":
-                block = Block.of_messages(_rows(words))
-                return Publish(block, _numbered(options), _aside(words), *_ids(options))
+                block = Block.of_messages(rows(words))
+                return Publish(
+                    block, numbered(options), aside(words), *ids(options), lives(options)
+                )
             case "lease_across":
                 for_ms = millis(options.get("for", "30s"))
                 return LeaseAcross(self._shards(name), int(words[0]), for_ms)
@@ -215,9 +213,9 @@ class Play:
             case "holders":
                 return ListHolders()
             case "stage":
-                return Stage(words[0], Block.of_messages(_rows(words[1:])))
+                return Stage(words[0], Block.of_messages(rows(words[1:])))
             case "publish_staged":
-                return PublishStaged(tuple(words), _numbered(options))
+                return PublishStaged(tuple(words), numbered(options))
             case "drop":
                 return DropStage(words[0])
             case "tick":
@@ -236,7 +234,7 @@ class Play:
         if verb == "discard":
             return Discard(lease, seqs, history)
         if verb == "replace":
-            [message] = _rows(words[2:])
+            [message] = rows(words[2:])
             return Replace(lease, seqs, history, message, millis(options.get("for", "30s")))
         return Extend(lease, seqs, history, millis(options["for"]))
 
@@ -416,6 +414,8 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         delay_ms=millis(options.get("delay", "0s")),
         dedup_ms=millis(options.get("dedup", "5m")),
         dedup_by_body="dedup_by_body" in words,
+        ttl_ms=millis(options.get("ttl", "0s")),
+        dead_letter_expired="expired" in words,
         keep_ms=millis(options.get("keep", "0s")),
         keep_bytes=int(options.get("keep_bytes", "0")),
         keep_messages=int(options.get("keep_messages", "0")),
@@ -435,58 +435,3 @@ def _part(words: list[str], options: dict[str, str]) -> SpecPart | None:
         retention="log" if "log" in words else "work" if "work" in words else None,
         keep_deletes_ms=None if keep is None else millis(keep),
     )
-
-
-def _numbered(options: dict[str, str]) -> Numbered | None:
-    if "producer" not in options:
-        return None
-    modes: dict[str, ProducerMode] = {"dense": "dense", "rising": "rising", "range": "range"}
-    return Numbered(
-        options["producer"],
-        int(options["number"]),
-        modes[options.get("mode", "dense")],
-        int(options.get("after", 0)),
-    )
-
-
-def _ids(options: dict[str, str]) -> tuple[tuple[str | None, ...], bool]:
-    """De-duplication ids, row by row, and that rows without one may have that of their body."""
-    given = options.get("ids")
-    return tuple(one or None for one in given.split(",")) if given else (), True
-
-
-def _rows(words: Sequence[str]) -> tuple[Message, ...]:
-    return tuple(_message(_TURN.sub("", word)) for word in words)
-
-
-_TURN = re.compile(r"(?:\^(\d))?(?:~(\w+))?$")
-
-
-def _aside(words: Sequence[str]) -> tuple[Aside, ...]:
-    """The priorities and delays of rows that have their own."""
-    found: list[Aside] = []
-    for at, word in enumerate(words):
-        turn = _TURN.search(word)
-        priority, delay = turn.groups() if turn else (None, None)
-        if priority or delay:
-            found.append(
-                Aside(
-                    at,
-                    1,
-                    int(priority) if priority else limits.PRIORITY_DEFAULT,
-                    millis(delay) if delay else None,
-                )
-            )
-    return tuple(found)
-
-
-def _message(word: str) -> Message:
-    text, _, rest = word.partition("{")
-    headers = tuple(
-        (name, value.encode())
-        for name, _, value in (pair.partition(":") for pair in rest.rstrip("}").split(",") if pair)
-    )
-    if text.endswith("!"):
-        return Message(None, text[:-1].encode() or None, headers)
-    key, found, body = text.rpartition("=")
-    return Message(body.encode(), key.encode() if found else None, headers)

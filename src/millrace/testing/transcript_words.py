@@ -22,6 +22,7 @@ _OPTIONS = (
     "dead_letter",
     "ids",
     "attempt",
+    "ttl",
     "dedup",
     "claim",
     "epoch",

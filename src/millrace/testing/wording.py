@@ -24,18 +24,16 @@ from millrace.core.commands import (
 from millrace.core.expiry import expiry_of
 from millrace.core.fold import ShardMeta
 from millrace.core.holder import Holder, Holders
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
-    AttemptCell,
     CatalogCell,
     Cell,
     CursorCell,
     Death,
-    DedupCell,
     DeletesCell,
     Doom,
-    ExpiryCell,
     Kind,
     LeaseCell,
     PinCell,
@@ -329,6 +327,7 @@ def say_cell(cell: Cell) -> str:
                 + (f", aside {cell.aside}" if cell.aside else "")
                 + (f", era {cell.era}" if cell.era else "")
                 + (", expires" if cell.expires else "")
+                + (f", gaps {cell.gaps}" if cell.gaps else "")
             )
         case LeaseCell():
             return _lease(cell)
@@ -359,7 +358,8 @@ def say_cell(cell: Cell) -> str:
             at = f"{_time(cell.time_ms)}, {_until(cell.deadline_ms)}"
             return f"lease {cell.lease} at {at}{turns if cell.turns else ''}"
         case ExpiryCell():
-            return f"ids {' '.join(name.hex()[:8] for name in cell.ids)}"
+            ids = " ".join(name.hex()[:8] for name in cell.ids)
+            return f"seqs {numbers(unpack_seqs(cell.seqs))}" if cell.seqs else f"ids {ids}"
         case WeightCell():
             return f"after {cell.after}, bytes {cell.before} to {cell.upto}"
         case TakeoverCell():
@@ -382,7 +382,9 @@ def say_cell(cell: Cell) -> str:
 def _limited(spec: QueueSpec) -> str:
     is_usual = spec.dedup_ms == bounds.DEDUP_MS
     out = "" if is_usual else f", ids kept {spec.dedup_ms / 1000:g}s"
-    return out + (", ids of bodies" if spec.dedup_by_body else "")
+    out += ", ids of bodies" if spec.dedup_by_body else ""
+    out += f", lives {spec.ttl_ms / 1000:g}s" if spec.ttl_ms else ""
+    return out + (", expired are dead letters" if spec.dead_letter_expired else "")
 
 
 def _failing(spec: QueueSpec) -> str:
@@ -411,6 +413,7 @@ def _lease(cell: LeaseCell) -> str:
         "overtaken": cell.overtaken,
         "superseded": cell.superseded,
         "buried": cell.buried,
+        "overdue": cell.overdue,
     }
     out = [_until(cell.deadline_ms)]
     out += [f"{name} {numbers(unpack_seqs(seqs))}" for name, seqs in sets.items() if seqs]

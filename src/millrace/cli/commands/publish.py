@@ -60,6 +60,9 @@ if TYPE_CHECKING:
     "--delay", type=DURATION, metavar="TIME", help="So long nobody gets it. [as the queue says]"
 )
 @click.option(
+    "--ttl", type=DURATION, metavar="TIME", help="It expires unless it is settled within this."
+)
+@click.option(
     "--dedup", metavar="ID", help="Its id: another one with it, for a while, is a repeat of it."
 )
 @click.option(
@@ -84,6 +87,7 @@ async def publish(
     delete: bool,
     priority: int | None,
     delay: float | None,
+    ttl: float | None,
     dedup: str | None,
     producer: str | None,
     number: int | None,
@@ -118,7 +122,7 @@ async def publish(
             cutter = Cutter(whole_key, key_separator, headers, is_exact=producer is not None)
             batches = cutter.batches(chunks)
             await _publish_lines(
-                shell, found, batches, _size(source), priority, delay, producer, number
+                shell, found, batches, _size(source), priority, delay, ttl, producer, number
             )
             return
         seq = await found.publish(
@@ -128,6 +132,7 @@ async def publish(
             priority=priority,
             delay=delay,
             dedup=dedup,
+            ttl=ttl,
             producer=producer,
             number=number,
         )
@@ -215,6 +220,7 @@ async def _publish_lines(
     total: int | None,
     priority: int | None,
     delay: float | None,
+    ttl: float | None,
     producer: str | None,
     number: int | None,
 ) -> None:
@@ -224,7 +230,7 @@ async def _publish_lines(
     with Bar("publishing", total=total) as bar:
         async for part in batches:
             seqs = await queue.publish_many(
-                part, priority=priority, delay=delay, producer=producer, number=number
+                part, priority=priority, delay=delay, ttl=ttl, producer=producer, number=number
             )
             number = None if number is None else number + 1
             count += len(part)

@@ -79,6 +79,17 @@ def _setting_options(body: F) -> F:
             help="A message without an id has that of its body.",
         ),
         click.option(
+            "--ttl",
+            type=DURATION,
+            metavar="TIME",
+            help="A message that is not settled within this time expires; 0: never. [0]",
+        ),
+        click.option(
+            "--dead-letter-expired/--no-dead-letter-expired",
+            default=None,
+            help="What expires is a dead letter.",
+        ),
+        click.option(
             "--keep",
             type=DURATION,
             metavar="TIME",

@@ -1,0 +1,124 @@
+"""Time to live, whatever else happens: nobody gets a message whose time is over."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from millrace.core import bounds
+from millrace.core.commands import (
+    Aside,
+    CreateQueue,
+    Lease,
+    Leased,
+    Outcome,
+    Publish,
+    Purge,
+    Release,
+    Settle,
+    Tick,
+)
+from millrace.core.fold import Reader
+from millrace.core.leased_commands import Life
+from millrace.core.model import CATALOG, LeaseId, Message, QueueSpec, ShardId
+from millrace.testing.group import Group
+
+QUEUE = ShardId(1)
+STEERING = ["tick", "hold", "fold", "crash", "purge"]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("publish"), st.sampled_from([0, 1, 5, 20]), st.integers(0, 9)),
+        st.tuples(st.just("lease"), st.integers(1, 4), st.sampled_from([2, 30])),
+        st.tuples(st.sampled_from(["settle", "release"]), st.integers(0, 9), st.integers(0, 3)),
+        st.tuples(st.sampled_from(["wait"]), st.sampled_from([1, 3, 10]), st.just(0)),
+        st.tuples(
+            st.sampled_from(["tick", "hold", "fold", "crash", "purge"]), st.just(0), st.just(0)
+        ),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, keyed=st.booleans(), ttl=st.sampled_from([0, 8]))
+def test_nobody_gets_a_message_whose_time_is_over(
+    *, steps: list[tuple[str, int, int]], keyed: bool, ttl: int
+) -> None:
+    group = Group()
+    spec = QueueSpec(keyed=keyed, ttl_ms=ttl * 1000)
+    group.ask((CATALOG, CreateQueue("default", "q", spec)))
+    over: dict[int, int] = {}
+    leases: list[tuple[int, BitMap64]] = []
+    for what, one, two in steps:
+        if what == "publish":
+            lives = (Life(0, 1, one * 1000),) if one else ()
+            aside = (Aside(0, 1, 9 if two > 6 else 4, 2_000 if two > 7 else None),)
+            message = Message(b"x", b"%d" % (two % 3))
+            command = Publish((message, message), aside=aside if two > 4 else (), lives=lives)
+            group.ask((QUEUE, command))
+            view = group.view(QUEUE)
+            assert view is not None
+            times = [time for time in (one * 1000, ttl * 1000) if time]
+            usual = [ttl * 1000] if ttl else []
+            for seq, time in ((view.last_seq - 1, times), (view.last_seq, usual)):
+                over[seq] = group.now + min(time) if time else 2**62
+        elif what == "lease":
+            [answer] = group.ask((QUEUE, Lease(one, two * 1000)))
+            assert isinstance(answer, Leased)
+            assert all(over[seq] > group.now for seq in answer.seqs), "its time is over"
+            if answer.seqs:
+                leases.append((answer.lease, answer.seqs))
+        elif what in ("settle", "release") and leases:
+            lease, seqs = leases[one % len(leases)]
+            kind = Settle if what == "settle" else Release
+            [done] = group.ask((QUEUE, kind(LeaseId(lease), seqs, group.history)))
+            assert isinstance(done, Outcome)
+        elif what == "wait":
+            group.now += one * 1000
+        elif what == "tick":
+            group.ask((QUEUE, Tick()))
+        elif what == "hold":
+            group.hold = True
+        elif what == "fold":
+            group.fold()
+            group.hold = False
+        elif what == "crash":
+            group.crash()
+            view = group.view(QUEUE)
+            last = view.last_seq if view is not None else 0
+            over = {seq: time for seq, time in over.items() if seq <= last}
+            leases.clear()
+        elif what == "purge":
+            group.ask((QUEUE, Purge()))
+        if not group.pending:
+            group.check()
+    group.hold = False
+    group.fold()
+    while group.ask((QUEUE, Tick()))[0] is True:
+        pass
+    group.check()
+    view = group.view(QUEUE)
+    assert view is not None
+    left = group.seqs(QUEUE, Reader()) - BitMap64(view.holder)
+    assert all(over[seq] > group.now for seq in left), "it is over, and nobody has ended it"
+
+
+@pytest.mark.parametrize("count", [1, 3 * bounds.EXPIRY_SEQS_MAX])
+def test_many_go_in_steps(count: int) -> None:
+    group = Group()
+    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(ttl_ms=1_000))))
+    for _ in range(2 * bounds.EXPIRY_CELLS_STEP + 1):
+        group.ask((QUEUE, Publish(tuple(Message(b"x") for _ in range(count // 3 + 1)))))
+    group.now += 1_000
+    ticks = 0
+    while group.ask((QUEUE, Tick()))[0] is True:
+        ticks += 1
+        group.check()
+    assert ticks >= 2
+    assert not group.seqs(QUEUE, Reader())
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.is_idle()
+    assert not view.pointers.expires
