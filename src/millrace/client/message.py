@@ -13,7 +13,7 @@ from millrace import limits
 from millrace.core import bounds, check
 from millrace.core.block import Block
 from millrace.core.check import HeadersLike
-from millrace.core.commands import Aside, Published
+from millrace.core.commands import Aside, Numbered, Publish, Published
 from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
@@ -118,6 +118,38 @@ def make_ids(rows: Rows) -> tuple[str | None, ...]:
     return tuple(
         check.id_text(row.dedup, "dedup") if isinstance(row, Message) else None for row in rows
     )
+
+
+def publish_one(
+    message: CheckedMessage,
+    numbered: Numbered | None,
+    priority: int | None,
+    delay: float | None,
+    dedup: str | None,
+    ttl: float | None,
+) -> Publish:
+    """The command that publishes a single message.
+
+    Raises:
+        Invalid, TooLarge: the priority, the delay, the id or the time to live.
+    """
+    aside = make_aside(priority, delay)
+    ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
+    lives = make_lives((), 1, ttl) if ttl is not None else ()
+    return Publish((message,), numbered, aside, ids, by_body=True, lives=lives)
+
+
+def publish_rows(
+    rows: Rows,
+    numbered: Numbered | None,
+    priority: int | None,
+    delay: float | None,
+    ttl: float | None,
+) -> Publish:
+    """The command that publishes rows at once; raises as `make_rows`."""
+    block, aside = make_rows(rows, priority, delay)
+    lives = make_lives(rows, block.count, ttl)
+    return Publish(block, numbered, aside, make_ids(rows), by_body=True, lives=lives)
 
 
 def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:

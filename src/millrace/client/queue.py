@@ -16,11 +16,9 @@ from millrace.client.leasing import hand_out
 from millrace.client.message import (
     Body,
     Rows,
-    make_aside,
     make_block,
-    make_ids,
-    make_lives,
-    make_rows,
+    publish_one,
+    publish_rows,
 )
 from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.redrive import Edit, Redrive, Where, target_of
@@ -46,7 +44,6 @@ from millrace.core.commands import (
     OpenCursor,
     Part,
     ProducerMode,
-    Publish,
     Published,
     PublishStaged,
     Purge,
@@ -138,10 +135,7 @@ class Queue:
         """
         message = check.message(body, key, headers)
         numbered = check.numbered(producer, number, mode, None)
-        aside = make_aside(priority, delay)
-        ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
-        lives = make_lives((), 1, ttl) if ttl is not None else ()
-        command = Publish((message,), numbered, aside, ids, by_body=True, lives=lives)
+        command = publish_one(message, numbered, priority, delay, dedup, ttl)
         places = await publish_across(self._engine, self._shards, command)
         return places[0] if places else None
 
@@ -170,10 +164,8 @@ class Queue:
             As `publish`; `TooLarge` also where they do not fit into one record: publish in parts,
             or `stage` them.
         """
-        block, aside = make_rows(rows, priority, delay)
         numbered = check.numbered(producer, number, mode, after)
-        lives = make_lives(rows, block.count, ttl)
-        command = Publish(block, numbered, aside, make_ids(rows), by_body=True, lives=lives)
+        command = publish_rows(rows, numbered, priority, delay, ttl)
         return await publish_across(self._engine, self._shards, command)
 
     def publisher(

@@ -14,7 +14,7 @@ from millrace import limits
 from millrace.client.cursor import Snapshot, commit_parts, engine_of, unpin_parts
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
-from millrace.client.message import Body, Rows, make_aside, make_ids, make_lives, make_rows
+from millrace.client.message import Body, Rows, publish_one, publish_rows
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import Placing, Shards
 from millrace.client.topic import Topic, engine_and_topic
@@ -107,10 +107,7 @@ class Transaction:
             later._value = [places[0] if isinstance(places, Sequence) and places else None]
 
         numbered = check.numbered(producer, number, mode, None)
-        aside = make_aside(priority, delay)
-        ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
-        lives = make_lives((), 1, ttl) if ttl is not None else ()
-        command = Publish((message,), numbered, aside, ids, by_body=True, lives=lives)
+        command = publish_one(message, numbered, priority, delay, dedup, ttl)
         self._add(self._shards(queue), _carried(queue, command), note)
         return later
 
@@ -129,9 +126,7 @@ class Transaction:
     ) -> Later[Sequence[int]]:
         """Append messages to a queue or topic of the same commit group; see `publish`."""
         numbered = check.numbered(producer, number, mode, after)
-        block, aside = make_rows(rows, priority, delay)
-        lives = make_lives(rows, block.count, ttl)
-        command = Publish(block, numbered, aside, make_ids(rows), by_body=True, lives=lives)
+        command = publish_rows(rows, numbered, priority, delay, ttl)
         return self._add_rows(queue, _carried(queue, command))
 
     def publish_staged(

@@ -102,11 +102,11 @@ def split_ids(
 def _runs(runs: Sequence[R], number: Shards) -> tuple[R, ...]:
     if not len(number):
         return ()
-    starts = np.flatnonzero(np.diff(number, prepend=-2))
-    ends = [*starts[1:].tolist(), len(number)]
+    starts: list[int] = np.flatnonzero(np.diff(number, prepend=-2)).tolist()
+    ends = [*starts[1:], len(number)]
     return tuple(
         msgspec.structs.replace(runs[which], at=begin, count=end - begin)
-        for begin, end in zip(starts.tolist(), ends, strict=True)
+        for begin, end in zip(starts, ends, strict=True)
         if (which := int(number[begin])) >= 0
     )
 

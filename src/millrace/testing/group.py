@@ -227,7 +227,7 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "holder": view.holder,
         "returned": due,
         "doomed": view.doomed,
-        "overdue": view.overdue & BitMap64(view.holder),
+        "overdue": view.overdue & BitMap64(view.holder) - view.doomed,
         "sessions": view.sessions,
         "held": {session: one.leases for session, one in view.held.items()},
         "ended": sorted(view.ended),
