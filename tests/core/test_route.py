@@ -15,8 +15,8 @@ from millrace.core.route import (
     shard_of,
     shards_of,
     split,
-    split_aside,
     split_ids,
+    split_runs,
     turn_of,
 )
 
@@ -74,7 +74,7 @@ def test_turns_and_ids_stay_with_their_rows(rows: list[tuple[int, int]]) -> None
         else:
             runs.append(Aside(at, 1, priority))
     ids = tuple(None if priority < 0 else f"{at}" for at, (_, priority) in enumerate(rows))
-    asides, names = split_aside(runs, shards, 4), split_ids(ids, shards, 4)
+    asides, names = split_runs(runs, shards, 4), split_ids(ids, shards, 4)
     for shard in range(4):
         mine = [at for at, placed in enumerate(shards.tolist()) if placed == shard]
         wanted = {rank: rows[at][1] for rank, at in enumerate(mine) if rows[at][1] >= 0}
