@@ -277,6 +277,47 @@ async def test_a_transaction_settles_and_publishes_to_a_topic(m: Millrace, clock
 
 
 @embedded
+async def test_queues_with_several_shards(m: Millrace) -> None:
+    topic = await m.topic("orders")
+    keyed = await m.queue("keyed", shards=3)
+    spread = await m.queue("spread", shards=2, route="spread")
+    await topic.subscribe(keyed)
+    await topic.subscribe(spread, filter={"even": "yes"})
+    rows = [
+        Message(b"%d" % n, key=f"k{n % 7}", headers={"even": "yes"} if n % 2 == 0 else {})
+        for n in range(60)
+    ]
+    sent = await topic.publish_many(rows, wait=True)
+    for at, place in enumerate(sent.queues["keyed"]):
+        assert isinstance(place, int)
+        found = await keyed.get(place)
+        assert found is not None
+        assert found.body == b"%d" % at
+    for at, place in enumerate(sent.queues["spread"]):
+        if at % 2:
+            assert place == "filtered"
+        else:
+            assert isinstance(place, int)
+            assert (row := await spread.get(place)) is not None
+            assert row.body == b"%d" % at
+    for n in range(60, 100):
+        await topic.publish(b"%d" % n, key=f"k{n % 7}", priority=n % 10)
+    await forwarded(topic)
+    assert (await keyed.stats())["published"] == 100
+    assert (await spread.stats())["published"] == 30
+    # The order of each key is that of the topic.
+    orders: dict[bytes, list[int]] = {}
+    for row in await keyed.peek(1_000):
+        orders.setdefault(row.key or b"", []).append(int(row.body or b""))
+    assert sorted(map(len, orders.values())) == [14, 14, 14, 14, 14, 15, 15]
+    assert all(order == sorted(order) for order in orders.values())
+    assert await topic.unsubscribe("spread")
+    await m.delete_queue("keyed")
+    assert await topic.subscriptions() == []
+    assert (await topic.publish(b"x", wait=True)).queues == {}
+
+
+@embedded
 async def test_deletes_are_refused(m: Millrace) -> None:
     topic = await m.topic("orders")
     with pytest.raises(errors.Invalid) as refused:

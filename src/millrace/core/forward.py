@@ -9,18 +9,38 @@ Rule 3: a parcel that does not begin where its subscription has come to is left 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from millrace.core import publish, topic
 from millrace.core.commands import Need, Numbered, Publish, Published
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
-from millrace.core.model import ShardId, SubscriptionCell
+from millrace.core.model import Seq, ShardId, SubscriptionCell
+from millrace.core.place import Place
+from millrace.core.route import Shards, ranks, shards_of, split, split_aside
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.errors import NotFound, Refused, Retry
 
-_Plan = tuple[Parcel, SubscriptionCell, Draft, Publish | None, Published | None]
-"""With what is to be published, or what it was published as before."""
+
+class _Part(NamedTuple):
+    """What one shard of the queue gets, or was given before."""
+
+    target: Draft
+    wanted: Publish
+    known: Published | None
+
+
+class _Plan(NamedTuple):
+    """A parcel that its queue takes."""
+
+    parcel: Parcel
+    cell: SubscriptionCell
+    parts: dict[int, _Part]
+    """By the shard's number within the queue; without those that get nothing."""
+    shards: Shards | None
+    """Which of several shards each row belongs to."""
 
 
 def forward(desk: Desk, draft: Draft, command: Forward) -> Forwarded | Need:
@@ -43,11 +63,8 @@ def forward(desk: Desk, draft: Draft, command: Forward) -> Forwarded | Need:
         queues.add(cell.queue)
         plans.append(planned)
     before = topic.passed_by_all(draft.view)
-    for parcel, cell, target, wanted, known in plans:
-        done = publish.do_publish(target, wanted) if wanted is not None else known
-        _pass(draft, parcel, cell)
-        first = done.first if done is not None else None
-        brought.append(Brought(parcel.subscription, moved=True, first=first))
+    for plan in plans:
+        brought.append(_do(draft, plan))
     if topic.passed_by_all(draft.view) > before:
         topic.drop_passed(draft)
     return Forwarded(tuple(brought))
@@ -56,21 +73,53 @@ def forward(desk: Desk, draft: Draft, command: Forward) -> Forwarded | Need:
 def _plan(
     desk: Desk, draft: Draft, parcel: Parcel, cell: SubscriptionCell
 ) -> _Plan | Refused | Retry | Need:
-    target = desk.draft(ShardId(cell.queue))
-    if target is None:
+    queue = topic.queue_of(desk, cell)
+    if queue is None:
         return NotFound(f"queue {cell.target} was deleted", field="queue")
-    if parcel.rows is None:
-        return parcel, cell, target, None, None
+    rows = parcel.rows
+    if rows is None:
+        return _Plan(parcel, cell, {}, None)
+    count, shards = len(queue.shards), None
+    blocks, asides = [rows], [parcel.aside]
+    if count > 1:
+        # What has no key goes by turns, a parcel to one shard.
+        shards = shards_of(rows, queue.route, count, parcel.upto)
+        blocks, asides = split(rows, shards, count), split_aside(parcel.aside, shards, count)
     name = topic.producer_of(draft.view.shard, parcel.subscription, cell)
-    # A log knows neither priorities nor delays, and takes a message as it comes.
-    aside = parcel.aside if target.view.spec.retention == "work" else ()
-    wanted = Publish(parcel.rows, Numbered(name, parcel.upto, "rising"), aside)
-    checked = publish.check_publish(target, wanted)
-    if isinstance(checked, Refused | Retry | Need):
-        return checked
-    if checked is not None:
-        return parcel, cell, target, None, checked
-    return parcel, cell, target, wanted, None
+    parts: dict[int, _Part] = {}
+    for at, (block, aside) in enumerate(zip(blocks, asides, strict=True)):
+        target = desk.draft(ShardId(queue.shards[at]))
+        if target is None:
+            return NotFound(f"queue {cell.target} was deleted", field="queue")
+        if not block.count:
+            continue
+        # A log knows neither priorities nor delays, and takes a message as it comes.
+        turns = aside if target.view.spec.retention == "work" else ()
+        wanted = Publish(block, Numbered(name, parcel.upto, "rising"), turns)
+        checked = publish.check_publish(target, wanted)
+        if isinstance(checked, Refused | Retry | Need):
+            return checked
+        parts[at] = _Part(target, wanted, checked)
+    return _Plan(parcel, cell, parts, shards)
+
+
+def _do(draft: Draft, plan: _Plan) -> Brought:
+    firsts: dict[int, Seq | None] = {}
+    for at, (target, wanted, known) in plan.parts.items():
+        done = known if known is not None else publish.do_publish(target, wanted)
+        firsts[at] = done.first
+    _pass(draft, plan.parcel, plan.cell)
+    number = plan.parcel.subscription
+    if plan.shards is None:
+        return Brought(number, moved=True, first=firsts.get(0))
+    count = max(firsts, default=-1) + 1
+    places = tuple(
+        Place.of(shard, (firsts[shard] or 0) + rank) if firsts[shard] else 0
+        for shard, rank in zip(
+            plan.shards.tolist(), ranks(plan.shards, count).tolist(), strict=True
+        )
+    )
+    return Brought(number, moved=True, places=places)
 
 
 def _pass(draft: Draft, parcel: Parcel, cell: SubscriptionCell) -> None:

@@ -123,16 +123,11 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
     if view.topic is None:
         return Invalid("only a topic has subscriptions", field="topic")
     queue = _queue(desk, command)
-    target = desk.draft(ShardId(queue.shards[0])) if queue is not None else None
-    if target is None:
+    targets = [desk.draft(ShardId(shard)) for shard in queue.shards] if queue is not None else []
+    takers = [target for target in targets if target is not None]
+    if not takers:
         return NotFound(
             f"there is no queue {command.queue!r} in {command.space!r}; make it first",
-            field="queue",
-        )
-    if queue is not None and len(queue.shards) > 1:
-        return Invalid(
-            f"queue {command.queue!r} has {len(queue.shards)} shards: topics hand on to queues "
-            "with one shard",
             field="queue",
         )
     name = f"{command.space}/{command.queue}"
@@ -145,13 +140,13 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
                 "first, or give this one another name",
                 field="name",
             )
-    refused = _check_room(view, target.view)
+    refused = _check_room(view, takers[0].view)
     if refused is not None:
         return refused
     number = view.pointers.cursor + 1
     cell = SubscriptionCell(
         command.name,
-        target.view.shard,
+        takers[0].view.shard,
         name,
         command.filter,
         view.history,
@@ -161,8 +156,9 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
     )
     draft.put_pointers(msgspec.structs.replace(view.pointers, cursor=number))
     draft.put_subscription(number, cell)
-    producer = ProducerCell("rising", view.last_seq, target.now)
-    target.put_producer(producer_of(view.shard, number, cell), producer)
+    for taker in takers:
+        producer = ProducerCell("rising", view.last_seq, taker.now)
+        taker.put_producer(producer_of(view.shard, number, cell), producer)
     return Subscribed(number, cell.since, made=True)
 
 
@@ -211,9 +207,18 @@ def end_of_queue(desk: Desk, queue: Draft) -> None:
 def _end(desk: Desk, draft: Draft, number: int) -> None:
     cell = draft.view.subscriptions[number]
     draft.put_subscription(number, None)
-    target = desk.draft(ShardId(cell.queue))
-    if target is not None:
-        target.put_producer(producer_of(draft.view.shard, number, cell), None)
+    found = queue_of(desk, cell)
+    for shard in found.shards if found is not None else ():
+        target = desk.draft(ShardId(shard))
+        if target is not None:
+            target.put_producer(producer_of(draft.view.shard, number, cell), None)
+
+
+def queue_of(desk: Desk, cell: SubscriptionCell) -> QueueCell | None:
+    """The queue of a subscription, as long as it is there."""
+    catalog = desk.draft(CATALOG)
+    key = catalog.view.owners.get(cell.queue) if catalog is not None else None
+    return catalog.view.queues[key] if catalog is not None and key is not None else None
 
 
 # --- Rows ----------------------------------------------------------------------------------------

@@ -100,6 +100,8 @@ class Brought(msgspec.Struct, frozen=True):
     """Its subscription has passed these rows."""
     first: Seq | None = None
     """Where the rows are in the queue; None where there are none, or that is forgotten."""
+    places: tuple[int, ...] = ()
+    """The same of a queue with several shards, row by row; 0 where it is forgotten."""
     error: MillraceError | None = None
     """Why the queue did not take it; without that, someone else was faster or it has ended."""
 

@@ -33,6 +33,8 @@ class Result(NamedTuple):
     first: int | None
     at: Places | None
     """Which of the rows passed the filter, counted from 0; None: all."""
+    places: tuple[int, ...] = ()
+    """Where those are, one by one; empty: one after the other from `first` on."""
 
     def fate(self, seq: int) -> Fate:
         """What became of a row within it."""
@@ -42,6 +44,8 @@ class Result(NamedTuple):
             if rank == len(self.at) or self.at[rank] != place:
                 return "filtered"
             place = rank
+        if self.places:
+            return self.places[place] or "forwarded"
         return "forwarded" if self.first is None else self.first + place
 
 

@@ -322,7 +322,9 @@ class Forwarder:
         number = brought.subscription
         if brought.moved:
             line.trouble.pop(number, None)
-            line.arrivals.note(Result(number, parcel.after, parcel.upto, brought.first, at))
+            line.arrivals.note(
+                Result(number, parcel.after, parcel.upto, brought.first, at, brought.places)
+            )
         elif brought.error is not None:
             line.refused[number] = line.trouble[number] = brought.error
 
