@@ -19,7 +19,7 @@ from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import Seq, ShardId, SubscriptionCell
 from millrace.core.place import Place
-from millrace.core.route import Shards, ranks, shards_of, split, split_aside
+from millrace.core.route import Shards, ranks, shards_of, split, split_runs
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.errors import NotFound, Refused, Retry
 
@@ -84,7 +84,7 @@ def _plan(
     if count > 1:
         # What has no key goes by turns, a parcel to one shard.
         shards = shards_of(rows, queue.route, count, parcel.upto)
-        blocks, asides = split(rows, shards, count), split_aside(parcel.aside, shards, count)
+        blocks, asides = split(rows, shards, count), split_runs(parcel.aside, shards, count)
     name = topic.producer_of(draft.view.shard, parcel.subscription, cell)
     parts: dict[int, _Part] = {}
     for at, (block, aside) in enumerate(zip(blocks, asides, strict=True)):
