@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 import millrace
-from millrace import errors
+from millrace import errors, limits
 from millrace.client.millrace import Millrace
 from tests.cli.program import findings
-from tests.client.harness import opened, run
+from tests.client.harness import eventually, opened, run
 
 
 async def bodies(m: Millrace, name: str = "orders") -> list[bytes | None]:
@@ -83,5 +84,49 @@ def test_a_restored_folder_goes_its_own_way(tmp_path: Path) -> None:
             await queue.settle(known)
             with pytest.raises(errors.Exists, match="of another folder"):
                 await m.backup(tmp_path / "vault")
+
+    run(main())
+
+
+def test_the_index_stands_still_while_it_is_copied(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("orders")
+            keeper = m._engine._node.keeper  # type: ignore[attr-defined]
+            async with keeper.pausing():
+                before = (tmp_path / "data" / "index" / "data.mdb").read_bytes()
+                waits = asyncio.ensure_future(keeper.checkpoint())
+                # Publishing goes on, through several rounds of the keeper.
+                until = asyncio.get_running_loop().time() + 3 * limits.KEEPER_SECONDS
+                while asyncio.get_running_loop().time() < until:
+                    await queue.publish_many([bytes(1000)] * 50)
+                assert not waits.done()
+                assert (tmp_path / "data" / "index" / "data.mdb").read_bytes() == before
+            await waits
+            assert (tmp_path / "data" / "index" / "data.mdb").read_bytes() != before
+
+    run(main())
+
+
+def test_no_file_goes_while_somebody_reads_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("orders")
+            await queue.publish_many([bytes(1000)] * 500)
+            node = m._engine._node  # type: ignore[attr-defined]
+            await node.keeper.seal_all()
+            [path] = list((tmp_path / "data" / "sealed").iterdir())
+            with node.store.keeping_files():
+                await queue.purge()
+                await node.keeper.seal_all()
+                await node.keeper.checkpoint()
+                assert path.exists()
+
+            async def is_gone() -> bool:
+                await queue.publish(b"something to be written down")
+                await node.keeper.checkpoint()
+                return not path.exists()
+
+            await eventually(is_gone)
 
     run(main())

@@ -83,6 +83,25 @@ def test_damage_in_the_archive_is_found(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_damaged_end_of_an_archived_segment_is_no_end(tmp_path: Path) -> None:
+    """What follows it shows that it is damaged: nothing older is restored in its place."""
+
+    async def main() -> None:
+        backup = await make(tmp_path, follow=True)
+        async with opened(tmp_path / "data") as m:
+            await (await m.find("orders")).publish(b"in the next segment")
+        path, *others = sorted((tmp_path / "vault" / "archive" / "log").iterdir())
+        assert others
+        data = path.read_bytes()
+        last = max(at for at in range(4096, len(data), 4096) if data[at : at + 4] == b"MRR1")
+        flip(path, last + 20)
+        for name in (backup, backup.parent):
+            with pytest.raises(errors.MillraceError, match=r"gap|damaged"):
+                await millrace.restore(name, tmp_path / "never")
+
+    run(main())
+
+
 def test_an_unfinished_backup_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         backup = await make(tmp_path)

@@ -75,8 +75,7 @@ def check_points(tmp_path: Path, vault: Path) -> None:
     first = find_plan(vault / "000001", Target(index=None))
     entries: dict[int, Entry] = {}
     for step in Walk(first.pieces):
-        for _, entry in chain.local_entries(step):
-            entries[entry.index] = entry
+        entries |= {entry.index: entry for _, entry in chain.local_entries(step)}
     model = MemoryStore()
     tried = 0
     for index in sorted(entries):

@@ -78,7 +78,9 @@ class Rests:
         self._told(self._done, max(self.total, self._done))
         log = self._log.statistics()
         is_idle, self._syncs = log.syncs == self._syncs, log.syncs
-        if not is_idle:
+        # Who waits for a segment is not helped by a backup that rests.
+        is_tight = self._log.room() < self._log.record_bytes_max
+        if not is_idle and not is_tight:
             took = time.perf_counter() - self._began
             seconds = max(took * bounds.BACKUP_REST_SHARE, log.sync_seconds)
             self._sleep(min(seconds, bounds.BACKUP_REST_SECONDS_MAX))

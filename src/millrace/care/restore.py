@@ -11,7 +11,7 @@ history of its own, before the mark is taken off.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +78,7 @@ def find_plan(
         if _is_before(target, known.start):
             refusal = _too_early(folder, known)
             continue
-        return _plan(folder, disk, known, target, more, pause)
+        return _plan(folder, disk, known, target, more, pause, is_named=folder == path)
     raise refusal or NotFound(f"{path} holds no backup", field="backup")
 
 
@@ -117,7 +117,14 @@ def _too_early(folder: Path, known: Manifest) -> Refused:
 
 
 def _plan(
-    folder: Path, disk: Disk, known: Manifest, target: Target, more: list[Piece], pause: Pause
+    folder: Path,
+    disk: Disk,
+    known: Manifest,
+    target: Target,
+    more: list[Piece],
+    pause: Pause,
+    *,
+    is_named: bool,
 ) -> Plan:
     own: list[Piece] = []
     for part in known.log:
@@ -142,6 +149,10 @@ def _plan(
             raise Corrupt(
                 f"{name}, offset {found.end.offset}: records are missing or damaged", field=name
             )
+    is_apart = all(piece.header.generation > least for piece in beside)
+    if is_named and is_apart and walk.end is not None and walk.end.generation == least:
+        # An archive that was begun later is no part of a backup that was asked for by its name.
+        walk.gap = None
     _check_reached(found, walk, known, target, covered)
     return Plan(folder, known, pieces, found)
 
@@ -211,7 +222,7 @@ def lay_out(plan: Plan, into: Path, *, pause: Pause = at_once, links: bool = Fal
                 copy(file, disk, name, size=part.size, pause=pause)
             finally:
                 file.close()
-    _lay_log(plan, disk, pause)
+    lay_log(plan.pieces, plan.cut, disk, pause)
     for name in ("index", "log", "sealed", ""):
         disk.sync_folder(name)
 
@@ -250,9 +261,9 @@ def _copy_index(plan: Plan, backup: Disk, disk: Disk, pause: Pause) -> None:
         raise Corrupt(f"{INDEX}: it is not what was backed up; use another backup", field=INDEX)
 
 
-def _lay_log(plan: Plan, disk: Disk, pause: Pause) -> None:
-    cut = plan.cut
-    for place, piece in enumerate(plan.pieces):
+def lay_log(pieces: Sequence[Piece], cut: Cut, disk: Disk, pause: Pause = at_once) -> None:
+    """Make segments of the pieces, up to the cut."""
+    for place, piece in enumerate(pieces):
         generation = piece.header.generation
         if generation > cut.end.generation:
             return

@@ -299,9 +299,9 @@ def steps(segment: Segment, mark: Mark, until: int | None) -> Generator[Step, No
     while until is None or mark.serial < until:
         found = _record_at(window, header, mark)
         if found is None:
-            later = _find_later(window, header, mark)
-            if later is not None:
-                what = f"a bad record, but a whole one follows at {later}"
+            whole = _find_later(window, header, mark)
+            if whole is not None:
+                what = f"a bad record, but a whole one follows at {whole}"
                 raise corrupt(segment.name, mark.offset, what)
             break
         yield Step(mark, *found)

@@ -82,6 +82,9 @@ class Keeper:
         self._seal_wait = limits.KEEPER_SECONDS
         self._syncs = 0
         self._warden = warden
+        self._pauses = 0
+        self._may_commit = asyncio.Event()
+        self._may_commit.set()
         self.error: MillraceError | None = None
 
     def start(self) -> None:
@@ -103,7 +106,7 @@ class Keeper:
         if self._task is not None:
             await asyncio.wait([self._task])
         if self.error is None and self._writer.error is None:
-            async with self._working:
+            async with self._committing():
                 self._look_tight()
                 if self._is_tight or self._left_alone() < self._pace.segments_unsealed:
                     # The next open takes a segment; it may not live long enough to free one.
@@ -151,10 +154,11 @@ class Keeper:
             self._warden.look()
         await self._prepare()
         await self._move_suffixes()
-        if self._checkpoint_due(now) or self._is_short_of_memory():
-            await self._checkpoint()
-        await self._seal()
-        await self._scrub()
+        if not self._pauses:
+            if self._checkpoint_due(now) or self._is_short_of_memory():
+                await self._checkpoint()
+            await self._seal()
+            await self._scrub()
         if now - self._tick_at >= limits.TICK_SECONDS:
             self._tick_at = now
             self._cells.care()
@@ -206,17 +210,37 @@ class Keeper:
         is_short = warden is not None and warden.watermarks.is_short_of_memory
         return is_short and self._writer.mark != self._checkpoint_mark
 
+    @asynccontextmanager
+    async def _committing(self) -> AsyncIterator[None]:
+        """Work that commits to the index; rounds go on while it waits for the end of a pause."""
+        while True:
+            await self._may_commit.wait()
+            async with self._working:
+                if not self._pauses:
+                    yield
+                    return
+
     async def checkpoint(self) -> None:
         """Bring the index up to the log; when this returns, a restart reads nothing before it."""
-        async with self._working:
+        async with self._committing():
             await self._checkpoint()
 
     @asynccontextmanager
     async def pausing(self) -> AsyncIterator[None]:
-        """Write a checkpoint, and begin none until the end: the index stands still meanwhile."""
-        async with self._working:
+        """Write a checkpoint, and begin none until the end: the index stands still meanwhile.
+
+        Everything else goes on: segments are prepared, time passes.
+        """
+        async with self._committing():
             await self._checkpoint()
+            self._pauses += 1
+            self._may_commit.clear()
+        try:
             yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses:
+                self._may_commit.set()
 
     async def _checkpoint(self) -> None:
         reached, mark = self._writer.mark, self._writer.replay_mark()
@@ -333,12 +357,12 @@ class Keeper:
 
     async def reclaim(self) -> bool:
         """One step of sealing, rewriting or dropping files, and of recycling the log."""
-        async with self._working:
+        async with self._committing():
             return await self._seal()
 
     async def seal_all(self) -> None:
         """Seal everything that is written by now: what is alive of it then lies in files."""
-        async with self._working:
+        async with self._committing():
             self._unprepared = True
             await self._prepare()
             await self._writer.roll()
