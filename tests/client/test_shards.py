@@ -131,6 +131,60 @@ async def test_a_batch_is_split_and_answered_in_its_order(tmp_path: Path, make: 
 
 
 @looped
+async def test_groups_are_placed_together(tmp_path: Path) -> None:
+    async with opened(tmp_path) as m:
+        queue = await m.queue("orders", shards=4, route="group")
+        rows = [Message(b"x", key=key, headers={"millrace-group": key[-1:]}) for key in KEYS]
+        for key, place in zip(KEYS, await queue.publish_many(rows), strict=True):
+            assert place_of(place).shard == shard_of(key[-1:], 4)
+        one = await queue.publish(b"x", key=b"key-0", headers={"millrace-group": b"g"})
+        assert place_of(one).shard == shard_of(b"g", 4)
+        assert place_of(await queue.publish(b"x", key=b"key-0")).shard == shard_of(b"key-0", 4)
+
+
+@looped
+async def test_a_message_is_replaced_within_its_shard(tmp_path: Path) -> None:
+    async with opened(tmp_path) as m:
+        queue = await m.queue("orders", shards=4)
+        place = place_of(await queue.publish(b"x", key=KEYS[0]))
+        [lease] = await queue.lease(1)
+        elsewhere = next(key for key in KEYS if shard_of(key, 4) != place.shard)
+        with pytest.raises(Invalid, match="another shard"):
+            await lease.replace(b"y", key=elsewhere)
+        new = await lease.replace(b"y")
+        assert place_of(new.seq) == Place.of(place.shard, place.seq + 1)
+        await new.settle()
+        assert (await queue.stats())["live"] == 0
+
+
+@looped
+async def test_what_needs_one_shard_says_so(tmp_path: Path) -> None:
+    async with opened(tmp_path) as m:
+        queue = await m.queue("orders", shards=4)
+        with pytest.raises(Invalid, match="a session needs a queue with one shard, not 4"):
+            queue.session()
+        with pytest.raises(Invalid, match="attempt id needs a queue with one shard, not 4"):
+            await queue.lease(1, attempt="a")
+        with pytest.raises(Invalid, match="never meet"):
+            await queue.configure(dedup_by_body=True)
+        with pytest.raises(Invalid, match="never meet"):
+            await m.queue("other", shards=2, dedup_by_body=True)
+
+
+@looped
+async def test_ids_are_known_over_all_shards(tmp_path: Path) -> None:
+    async with opened(tmp_path) as m:
+        for name, route in (("keys", "key"), ("turns", "spread")):
+            queue = await m.queue(name, shards=4, route=route)
+            first = [await queue.publish(b"x", dedup=f"id-{at}") for at in range(9)]
+            again = [await queue.publish(b"x", dedup=f"id-{at}") for at in range(9)]
+            assert again == first
+            rows = [Message(b"x", dedup=f"id-{at}") for at in range(12)]
+            assert list(await queue.publish_many(rows))[:9] == first
+            assert (await queue.stats())["published"] == 12
+
+
+@looped
 async def test_what_has_no_key_takes_turns_by_call(tmp_path: Path) -> None:
     async with opened(tmp_path) as m:
         queue = await m.queue("orders", shards=3, route="spread")

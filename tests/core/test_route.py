@@ -9,7 +9,7 @@ from millrace.core.block import Block
 from millrace.core.commands import Aside, Numbered
 from millrace.core.frozen_hash import hash_one
 from millrace.core.model import Message
-from millrace.core.place import Route
+from millrace.core.place import GROUP_HEADER, Route
 from millrace.core.route import (
     ranks,
     shard_of,
@@ -25,7 +25,10 @@ MESSAGES = st.lists(
         Message,
         st.one_of(st.none(), st.binary(max_size=5)),
         st.one_of(st.none(), st.binary(max_size=20)),
-        st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=2).map(tuple),
+        st.lists(
+            st.tuples(st.one_of(st.just(GROUP_HEADER), st.text(max_size=3)), st.binary(max_size=3)),
+            max_size=3,
+        ).map(tuple),
     ),
     max_size=20,
 )
@@ -38,7 +41,7 @@ def test_rows_are_placed_as_messages(
 ) -> None:
     block = Block.of_messages(messages)
     placed = shards_of(block, route, count, turn).tolist()
-    assert placed == [shard_of(message.key, route, count, turn) for message in messages]
+    assert placed == [shard_of(message, route, count, turn) for message in messages]
 
 
 @given(MESSAGES, ROUTES, st.integers(1, 9), st.integers(0, 100))
@@ -95,3 +98,11 @@ def test_repeats_of_an_id_meet() -> None:
     for turn in range(5):
         placed = shards_of(block, "spread", 5, turn, ("a", None)).tolist()
         assert placed == [hash_one(b"a") % 5, turn]
+
+
+def test_a_group_decides_before_the_key() -> None:
+    named = Message(b"", b"key", (("other", b"x"), (GROUP_HEADER, b"g"), (GROUP_HEADER, b"h")))
+    plain = Message(b"", b"key")
+    rows = Block.of_messages([named, plain])
+    assert shards_of(rows, "group", 7, 0).tolist() == [hash_one(b"g") % 7, hash_one(b"key") % 7]
+    assert shards_of(rows, "key", 7, 0).tolist() == [hash_one(b"key") % 7] * 2

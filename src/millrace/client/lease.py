@@ -260,7 +260,7 @@ async def replaced(
     lease_ms: int,
 ) -> Lease:
     """The successor of a leased message, leased."""
-    shards.check_stays(call.shard, message.key)
+    shards.check_stays(call.shard, message)
     command = Replace(call.lease, call.seqs, call.history, message, lease_ms)
     answer = await engine.ask(call.shard, command, Leased)
     call.ended(call.seqs)

@@ -26,11 +26,7 @@ from millrace.core.commands import (
     Stage,
     Transaction,
 )
-from millrace.core.model import (
-    Row,
-    Seq,
-    ShardId,
-)
+from millrace.core.model import Message, Row, Seq, ShardId
 from millrace.core.place import Place, Route
 from millrace.core.route import ranks, shard_of, shards_of, split, split_ids, split_runs, turn_of
 from millrace.errors import Invalid
@@ -75,15 +71,14 @@ class Shards:
     def __contains__(self, shard: ShardId) -> bool:
         return shard in self._number
 
-    def check_stays(self, shard: ShardId, key: bytes | None) -> None:
-        """A message with this key, too, belongs to this shard.
+    def check_stays(self, shard: ShardId, message: Message) -> None:
+        """The message belongs to this shard.
 
         Raises:
             Invalid: it does not.
         """
-        if self.is_one or key is None or self.route == "spread":
-            return
-        if self.ids[shard_of(key, self.route, len(self.ids), 0)] != shard:
+        here = self._number[shard]
+        if shard_of(message, self.route, len(self.ids), here) != here:
             raise Invalid(
                 "a message of this key belongs to another shard; settle this one and publish that",
                 field="key",

@@ -75,7 +75,7 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
     source = _source_of(desk, view)
     letters: dict[int, list[Message]] = {}
     for seq, message in rows.items():
-        at = shard_of(message.key, target.route, len(target.shards), seq)
+        at = shard_of(message, target.route, len(target.shards), seq)
         letter = _letter(view, seq, message, source)
         letters.setdefault(target.shards[at], []).append(letter)
     parts: list[tuple[Draft, Publish]] = []

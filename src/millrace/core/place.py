@@ -13,6 +13,9 @@ Route = Literal["key", "group", "spread"]
 
 ROUTES: tuple[Route, ...] = ("key", "group", "spread")
 
+GROUP_HEADER = "millrace-group"
+"""The header that names a message's group, where that is not its key."""
+
 SEQ_BITS = 48
 """Seqs stay far below: a million messages a second for nine years."""
 

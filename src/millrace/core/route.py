@@ -19,7 +19,8 @@ from millrace.core.block import Block, Column
 from millrace.core.commands import Aside, Numbered
 from millrace.core.frozen_hash import hash_one, hash_slices, place
 from millrace.core.leased_commands import Life
-from millrace.core.place import Route
+from millrace.core.model import Message
+from millrace.core.place import GROUP_HEADER, Route
 
 Shards = npt.NDArray[np.int64]
 R = TypeVar("R", Aside, Life)
@@ -32,11 +33,14 @@ def turn_of(numbered: Numbered | None, turn: int) -> int:
     return hash_one(numbered.producer.encode()) + numbered.number
 
 
-def shard_of(key: bytes | None, route: Route, count: int, turn: int) -> int:
+def shard_of(message: Message, route: Route, count: int, turn: int) -> int:
     """Which of `count` shards a message belongs to, from 0."""
-    if key is None or route == "spread":
+    name = message.key
+    if route == "group":
+        name = next((value for word, value in message.headers if word == GROUP_HEADER), name)
+    if name is None or route == "spread":
         return turn % count
-    return place(hash_one(key), count)
+    return place(hash_one(name), count)
 
 
 def shards_of(
@@ -47,7 +51,7 @@ def shards_of(
     A row that is not placed by its key is placed by its de-duplication id, if it has one: repeats
     must meet.
     """
-    keys = block.keys
+    keys = _named(block) if route == "group" else block.keys
     turns = np.full(block.count, turn % count, np.int64)
     for at, one in enumerate(ids):
         if one is not None:
@@ -61,6 +65,24 @@ def shards_of(
     if absent is not None:
         shards[absent] = turns[absent]
     return shards
+
+
+def _named(block: Block) -> Column | None:
+    """The group of each row, else its key."""
+    names, values, lists = block.header_names, block.header_values, block.header_lists
+    if names is None or values is None or lists is None:
+        return block.keys
+    ends = np.frombuffer(lists, np.int32)
+    wanted = GROUP_HEADER.encode()
+    found = [at for at, name in enumerate(names.values(0, int(ends[-1]))) if name == wanted]
+    if not found:
+        return block.keys
+    groups = list(block.key_list())
+    rows = np.searchsorted(ends, found, side="right") - 1
+    # The first one counts, so that it is written last.
+    for at, row in zip(reversed(found), reversed(rows.tolist()), strict=True):
+        groups[row] = values.values(at, at + 1)[0]
+    return Column.of_optional(groups)
 
 
 def split(block: Block, shards: Shards, count: int) -> list[Block]:
