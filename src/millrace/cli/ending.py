@@ -94,6 +94,10 @@ def _hint(error: MillraceError, verb: str) -> str:
             return "settle or purge something, or make room on the disk, and try again"
         case Retry():
             return "try again"
+        case Corrupt() if verb in ("restore", "verify"):
+            return "use another backup; what was begun of a folder is marked, and may be removed"
+        case Exists() if error.field == "into":
+            return "name another folder"
         case Corrupt():
             return "nothing was changed; `millrace check PATH` says what is damaged"
         case Copied():
