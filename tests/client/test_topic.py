@@ -218,11 +218,16 @@ async def test_priority_and_delay_hold_in_the_queue(m: Millrace, clock: Clock) -
     topic, queue = await m.topic("orders"), await m.queue("q")
     await topic.subscribe(queue)
     await topic.publish(b"later", delay=60, wait=True)
+    await topic.publish(b"short-lived", ttl=30, wait=True)
     await topic.publish_many([b"low", Message(b"high", priority=9)], priority=1, wait=True)
     table = pa.table({"value": [b"table"]})
     await topic.publish_many(table, priority=5, wait=True)
     leases = await queue.lease(10, seconds=600)
-    assert [one.body for one in leases] == [b"high", b"table", b"low"]
+    assert [one.body for one in leases] == [b"high", b"table", b"short-lived", b"low"]
+    for lease in leases:
+        await lease.release()
+    clock.forward(seconds=30)
+    assert [one.body for one in await queue.lease(10, seconds=600)] == [b"low", b"high", b"table"]
     clock.forward(seconds=60)
     assert [one.body for one in await queue.lease(10)] == [b"later"]
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from millrace import limits
 from millrace.core import carry
 from millrace.core.block import Block
-from millrace.core.commands import Aside
+from millrace.core.commands import Aside, Publish
+from millrace.core.leased_commands import Life
 from millrace.core.model import Message
 
 TURNS = st.tuples(
@@ -32,23 +33,34 @@ def runs(turns: list[tuple[int, int | None]]) -> tuple[Aside, ...]:
 
 @given(st.lists(TURNS, min_size=1, max_size=8))
 def test_what_was_packed_is_unpacked(turns: list[tuple[int, int | None]]) -> None:
-    block = Block.of_bodies([b"x"] * len(turns))
-    packed = carry.pack(block, runs(turns))
+    given = Publish(Block.of_bodies([b"x"] * len(turns)), aside=runs(turns))
+    packed = carry.pack(given).rows
+    assert isinstance(packed, Block)
     assert packed.bodies.values(0, len(turns)) == [b"x"] * len(turns)
-    assert carry.unpack(packed, [(len(turns), 50)], 50) == runs(turns)
+    assert carry.unpack(packed, [(len(turns), 50)], 50) == (runs(turns), ())
 
 
 def test_a_delay_counts_from_the_publish() -> None:
-    block = carry.pack(Block.of_bodies([b"a", b"b"]), [Aside(0, 2, delay_ms=1000)])
+    rows = (Message(b"a"), Message(b"b"))
+    block = carry.pack(Publish(rows, aside=(Aside(0, 2, delay_ms=1000),))).rows
+    assert isinstance(block, Block)
     assert carry.unpack(block, [(1, 100), (1, 400)], 700) == (
-        Aside(0, 1, delay_ms=400),
-        Aside(1, 1, delay_ms=700),
+        (Aside(0, 1, delay_ms=400), Aside(1, 1, delay_ms=700)),
+        (),
     )
-    assert carry.unpack(block, [(2, 100)], 9000) == (Aside(0, 2, delay_ms=0),)
+    assert carry.unpack(block, [(2, 100)], 9000) == ((Aside(0, 2, delay_ms=0),), ())
+
+
+def test_a_time_to_live_counts_from_the_publish() -> None:
+    block = carry.pack(Publish((Message(b"a"), Message(b"b")), lives=(Life(1, 1, 500),))).rows
+    assert isinstance(block, Block)
+    assert carry.unpack(block, [(2, 100)], 300) == ((), (Life(1, 1, 300),))
+    # It is over: the queue counts it as expired.
+    assert carry.unpack(block, [(2, 100)], 900) == ((), (Life(1, 1, 1),))
 
 
 def test_headers_that_say_nothing_of_the_kind_are_headers() -> None:
     odd = [b"", b"x", b"-1", b"10", b"9" * 5000, b"\xb2"]
     block = Block.of_messages([Message(b"a", None, ((carry.PRIORITY, value),)) for value in odd])
-    assert carry.unpack(block, [(len(odd), 0)], 0) == ()
-    assert carry.unpack(Block.of_bodies([b"a"]), [(1, 0)], 0) == ()
+    assert carry.unpack(block, [(len(odd), 0)], 0) == ((), ())
+    assert carry.unpack(Block.of_bodies([b"a"]), [(1, 0)], 0) == ((), ())

@@ -10,12 +10,11 @@ import msgspec
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.message import Body, Rows, make_aside, make_ids, make_lives, make_rows, seqs_of
+from millrace.client.message import Body, Rows, publish_one, publish_rows, seqs_of
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core import carry, check, filters
-from millrace.core.block import Block
 from millrace.core.commands import ProducerMode, Publish, Published
-from millrace.core.model import CATALOG, Message, ShardId, TopicCell
+from millrace.core.model import CATALOG, ShardId, TopicCell
 from millrace.core.topic import deleted
 from millrace.core.topic_commands import (
     ConfigureTopic,
@@ -24,7 +23,7 @@ from millrace.core.topic_commands import (
     Subscribed,
     Unsubscribe,
 )
-from millrace.errors import Forged, Invalid, NotFound
+from millrace.errors import Forged, NotFound
 
 FilterLike = Mapping[str, object]
 """Headers and their tests; see `Topic.subscribe`."""
@@ -126,6 +125,7 @@ class Topic:
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -135,9 +135,9 @@ class Topic:
 
         Returns once it can no longer be lost; with `wait`, once every queue has it, and with
         where it is.
-        Everything else is as with `Queue.publish`: `priority` and `delay` hold in the queues, a
-        delay from now on; a message that is known by its `dedup` id is not forwarded again. Without
-        any subscription the message is dropped.
+        Everything else is as with `Queue.publish`: `priority`, `delay` and `ttl` hold in the
+        queues, times from now on; a message that is known by its `dedup` id is not forwarded
+        again. Without any subscription the message is dropped.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number.
@@ -146,13 +146,9 @@ class Topic:
                 names; or the log or the disk has no room.
         """
         message = check.message(body, key, headers)
-        aside = make_aside(priority, delay)
-        rows: Block | tuple[Message, ...] = (message,)
-        if aside:
-            rows = carry.pack(Block.of_messages([message]), aside)
         numbered = check.numbered(producer, number, mode, None)
-        ids = (check.id_text(dedup, "dedup"),) if dedup is not None else ()
-        answer, queues = await self._publish(Publish(rows, numbered, ids=ids), wait=wait)
+        command = publish_one(message, numbered, priority, delay, dedup, ttl)
+        answer, queues = await self._publish(command, wait=wait)
         return Sent(answer.first, {name: fates[0] for name, fates in queues.items()})
 
     async def publish_many(
@@ -161,6 +157,7 @@ class Topic:
         *,
         priority: int | None = None,
         delay: float | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -168,11 +165,8 @@ class Topic:
         wait: bool = False,
     ) -> SentMany:
         """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
-        block, aside = make_rows(rows, priority, delay)
-        if make_lives(rows, block.count, None):
-            raise Invalid("a message to a topic has no ttl; its queues may have one", field="ttl")
         numbered = check.numbered(producer, number, mode, after)
-        command = Publish(carry.pack(block, aside), numbered, ids=make_ids(rows))
+        command = publish_rows(rows, numbered, priority, delay, ttl)
         answer, queues = await self._publish(command, wait=wait)
         return SentMany(seqs_of(answer), queues)
 
@@ -181,7 +175,7 @@ class Topic:
     ) -> tuple[Published, dict[str, list[Fate]]]:
         wait = check.flag(wait, "wait")
         try:
-            answer = await self._engine.ask(self._shard, command, Published)
+            answer = await self._engine.ask(self._shard, carry.pack(command), Published)
         except NotFound as error:
             raise deleted() from error
         if not wait or answer.first is None or not answer.count:

@@ -8,8 +8,6 @@ from itertools import islice
 from types import TracebackType
 from typing import Generic, TypeVar
 
-import msgspec
-
 from millrace import limits
 from millrace.client.cursor import Snapshot, commit_parts, engine_of, unpin_parts
 from millrace.client.engine import Engine
@@ -19,7 +17,6 @@ from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import Placing, Shards
 from millrace.client.topic import Topic, engine_and_topic
 from millrace.core import carry, check
-from millrace.core.block import Block
 from millrace.core.commands import (
     Discard,
     Extend,
@@ -263,14 +260,8 @@ class Transaction:
 
 
 def _carried(queue: object, command: Publish) -> Publish:
-    """A topic has one order: priority and delay go on with the messages, as headers."""
-    if isinstance(queue, Topic) and command.lives:
-        raise Invalid("a message to a topic has no ttl; its queues may have one", field="ttl")
-    if not isinstance(queue, Topic) or not command.aside:
-        return command
-    rows = command.rows
-    block = rows if isinstance(rows, Block) else Block.of_messages(rows)
-    return msgspec.structs.replace(command, rows=carry.pack(block, command.aside), aside=())
+    """A topic is asked otherwise."""
+    return carry.pack(command) if isinstance(queue, Topic) else command
 
 
 def _end(call: Call) -> Callable[[object], None]:

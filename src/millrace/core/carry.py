@@ -1,73 +1,91 @@
-"""Priority and delay on their way through a topic: headers of the row, until its queue reads them.
+"""Priority, delay and time to live on their way through a topic: headers of the row.
 
-A topic has one order, so that neither means anything there. They stay with the message as headers,
-and the queue that it is forwarded to treats it as if it had been published there with them.
+A topic has one order and keeps what is not forwarded, so that none of them means anything there.
+They stay with the message as headers, and the queue that it is forwarded to treats it as if it had
+been published there with them, at the time when it came to the topic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from millrace import limits
+from millrace.core import bounds
 from millrace.core.block import Block
-from millrace.core.commands import Aside
+from millrace.core.commands import Aside, Publish
+from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, Message
 
 PRIORITY = "millrace-priority"
 DELAY = "millrace-delay-ms"
-_NAMES = (PRIORITY, DELAY)
+TTL = "millrace-ttl-ms"
+_NAMES = (PRIORITY, DELAY, TTL)
+
+Turns = tuple[tuple[Aside, ...], tuple[Life, ...]]
+"""Rows that do not wait in their order, and rows that expire."""
 
 
-def pack(block: Block, aside: Sequence[Aside]) -> Block:
-    """The rows with their priorities and delays as headers."""
-    if not aside:
-        return block
+def pack(command: Publish) -> Publish:
+    """What a queue would be asked, as a topic is: with headers instead."""
+    if not command.aside and not command.lives:
+        return command
     added: dict[int, Headers] = {}
-    for run in aside:
+    for run in command.aside:
         pairs: Headers = ()
         if run.priority != limits.PRIORITY_DEFAULT:
             pairs += ((PRIORITY, str(run.priority).encode()),)
         if run.delay_ms is not None:
             pairs += ((DELAY, str(run.delay_ms).encode()),)
-        added.update(dict.fromkeys(range(run.at, run.at + run.count), pairs))
-    return Block.of_messages(
-        [
-            Message(row.body, row.key, row.headers + added.get(at, ()))
-            for at, row in enumerate(block.rows(0, block.count, 0, 0))
-        ]
-    )
+        for at in range(run.at, run.at + run.count):
+            added[at] = pairs
+    for life in command.lives:
+        for at in range(life.at, life.at + life.count):
+            added[at] = (*added.get(at, ()), (TTL, str(life.ttl_ms).encode()))
+    rows = command.rows
+    if isinstance(rows, Block):
+        given = [Message(row.body, row.key, row.headers) for row in rows.rows(0, rows.count, 0, 0)]
+    else:
+        given = list(rows)
+    carried = [
+        Message(message.body, message.key, message.headers + added.get(at, ()))
+        for at, message in enumerate(given)
+    ]
+    return msgspec.structs.replace(command, rows=Block.of_messages(carried), aside=(), lives=())
 
 
-def unpack(block: Block, times: Sequence[tuple[int, int]], now: int) -> tuple[Aside, ...]:
-    """How the rows wait in a queue; `times`: of so many rows each, when they were published.
+def unpack(block: Block, times: Sequence[tuple[int, int]], now: int) -> Turns:
+    """How the rows wait in a queue, and when they expire.
 
-    A delay counts from there, and not from when they were forwarded.
+    `times`: of so many rows each, when they were published. Delays and times to live count from
+    there, and not from when they were forwarded.
     """
     if block.header_names is None:
-        return ()
+        return (), ()
     names = bytes(block.header_names.data)
     if not any(name.encode() in names for name in _NAMES):
-        return ()
+        return (), ()
     published = [time_ms for count, time_ms in times for _ in range(count)]
     runs: list[Aside] = []
+    lives: list[Life] = []
     for at, time_ms in enumerate(published):
         found = dict(block.headers_of(at))
         priority = _number(found.get(PRIORITY), limits.PRIORITY_MAX)
         delay = _number(found.get(DELAY), limits.DELAY_MS_MAX)
-        if priority is None and delay is None:
-            continue
-        rank = limits.PRIORITY_DEFAULT if priority is None else priority
-        left = None if delay is None else max(0, time_ms + delay - now)
-        before = runs[-1] if runs else None
-        if before and (before.at + before.count, before.priority, before.delay_ms) == (
-            at,
-            rank,
-            left,
-        ):
-            runs[-1] = Aside(before.at, before.count + 1, rank, left)
-        else:
-            runs.append(Aside(at, 1, rank, left))
-    return tuple(runs)
+        ttl = _number(found.get(TTL), bounds.TTL_MS_MAX)
+        if priority is not None or delay is not None:
+            rank = limits.PRIORITY_DEFAULT if priority is None else priority
+            left = None if delay is None else max(0, time_ms + delay - now)
+            count = runs[-1].count if runs else 0
+            if runs and runs[-1] == Aside(at - count, count, rank, left):
+                runs[-1] = Aside(at - count, count + 1, rank, left)
+            else:
+                runs.append(Aside(at, 1, rank, left))
+        if ttl is not None:
+            # One whose time is over expires in the queue, and is counted there.
+            lives.append(Life(at, 1, max(1, time_ms + ttl - now)))
+    return tuple(runs), tuple(lives)
 
 
 def _number(value: bytes | None, most: int) -> int | None:

@@ -80,22 +80,23 @@ def _plan(
     if rows is None:
         return _Plan(parcel, cell, {}, None)
     count, shards = len(queue.shards), None
-    blocks, asides = [rows], [parcel.aside]
+    blocks, asides, lives = [rows], [parcel.aside], [parcel.lives]
     if count > 1:
         # What has no key goes by turns, a parcel to one shard.
         shards = shards_of(rows, queue.route, count, parcel.upto)
         blocks, asides = split(rows, shards, count), split_runs(parcel.aside, shards, count)
+        lives = split_runs(parcel.lives, shards, count)
     name = topic.producer_of(draft.view.shard, parcel.subscription, cell)
     parts: dict[int, _Part] = {}
-    for at, (block, aside) in enumerate(zip(blocks, asides, strict=True)):
+    for at, (block, aside, ends) in enumerate(zip(blocks, asides, lives, strict=True)):
         target = desk.draft(ShardId(queue.shards[at]))
         if target is None:
             return NotFound(f"queue {cell.target} was deleted", field="queue")
         if not block.count:
             continue
-        # A log knows neither priorities nor delays, and takes a message as it comes.
-        turns = aside if target.view.spec.retention == "work" else ()
-        wanted = Publish(block, Numbered(name, parcel.upto, "rising"), turns)
+        # A log knows neither priorities, delays nor times to live: it takes messages as they come.
+        turns, until = (aside, ends) if target.view.spec.retention == "work" else ((), ())
+        wanted = Publish(block, Numbered(name, parcel.upto, "rising"), turns, lives=until)
         checked = publish.check_publish(target, wanted)
         if isinstance(checked, Refused | Retry | Need):
             return checked

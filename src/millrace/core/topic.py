@@ -241,8 +241,8 @@ def check_publish(view: View, command: Publish, *, has_deletes: bool) -> Refused
     assert view.topic is not None
     if has_deletes:
         return Invalid("a topic takes no deletes: publish them to the queues", field="body")
-    if command.aside:
-        return Invalid("a topic hands messages on in their order", field="priority")
+    if command.aside or command.lives:
+        return Invalid("a topic hands messages on in their order, and all of them", field="rows")
     lag = view.last_seq - passed_by_all(view)
     if lag < view.topic.max_lag:
         return None

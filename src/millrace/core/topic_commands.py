@@ -12,6 +12,7 @@ from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
     from millrace.core.commands import Aside
+    from millrace.core.leased_commands import Life
 
 
 class Subscribe(msgspec.Struct, frozen=True):
@@ -40,6 +41,7 @@ class Parcel(msgspec.Struct, frozen=True):
     rows: Block | None
     filtered: int = 0
     aside: tuple[Aside, ...] = ()
+    lives: tuple[Life, ...] = ()
 
 
 class Forward(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from millrace import limits
@@ -234,7 +235,7 @@ class Forwarder:
                 block = picking.take(block, at)
                 every = [time_ms for many, time_ms in times for _ in range(many)]
                 times = [(1, every[place]) for place in at.tolist()]
-        aside = carry.unpack(block, times, self._now_ms())
+        aside, lives = carry.unpack(block, times, self._now_ms())
         return (
             Parcel(
                 0,
@@ -243,6 +244,7 @@ class Forwarder:
                 block if block.count else None,
                 chunk.block.count - block.count,
                 aside,
+                lives,
             ),
             at,
         )
@@ -330,4 +332,4 @@ class Forwarder:
 
 
 def _addressed(parcel: Parcel, number: int) -> Parcel:
-    return Parcel(number, parcel.after, parcel.upto, parcel.rows, parcel.filtered, parcel.aside)
+    return msgspec.structs.replace(parcel, subscription=number)

@@ -180,7 +180,7 @@ def size_of(command: Command) -> int:
 
 def _weigh_parcel(parcel: Parcel) -> int:
     size = parcel.rows.size() if parcel.rows is not None else 0
-    return size + _ASIDE_BYTES * len(parcel.aside)
+    return size + _ASIDE_BYTES * (len(parcel.aside) + len(parcel.lives))
 
 
 def _extras(command: Publish) -> int:

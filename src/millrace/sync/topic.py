@@ -50,6 +50,7 @@ class Topic:
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -58,9 +59,9 @@ class Topic:
         """Publish a message to every queue that is subscribed now.
 
         Returns once it can no longer be lost; with `wait`, once every queue has it, and with where
-        it is. Everything else is as with `Queue.publish`: `priority` and `delay` hold in the
-        queues, a delay from now on; a message that is known by its `dedup` id is not forwarded
-        again. Without any subscription the message is dropped.
+        it is. Everything else is as with `Queue.publish`: `priority`, `delay` and `ttl` hold in the
+        queues, times from now on; a message that is known by its `dedup` id is not forwarded again.
+        Without any subscription the message is dropped.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number.
@@ -76,6 +77,7 @@ class Topic:
                 priority=priority,
                 delay=delay,
                 dedup=dedup,
+                ttl=ttl,
                 producer=producer,
                 number=number,
                 mode=mode,
@@ -89,6 +91,7 @@ class Topic:
         *,
         priority: int | None = None,
         delay: float | None = None,
+        ttl: float | None = None,
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
@@ -101,6 +104,7 @@ class Topic:
                 rows,
                 priority=priority,
                 delay=delay,
+                ttl=ttl,
                 producer=producer,
                 number=number,
                 mode=mode,

@@ -88,6 +88,6 @@ def pack(group: Group, shard: ShardId, number: int, text: str, after: int, upto:
     wanted = filters.load(text)
     if wanted is not None:
         block = picking.take(block, np.flatnonzero(wanted.mask(block)))
-    aside = carry.unpack(block, [(block.count, group.now)], group.now)
+    turns = carry.unpack(block, [(block.count, group.now)], group.now)
     rows = block if block.count else None
-    return Parcel(number, after, upto, rows, count - block.count, aside)
+    return Parcel(number, after, upto, rows, count - block.count, *turns)
