@@ -44,6 +44,18 @@ WINDOW_CELLS = 4_096
 """Cells of messages that wait apart which are asked for at once, some 15 ms; up to twice as many
 are held of each kind, some 3 MiB."""
 
+RING_TURNS = 8_192
+"""Turns of groups that are asked for at once; up to twice as many are held, some 3 MiB."""
+
+TURN_SEQS_MAX = 64
+"""Messages that the cell of a group names itself: it is written anew with each of them."""
+
+GROUP_CELL_SEQS_MAX = 256
+"""Messages of one cell of those that come after them: about 1 KiB."""
+
+GROUPS_PASSED_MAX = 4_096
+"""Turns that one lease call finds to be of no use: blocked, limited, or without messages."""
+
 PROMOTE_CELLS_MAX = 4_096
 """Cells of delayed messages whose time has come that one batch makes ready; the next goes on."""
 

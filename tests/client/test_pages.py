@@ -27,6 +27,7 @@ PAGES = [
     GUIDE / "sessions.md",
     GUIDE / "tuning.md",
     GUIDE / "limits.md",
+    GUIDE / "orders.md",
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

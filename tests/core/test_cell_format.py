@@ -10,6 +10,8 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import decode_cell, decode_entries, encode_cell, encode_entry
 from millrace.core.expiry import expiry_key
+from millrace.core.group_cells import GroupCell, RingCell, TurnCell
+from millrace.core.groups import bucket_key, ring_key
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.model import (
     AsideCell,
@@ -69,10 +71,16 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             "lz4",
             15,
             True,
+            "fair",
+            16,
+            17,
+            18,
+            19,
+            20,
         ),
-        "dc0014c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3",
+        "dc001ac3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3a4666169721011121314",
     ),
-    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1, 9), "99070302010406050109"),
+    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1, 9, 10, 11), "9b0703020104060501090a0b"),
     (
         Kind.LEASE,
         LeaseCell(
@@ -93,15 +101,16 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             SEQS,
             (3, 1),
             SEQS[:3],
+            {1: 2**63, 3: 5},
         ),
         (
-            "dc001109c42c0100000000000000000000003a300000020000000000020001000000180000001e00"
+            "dc001209c42c0100000000000000000000003a300000020000000000020001000000180000001e00"
             "00000100020003007011c42c0100000000000000000000003a300000020000000000020001000000"
             "180000001e0000000100020003007011c42c0100000000000000000000003a300000020000000000"
             "020001000000180000001e0000000100020003007011c400c4000881039202018103630c810402c4"
             "2c0100000000000000000000003a300000020000000000020001000000180000001e000000010002"
             "00030070110607c42c0100000000000000000000003a300000020000000000020001000000180000"
-            "001e0000000100020003007011920301c403010000"
+            "001e0000000100020003007011920301c4030100008201cf80000000000000000305"
         ),
     ),
     (
@@ -129,20 +138,24 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (Kind.CATALOG, CatalogCell(2, b"secret"), "9202c406736563726574"),
     (
         Kind.DUE,
-        AsideCell(SEQS, 4),
+        AsideCell(SEQS, 4, (5, 6, 5, 2**63)),
         (
-            "92c42c0100000000000000000000003a300000020000000000020001000000180000001e00000001"
-            "0002000300701104"
+            "93c42c0100000000000000000000003a300000020000000000020001000000180000001e00000001"
+            "000200030070110494050605cf8000000000000000"
         ),
     ),
     (
         Kind.READY,
         AsideCell(SEQS, 9),
         (
-            "92c42c0100000000000000000000003a300000020000000000020001000000180000001e00000001"
-            "0002000300701109"
+            "93c42c0100000000000000000000003a300000020000000000020001000000180000001e00000001"
+            "000200030070110990"
         ),
     ),
+    (Kind.GROUP, GroupCell((4, 5)), "91920405"),
+    (Kind.RING, RingCell(2**63), "91cf8000000000000000"),
+    (Kind.TURN, TurnCell((4, 5), 1, 2, 3, 6), "9592040501020306"),
+    (Kind.BUCKET, RingCell(2**63), "91cf8000000000000000"),
     (Kind.DEDUP, DedupCell(7, 99), "920763"),
     (Kind.ATTEMPT, AttemptCell(3, 99, 8, (SEQS[:2],)), "9403630891c4020100"),
     (Kind.EXPIRY, ExpiryCell((b"ab", b"c"), SEQS[:2]), "9292c4026162c40163c4020100"),
@@ -163,6 +176,8 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (Kind.WEIGHT, WeightCell(1, 2, 3), "93010203"),
 ]
 KEYS = [
+    (ring_key(1, 2), "00000000000000010000000000000002"),
+    (bucket_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),
     (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),
     (ready_key(1, 9, 2, 3), "00000000000000010000000000000000020000000000000003"),
     (expiry_key(1, 2, 3), "0000000000000001000000000000000200000003"),
@@ -213,7 +228,7 @@ def test_keys(key: bytes, written: str) -> None:
 def test_the_key_tells_who_waits_alone() -> None:
     alone = Waiting(BitMap64([3]), 4)
     cell = alone.cell()
-    assert (cell, encode_cell(cell).hex()) == (AsideCell(b"", 4), "92c40004")
+    assert (cell, encode_cell(cell).hex()) == (AsideCell(b"", 4), "93c4000490")
     assert load(Kind.DUE, due_key(1, 2, 3), bytes.fromhex("92c40004")) == alone
     # As earlier versions have written it.
     older = encode_cell(AsideCell(pack_seqs(BitMap64([3])), 4))

@@ -249,6 +249,7 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "bytes": st.binary(max_size=9),
         "Position": st.builds(Position, st.binary(max_size=16), NUMBERS, NUMBERS, NUMBERS),
         "place.Route": st.sampled_from(["key", "group", "spread"]),
+        "Order": st.sampled_from(["none", "strict", "group", "fair"]),
         "Literal['work', 'log']": st.sampled_from(["work", "log"]),
         "Literal['', 'zstd', 'lz4']": st.sampled_from(["", "zstd", "lz4"]),
         "Literal['dense', 'rising', 'range']": st.sampled_from(["dense", "rising", "range"]),

@@ -27,6 +27,7 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Entry, EntryKind
 from millrace.core.codec import decode_cell
 from millrace.core.expiry import expiry_of
+from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.model import (
     NEVER_MS,
@@ -91,6 +92,13 @@ def cell_key(kind: int, key: bytes) -> str:
         return f"{limits.PRIORITY_MAX - key[8]} since {since} by {int.from_bytes(key[-8:], 'big')}"
     if kind == Kind.EXPIRY and len(key) == 20:
         return f"{time_text(expiry_of(key))} by batch {int.from_bytes(key[8:16], 'big')}"
+    if kind == Kind.RING and len(key) == 16:
+        return str(int.from_bytes(key[8:], "big"))
+    if kind == Kind.BUCKET and len(key) == 24:
+        return f"{time_text(due_of(key))} of {key[16:].hex()}"
+    if kind in (Kind.TURN, Kind.GROUP):
+        part = int.from_bytes(key[16:], "big")
+        return key[8:16].hex() + (f" part {part}" if kind == Kind.GROUP else "")
     if kind == Kind.DEDUP:
         return key.hex()
     if kind in (Kind.QUEUE, Kind.TOPIC):
@@ -133,6 +141,12 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "retain_max_bytes": cell.retain_max_bytes,
                 "pin_max_bytes": cell.pin_max_bytes,
                 "compressed": cell.compressed,
+                "order": cell.order,
+                "group_in_flight": cell.group_in_flight,
+                "rate_us": cell.rate_us,
+                "rate_burst": cell.rate_burst,
+                "group_rate_us": cell.group_rate_us,
+                "group_burst": cell.group_burst,
             }
         case Pointers():
             return {
@@ -143,6 +157,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "floor": cell.floor,
                 "aside": cell.aside,
                 "era": cell.era,
+                "turn": cell.turn,
+                "paid_us": cell.paid_us,
             }
         case LeaseCell():
             return _lease_fields(cell)
@@ -197,7 +213,23 @@ def _fields(key: bytes, cell: Cell) -> Fields:
         case DeletesCell():
             return {"seqs": ranges(unpack_seqs(cell.seqs))}
         case AsideCell():
-            return {"seqs": ranges(seqs_in(key, cell)), "priority": cell.priority}
+            return {
+                "seqs": ranges(seqs_in(key, cell)),
+                "priority": cell.priority,
+                "groups": [f"{group:016x}" for group in cell.groups],
+            }
+        case TurnCell():
+            return {
+                "seqs": list(cell.seqs),
+                "head": cell.head,
+                "tail": cell.tail,
+                "paid_us": cell.paid_us,
+                "due_ms": cell.due_ms,
+            }
+        case GroupCell():
+            return {"seqs": list(cell.seqs)}
+        case RingCell():
+            return {"group": f"{cell.group:016x}"}
         case DedupCell():
             return {"seq": cell.seq, "until_ms": cell.until_ms}
         case AttemptCell():
@@ -259,16 +291,17 @@ def _lease_fields(cell: LeaseCell) -> Fields:
         **{name: ranges(unpack_seqs(packed)) for name, packed in sets.items()},
         "counts": {str(seq): list(pair) for seq, pair in cell.counts.items()},
         "deadlines_ms": {str(seq): deadline for seq, deadline in cell.deadlines.items()},
+        "groups": {str(seq): f"{group:016x}" for seq, group in cell.groups.items()},
         "doomed": {str(seq): Doom(why).name.lower() for seq, why in cell.doomed.items()},
     }
 
 
 def cell_text(fields: Fields) -> str:
-    """A cell's fields on one line; what is empty, zero or false is left out."""
+    """A cell's fields on one line; what is empty, zero, false or none is left out."""
     return "  ".join(
         f"{name.removesuffix('_ms')} {_value_text(name, value)}"
         for name, value in fields.items()
-        if value not in (0, "", [], {}, None)
+        if value not in (0, "", "none", [], {}, None)
     )
 
 

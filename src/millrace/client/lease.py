@@ -53,6 +53,11 @@ class Lease:
         return self._row.headers
 
     @property
+    def group(self) -> bytes:
+        """Whom it waited for, where the queue's order asks for it: as named, else its key."""
+        return self._row.group
+
+    @property
     def seq(self) -> int:
         """The message's number within its queue: of several shards, its `Place`."""
         return self._grant.shards.place(self._grant.shard, self._row.seq)

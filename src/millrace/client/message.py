@@ -40,6 +40,8 @@ class Message:
     """Its de-duplication id: another one with it, within the queue's time, is a repeat."""
     ttl: float | None = None
     """Unless it is settled within so many seconds, it expires; None: as the call says."""
+    group: bytes | str | None = None
+    """Whom it waits for, where the queue's order asks for it; None: those with its key."""
 
 
 Rows = Sequence[bytes | Message | CheckedMessage] | pa.RecordBatch | pa.Table
@@ -70,7 +72,9 @@ def make_rows(
     if Message not in kinds or len(rows) > limits.PUBLISH_MESSAGES_MAX:
         return _all(check.rows(rows), usual)
     checked = [
-        check.message(row.body, row.key, row.headers) if isinstance(row, Message) else row
+        check.message(row.body, row.key, row.headers, row.group)
+        if isinstance(row, Message)
+        else row
         for row in rows
     ]
     return check.rows(checked), _runs(rows, usual)

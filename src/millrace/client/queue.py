@@ -107,6 +107,7 @@ class Queue:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
@@ -121,19 +122,17 @@ class Queue:
         key. Workers get messages of a higher `priority` first (0 to 9, 4 unless it is named), and
         nobody gets it before `delay` seconds have passed (else what the queue says); readers of
         the queue see it at once, in its place. With producer and number a repeat changes nothing
-        and is answered as before; None where the number was used so long ago that its seq is
-        forgotten. Likewise with an id `dedup` that was used within the queue's time (`dedup` of
-        its settings): whatever became of the first message, its seq is answered. If it is not
-        settled within `ttl` seconds (or the queue's, if that is less), it expires.
+        and is answered as before; None where its seq is forgotten by now. Likewise with an id
+        `dedup` that was used within the queue's time (`dedup` of its settings). If it is not
+        settled within `ttl` seconds (or the queue's, if that is less), it expires. Where the
+        queue's order asks for it, the message waits for those of its `group`, else of its key.
 
         Raises:
-            Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
-                queue's retention is "log" and knows neither priority nor delay; nothing was
-                published.
+            Invalid, TooLarge: an argument; nothing was published.
             OutOfOrder: a dense producer's number is above the expected one, which the error names.
             Full: the log or the disk has no room now.
         """
-        message = check.message(body, key, headers)
+        message = check.message(body, key, headers, group)
         numbered = check.numbered(producer, number, mode, None)
         command = publish_one(message, numbered, priority, delay, dedup, ttl)
         places = await publish_across(self._engine, self._shards, command)
@@ -364,7 +363,7 @@ class Queue:
         return self._shards.placed(shard, rows)[0] if rows else None
 
     async def explain(self, seq: int) -> Explanation:
-        """Why a message is not to be had: leased or delayed until when, settled, dead.
+        """Why a message is not to be had: leased, delayed, blocked or limited until when, dead.
 
         Of one that is delayed behind thousands of others, `until_ms` is None, and `not_before_ms`
         says how long it is delayed at least; if both are, it may have come to its time already.
@@ -373,6 +372,9 @@ class Queue:
         """
         shard, found = self._shards.find(seq, "seq")
         answer = await self._engine.ask(shard, Explain(found), Explanation)
+        row = await self.get(seq) if answer.state == "ready" else None
+        if row is not None:
+            answer = await self._engine.ask(shard, Explain(found, row.group), Explanation)
         return self._shards.explained(shard, answer)
 
     async def stats(self) -> dict[str, int]:

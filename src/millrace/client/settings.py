@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from millrace import limits
-from millrace.core import bounds, check, exact, retain
+from millrace.core import bounds, check, exact, rate, retain
 from millrace.core.commands import SpecPart
 from millrace.errors import Invalid
 
@@ -56,6 +57,18 @@ class QueueSettings(TypedDict, total=False):
     256 GiB."""
     compressed: str | None
     """"zstd" or "lz4": how messages that stay are compressed, from now on; "none": not at all."""
+    order: str | None
+    """Who waits for whom: "none", "strict", "group" or "fair". Fixed when the queue is made."""
+    group_in_flight: int | None
+    """Of a group so many messages are handed out and not ended, at most; 0: any number."""
+    rate: float | None
+    """So many messages a second are handed out, on average; 0: without a bound."""
+    rate_burst: int | None
+    """And so many at once, after a pause; unless it is named, as many as in a second."""
+    group_rate: float | None
+    """As `rate`, of each group."""
+    group_burst: int | None
+    """As `rate_burst`, of each group."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -108,4 +121,19 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         check.compressed(given.get("compressed")),
         millis("ttl", bounds.TTL_MS_MAX),
         flag("dead_letter_expired"),
+        check.order(given.get("order")),
+        number("group_in_flight"),
+        *_rate("rate", "rate_burst", given),
+        *_rate("group_rate", "group_burst", given),
     )
+
+
+def _rate(name: str, burst: str, given: Mapping[str, object]) -> tuple[int | None, int | None]:
+    """Microseconds per message, and how many at once."""
+    rate_us = most = None
+    if given.get(name) is not None:
+        rate_us = check.rate_us(given[name], name)
+        most = max(1_000_000 // rate_us, 1) if rate_us else 0
+    if given.get(burst) is not None:
+        most = check.count(given[burst], burst, rate.BURST_MAX)
+    return rate_us, most

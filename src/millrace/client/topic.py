@@ -122,6 +122,7 @@ class Topic:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
@@ -145,7 +146,7 @@ class Topic:
             Full: too many messages wait for a subscription that gets nowhere, which the error
                 names; or the log or the disk has no room.
         """
-        message = check.message(body, key, headers)
+        message = check.message(body, key, headers, group)
         numbered = check.numbered(producer, number, mode, None)
         command = publish_one(message, numbered, priority, delay, dedup, ttl)
         answer, queues = await self._publish(command, wait=wait)

@@ -85,6 +85,7 @@ class Transaction:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
@@ -97,7 +98,7 @@ class Transaction:
 
         A topic forwards it once the transaction is done.
         """
-        message = check.message(body, key, headers)
+        message = check.message(body, key, headers, group)
         later: Later[int | None] = Later(self)
 
         def note(places: object) -> None:

@@ -20,7 +20,8 @@ from millrace import limits
 from millrace.core import waiting
 from millrace.core.commands import Aside, Explanation, Need
 from millrace.core.draft import Draft
-from millrace.core.model import WINDOWED, Kind, QueueSpec, Seq
+from millrace.core.flight import Groups
+from millrace.core.model import OF_AN_ERA, Kind, QueueSpec, Seq
 from millrace.core.view import View, number_key
 from millrace.core.waiting import Waiting, due_key, due_of, ready_key, ready_since
 from millrace.core.window import Window
@@ -48,7 +49,14 @@ def check_spec(spec: QueueSpec, view: View | None = None) -> Refused | None:
 
 
 def check_publish(spec: QueueSpec, runs: Sequence[Aside]) -> Refused | None:
-    """A log is read in the order of its seqs."""
+    """A log is read in the order of its seqs, and who waits for others cannot go before them."""
+    for run in runs if spec.order != "none" else ():
+        if run.priority != USUAL:
+            return Invalid(
+                f"a queue with order {spec.order!r} knows no priority; leave it out, or make a "
+                "queue with order 'none'",
+                field="priority",
+            )
     for run in runs if spec.retention == "log" else ():
         if run.priority != USUAL or run.delay_ms:
             field = "priority" if run.priority != USUAL else "delay"
@@ -65,7 +73,7 @@ def put_aside(
     """
     view = draft.view
     by_turn: dict[tuple[int, int], BitMap64] = {}
-    for at, rows, priority, delay_ms in _runs(count, runs, view.spec.delay_ms):
+    for at, rows, priority, delay_ms in runs_of(count, runs, view.spec.delay_ms):
         if delay_ms or priority != USUAL:
             turn = (draft.now + delay_ms if delay_ms else 0, priority)
             seqs = by_turn.setdefault(turn, BitMap64())
@@ -84,7 +92,9 @@ def put_aside(
         draft.put_pointers(msgspec.structs.replace(view.pointers, aside=highest))
 
 
-def _runs(count: int, runs: Sequence[Aside], delay_ms: int) -> Iterator[tuple[int, int, int, int]]:
+def runs_of(
+    count: int, runs: Sequence[Aside], delay_ms: int
+) -> Iterator[tuple[int, int, int, int]]:
     """Place, number, priority and delay of rows that follow each other, all of them."""
     at = 0
     for run in runs:
@@ -176,7 +186,7 @@ def _need_ready(draft: Draft, wanted: int) -> Need | None:
     wanted = min(wanted, limits.LOOK_AT_ROWS_MAX)
     while True:
         need = _need_cells(view, Kind.READY)
-        if need is not None or not _may_have_died(view):
+        if need is not None or not may_have_died(view):
             return need
         if draft.found_dead >= limits.FOUND_DEAD_MAX:
             return None
@@ -202,7 +212,7 @@ def _need_ready(draft: Draft, wanted: int) -> Need | None:
                 _leave(draft, key, cell, cell.seqs - dead)
 
 
-def _may_have_died(view: View) -> bool:
+def may_have_died(view: View) -> bool:
     """Whether one that waits apart may have been replaced, or have expired."""
     return view.spec.keyed or view.pointers.gaps > 0
 
@@ -218,7 +228,7 @@ def _leave(draft: Draft, key: bytes, cell: Waiting, rest: BitMap64) -> None:
 def take(draft: Draft, count: int, *, least: int) -> list[BitMap64]:
     """Up to `count` ready messages of at least this priority, turn by turn."""
     view = draft.view
-    if _may_have_died(view):
+    if may_have_died(view):
         count = min(count, draft.ready_known)
     turns: list[BitMap64] = []
     while count > 0:
@@ -285,8 +295,9 @@ def learn_cells(
 def purge(draft: Draft, upto: int) -> None:
     """Another era begins: nothing waits in it yet."""
     view = draft.view
-    if not view.pointers.aside:
+    if not view.pointers.aside and not view.pointers.turn:
         return
+    view.groups = Groups()
     view.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
     view.swept_from = draft.index
     draft.gathering.clear()
@@ -304,11 +315,11 @@ def sweep(draft: Draft) -> Need | bool:
     view = draft.view
     if not sweep_due(view):
         return False
-    for kind in WINDOWED:
+    for kind in OF_AN_ERA:
         if kind not in view.facts.old:
             return Need(view.shard, cells=(kind, b"", limits.SWEEP_CELLS_MAX))
     is_cut = False
-    for kind in WINDOWED:
+    for kind in OF_AN_ERA:
         old = view.facts.old.pop(kind)
         draft.waits.update(((kind, key), None) for key in old)
         is_cut = is_cut or len(old) == limits.SWEEP_CELLS_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
-from millrace.core import aside, bury, dedup, expiry, retain, topic
+from millrace.core import aside, bury, dedup, expiry, groups, retain, topic
 from millrace.core.commands import (
     Configure,
     CreateQueue,
@@ -70,7 +70,7 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         )
     spec = _wanted(command.spec, QueueSpec())
     refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
-    refused = refused or expiry.check_spec(spec)
+    refused = refused or expiry.check_spec(spec) or groups.check_spec(spec)
     refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
     if refused is not None:
         return refused
@@ -126,6 +126,14 @@ def _check_route(spec: QueueSpec, command: CreateQueue) -> Refused | None:
         return None
     if spec.dedup_by_body:
         return _one_shard_for_bodies()
+    if spec.order == "strict":
+        return Invalid("order 'strict' is that of one shard; take 'group'", field="shards")
+    if spec.is_grouped and (command.route != "group" or spec.keyed):
+        return Invalid(
+            f"the messages of a group must meet in one shard: order {spec.order!r} is routed by "
+            "'group', and has no keys that must meet as well",
+            field="route",
+        )
     if spec.keyed and command.route not in (None, "key"):
         return Invalid(
             "the revisions of a key must meet in one shard: a keyed queue is routed by 'key'",
@@ -157,6 +165,8 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
     wanted = _wanted(command.spec, spec)
     if wanted.keyed != spec.keyed:
         return Invalid("whether a queue is keyed is fixed when it is made", field="keyed")
+    if wanted.order != spec.order:
+        return Invalid("the order of a queue is fixed when it is made", field="order")
     if spec.retention == "log" and wanted.retention == "work" and draft.view.pointers.next > 1:
         return Invalid(
             "what was settled under retention 'log' stays, and nothing would ever end it under "
@@ -169,13 +179,16 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
         return _one_shard_for_bodies()
     refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
     refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
+    refused = refused or groups.check_spec(wanted)
     return refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
 
 
 def do_configure(draft: Draft, command: Configure) -> QueueSpec:
-    wanted = _wanted(command.spec, draft.view.spec)
-    if wanted != draft.view.spec:
+    before = draft.view.spec
+    wanted = _wanted(command.spec, before)
+    if wanted != before:
         draft.put_spec(wanted)
+        groups.configured(draft, before)
     return wanted
 
 

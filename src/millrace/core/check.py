@@ -13,13 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from millrace import limits
-from millrace.core import bounds, exact
+from millrace.core import bounds, exact, rate
 from millrace.core.block import Block, Column
 from millrace.core.commands import Numbered, ProducerMode
-from millrace.core.model import (
-    Headers,
-    Message,
-)
+from millrace.core.group_cells import GROUP_HEADER, ORDERS, Order
+from millrace.core.model import Headers, Message
 from millrace.core.place import ROUTES, Route
 from millrace.errors import Invalid, TooLarge
 
@@ -265,7 +263,54 @@ def _check_headers(number: int, size: int) -> None:
         )
 
 
-def message(body: object, key_: object, headers_: HeadersLike | None) -> Message:
+def group(value: object) -> bytes:
+    """A group: bytes, or text as UTF-8; empty is the group of those that name none."""
+    data = _encoded(value, "group") if isinstance(value, str) else exact.data(value)
+    if data is None:
+        raise Invalid(f"group is {type(value).__name__}, not bytes or str", field="group")
+    if len(data) > limits.KEY_BYTES_MAX:
+        raise TooLarge(
+            f"group has {len(data)} bytes, up to {limits.KEY_BYTES_MAX} are allowed",
+            field="group",
+            limit=limits.KEY_BYTES_MAX,
+        )
+    return data
+
+
+def order(value: object) -> Order | None:
+    """Who waits for whom, or None where that is not named."""
+    if value is None:
+        return None
+    text = exact.text(value)
+    for known in ORDERS:
+        if text == known:
+            return known
+    raise Invalid(f"order is {shown(value)}, not {', '.join(ORDERS)}", field="order")
+
+
+def rate_us(value: object, field: str) -> int:
+    """Messages per second, as microseconds for each; 0: without a bound."""
+    found = exact.number(value)
+    if found is None or found < 0:
+        raise Invalid(f"{field} is {shown(value)}, not a number from 0 on", field=field)
+    if found > rate.PER_SECOND_MAX:
+        raise TooLarge(
+            f"{field} is {shown(value)} a second, up to {rate.PER_SECOND_MAX} are allowed",
+            field=field,
+            limit=rate.PER_SECOND_MAX,
+        )
+    if found and found * rate.INTERVAL_US_MAX < 1_000_000:
+        raise Invalid(
+            f"{field} is {shown(value)} a second, less than one a day",
+            field=field,
+            limit=rate.INTERVAL_US_MAX,
+        )
+    return round(1_000_000 / found) if found else 0
+
+
+def message(
+    body: object, key_: object, headers_: HeadersLike | None, group_: object = None
+) -> Message:
     """A message; without a body it needs the key that it deletes."""
     checked = key(key_)
     if body is None:
@@ -276,7 +321,10 @@ def message(body: object, key_: object, headers_: HeadersLike | None) -> Message
             body = _bytes(body)
         if len(body) > limits.BODY_BYTES_MAX:
             raise _body_too_large(len(body))
-    return Message(body, checked, headers(headers_))
+    pairs = headers(headers_)
+    if group_ is not None:
+        pairs = headers((*pairs, (GROUP_HEADER, group(group_))))
+    return Message(body, checked, pairs)
 
 
 def _bytes(body: object) -> bytes:

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.block import Block
+from millrace.core.group_cells import Order
 from millrace.core.holder import ListHolders
 from millrace.core.leased_commands import Life, Replace
 from millrace.core.model import (
@@ -83,6 +84,12 @@ class SpecPart(msgspec.Struct, frozen=True):
     compressed: Literal["", "zstd", "lz4"] | None = None
     ttl_ms: int | None = None
     dead_letter_expired: bool | None = None
+    order: Order | None = None
+    group_in_flight: int | None = None
+    rate_us: int | None = None
+    rate_burst: int | None = None
+    group_rate_us: int | None = None
+    group_burst: int | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""
@@ -198,6 +205,8 @@ class Explain(msgspec.Struct, frozen=True):
     """Why is this message not to be had? Answer: `Explanation`."""
 
     seq: Seq
+    group: bytes | None = None
+    """The message's group, if it is known to the one who asks."""
 
 
 class OpenCursor(msgspec.Struct, frozen=True):
@@ -461,7 +470,17 @@ class Explanation(msgspec.Struct, frozen=True):
 
     seq: Seq
     state: Literal[
-        "ready", "leased", "returned", "delayed", "doomed", "settled", "delete", "dead", "unknown"
+        "ready",
+        "leased",
+        "returned",
+        "delayed",
+        "blocked",
+        "limited",
+        "doomed",
+        "settled",
+        "delete",
+        "dead",
+        "unknown",
     ]
     lease: LeaseId | None = None
     until_ms: int | None = None

@@ -31,6 +31,7 @@ from millrace.core import (
     publish,
     replace,
     retain,
+    rotation,
     sessions,
     topic,
     work,
@@ -244,6 +245,8 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         found = source.cells_from(need.shard, kind, key, limit)
         if kind is Kind.EXPIRY:
             expiry.learn(draft, found)
+        elif kind in (Kind.RING, Kind.BUCKET) and key:
+            rotation.learn_cells(draft, kind, found, limit)
         else:
             aside.learn_cells(draft, kind, key, found, limit)
     for low, high in need.ended:

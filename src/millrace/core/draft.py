@@ -17,6 +17,7 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes
 from millrace.core.codec import encode_cell
 from millrace.core.commands import SnapshotRef
+from millrace.core.flight import Chosen
 from millrace.core.idcells import AttemptCell
 from millrace.core.layer import Layer
 from millrace.core.model import (
@@ -80,6 +81,9 @@ class Draft:
         """Messages that came to their turn, and were dead."""
         self.ready_known = 0
         """On a keyed queue: so many of those that wait apart and are ready are known to be live."""
+        self.passed = 0
+        """Turns of groups that were of no use, and messages of theirs that were dead."""
+        self.chosen: list[Chosen] = []
         self.staged: list[tuple[str, Block]] = []
         self.ended_stages: set[str] = set()
         self._messages: list[Message] = []

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pyroaring import BitMap64
 
-from millrace.core import aside
+from millrace.core import aside, groups, lease, points, rate
 from millrace.core.commands import Explain, Explanation, Need, RowFacts
 from millrace.core.draft import Draft
+from millrace.core.group_list import number_of
 from millrace.core.model import NEVER_MS, Seq
 from millrace.core.view import LeaseState
 
@@ -32,28 +34,91 @@ def explain(draft: Draft, command: Explain) -> Explanation | Need:
         return Explanation(seq, "dead", superseded_by=by)
     if facts.delete:
         return Explanation(seq, "delete")
-    if facts.aside and not (facts.kept or draft.is_kept(seq)):
-        return aside.explain(draft, seq)
-    is_ready = seq >= view.pointers.next and not facts.aside
-    return Explanation(seq, "ready" if is_ready else "settled")
+    is_kept = facts.kept or draft.is_kept(seq)
+    if view.spec.is_grouped and not is_kept:
+        return _explain_grouped(draft, command, is_aside=facts.aside)
+    if facts.aside and not is_kept:
+        found = aside.explain(draft, seq)
+        is_ready = isinstance(found, Explanation) and found.state == "ready"
+        return _explain_ready(draft, seq) if is_ready else found
+    if seq >= view.pointers.next and not facts.aside:
+        return _explain_ready(draft, seq)
+    return Explanation(seq, "settled")
 
 
-def _explain_leased(draft: Draft, seq: Seq, lease: LeaseState) -> Explanation:
-    deliveries, failures = lease.counts_of(seq)
-    until = lease.deadline_of(seq)
-    waits = (seq in lease.open or seq in lease.deadlines) and until > draft.now
-    if seq in lease.doomed:
+def _explain_ready(draft: Draft, seq: Seq) -> Explanation:
+    """It waits for a worker, unless the queue hands nothing out now."""
+    view, spec = draft.view, draft.view.spec
+    if lease.is_blocked(view):
+        held = [(view.leases[number], one) for one, number in view.holder.items()]
+        return _blocked(draft, seq, held)
+    paid_us = view.pointers.paid_us
+    if spec.rate_us and rate.allowed(paid_us, draft.now, spec.rate_us, spec.rate_burst) <= 0:
+        until = rate.ready_ms(paid_us, spec.rate_us, spec.rate_burst)
+        return Explanation(seq, "limited", until_ms=until)
+    return Explanation(seq, "ready")
+
+
+def _explain_grouped(draft: Draft, command: Explain, *, is_aside: bool) -> Explanation | Need:
+    """It waits in its group; without its name it is not known which that is."""
+    view, spec, seq = draft.view, draft.view.spec, command.seq
+    if is_aside:
+        found = aside.explain(draft, seq)
+        if isinstance(found, Need) or found.state == "delayed":
+            return found
+    if command.group is None:
+        return _explain_ready(draft, seq)
+    group = number_of(command.group)
+    flight = view.groups.flights.get(group)
+    if flight is not None and flight.count >= groups.bound_of(spec):
+        held = [
+            (one, other)
+            for one in view.leases.values()
+            for other, theirs in one.groups.items()
+            if theirs == group
+        ]
+        return _blocked(draft, seq, held)
+    if spec.group_rate_us:
+        need = points.need(draft, [groups.turn_name(view, group)])
+        if need is not None:
+            return need
+        cell = groups.turn_cell(draft, group)
+        paid_us = cell.paid_us if cell is not None else 0
+        if rate.allowed(paid_us, draft.now, spec.group_rate_us, spec.group_burst) <= 0:
+            until = rate.ready_ms(paid_us, spec.group_rate_us, spec.group_burst)
+            return Explanation(seq, "limited", until_ms=until)
+    return _explain_ready(draft, seq)
+
+
+def _blocked(draft: Draft, seq: Seq, held: Sequence[tuple[LeaseState, int]]) -> Explanation:
+    """It waits for these to end: named is the lease that is held longest."""
+    ends = [
+        (one.deadline_of(other), one.id)
+        for one, other in held
+        if other not in draft.view.returned and other not in one.doomed
+    ]
+    if not ends:
+        return Explanation(seq, "blocked")
+    until, number = max(ends)
+    return Explanation(seq, "blocked", number, until if draft.now < until < NEVER_MS else None)
+
+
+def _explain_leased(draft: Draft, seq: Seq, held: LeaseState) -> Explanation:
+    deliveries, failures = held.counts_of(seq)
+    until = held.deadline_of(seq)
+    waits = (seq in held.open or seq in held.deadlines) and until > draft.now
+    if seq in held.doomed:
         state: Literal["doomed", "leased", "delayed", "returned"] = "doomed"
     elif waits:
-        state = "leased" if seq in lease.open else "delayed"
+        state = "leased" if seq in held.open else "delayed"
     else:
         state = "returned"
     return Explanation(
         seq,
         state,
-        lease.id,
+        held.id,
         until if waits and until < NEVER_MS else None,
         deliveries,
         failures,
-        session=lease.session if lease.session and seq in lease.open else None,
+        session=held.session if held.session and seq in held.open else None,
     )

@@ -8,13 +8,15 @@ Rule 2: a queue that names no other for them drops its dead letters in that batc
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 from pyroaring import BitMap64
 
+from millrace.core import groups
 from millrace.core.commands import Discard, Outcome, Release
 from millrace.core.draft import Draft
 from millrace.core.model import Death, Doom, QueueSpec
-from millrace.core.view import LeaseState
+from millrace.core.view import LeaseState, View
 
 
 def doom_of(spec: QueueSpec, deliveries: int, failures: int) -> Doom | None:
@@ -30,6 +32,54 @@ def delay_after(spec: QueueSpec, failures: int) -> int:
     """How long a message that has just failed is left alone, in milliseconds."""
     delay = spec.retry_min_ms * failures
     return min(delay, spec.retry_max_ms) if spec.retry_max_ms else delay
+
+
+def judge_again(
+    view: View, returned: BitMap64, count: int
+) -> tuple[BitMap64, dict[int, dict[int, Doom]]]:
+    """The first of those that were given back, and those that nobody is to get again, by lease."""
+    spec = view.spec
+    if not (spec.max_failures or spec.max_deliveries or view.overdue):
+        return BitMap64(islice(returned, count)), {}
+    again = BitMap64()
+    doomed: dict[int, dict[int, Doom]] = {}
+    for seq in returned:
+        lease = view.leases[view.holder[seq]]
+        deliveries, failed = lease.counts_of(seq)
+        # Nobody gave it back: its worker is taken for crashed.
+        why = doom_of(spec, deliveries, failed + (seq in lease.open))
+        if seq in view.overdue:
+            why = Doom.EXPIRED
+        if why is not None:
+            doomed.setdefault(lease.id, {})[seq] = why
+            continue
+        again.add(seq)
+        if len(again) == count:
+            break
+    return again, doomed
+
+
+def take_again(draft: Draft, returned: BitMap64, count: int) -> BitMap64:
+    """The first of those that were given back; what turns out to be doomed is taken note of."""
+    again, doomed = judge_again(draft.view, returned, count)
+    doom_all(draft, doomed)
+    return again
+
+
+def doom_all(draft: Draft, doomed: Mapping[int, Mapping[int, Doom]]) -> None:
+    """These that came back are dead letters, by lease."""
+    view = draft.view
+    for number, seqs in doomed.items():
+        lease = view.leases[number]
+        gone = BitMap64(seqs)
+        for seq in gone & lease.open:
+            deliveries, failed = lease.counts_of(seq)
+            lease.counts[seq] = (deliveries, failed + 1)
+        lease.open -= gone
+        lease.freed -= gone
+        view.returned -= gone
+        doom(draft, lease, seqs)
+        draft.put_lease(lease)
 
 
 def do_release(draft: Draft, command: Release, outcome: Outcome) -> Outcome:
@@ -65,8 +115,11 @@ def do_release(draft: Draft, command: Release, outcome: Outcome) -> Outcome:
     freed = done - BitMap64(doomed)
     lease.freed |= freed
     view.returned -= done
-    view.returned |= freed - BitMap64(delayed)
+    groups.held(draft, lease, done)
+    ready = freed - BitMap64(delayed)
+    view.returned |= ready
     doom(draft, lease, doomed)
+    groups.returned(draft, lease, ready)
     draft.put_lease(lease)
     return outcome
 
@@ -88,6 +141,7 @@ def doom(draft: Draft, lease: LeaseState, doomed: Mapping[int, Doom]) -> None:
     """These messages of the lease are dead letters; the caller has taken them out of its sets."""
     if not doomed:
         return
+    groups.ended(draft, lease, doomed)
     for seq in doomed:
         lease.deadlines.pop(seq, None)
     spec = draft.view.spec

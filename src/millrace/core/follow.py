@@ -396,6 +396,11 @@ def check_stage(draft: Draft, command: Stage) -> Refused | Retry | None:
     if command.stage in draft.ended_stages:
         # A batch stages before it publishes, so that these rows would be taken for the old stage's.
         return Retry("a stage of this name is just being published or dropped", field="stage")
+    if view.spec.is_grouped:
+        return Invalid(
+            f"a queue with order {view.spec.order!r} takes no staged messages; publish them",
+            field="stage",
+        )
     cell = view.stages.get(command.stage)
     if cell is None and len(view.stages) >= limits.STAGES_MAX:
         return Full(

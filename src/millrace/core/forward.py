@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from millrace.core import publish, topic
-from millrace.core.commands import Need, Numbered, Publish, Published
+from millrace.core.commands import Aside, Need, Numbered, Publish, Published
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import Seq, ShardId, SubscriptionCell
@@ -96,6 +96,9 @@ def _plan(
             continue
         # A log knows neither priorities, delays nor times to live: it takes messages as they come.
         turns, until = (aside, ends) if target.view.spec.retention == "work" else ((), ())
+        if target.view.spec.order != "none":
+            # Nor does an order know priorities: they are a wish, and no reason to stop.
+            turns = tuple(Aside(run.at, run.count, delay_ms=run.delay_ms) for run in turns)
         wanted = Publish(block, Numbered(name, parcel.upto, "rising"), turns, lives=until)
         checked = publish.check_publish(target, wanted)
         if isinstance(checked, Refused | Retry | Need):

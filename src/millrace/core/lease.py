@@ -6,13 +6,13 @@ Rule 2: a message that was delivered and not ended is in exactly one lease: its 
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import pairwise
 
 import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, expiry, failures
+from millrace.core import aside, expiry, failures, groups, rate, rotation
 from millrace.core.commands import Lease, Leased, Need
 from millrace.core.draft import Draft
 from millrace.core.model import Doom, LeaseId
@@ -26,8 +26,13 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     if need is not None:
         return need
     _return_due(draft)
-    again = len(_judge_again(view, command.count)[0]) if view.returned else 0
-    wanted = command.count - again
+    count = _allowed(draft, command.count)
+    if count <= 0:
+        return None
+    if view.spec.is_grouped:
+        return _check_groups(draft, count)
+    again = len(failures.judge_again(view, view.returned, count)[0]) if view.returned else 0
+    wanted = count - again
     if wanted <= 0:
         return None
     room = limits.IN_FLIGHT_MAX - len(view.holder)
@@ -36,6 +41,38 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
         return None if view.returned else _too_many_in_flight(view)
     wanted = min(wanted, room)
     return aside.check_lease(draft, wanted) or _need_hidden(draft, wanted)
+
+
+def _check_groups(draft: Draft, count: int) -> Retry | Need | None:
+    view = draft.view
+    if len(view.holder) >= limits.IN_FLIGHT_MAX and not view.groups.again:
+        return _too_many_in_flight(view)
+    chosen = rotation.choose(draft, count)
+    if isinstance(chosen, Need):
+        return chosen
+    draft.chosen = chosen
+    return None
+
+
+def _allowed(draft: Draft, count: int) -> int:
+    """How many of these the queue's order and rate allow now."""
+    view, spec = draft.view, draft.view.spec
+    if is_blocked(view):
+        return 0
+    if not spec.rate_us:
+        return count
+    most = rate.allowed(view.pointers.paid_us, draft.now, spec.rate_us, spec.rate_burst)
+    return min(count, most)
+
+
+def is_blocked(view: View) -> bool:
+    """Whether a lease call is in flight of a queue that allows only one.
+
+    It is so until each of its messages has ended or is ready again.
+    """
+    if view.spec.order != "strict":
+        return False
+    return len(view.holder) > len(view.returned) + len(view.doomed)
 
 
 def _too_many_in_flight(view: View) -> Full:
@@ -52,9 +89,14 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
     if expiry.tick_due(view, draft.now):
         # More is over than one step ends: nobody is given what may be among it.
         return Leased(LeaseId(0), BitMap64(), draft.now + command.lease_ms, {})
-    again = _take_again(draft, command.count) if view.returned else BitMap64()
+    count = _allowed(draft, command.count)
+    if count <= 0:
+        return Leased(LeaseId(0), BitMap64(), draft.now + command.lease_ms, {})
+    if view.spec.is_grouped:
+        return _lease_groups(draft, command, count)
+    again = failures.take_again(draft, view.returned, count) if view.returned else BitMap64()
     room = limits.IN_FLIGHT_MAX - len(view.holder)
-    wanted = min(command.count - len(again), room)
+    wanted = min(count - len(again), room)
     turns: tuple[BitMap64, ...] = ()
     if view.pointers.aside:
         fresh, turns = _take_by_turns(draft, wanted)
@@ -70,14 +112,41 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
             # Nothing but hidden rows so far: they are not looked at again.
             draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.first_fresh()))
         return Leased(LeaseId(0), seqs, deadline, {})
+    lease = _make_lease(draft, seqs, again, deadline)
+    upto = fresh.max() + 1 if fresh else view.first_fresh()
+    draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto))
+    return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
+
+
+def _make_lease(draft: Draft, seqs: BitMap64, again: BitMap64, deadline: int) -> LeaseState:
+    view, spec = draft.view, draft.view.spec
     lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, seqs, deadline)
     if again:
         _overtake(draft, lease, again)
     view.holder.update(dict.fromkeys(seqs, lease.id))
     draft.put_lease(lease)
     draft.push_deadline(deadline, lease.id)
-    upto = fresh.max() + 1 if fresh else view.first_fresh()
-    draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto, lease=lease.id))
+    paid_us = view.pointers.paid_us
+    if spec.rate_us:
+        paid_us = rate.paid_after(paid_us, draft.now, spec.rate_us, len(seqs))
+    draft.put_pointers(msgspec.structs.replace(view.pointers, lease=lease.id, paid_us=paid_us))
+    return lease
+
+
+def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
+    """As the groups come to their turn."""
+    deadline = draft.now + command.lease_ms
+    taken = rotation.take(draft, draft.chosen, count)
+    draft.chosen = []
+    if not taken.seqs:
+        return Leased(LeaseId(0), BitMap64(), deadline, {})
+    seqs = BitMap64(taken.seqs)
+    lease = _make_lease(draft, seqs, taken.again, deadline)
+    rotation.hand_out(draft, lease, taken)
+    is_in_order = all(
+        earlier < later for _, given, _ in taken.fresh for earlier, later in pairwise(given)
+    )
+    turns = () if is_in_order else tuple(BitMap64([seq]) for seq in taken.seqs)
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
 
 
@@ -98,37 +167,6 @@ def _take_by_turns(draft: Draft, wanted: int) -> tuple[BitMap64, tuple[BitMap64,
     return fresh, tuple(turns)
 
 
-def _judge_again(view: View, count: int) -> tuple[BitMap64, dict[int, dict[int, Doom]]]:
-    """The first messages that were given back, and those that nobody is to get again, by lease."""
-    spec = view.spec
-    if not (spec.max_failures or spec.max_deliveries or view.overdue):
-        return BitMap64(islice(view.returned, count)), {}
-    again = BitMap64()
-    doomed: dict[int, dict[int, Doom]] = {}
-    for seq in view.returned:
-        lease = view.leases[view.holder[seq]]
-        deliveries, failed = lease.counts_of(seq)
-        # Nobody gave it back: its worker is taken for crashed.
-        why = failures.doom_of(spec, deliveries, failed + (seq in lease.open))
-        if seq in view.overdue:
-            why = Doom.EXPIRED
-        if why is not None:
-            doomed.setdefault(lease.id, {})[seq] = why
-            continue
-        again.add(seq)
-        if len(again) == count:
-            break
-    return again, doomed
-
-
-def _take_again(draft: Draft, count: int) -> BitMap64:
-    """The first messages that were given back; what turns out to be doomed is taken note of."""
-    view = draft.view
-    again, doomed = _judge_again(view, count)
-    _doom_all(draft, doomed)
-    return again
-
-
 def expire_returned(draft: Draft) -> None:
     """End those that came back after their time to live was over."""
     view = draft.view
@@ -139,7 +177,7 @@ def expire_returned(draft: Draft) -> None:
     doomed: dict[int, dict[int, Doom]] = {}
     for seq in view.returned & view.overdue:
         doomed.setdefault(view.holder[seq], {})[seq] = Doom.EXPIRED
-    _doom_all(draft, doomed)
+    failures.doom_all(draft, doomed)
 
 
 def expire_due(view: View, now: int) -> bool:
@@ -151,39 +189,46 @@ def expire_due(view: View, now: int) -> bool:
     )
 
 
-def _doom_all(draft: Draft, doomed: dict[int, dict[int, Doom]]) -> None:
-    view = draft.view
-    for number, seqs in doomed.items():
-        lease = view.leases[number]
-        gone = BitMap64(seqs)
-        for seq in gone & lease.open:
-            deliveries, failed = lease.counts_of(seq)
-            lease.counts[seq] = (deliveries, failed + 1)
-        lease.open -= gone
-        lease.freed -= gone
-        view.returned -= gone
-        failures.doom(draft, lease, seqs)
-        draft.put_lease(lease)
-
-
 def may_have_work(view: View, now: int) -> bool:
     """Whether a lease call might be given something: cheap, and never wrong when it says no."""
-    return (
-        bool(view.returned)
-        or view.first_fresh() <= view.last_seq
-        or (bool(view.deadlines) and view.deadlines[0][0] <= now)
-        or aside.may_have_work(view, now)
-    )
+    if view.deadlines and view.deadlines[0][0] <= now:
+        return True
+    work_ms = _next_work(view, is_ready=_is_ready(view))
+    return work_ms is not None and work_ms <= now
+
+
+def _is_ready(view: View) -> bool:
+    return bool(view.returned) or view.first_fresh() <= view.last_seq
+
+
+def _next_work(view: View, *, is_ready: bool) -> int | None:
+    """When there may be something to hand out, unless a lease ends before; 0: there may be now.
+
+    `is_ready`: something may wait in the order of seqs.
+    """
+    spec = view.spec
+    if is_blocked(view):
+        return None
+    if spec.is_grouped:
+        work_ms = rotation.next_ms(view)
+    elif is_ready:
+        work_ms = 0
+    else:
+        work_ms = aside.next_due(view)
+    if work_ms is None or not spec.rate_us:
+        return work_ms
+    return max(work_ms, rate.ready_ms(view.pointers.paid_us, spec.rate_us, spec.rate_burst))
 
 
 def next_end(view: View | None) -> int | None:
     """When the next lease or delay ends, after which there may be work; None if there is none."""
     if view is None:
         return None
-    due_ms = aside.next_due(view)
+    # Who waits although something is ready waits for the queue's rate.
+    work_ms = _next_work(view, is_ready=bool(view.spec.rate_us) and _is_ready(view))
     if not view.deadlines:
-        return due_ms
-    return view.deadlines[0][0] if due_ms is None else min(view.deadlines[0][0], due_ms)
+        return work_ms
+    return view.deadlines[0][0] if work_ms is None else min(view.deadlines[0][0], work_ms)
 
 
 def is_empty(answer: object) -> bool:
@@ -199,7 +244,9 @@ def _return_due(draft: Draft) -> None:
         draft.pop_deadline()
         lease = view.leases.get(lease_id)
         if lease is not None and not lease.ended_ms:
-            view.returned |= lease.due(draft.now)
+            due = lease.due(draft.now)
+            view.returned |= due
+            groups.returned(draft, lease, due)
 
 
 def _need_hidden(draft: Draft, wanted: int) -> Need | None:
@@ -285,6 +332,7 @@ def _overtake(draft: Draft, lease: LeaseState, again: BitMap64) -> None:
             # Nobody gave it back: its worker is taken for crashed.
             failures += 1
         _take_out(old, seq)
+        groups.hand_on(draft, lease, old, seq)
         old.overtaken.add(seq)
         lease.counts[seq] = (deliveries + 1, failures)
         touched[old.id] = old
@@ -307,6 +355,7 @@ def supersede_leased(draft: Draft, died: BitMap64) -> None:
     holder = view.holder
     for seq in [seq for seq in died if seq in holder]:
         lease = view.leases[holder.pop(seq)]
+        groups.ended(draft, lease, (seq,))
         _take_out(lease, seq)
         lease.superseded.add(seq)
         view.returned.discard(seq)

@@ -13,9 +13,10 @@ from typing import Literal, NewType
 import msgspec
 from pyroaring import BitMap64
 
-from millrace import limits
-from millrace.core import bounds, place
+from millrace.core import place
+from millrace.core.group_cells import GroupCell, RingCell, TurnCell, group_of
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
+from millrace.core.spec import QueueSpec as QueueSpec
 from millrace.errors import Corrupt
 
 Seq = NewType("Seq", int)
@@ -77,55 +78,10 @@ class Row(msgspec.Struct, frozen=True):
         pairs = sum(len(name.encode()) + len(value) for name, value in self.headers)
         return len(self.body or b"") + len(self.key or b"") + pairs
 
-
-class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
-    """The settings of a queue: data, changed by a logged command."""
-
-    keyed: bool = False
-    """Publishing under a key replaces the key's older revision."""
-    retention: Literal["work", "log"] = "work"
-    """What settling does: `work` ends the row, `log` keeps it."""
-    keep_deletes_ms: int = limits.KEEP_DELETES_MS
-    """How long a delete stays readable, so that followers learn of it."""
-    retry_min_ms: int = 0
-    """A message that failed n times is handed out again after n times so long; 0: at once."""
-    retry_max_ms: int = 0
-    """But not later than so long after its failure."""
-    max_failures: int = 0
-    """A message that failed so often is a dead letter; 0: never."""
-    max_deliveries: int = 0
-    """A message that was handed out so often is not handed out again; 0: always."""
-    dead_letter: str = ""
-    """Where dead letters go, as space/name; without it they are dropped."""
-    delay_ms: int = 0
-    """So long after it was published nobody gets a message that says nothing about that."""
-    dedup_ms: int = bounds.DEDUP_MS
-    """How long a de-duplication id is remembered; 0: none is taken."""
-    dedup_by_body: bool = False
-    """A message without an id has that of its body."""
-
-    def is_plain(self) -> bool:
-        """Whether a publish without number, deletes, ids and turns needs no check."""
-        return not (self.keyed or self.delay_ms or self.dedup_by_body or self.ttl_ms)
-
-    keep_ms: int = 0
-    """Under `log`: rows that are older expire; 0: never."""
-    keep_bytes: int = 0
-    """Under `log`: the oldest rows expire while the others have so many bytes; 0: never."""
-    keep_messages: int = 0
-    """Under `log`: the oldest rows expire beyond so many; 0: never."""
-    retain_max_ms: int = 0
-    """A retaining cursor that is behind and has not moved for so long is dropped; 0: as usual."""
-    retain_max_bytes: int = 0
-    """A retaining cursor that holds back rows of more bytes is dropped; 0: as usual."""
-    pin_max_bytes: int = 0
-    """A pin that keeps dead rows of more bytes is dropped; 0: as usual."""
-    compressed: Literal["", "zstd", "lz4"] = ""
-    """How rows are compressed when they are sealed; empty: not at all."""
-    ttl_ms: int = 0
-    """Under `work`: what is not settled so long after it was published expires; 0: never."""
-    dead_letter_expired: bool = False
-    """What expires is a dead letter, and goes where those go."""
+    @property
+    def group(self) -> bytes:
+        """Whom it takes turns with, where the queue's order asks for it."""
+        return group_of(self.key, self.headers)
 
 
 class Doom(IntEnum):
@@ -164,6 +120,10 @@ class Kind(IntEnum):
     CATALOG = 11
     DUE = 12
     READY = 13
+    GROUP = 14
+    RING = 15
+    TURN = 16
+    BUCKET = 17
     DEDUP = 18
     ATTEMPT = 19
     EXPIRY = 20
@@ -173,11 +133,14 @@ class Kind(IntEnum):
     WEIGHT = 25
 
 
-WINDOWED = (Kind.DUE, Kind.READY)
+WINDOWED = (Kind.DUE, Kind.READY, Kind.RING, Kind.BUCKET)
 """Kinds with more cells than memory should hold: a view knows the first ones alone."""
 
-ASKED = (Kind.DEDUP, Kind.EXPIRY)
+ASKED = (Kind.TURN, Kind.GROUP, Kind.DEDUP, Kind.EXPIRY)
 """Kinds that a view does not hold: they are asked for by key, or the first ones in order."""
+
+OF_AN_ERA = (*WINDOWED, Kind.TURN, Kind.GROUP)
+"""Kinds whose keys begin with the era: what a purge has made meaningless is dropped in steps."""
 
 VIEWED = tuple(kind for kind in Kind if kind not in WINDOWED and kind not in ASKED)
 """Kinds whose cells a view holds, all of them."""
@@ -204,6 +167,10 @@ class Pointers(msgspec.Struct, frozen=True, array_like=True):
     """1: there may be cells of `Kind.EXPIRY`."""
     gaps: int = 0
     """The highest seq that ended before a worker was given it: up to there rows are looked at."""
+    turn: int = 0
+    """The newest turn of a group."""
+    paid_us: int = 0
+    """The queue's rate allows what was handed out so far by this time."""
 
 
 class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
@@ -244,6 +211,8 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     """The same in the order of their delivery numbers, where that is not that of the seqs."""
     overdue: bytes = b""
     """Those in `open` and `freed` whose time to live is over: they end when they come back."""
+    groups: dict[int, int] = {}
+    """The groups of seqs in `open` and `freed`, where the queue's order asks for them."""
 
 
 class SessionCell(msgspec.Struct, frozen=True, array_like=True):
@@ -342,6 +311,8 @@ class AsideCell(msgspec.Struct, frozen=True, array_like=True):
     seqs: bytes
     """Empty: the one that the key ends with."""
     priority: int
+    groups: tuple[int, ...] = ()
+    """The group of each, in the order of seqs, where the queue's order asks for them."""
 
 
 class WeightCell(msgspec.Struct, frozen=True, array_like=True):
@@ -429,6 +400,9 @@ Cell = (
     | ExpiryCell
     | AttemptCell
     | WeightCell
+    | TurnCell
+    | GroupCell
+    | RingCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -445,6 +419,10 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.CATALOG: CatalogCell,
     Kind.DUE: AsideCell,
     Kind.READY: AsideCell,
+    Kind.GROUP: GroupCell,
+    Kind.RING: RingCell,
+    Kind.TURN: TurnCell,
+    Kind.BUCKET: RingCell,
     Kind.DEDUP: DedupCell,
     Kind.SESSION: SessionCell,
     Kind.TOPIC: TopicCell,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, dedup, expiry, topic
+from millrace.core import aside, dedup, entry, expiry, groups, rotation, topic
 from millrace.core.block import Block, key_list
 from millrace.core.commands import (
     Need,
@@ -23,6 +23,7 @@ from millrace.core.commands import (
     StageFacts,
 )
 from millrace.core.draft import Draft
+from millrace.core.group_list import group_numbers
 from millrace.core.lease import supersede_leased
 from millrace.core.model import Death, Message, ProducerCell, Seq
 from millrace.core.view import View
@@ -47,9 +48,13 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     if refused is not None:
         return refused
     found = expiry.check_publish(draft, command) or dedup.check_publish(draft, command)
-    if found is not None or not draft.view.spec.keyed:
+    if found is not None:
         return found
-    return _need_keys(draft, key_list(command.rows))
+    need = _need_keys(draft, key_list(command.rows)) if draft.view.spec.keyed else None
+    if need is None and draft.view.spec.is_grouped:
+        # Who was delayed until now was there before.
+        need = rotation.promote(draft) or groups.need_to_enter(draft, group_numbers(command.rows))
+    return need
 
 
 def do_publish(draft: Draft, command: Publish) -> Published:
@@ -80,7 +85,9 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
     count = rows.count if isinstance(rows, Block) else len(rows)
     if draft.view.spec.keyed:
         supersede(draft, first, key_list(rows), _deletes(rows))
-    if command.aside or draft.view.spec.delay_ms:
+    if draft.view.spec.is_grouped:
+        entry.enter(draft, first, group_numbers(rows), command.aside, _deletes(rows))
+    elif command.aside or draft.view.spec.delay_ms:
         aside.put_aside(draft, first, count, command.aside, _deletes(rows))
     expiry.put_rows(draft, first, count, command.lives, _deletes(rows))
     if draft.view.topic is not None and not draft.view.subscriptions:
@@ -270,6 +277,11 @@ def check_publish_staged(draft: Draft, command: PublishStaged) -> Checked:
     repeat = _check_number(view, command.numbered)
     if repeat is not None:
         return repeat
+    if view.spec.is_grouped:
+        return Invalid(
+            f"a queue with order {view.spec.order!r} takes no staged messages; publish them",
+            field="stages",
+        )
     if len(set(command.stages)) != len(command.stages):
         return Invalid("a stage is named twice", field="stages")
     for name in command.stages:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import publish, work
+from millrace.core import groups, publish, work
 from millrace.core.commands import Leased, Need, Outcome, Publish, Settle
 from millrace.core.draft import Draft
 from millrace.core.leased_commands import Replace
@@ -47,6 +47,7 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     view = draft.view
     seqs = command.seqs
     deliveries, failures = lease.counts_of(seqs.min())
+    group = groups.take_place(draft, lease, seqs.min())
     work.do_settle(draft, Settle(command.lease, seqs, command.history), outcome)
     # Whoever comes with the old receipt hears that there is a newer one.
     lease.settled -= seqs
@@ -61,9 +62,14 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     held = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, new.copy(), deadline)
     if (deliveries, failures) != (1, 0):
         held.counts[first] = (deliveries, failures)
+    if group is not None:
+        # It is in flight for its group, as the old one was.
+        held.groups[first] = group
     view.holder[first] = held.id
     draft.put_lease(held)
     draft.push_deadline(deadline, held.id)
     pointers = msgspec.structs.replace(view.pointers, lease=held.id, aside=first)
+    if view.spec.is_grouped:
+        pointers = msgspec.structs.replace(pointers, next=first + 1)
     draft.put_pointers(pointers)
     return Leased(held.id, new, deadline, dict(held.counts))

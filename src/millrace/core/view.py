@@ -15,7 +15,9 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.codec import decode_cell
 from millrace.core.deletes import Deletes
+from millrace.core.flight import Groups
 from millrace.core.fold import ShardMeta
+from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.layer import Facts, Layer
 from millrace.core.model import (
@@ -68,6 +70,7 @@ class LeaseState:
         "ended_ms",
         "first",
         "freed",
+        "groups",
         "handed",
         "id",
         "index",
@@ -99,6 +102,7 @@ class LeaseState:
         self.handed = BitMap64()
         self.order: tuple[int, ...] = ()
         self.overdue = BitMap64()
+        self.groups: dict[int, int] = {}
 
     @classmethod
     def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
@@ -117,6 +121,7 @@ class LeaseState:
         state.handed = unpack_seqs(cell.handed)
         state.order = cell.order
         state.overdue = unpack_seqs(cell.overdue)
+        state.groups = dict(cell.groups)
         return state
 
     def cell(self) -> LeaseCell:
@@ -138,6 +143,7 @@ class LeaseState:
             pack_seqs(self.handed),
             self.order,
             pack_seqs(self.overdue & (self.open | self.freed)) if self.overdue else b"",
+            dict(sorted(self.groups.items())) if self.groups else {},
         )
 
     def is_over(self) -> bool:
@@ -247,6 +253,7 @@ class View:
         self.served = 0
         """Of the shards of a queue, the one with the smallest number was served longest ago."""
         self.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
+        self.groups = Groups()
         self.swept_from: int | None = None
         """From this batch on cells of an earlier era may be there that nobody wants."""
         self.expiry_ms: int | None = None
@@ -330,7 +337,7 @@ class View:
                 self.attempts[key.decode()] = cell
             case WeightCell() as cell:
                 self.scale.add(number(key), cell)
-            case AsideCell() | DedupCell() | ExpiryCell():
+            case AsideCell() | DedupCell() | ExpiryCell() | TurnCell() | GroupCell() | RingCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
 
@@ -361,6 +368,10 @@ class View:
             self.overdue |= lease.overdue
         heapq.heapify(self.ended)
         self.gather_deadlines()
+        if self.spec.is_grouped:
+            self.groups = Groups(number_key(self.pointers.era) if self.pointers.turn else None)
+            held = (one for lease in self.leases.values() for one in lease.groups.items())
+            self.groups.load(held, self.returned, whole=self.spec.order == "group")
 
     def gather_deadlines(self) -> None:
         """Build the heap of deadlines anew, without those that were moved or have ended."""

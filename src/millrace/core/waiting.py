@@ -24,11 +24,12 @@ class Waiting(NamedTuple):
 
     seqs: BitMap64
     priority: int
+    groups: tuple[int, ...] = ()
 
     def cell(self) -> AsideCell:
         """Of a single message the key alone tells which it is: of these there may be millions."""
         seqs = pack_seqs(self.seqs) if len(self.seqs) > 1 else b""
-        return AsideCell(seqs, self.priority)
+        return AsideCell(seqs, self.priority, self.groups)
 
 
 Waits = dict[tuple[Kind, bytes], Waiting | None]
@@ -39,7 +40,7 @@ def load(kind: Kind, key: bytes, value: bytes) -> Waiting:
     """The cell that these bytes are."""
     cell = decode_cell(kind, value)
     assert isinstance(cell, AsideCell)
-    return Waiting(seqs_in(key, cell), cell.priority)
+    return Waiting(seqs_in(key, cell), cell.priority, cell.groups)
 
 
 def seqs_in(key: bytes, cell: AsideCell) -> BitMap64:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import aside
+from millrace.core import aside, groups
 from millrace.core.commands import (
     Discard,
     Extend,
@@ -92,6 +92,7 @@ def do_settle(draft: Draft, command: Settle, outcome: Outcome) -> Outcome:
     lease.open -= done
     lease.settled |= done
     _forget(view, lease, done)
+    groups.ended(draft, lease, done)
     draft.put_lease(lease)
     if view.spec.retention == "work":
         floor = view.retain_floor()
@@ -124,6 +125,7 @@ def do_extend(draft: Draft, command: Extend, outcome: Outcome) -> Outcome:
         else:
             lease.deadlines.update(dict.fromkeys(done, deadline))
         view.returned -= done
+        groups.held(draft, lease, done)
         draft.push_deadline(deadline, lease.id)
         draft.put_lease(lease)
     return Outcome(done, outcome.refused, deadline)
@@ -207,7 +209,10 @@ def _end_leases(draft: Draft) -> None:
         lease.counts.clear()
         lease.deadlines.clear()
         lease.doomed.clear()
+        lease.groups.clear()
         draft.put_lease(lease)
     view.holder.clear()
     view.returned.clear()
     view.doomed.clear()
+    view.groups.flights.clear()
+    view.groups.again.clear()

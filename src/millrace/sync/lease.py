@@ -47,6 +47,11 @@ class Lease:
         return self._twin.headers
 
     @property
+    def group(self) -> bytes:
+        """Whom it waited for, where the queue's order asks for it: as named, else its key."""
+        return self._twin.group
+
+    @property
     def seq(self) -> int:
         """The message's number within its queue: of several shards, its `Place`."""
         return self._twin.seq

@@ -67,6 +67,7 @@ class Queue:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
         dedup: str | None = None,
@@ -81,15 +82,13 @@ class Queue:
         key. Workers get messages of a higher `priority` first (0 to 9, 4 unless it is named), and
         nobody gets it before `delay` seconds have passed (else what the queue says); readers of the
         queue see it at once, in its place. With producer and number a repeat changes nothing and is
-        answered as before; None where the number was used so long ago that its seq is forgotten.
-        Likewise with an id `dedup` that was used within the queue's time (`dedup` of its settings):
-        whatever became of the first message, its seq is answered. If it is not settled within `ttl`
-        seconds (or the queue's, if that is less), it expires.
+        answered as before; None where its seq is forgotten by now. Likewise with an id `dedup` that
+        was used within the queue's time (`dedup` of its settings). If it is not settled within
+        `ttl` seconds (or the queue's, if that is less), it expires. Where the queue's order asks
+        for it, the message waits for those of its `group`, else of its key.
 
         Raises:
-            Invalid, TooLarge: the body, key, headers, priority, delay, producer or number, or the
-                queue's retention is "log" and knows neither priority nor delay; nothing was
-                published.
+            Invalid, TooLarge: an argument; nothing was published.
             OutOfOrder: a dense producer's number is above the expected one, which the error names.
             Full: the log or the disk has no room now.
         """
@@ -98,6 +97,7 @@ class Queue:
                 body,
                 key=key,
                 headers=headers,
+                group=group,
                 priority=priority,
                 delay=delay,
                 dedup=dedup,
@@ -313,7 +313,7 @@ class Queue:
         return self._portal.run(self._twin.get(seq))
 
     def explain(self, seq: int) -> Explanation:
-        """Why a message is not to be had: leased or delayed until when, settled, dead.
+        """Why a message is not to be had: leased, delayed, blocked or limited until when, dead.
 
         Of one that is delayed behind thousands of others, `until_ms` is None, and `not_before_ms`
         says how long it is delayed at least; if both are, it may have come to its time already. Of

@@ -20,11 +20,11 @@ from millrace.core.model import (
     CATALOG,
     NEVER_MS,
     VIEWED,
-    WINDOWED,
     Epoch,
     GroupId,
     History,
     Index,
+    Kind,
     Millis,
     ShardId,
 )
@@ -32,6 +32,7 @@ from millrace.core.view import LeaseState, View, number_key
 from millrace.core.waiting import Waiting, load
 from millrace.errors import Refused, Retry
 from millrace.store.memory_store import MemoryStore
+from millrace.testing.check_groups import check_groups
 
 Result = Answer | Refused | Retry
 
@@ -144,6 +145,7 @@ class Group:
             assert not view.layers
             check_derived(view)
             self._check_aside(view)
+            check_groups(view, self.store)
             meta = self.store.meta(shard)
             assert meta is not None
             live = self.seqs(shard, Reader(retain=True))
@@ -153,7 +155,7 @@ class Group:
         """The windows show what is stored, and who waits apart waits in one place."""
         waiting = BitMap64()
         era = number_key(view.pointers.era)
-        for kind in WINDOWED:
+        for kind in (Kind.DUE, Kind.READY):
             cells: dict[bytes, Waiting] = {}
             for _, key, value in self.store.cells(view.shard, kind):
                 assert key >= era or view.swept_from is not None, "nobody sweeps what was purged"
@@ -256,6 +258,7 @@ def _lease_facts(lease: LeaseState) -> tuple[object, ...]:
         lease.first,
         lease.handed,
         lease.order,
+        lease.groups,
     )
 
 
@@ -268,6 +271,7 @@ def check_derived(view: View) -> None:
         named = (lease.open, lease.freed, doomed, *ended)
         assert sum(map(len, named)) == len(BitMap64().union(*named)), "a seq stands twice"
         waiting = lease.open | lease.freed
+        assert not lease.groups or waiting == BitMap64(lease.groups), "whose group is it"
         current = waiting | doomed
         assert current.issuperset(BitMap64(lease.counts)), "counts of what is gone"
         assert waiting.issuperset(BitMap64(lease.deadlines)), "deadlines of what is gone"

@@ -4,8 +4,8 @@ A transcript begins with a sentence of purpose (lines that begin with `#`), then
 batch: commands, joined by ` & ` where they are decided together. After `---` comes what happened.
 
 Rows are written `body`, `key=body`, `key!` (a delete), with headers `key=body{name:value,...}`, and
-with a priority and a delay of their own `body^9~5s`. A word `ids:a,,b` gives the first and the
-third of them de-duplication ids.
+with a priority and a delay of their own `body^9~5s`; `body@x` is of group x. A word `ids:a,,b`
+gives the first and the third of them de-duplication ids.
 Some words steer the group itself instead of asking something of a queue: `wait 5s`, `hold` (commit
 later), `fold`, `crash`, `take_over B 7` (a new history, after the first seven entries), `read`.
 """
@@ -48,6 +48,7 @@ from millrace.core.commands import (
     Unpin,
 )
 from millrace.core.fold import Reader
+from millrace.core.group_cells import Order
 from millrace.core.holder import ListHolders
 from millrace.core.leased_commands import Replace
 from millrace.core.model import (
@@ -208,10 +209,11 @@ class Play:
                 return Purge()
             case "rewind":
                 return Rewind(_start(words[0]))
-            case "explain":
-                return Explain(Seq(int(words[0])))
             case "holders":
                 return ListHolders()
+            case "explain":
+                group = words[1].encode() if len(words) > 1 else None
+                return Explain(Seq(int(words[0])), group)
             case "stage":
                 return Stage(words[0], Block.of_messages(rows(words[1:])))
             case "publish_staged":
@@ -422,7 +424,24 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         retain_max_ms=millis(options.get("retain_max", "0s")),
         retain_max_bytes=int(options.get("retain_max_bytes", "0")),
         pin_max_bytes=int(options.get("pin_max_bytes", "0")),
+        order=_ORDERS[options.get("order", "none")],
+        group_in_flight=int(options.get("group_in_flight", "0")),
+        rate_us=_rate("rate", options)[0],
+        rate_burst=_rate("rate", options)[1],
+        group_rate_us=_rate("group_rate", options)[0],
+        group_burst=_rate("group_rate", options)[1],
     )
+
+
+_ORDERS: dict[str, Order] = {"none": "none", "strict": "strict", "group": "group", "fair": "fair"}
+
+
+def _rate(option: str, options: dict[str, str]) -> tuple[int, int]:
+    """A rate as `rate:2s/3`: one in two seconds, three at once."""
+    if option not in options:
+        return 0, 0
+    time, _, burst = options[option].partition("/")
+    return 1000 * millis(time), int(burst)
 
 
 def _part(words: list[str], options: dict[str, str]) -> SpecPart | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from millrace import limits
 from millrace.core.commands import Aside, Numbered, ProducerMode
+from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.leased_commands import Life
 from millrace.core.model import Message
 from millrace.testing.transcript_words import millis
@@ -62,11 +63,14 @@ def aside(words: Sequence[str]) -> tuple[Aside, ...]:
 
 
 def _message(word: str) -> Message:
+    word, is_grouped, group = word.partition("@")
     text, _, rest = word.partition("{")
     headers = tuple(
         (name, value.encode())
         for name, _, value in (pair.partition(":") for pair in rest.rstrip("}").split(",") if pair)
     )
+    if is_grouped:
+        headers = (*headers, (GROUP_HEADER, group.encode()))
     if text.endswith("!"):
         return Message(None, text[:-1].encode() or None, headers)
     key, found, body = text.rpartition("=")

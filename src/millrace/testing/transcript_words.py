@@ -38,6 +38,10 @@ _OPTIONS = (
     "pin_max_bytes",
     "shards",
     "route",
+    "order",
+    "group_in_flight",
+    "rate",
+    "group_rate",
 )
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -23,6 +23,7 @@ from millrace.core.commands import (
 )
 from millrace.core.expiry import expiry_of
 from millrace.core.fold import ShardMeta
+from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.holder import Holder, Holders
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.model import (
@@ -56,6 +57,7 @@ from millrace.core.view import number
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import MillraceError
 from millrace.testing.group import START_MS, Result, numbers
+from millrace.testing.wording_groups import group_name, say_group_cell, say_group_key, say_order
 
 # --- Answers -----------------------------------------------------------------------------------
 
@@ -206,7 +208,7 @@ def _explanation(answer: Explanation) -> str:
     return out + (f", superseded by {answer.superseded_by}" if answer.superseded_by else "")
 
 
-def _time(time_ms: int) -> str:
+def _time(time_ms: float) -> str:
     return f"{(time_ms - START_MS) / 1000:.12g}s"
 
 
@@ -294,6 +296,8 @@ def _cell_name(kind: Kind, key: bytes) -> str:
         return f"[ready {limits.PRIORITY_MAX - key[8]} since {since} by {number(key[-8:])}]"
     if kind is Kind.EXPIRY:
         return f"[expiry {_time(expiry_of(key))} by {number(key[8:16])}.{number(key[16:])}]"
+    if kind in (Kind.RING, Kind.TURN, Kind.GROUP, Kind.BUCKET):
+        return say_group_key(kind, key)
     if kind is Kind.DEDUP:
         return f"[dedup {key.hex()[:8]}]"
     text = key.decode().replace("\0", "/")
@@ -319,6 +323,7 @@ def say_cell(cell: Cell) -> str:
                 f"{_failing(cell)}{_keeping(cell)}"
                 + (f", delay {cell.delay_ms / 1000:g}s" if cell.delay_ms else "")
                 + _limited(cell)
+                + say_order(cell)
             )
         case Pointers():
             return (
@@ -328,6 +333,8 @@ def say_cell(cell: Cell) -> str:
                 + (f", era {cell.era}" if cell.era else "")
                 + (", expires" if cell.expires else "")
                 + (f", gaps {cell.gaps}" if cell.gaps else "")
+                + (f", turn {cell.turn}" if cell.turn else "")
+                + (f", paid {_time(cell.paid_us / 1000)}" if cell.paid_us else "")
             )
         case LeaseCell():
             return _lease(cell)
@@ -351,6 +358,8 @@ def say_cell(cell: Cell) -> str:
             return numbers(unpack_seqs(cell.seqs))
         case AsideCell():
             return f"priority {cell.priority}"
+        case TurnCell() | GroupCell() | RingCell():
+            return say_group_cell(cell)
         case DedupCell():
             return f"{cell.seq}, {_until(cell.until_ms)}"
         case AttemptCell():
@@ -422,6 +431,7 @@ def _lease(cell: LeaseCell) -> str:
         f"{seq} delivered {deliveries}x failed {failures}x"
         for seq, (deliveries, failures) in cell.counts.items()
     ]
+    out += [f"{seq} of {group_name(group)}" for seq, group in cell.groups.items()]
     out += [f"{seq} doomed by {Doom(why).name.lower()}" for seq, why in cell.doomed.items()]
     if cell.session:
         order = f" in the order {' '.join(map(str, cell.order))}" if cell.order else ""

@@ -46,6 +46,8 @@ async def explain(shell: Shell, queue: str, *, seq: int) -> None:
         "leased": f"is leased{until} {who}; {counts}",
         "returned": f"came back and is ready again; {counts}",
         "delayed": f"is delayed{until}; {counts}",
+        "blocked": f"waits for others{until}, {who}" if answer.lease else "waits for others",
+        "limited": f"waits{until} for the rate of its queue or group",
         "doomed": f"is on its way to the dead letters; {counts}",
         "settled": "is settled: a worker has done it",
         "delete": "is a delete: it says that its key is gone, and is not handed out",

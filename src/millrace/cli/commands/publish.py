@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         millrace publish mail 'paid' --producer till-4 --number 1
         millrace publish mail 'remember' --delay 1h --priority 7
         millrace publish mail 'welcome' --dedup user-7
+        millrace publish accounts 'add 5' --group account-7
     """,
 )
 @click.argument("queue")
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 @click.option(
     "--header", "headers", type=HEADER, multiple=True, help="A header; may be given repeatedly."
 )
+@click.option("--group", help="Whom it waits for, where the queue's order asks. [its key]")
 @click.option("--delete", is_flag=True, help="Delete the key: a message without a body.")
 @click.option(
     "--priority", type=int, metavar="N", help="From 0 to 9; workers get the highest first. [4]"
@@ -84,6 +86,7 @@ async def publish(
     key: str | None,
     key_separator: str | None,
     headers: tuple[tuple[str, bytes], ...],
+    group: str | None,
     delete: bool,
     priority: int | None,
     delay: float | None,
@@ -118,8 +121,11 @@ async def publish(
         if producer is not None and number is None:
             number = await found.producer(producer) + 1
         whole_key = None if key is None else exact(key)
+        whole_group = None if group is None else exact(group)
         if chunks is not None:
-            cutter = Cutter(whole_key, key_separator, headers, is_exact=producer is not None)
+            cutter = Cutter(
+                whole_key, key_separator, headers, whole_group, is_exact=producer is not None
+            )
             batches = cutter.batches(chunks)
             await _publish_lines(
                 shell, found, batches, _size(source), priority, delay, ttl, producer, number
@@ -129,6 +135,7 @@ async def publish(
             content,
             key=whole_key,
             headers=headers,
+            group=whole_group,
             priority=priority,
             delay=delay,
             dedup=dedup,
@@ -171,12 +178,14 @@ class Cutter:
         key: bytes | None,
         key_separator: str | None,
         headers: tuple[tuple[str, bytes], ...],
+        group: bytes | None = None,
         *,
         is_exact: bool,
     ) -> None:
         self._key = key
         self._separator = None if key_separator is None else exact(key_separator)
         self._headers = headers
+        self._group = group
         self._is_exact = is_exact
         """The same lines are always cut at the same places, however they come."""
         self._line = 0
@@ -210,7 +219,7 @@ class Cutter:
                     f"line {self._line} has no key before {self._separator.decode()!r}",
                     "mend the line; some of those before it were published",
                 )
-        return Message(line, key, self._headers)
+        return Message(line, key, self._headers, group=self._group)
 
 
 async def _publish_lines(

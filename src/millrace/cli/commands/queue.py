@@ -68,6 +68,22 @@ def _setting_options(body: F) -> F:
             help="So long nobody gets a message that names no other delay. [0]",
         ),
         click.option(
+            "--group-in-flight",
+            type=int,
+            metavar="N",
+            help="So many messages of a group are out at once, at most; 0: any number. [0]",
+        ),
+        click.option(
+            "--rate", type=float, metavar="N", help="Hand out N messages a second; 0: no limit. [0]"
+        ),
+        click.option(
+            "--rate-burst", type=int, metavar="N", help="And so many at once after a pause."
+        ),
+        click.option("--group-rate", type=float, metavar="N", help="As --rate, of each group. [0]"),
+        click.option(
+            "--group-burst", type=int, metavar="N", help="As --rate-burst, of each group."
+        ),
+        click.option(
             "--dedup",
             type=DURATION,
             metavar="TIME",
@@ -140,11 +156,13 @@ def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
     """Settings for people; those that ask for nothing are left out."""
     texts = {"keyed": "yes" if spec["keyed"] else "no"}
     for name, value in spec.items():
-        if name != "keyed" and value:
+        if name != "keyed" and value and value != "none":
             is_time, is_size = name.endswith("_ms"), name.endswith("_bytes")
             shown = f"{value / 1000:g} s" if is_time else str(value)
             shown = size_text(value) if is_size else shown
-            texts[name.removesuffix("_ms").replace("_", " ")] = shown
+            if name.endswith("_us"):
+                shown = f"{1_000_000 / value:g} a second"
+            texts[name.removesuffix("_ms").removesuffix("_us").replace("_", " ")] = shown
     return texts
 
 
@@ -218,6 +236,7 @@ async def list_queues(shell: Shell, space: str) -> None:
         millrace queue make invoices
         millrace queue make prices --keyed --retention log --keep-deletes 7d
         millrace queue make shop/baskets
+        millrace queue make accounts --order group
         millrace queue make bills --max-failures 5 --dead-letter mail
         millrace queue make events --shards 8 --route spread
     """,
@@ -229,6 +248,11 @@ async def list_queues(shell: Shell, space: str) -> None:
     "--route",
     type=click.Choice(["key", "group", "spread"]),
     help="Which shard a message goes to: by its key, by its group, or in turns. [key]",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["none", "strict", "group", "fair"]),
+    help="Who waits for whom: nobody, all, or each for its group. [none]",
 )
 @_setting_options
 async def make(

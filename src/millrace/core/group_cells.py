@@ -1,0 +1,52 @@
+"""The group of a message, and the cells by which groups take turns.
+
+Their fields are positional on disk (`docs/formats/cell.md`): append, never reorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from millrace.core.place import GROUP_HEADER as GROUP_HEADER
+
+Order = Literal["none", "strict", "group", "fair"]
+"""Who waits for whom: nobody, all for one another, or each for its group."""
+
+ORDERS: tuple[Order, ...] = ("none", "strict", "group", "fair")
+
+
+def group_of(key: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bytes:
+    """The group that is named, else the key, else the empty group."""
+    for name, value in headers:
+        if name == GROUP_HEADER:
+            return value
+    return key or b""
+
+
+class TurnCell(msgspec.Struct, frozen=True, array_like=True):
+    """What waits of a group, in the order in which it comes to its turn."""
+
+    seqs: tuple[int, ...]
+    head: int = 0
+    """Then come those of its cells of kind GROUP from this number on."""
+    tail: int = 0
+    """The number of the next such cell."""
+    paid_us: int = 0
+    """The group's rate allows what was handed out so far by this time."""
+    due_ms: int = 0
+    """Its cell of kind BUCKET, if it waits for its rate or is only remembered for it."""
+
+
+class GroupCell(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of a group that come to their turn one after the other."""
+
+    seqs: tuple[int, ...]
+
+
+class RingCell(msgspec.Struct, frozen=True, array_like=True):
+    """A group that comes to its turn, by its number."""
+
+    group: int

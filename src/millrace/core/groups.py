@@ -1,0 +1,297 @@
+"""The rules of groups: who waits for whom in the orders `group` and `fair`.
+
+Rule 1: what waits of a group stands in its cell of kind TURN, and in further ones (GROUP) where
+that is full. A group has a turn in the ring (RING) if and only if something of it waits and its
+messages in flight are fewer than the order allows: `group` allows none, `fair` as many as the
+queue says.
+Rule 2: a message that was handed out counts until it has ended, whether or not it was given back:
+so this depends on cells alone, and not on time.
+Rule 3: a turn that is of no use does no harm, and is dropped when it comes. After a crash it is
+not known of which groups in flight more waits: each of them gets a turn when it is free.
+Rule 4: a group that was given messages back takes its turn with those, in the order of seqs; in
+the order `group` not before all that was handed out of it has ended or is ready again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core import points
+from millrace.core.commands import Need
+from millrace.core.draft import Draft
+from millrace.core.flight import Flight
+from millrace.core.group_cells import GroupCell, RingCell, TurnCell
+from millrace.core.model import Kind, QueueSpec
+from millrace.core.view import LeaseState, View
+from millrace.errors import Invalid, Refused
+
+_TWO = struct.Struct(">QQ")
+_THREE = struct.Struct(">QQQ")
+
+
+def turn_name(view: View, group: int) -> points.Name:
+    """The cell of a group."""
+    return (Kind.TURN, _TWO.pack(view.pointers.era, group))
+
+
+def more_name(view: View, group: int, number: int) -> points.Name:
+    """One of the cells that come after it."""
+    return (Kind.GROUP, _THREE.pack(view.pointers.era, group, number))
+
+
+def ring_key(era: int, turn: int) -> bytes:
+    """The key of a turn."""
+    return _TWO.pack(era, turn)
+
+
+def turn_of(key: bytes) -> int:
+    """The turn that a key of `Kind.RING` names."""
+    return int(_TWO.unpack(key)[1])
+
+
+def bucket_key(era: int, due_ms: int, group: int) -> bytes:
+    """The key of a group that waits for its rate."""
+    return _THREE.pack(era, due_ms, group)
+
+
+def bucket_due(key: bytes) -> int:
+    """The time that a key of `Kind.BUCKET` names."""
+    return int(_THREE.unpack(key)[1])
+
+
+def bound_of(spec: QueueSpec) -> int:
+    """With so many messages in flight a group has no turn."""
+    return 1 if spec.order == "group" else spec.group_in_flight or limits.IN_FLIGHT_MAX + 1
+
+
+def turn_cell(draft: Draft, group: int) -> TurnCell | None:
+    """What waits of a group; it must be known (`points.need`)."""
+    cell = points.look(draft, turn_name(draft.view, group))
+    assert cell is None or isinstance(cell, TurnCell)
+    return cell
+
+
+def waits(cell: TurnCell | None) -> bool:
+    """Whether anything waits."""
+    return cell is not None and bool(cell.seqs or cell.head < cell.tail)
+
+
+def check_spec(spec: QueueSpec) -> Refused | None:
+    """Whether the settings of orders fit together."""
+    for field, rate_us, burst in (
+        ("rate_burst", spec.rate_us, spec.rate_burst),
+        ("group_burst", spec.group_rate_us, spec.group_burst),
+    ):
+        if rate_us and burst < 1:
+            return Invalid(f"{field} is {burst}: nothing could ever be handed out", field=field)
+    if spec.is_grouped and spec.retention == "log":
+        return Invalid(
+            f"a queue with retention 'log' is worked in the order of its seqs, and not in "
+            f"order {spec.order!r}; take 'strict' or 'none'",
+            field="order",
+        )
+    if spec.is_grouped:
+        return None
+    if not (spec.group_in_flight or spec.group_rate_us):
+        return None
+    field = "group_in_flight" if spec.group_in_flight else "group_rate"
+    return Invalid(
+        f"{field} needs groups: make the queue with order 'group' or 'fair'", field=field
+    )
+
+
+# --- Enter -------------------------------------------------------------------------------------
+
+
+def need_to_enter(draft: Draft, groups: Iterable[int]) -> Need | None:
+    """What must be known before messages of these groups can `enter`."""
+    view = draft.view
+    names = dict.fromkeys(groups)
+    need = points.need(draft, [turn_name(view, group) for group in names])
+    if need is not None:
+        return need
+    last: list[points.Name] = []
+    for group in names:
+        cell = turn_cell(draft, group)
+        if cell is not None and cell.head < cell.tail:
+            last.append(more_name(view, group, cell.tail - 1))
+    return points.need(draft, last) if last else None
+
+
+def enter(draft: Draft, seqs: Iterable[int], groups: Iterable[int]) -> None:
+    """These messages wait from now on, each behind those of its group."""
+    view = draft.view
+    by_group: dict[int, list[int]] = {}
+    for seq, group in zip(seqs, groups, strict=True):
+        known = by_group.get(group)
+        if known is None:
+            by_group[group] = [seq]
+        else:
+            known.append(seq)
+    bound = bound_of(view.spec)
+    flights = view.groups.flights
+    joining: list[int] = []
+    for group, new in by_group.items():
+        cell = turn_cell(draft, group)
+        flight = flights.get(group)
+        if not waits(cell) and (flight is None or flight.count < bound):
+            joining.append(group)
+        if flight is not None:
+            flight.more = True
+        points.put(draft, turn_name(view, group), _behind(draft, group, cell, new))
+    put_turns(draft, joining)
+
+
+def _behind(draft: Draft, group: int, cell: TurnCell | None, new: list[int]) -> TurnCell:
+    """The cell of a group with these behind all others."""
+    if cell is None:
+        cell = TurnCell(())
+    elif not waits(cell):
+        # Its bucket is no longer what it is remembered for.
+        cell = msgspec.structs.replace(cell, due_ms=0)
+    seqs, tail = cell.seqs, cell.tail
+    if cell.head == tail:
+        room = limits.TURN_SEQS_MAX - len(seqs)
+        seqs, new = (*seqs, *new[:room]), new[room:]
+    else:
+        name = more_name(draft.view, group, tail - 1)
+        last = points.look(draft, name)
+        assert isinstance(last, GroupCell)
+        room = limits.GROUP_CELL_SEQS_MAX - len(last.seqs)
+        if room > 0:
+            points.put(draft, name, GroupCell((*last.seqs, *new[:room])))
+            new = new[room:]
+    step = limits.GROUP_CELL_SEQS_MAX
+    for at in range(0, len(new), step):
+        points.put(draft, more_name(draft.view, group, tail), GroupCell(tuple(new[at : at + step])))
+        tail += 1
+    return TurnCell(seqs, cell.head, tail, cell.paid_us, cell.due_ms)
+
+
+def put_turns(draft: Draft, groups: Sequence[int]) -> None:
+    """Give each of these groups a turn, behind all others."""
+    if not groups:
+        return
+    view = draft.view
+    era, turn = view.pointers.era, view.pointers.turn
+    ring = view.groups.ring
+    for group in groups:
+        turn += 1
+        draft.points[Kind.RING, ring_key(era, turn)] = RingCell(group)
+        ring.put(turn, group)
+    draft.put_pointers(msgspec.structs.replace(view.pointers, turn=turn))
+
+
+def drop_turn(draft: Draft, turn: int) -> None:
+    """A turn was taken, or was of no use."""
+    view = draft.view
+    draft.points[Kind.RING, ring_key(view.pointers.era, turn)] = None
+    view.groups.ring.drop(turn)
+
+
+# --- What becomes of those in flight -----------------------------------------------------------
+
+
+def hand_out(
+    draft: Draft, lease: LeaseState, group: int, seqs: Sequence[int], *, has_more: bool
+) -> None:
+    """A lease takes these, which never were in flight; `has_more`: others of the group wait."""
+    view = draft.view
+    flight = view.groups.flights.get(group)
+    if flight is None:
+        flight = view.groups.flights[group] = Flight()
+    flight.count += len(seqs)
+    flight.more = has_more
+    for seq in seqs:
+        lease.groups[seq] = group
+    look(view, group, flight)
+
+
+def hand_on(draft: Draft, lease: LeaseState, old: LeaseState, seq: int) -> None:
+    """A lease takes a message from the one before it."""
+    group = old.groups.pop(seq, None)
+    if group is None:
+        return
+    lease.groups[seq] = group
+    flight = draft.view.groups.flights[group]
+    flight.returned.discard(seq)
+    look(draft.view, group, flight)
+
+
+def take_place(draft: Draft, lease: LeaseState, seq: int) -> int | None:
+    """A message leaves the lease, and another one is in flight for its group; None: it has none."""
+    group = lease.groups.pop(seq, None)
+    if group is not None:
+        flight = draft.view.groups.flights[group]
+        flight.returned.discard(seq)
+        look(draft.view, group, flight)
+    return group
+
+
+def returned(draft: Draft, lease: LeaseState, seqs: BitMap64) -> None:
+    """These messages of the lease are ready again."""
+    _note(draft, lease, seqs, is_back=True)
+
+
+def held(draft: Draft, lease: LeaseState, seqs: BitMap64) -> None:
+    """These messages of the lease are its worker's again, if they were ready."""
+    _note(draft, lease, seqs, is_back=False)
+
+
+def _note(draft: Draft, lease: LeaseState, seqs: BitMap64, *, is_back: bool) -> None:
+    touched: dict[int, Flight] = {}
+    for seq in seqs if lease.groups else ():
+        group = lease.groups[seq]
+        flight = touched[group] = draft.view.groups.flights[group]
+        if is_back:
+            flight.returned.add(seq)
+        else:
+            flight.returned.discard(seq)
+    for group, flight in touched.items():
+        look(draft.view, group, flight)
+
+
+def ended(draft: Draft, lease: LeaseState, seqs: Iterable[int]) -> None:
+    """These messages of the lease are settled, dead letters, or replaced."""
+    if not lease.groups:
+        return
+    view = draft.view
+    flights, bound = view.groups.flights, bound_of(view.spec)
+    free: list[int] = []
+    for seq in seqs:
+        group = lease.groups.pop(seq, None)
+        if group is None:
+            continue
+        flight = flights[group]
+        if flight.count == bound and flight.more is not False:
+            free.append(group)
+        flight.count -= 1
+        flight.returned.discard(seq)
+        if not flight.count:
+            del flights[group]
+        look(view, group, flight)
+    put_turns(draft, free)
+
+
+def look(view: View, group: int, flight: Flight) -> None:
+    """Let a group take its turn with what it was given back, or no longer."""
+    view.groups.look(group, flight, whole=view.spec.order == "group", turn=view.pointers.turn)
+
+
+def configured(draft: Draft, before: QueueSpec) -> None:
+    """More may be in flight than before: groups that waited for that have a turn now."""
+    view = draft.view
+    least, bound = bound_of(before), bound_of(view.spec)
+    put_turns(
+        draft,
+        [
+            group
+            for group, flight in view.groups.flights.items()
+            if least <= flight.count < bound and flight.more is not False
+        ],
+    )

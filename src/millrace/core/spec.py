@@ -1,0 +1,78 @@
+"""The settings of a queue. Fields are positional on disk: append, never reorder."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from millrace import limits
+from millrace.core import bounds
+from millrace.core.group_cells import Order
+
+
+class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
+    """The settings of a queue: data, changed by a logged command."""
+
+    keyed: bool = False
+    """Publishing under a key replaces the key's older revision."""
+    retention: Literal["work", "log"] = "work"
+    """What settling does: `work` ends the row, `log` keeps it."""
+    keep_deletes_ms: int = limits.KEEP_DELETES_MS
+    """How long a delete stays readable, so that followers learn of it."""
+    retry_min_ms: int = 0
+    """A message that failed n times is handed out again after n times so long; 0: at once."""
+    retry_max_ms: int = 0
+    """But not later than so long after its failure."""
+    max_failures: int = 0
+    """A message that failed so often is a dead letter; 0: never."""
+    max_deliveries: int = 0
+    """A message that was handed out so often is not handed out again; 0: always."""
+    dead_letter: str = ""
+    """Where dead letters go, as space/name; without it they are dropped."""
+    delay_ms: int = 0
+    """So long after it was published nobody gets a message that says nothing about that."""
+    dedup_ms: int = bounds.DEDUP_MS
+    """How long a de-duplication id is remembered; 0: none is taken."""
+    dedup_by_body: bool = False
+    """A message without an id has that of its body."""
+    keep_ms: int = 0
+    """Under `log`: rows that are older expire; 0: never."""
+    keep_bytes: int = 0
+    """Under `log`: the oldest rows expire while the others have so many bytes; 0: never."""
+    keep_messages: int = 0
+    """Under `log`: the oldest rows expire beyond so many; 0: never."""
+    retain_max_ms: int = 0
+    """A retaining cursor that is behind and has not moved for so long is dropped; 0: as usual."""
+    retain_max_bytes: int = 0
+    """A retaining cursor that holds back rows of more bytes is dropped; 0: as usual."""
+    pin_max_bytes: int = 0
+    """A pin that keeps dead rows of more bytes is dropped; 0: as usual."""
+    compressed: Literal["", "zstd", "lz4"] = ""
+    """How rows are compressed when they are sealed; empty: not at all."""
+    ttl_ms: int = 0
+    """Under `work`: what is not settled so long after it was published expires; 0: never."""
+    dead_letter_expired: bool = False
+    """What expires is a dead letter, and goes where those go."""
+    order: Order = "none"
+    """Who waits for whom. Fixed when the queue is made."""
+    group_in_flight: int = 0
+    """So many messages of a group are handed out and not ended, at most; 0: any number."""
+    rate_us: int = 0
+    """A message is handed out every so many microseconds, on average; 0: without a bound."""
+    rate_burst: int = 0
+    """So many may be handed out at once, after a pause."""
+    group_rate_us: int = 0
+    """As `rate_us`, of each group."""
+    group_burst: int = 0
+
+    def is_plain(self) -> bool:
+        """Whether a publish without number, deletes, ids and turns needs no check."""
+        return not (
+            self.keyed or self.delay_ms or self.dedup_by_body or self.ttl_ms or self.is_grouped
+        )
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether messages wait in groups, and not in the order of their seqs."""
+        return self.order in ("group", "fair")

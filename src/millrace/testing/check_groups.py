@@ -1,0 +1,83 @@
+"""That the cells of groups say the same as the view, and the same as each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pyroaring import BitMap64
+
+from millrace.core.codec import decode_cell
+from millrace.core.flight import Groups
+from millrace.core.group_cells import GroupCell, RingCell, TurnCell
+from millrace.core.groups import bound_of, turn_of
+from millrace.core.model import Kind
+from millrace.core.view import View, number, number_key
+from millrace.store.memory_store import MemoryStore
+
+
+def check_groups(view: View, store: MemoryStore) -> None:
+    """Who waits waits once, has a turn where the order says so, and nobody is forgotten.
+
+    All batches of the view must be folded.
+    """
+    era = number_key(view.pointers.era)
+    turns: dict[int, int] = {}
+    cells: dict[int, TurnCell] = {}
+    parts: dict[tuple[int, int], GroupCell] = {}
+    buckets: set[tuple[int, int]] = set()
+    for kind in (Kind.RING, Kind.TURN, Kind.GROUP, Kind.BUCKET):
+        for _, key, value in store.cells(view.shard, kind):
+            assert key >= era or view.swept_from is not None, "nobody sweeps what was purged"
+            if key[:8] != era:
+                continue
+            match decode_cell(kind, value):
+                case RingCell(group=group) if kind is Kind.RING:
+                    turns[turn_of(key)] = group
+                case RingCell(group=group):
+                    buckets.add((number(key[8:16]), group))
+                case TurnCell() as cell:
+                    cells[number(key[8:])] = cell
+                case GroupCell() as part:
+                    parts[number(key[8:16]), number(key[16:])] = part
+    _check_ring(view, turns)
+    _check_flights(view)
+    waiting = Counter(seq for cell in cells.values() for seq in cell.seqs)
+    waiting += Counter(seq for part in parts.values() for seq in part.seqs)
+    assert max(waiting.values(), default=1) == 1, "a message waits twice"
+    assert BitMap64(waiting).isdisjoint(BitMap64(view.holder) - view.doomed), (
+        "it waits, and a worker has it"
+    )
+    named = {(group, at) for group, cell in cells.items() for at in range(cell.head, cell.tail)}
+    assert named == set(parts), "parts that nobody names"
+    have_turns = set(turns.values())
+    bound = bound_of(view.spec)
+    for group, cell in cells.items():
+        flight = view.groups.flights.get(group)
+        waits = bool(cell.seqs or cell.head < cell.tail)
+        assert waits or cell.due_ms, "an empty group is remembered for nothing"
+        assert not cell.due_ms or (cell.due_ms, group) in buckets, "nobody wakes the group"
+        is_free = flight is None or flight.count < bound
+        if waits and is_free and not cell.due_ms:
+            assert group in have_turns, "a group waits, and will never have a turn"
+        if waits and flight is not None:
+            assert flight.more is not False, "nobody knows that more of the group waits"
+
+
+def _check_ring(view: View, turns: dict[int, int]) -> None:
+    known_to = view.groups.ring.known_to
+    known = {t: group for t, group in turns.items() if known_to is None or t < known_to}
+    assert list(view.groups.ring) == sorted(known.items()), "the ring is another"
+
+
+def _check_flights(view: View) -> None:
+    whole = view.spec.order == "group"
+    fresh = Groups()
+    held = (one for lease in view.leases.values() for one in lease.groups.items())
+    fresh.load(held, view.returned, whole=whole)
+    flights = view.groups.flights
+    assert set(flights) == set(fresh.flights)
+    for group, flight in fresh.flights.items():
+        assert flights[group].count == flight.count
+        assert flights[group].returned == flight.returned
+    limited = {group for group, flight in flights.items() if flight.is_limited}
+    assert set(view.groups.again) == set(fresh.again) - limited, "who was given some back"
