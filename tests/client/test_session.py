@@ -15,6 +15,8 @@ from millrace.client.lease import Lease
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.client.session import Session
+from millrace.core.commands import Command
+from millrace.core.model import ShardId
 from tests.client.harness import SMALL, Clock, embedded, eventually, opened, run, timed
 
 
@@ -77,6 +79,19 @@ async def test_r4_what_is_held_comes_again_under_the_same_numbers(m: Millrace) -
         assert (await anext(session)).number == 4
         assert await queue.settle(again) == {}
         assert await queue.settle([first[0], first[2]]) == {}
+
+
+@embedded
+async def test_r4_what_was_settled_meanwhile_does_not_come_again(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    await queue.publish_many([b"a", b"b", b"c"])
+    async with queue.session() as session:
+        first = await take(session, 3)
+        await session.redeliver()
+        assert (await anext(session)).body == b"a"
+        # They are on their way again, and are settled under the objects of before.
+        await first[1].settle()
+        assert (await anext(session)).body == b"c"
 
 
 @embedded
@@ -460,3 +475,42 @@ async def test_odd_arguments_are_refused(m: Millrace) -> None:
             queue.session(resume=lease.receipt)
         with pytest.raises(errors.Gone):
             await queue.settle(session.id)
+
+
+@embedded
+async def test_r7_a_close_that_is_interrupted_closes_all_the_same(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    await queue.publish_many([b"a", b"b"])
+    session = await queue.session().open()
+    await anext(session)
+    closing = asyncio.ensure_future(session.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    leases = await queue.lease(10, wait=30)
+    assert [(one.deliveries, one.failures) for one in leases] == [(2, 0), (1, 0)]
+
+
+@embedded
+async def test_r7_a_session_that_is_lost_while_nothing_is_taken_is_suspected_later(
+    m: Millrace,
+) -> None:
+    queue = await m.queue("orders")
+    session = await queue.session().open()
+    engine, _ = engine_and_shard(queue)
+    tell = engine.tell
+    refused: list[Command] = []
+
+    def full(shard: ShardId, command: Command) -> None:
+        if not refused:
+            refused.append(command)
+            raise errors.Full("the inbox is full", field="inbox", after_ms=1)
+        tell(shard, command)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "tell", full)
+        del session
+        gc.collect()
+        await eventually(lambda: is_suspected(queue))
+    assert len(refused) == 1

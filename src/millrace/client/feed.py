@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
-from millrace.client.lease import Call, Lease
+from millrace.client.lease import Call, Lease, grant_of
 from millrace.client.shards import Shards
 from millrace.core.commands import Leased
 from millrace.core.model import ShardId
@@ -86,7 +85,7 @@ class Feed:
         Raises:
             What ended it: the queue was deleted, the session resumed elsewhere, the engine closed.
         """
-        while not self._ready:
+        while not self._drop_ended():
             self._check_open()
             if self._task.done() and not self._task.cancelled():
                 error = self._task.exception()
@@ -100,6 +99,13 @@ class Feed:
         if len(self._ready) <= self._low:
             self._wanted.set()
         return lease
+
+    def _drop_ended(self) -> bool:
+        """Pass over what came again and was ended meanwhile; whether something is there."""
+        ready = self._ready
+        while ready and ready[0].seq not in grant_of(ready[0]).open:
+            ready.popleft()
+        return bool(ready)
 
     async def restart(self, expected: int | None) -> None:
         """Begin anew with what is held from this delivery number on; None: go on."""
@@ -144,8 +150,12 @@ class Feed:
     def _take(self, delivery: Delivery) -> None:
         leased = Leased(delivery.lease, delivery.seqs(), delivery.deadline_ms, delivery.counts)
         lease_ms = self._lease_ms or delivery.deadline_ms
-        grant = Grant(self._engine, self._keepalive, self._shards, self._shard, leased, lease_ms)
-        self._grants[delivery.lease] = grant, delivery.numbers
+        grant, numbers = self._grants.get(delivery.lease, (None, {}))
+        if grant is None:
+            to = (self._engine, self._keepalive, self._shards, self._shard)
+            grant = Grant(*to, leased, lease_ms)
+        grant.open |= leased.seqs
+        self._grants[delivery.lease] = grant, numbers | delivery.numbers
         runs: list[dict[int, int]] = []
         last = 0
         for seq, number in delivery.numbers.items():
@@ -202,17 +212,38 @@ class Feed:
         """The program has gone, perhaps with some of the messages: give them time."""
         if not self.is_over:
             self._end()
-            # If the engine has ended, or takes nothing now, its next life will suspect it.
-            with suppress(MillraceError):
-                self._engine.tell(self._shard, SuspectSession(self.claim))
+            self._tell(SuspectSession(self.claim))
+
+    def _tell(self, command: SuspectSession | CloseSession) -> None:
+        """Have it decided; nobody waits for that, and nobody else would say it."""
+        try:
+            self._engine.tell(self._shard, command)
+        except Full as error:
+            self.loop.call_later(error.after_ms / 1000, self._tell, command)
+        except MillraceError:
+            # The engine has ended: its next life will suspect the session.
+            return
 
     async def close(self) -> None:
-        """End the session: what it holds is given back at once."""
+        """End the session: what it holds is given back at once.
+
+        Raises:
+            Full: it is not closed; close it again.
+        """
         if self.is_over:
             return
         self._end()
-        await asyncio.wait([self._task])
-        await self._engine.ask(self._shard, CloseSession(self.claim, self._seen), int)
+        command = CloseSession(self.claim, self._seen)
+        try:
+            await asyncio.wait([self._task])
+            await self._engine.ask(self._shard, command, int)
+        except Full:
+            self.is_over = False
+            self._keepalive.closers[self] = self.close
+            raise
+        except asyncio.CancelledError:
+            self._tell(command)
+            raise
 
     def _end(self) -> None:
         self.is_over = True

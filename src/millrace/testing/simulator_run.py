@@ -24,7 +24,8 @@ from millrace.testing.loop import Halted, SimLoop, Stuck
 from millrace.testing.simulator_flips import flip_bits
 from millrace.testing.simulator_machine import Fault, Machine, Plan, draw_plan
 from millrace.testing.simulator_peace import make_peace
-from millrace.testing.workload import TURNED, Client, Over, Session, World
+from millrace.testing.workload import DESK, TURNED, Client, Over, Session, World
+from millrace.testing.workload_consumers import Consumer
 from millrace.testing.workload_followers import Follower, Pinner
 from millrace.testing.workload_owners import Owner
 from millrace.testing.workload_publishers import Publisher
@@ -270,6 +271,8 @@ def make_clients(world: World) -> list[Client]:
     clients += [
         Worker(name, world, turned, chance.choice(["plain", turned])) for name in ("w9", "w10")
     ]
+    clients.append(Publisher("p10", world, DESK))
+    clients += [Consumer("c0", world), Consumer("c1", world)]
     clients += [TopicPublisher("t0", world), TopicPublisher("t1", world)]
     clients.append(Subscriber("s0", world))
     return clients + make_shard_clients(world)

@@ -69,6 +69,7 @@ QUEUES = {
     ),
     "fickle": Shape(keyed=True, dead_letter=DEAD, max_failures=2),
     "reel": Shape(retention="log"),
+    "desk": Shape(),
     "turns": Shape(compressed="lz4"),
     "lagged": Shape(delay=0.4),
     "rota": Shape(keyed=True),
@@ -76,6 +77,9 @@ QUEUES = {
 
 TURNED = ["turns", "lagged", "rota"]
 """Queues whose messages have priorities and delays."""
+
+DESK = "desk"
+"""The queue of consumers with sessions."""
 
 REEL = "reel"
 """The queue that workers work again and again."""
@@ -130,6 +134,8 @@ class Session:
         self.failed: Fatal | None = None
         self.on_failure: Callable[[], None] = lambda: None
         self._places: dict[str, Place] = {}
+        self.holders: dict[tuple[int, int], object] = {}
+        """Shard and seq of what a consumer holds, and its session."""
 
     def fail(self, error: Fatal) -> None:
         """The engine has ended by itself."""
