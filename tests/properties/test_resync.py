@@ -267,6 +267,14 @@ def _check(
     target.close()
 
 
+@pytest.mark.parametrize(
+    ("seed", "shared", "keyed"), [(19, 14, False), (19, 30, True), (0, 30, True)]
+)
+def test_what_begins_before_the_front_is_not_gone(seed: int, shared: int, *, keyed: bool) -> None:
+    """Found: the target keeps a place of its own that begins below what is gone at the source."""
+    _check(STORES["memory"], STORES["disk"], seed, shared, 0, keyed=keyed)
+
+
 def test_a_suffix_is_sent_as_long_as_the_log_has_it() -> None:
     program = Program(3, keyed=True)
     program.run(30)

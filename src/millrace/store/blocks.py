@@ -83,14 +83,16 @@ class Blocks:
 
     def front(self, shard: int, low: int, high: int) -> int:
         """The first seq from `low` on that something may still lie at, looking no further than one
-        step does; nothing lies across `low`."""
+        step does."""
+        # What a resync has taken over may begin before it.
+        is_begin = False
         for _ in range(limits.FRONT_PAGES_MAX):
             if low > high:
                 break
-            page, after = self.page(shard, low, high, is_begin=True)
+            page, after = self.page(shard, low, high, is_begin=is_begin)
             if page:
-                return page[0][0]
-            low = after
+                return max(page[0][0], low)
+            low, is_begin = after, True
         return low
 
     def page(
