@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import care, disk, large, publish, queues, read, topics, work
+from bench import care, disk, large, publish, queues, read, sessions, topics, work
 from bench.report import Result, print_table, write_json
 
 Measurement = Callable[[], Awaitable[list[Result]]]
@@ -33,6 +33,7 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "priority_delay": queues.priority_delay,
         "delayed_lateness": queues.delayed_lateness,
         "topic_10": topics.topic_10,
+        "session_100": sessions.session_100,
         "stuck_disk": disk.stuck_disk,
         "backup_publish": care.backup_publish,
     },
