@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.core.block import HEADER, SCHEMA, Block, Column, key_list
+from millrace.core.block import HEADER, SCHEMA, Block, key_list
+from millrace.core.column import Column
 from millrace.core.model import Message, Row
 from millrace.errors import Corrupt, Invalid
 

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from millrace.core.block import Block, _offsets
+from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import BATCH, ENTRY, decode_cell, decode_entries, encode_cell, encode_entry
+from millrace.core.column import offsets_of
 from millrace.core.model import (
     CELL_TYPES,
     Cell,
@@ -297,8 +298,8 @@ def test_text_that_is_none_is_corrupt() -> None:
 
 def test_a_single_body_beyond_all_bounds_is_counted_as_many_are() -> None:
     with pytest.raises(OverflowError):
-        _offsets([2**31], 1)
-    assert _offsets([2**31 - 1], 1) == np.array([0, 2**31 - 1], np.int32).tobytes()
+        offsets_of([2**31], 1)
+    assert offsets_of([2**31 - 1], 1) == np.array([0, 2**31 - 1], np.int32).tobytes()
 
 
 def test_numbers_are_written_in_order() -> None:

@@ -56,7 +56,8 @@ class QueueSettings(TypedDict, total=False):
     """A snapshot that keeps messages of more bytes, which have ended otherwise, is dropped; 0: of
     256 GiB."""
     compressed: str | None
-    """"zstd" or "lz4": how messages that stay are compressed, from now on; "none": not at all."""
+    """"zstd" or "lz4": how messages that stay, and large publishes, are compressed from now on;
+    "none": not at all."""
     order: str | None
     """Who waits for whom: "none", "strict", "group" or "fair". Fixed when the queue is made."""
     group_in_flight: int | None

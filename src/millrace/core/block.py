@@ -12,21 +12,24 @@ Rule 3: a body that is null is a delete; an empty body is not null.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain, pairwise
-from typing import TypeAlias, cast
+from collections.abc import Sequence
+from itertools import chain
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
+from millrace.core.column import Array, Buffer, Column, offsets_of
 from millrace.core.model import Headers, Message, Row
+from millrace.core.squeeze import (
+    LENGTH,
+    NUMBERS,
+    SQUEEZED_BYTES_MIN,
+    Codec,
+    expand,
+    squeeze,
+)
 from millrace.errors import Corrupt, Invalid
-
-Buffer = bytes | bytearray | memoryview
-Array: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
-
-_PAIR = struct.Struct("<ii")
-"""Two offsets: where a value begins and ends."""
 
 HEADER = struct.Struct("<IHH10I")
 """Rows, flags, reserved, then the ten buffer lengths in the order of `Block._buffers`."""
@@ -34,6 +37,8 @@ HEADER = struct.Struct("<IHH10I")
 FLAG_KEYS = 1
 FLAG_HEADERS = 2
 FLAG_DELETES = 4
+FLAG_SQUEEZED = 8
+"""The buffers are one compressed piece."""
 
 VALUE = pa.binary()
 HEADER_TYPE = pa.struct(
@@ -52,75 +57,6 @@ SCHEMA = pa.schema(_FIELDS)
 
 _ZEROS = bytes(8)
 
-_COPY_BYTES = 64 * 1024
-"""Values of up to so many bytes in all are cut from one copy."""
-
-
-class Column:
-    """Variable-size values: offsets (int32), their bytes, and a validity bitmap if any is null."""
-
-    __slots__ = ("data", "offsets", "validity")
-
-    def __init__(self, offsets: Buffer, data: Buffer, validity: Buffer = b"") -> None:
-        self.offsets = offsets
-        self.data = data
-        self.validity = validity
-
-    @classmethod
-    def of(cls, values: Sequence[bytes]) -> Column:
-        return cls(_offsets(map(len, values), len(values)), b"".join(values))
-
-    @classmethod
-    def of_optional(cls, values: Sequence[bytes | None]) -> Column:
-        if None not in values:
-            return cls.of(values)  # type: ignore[arg-type]
-        filled = [value or b"" for value in values]
-        present = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        column = cls.of(filled)
-        column.validity = np.packbits(present, bitorder="little").tobytes()
-        return column
-
-    def array(self, kind: pa.DataType, count: int) -> Array:
-        validity = pa.py_buffer(self.validity) if len(self.validity) else None
-        return pa.Array.from_buffers(
-            kind, count, [validity, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
-        )
-
-    def bounds(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        return np.frombuffer(self.offsets, np.int32)
-
-    def absent(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]] | None:
-        """Which values are null, or None when none is."""
-        if not len(self.validity):
-            return None
-        bits = np.unpackbits(np.frombuffer(self.validity, np.uint8), count=count, bitorder="little")
-        return np.equal(bits, 0)
-
-    def largest(self) -> int:
-        """Bytes of the largest value."""
-        bounds = self.bounds()
-        return int(np.diff(bounds).max()) if len(bounds) > 1 else 0
-
-    def value(self, at: int) -> bytes | None:
-        """One value; the way of a single message, which must cost little."""
-        if self.validity and not self.validity[at >> 3] >> (at & 7) & 1:
-            return None
-        begin, end = _PAIR.unpack_from(self.offsets, 4 * at)
-        return bytes(self.data[begin:end])
-
-    def values(self, low: int, high: int) -> list[bytes]:
-        """The values [low, high) as bytes; a null is empty."""
-        if high - low == 1:
-            begin, end = _PAIR.unpack_from(self.offsets, 4 * low)
-            return [bytes(self.data[begin:end])]
-        bounds = self.bounds()[low : high + 1]
-        data = memoryview(self.data)
-        if low < high and bounds[-1] - bounds[0] <= _COPY_BYTES:
-            # Cut from one copy: half as long for short values as a view for each.
-            whole = bytes(data[bounds[0] : bounds[-1]])
-            return [whole[a:b] for a, b in pairwise((bounds - bounds[0]).tolist())]
-        return [bytes(data[a:b]) for a, b in pairwise(bounds.tolist())]
-
 
 class Block:
     """The keys, headers and bodies of consecutive rows. Treat as frozen."""
@@ -128,10 +64,12 @@ class Block:
     __slots__ = (
         "_key_list",
         "bodies",
+        "codec",
         "count",
         "header_lists",
         "header_names",
         "header_values",
+        "is_squeezed",
         "keys",
     )
 
@@ -151,6 +89,10 @@ class Block:
         self.header_names = header_names
         self.header_values = header_values
         self._key_list: list[bytes | None] | None = None
+        self.codec: Codec = ""
+        """How it is to be compressed when it is written."""
+        self.is_squeezed = False
+        """Whether it was compressed when it was written last."""
 
     # --- Building ---------------------------------------------------------------------------
 
@@ -172,7 +114,7 @@ class Block:
                 count,
                 bodies,
                 key_column,
-                _offsets(map(len, headers), count),
+                offsets_of(map(len, headers), count),
                 Column.of([name.encode() for name, _ in pairs]),
                 Column.of([value for _, value in pairs]),
             )
@@ -210,7 +152,7 @@ class Block:
             batch.num_rows,
             bodies,
             keys,
-            _offsets(lists.value_lengths().fill_null(0).to_numpy().tolist(), batch.num_rows),
+            offsets_of(lists.value_lengths().fill_null(0).to_numpy().tolist(), batch.num_rows),
             _column(pairs.field("name").cast(pa.binary()), "headers"),
             _column(pairs.field("value"), "headers"),
         )
@@ -237,6 +179,15 @@ class Block:
         buffers = self._buffers()
         return HEADER.size + sum(_round(_length(buffer)) for buffer in buffers)
 
+    def squeezed(self, codec: Codec) -> Block:
+        """The same rows, to be compressed when they are written, if they are worth it."""
+        if not codec or self.size() < SQUEEZED_BYTES_MIN:
+            return self
+        parts = (self.keys, self.header_lists, self.header_names, self.header_values)
+        block = Block(self.count, self.bodies, *parts)
+        block._key_list, block.codec = self._key_list, codec
+        return block
+
     def encode(self) -> list[Buffer]:
         """The block as buffers to be written one after the other."""
         out: list[Buffer] = []
@@ -249,6 +200,7 @@ class Block:
         flags = (FLAG_KEYS if self.keys else 0) | (FLAG_HEADERS if self.header_names else 0)
         flags |= FLAG_DELETES if len(self.bodies.validity) else 0
         lengths = [_length(buffer) for buffer in buffers]
+        begin = len(out)
         out.append(HEADER.pack(self.count, flags, 0, *lengths))
         size = HEADER.size
         for buffer, length in zip(buffers, lengths, strict=True):
@@ -257,7 +209,14 @@ class Block:
                 if length & 7:
                     out.append(_ZEROS[length & 7 :])
                 size += _round(length)
-        return size
+        packed = squeeze(out[begin + 1 :], size - HEADER.size, self.codec) if self.codec else b""
+        self.is_squeezed = bool(packed)
+        if not packed:
+            return size
+        head = HEADER.pack(self.count, flags | FLAG_SQUEEZED, NUMBERS[self.codec], *lengths)
+        pad = _ZEROS[len(packed) & 7 :] if len(packed) & 7 else b""
+        out[begin:] = [head, LENGTH.pack(len(packed)), packed, pad]
+        return HEADER.size + LENGTH.size + _round(len(packed))
 
     @classmethod
     def decode(cls, data: memoryview) -> tuple[Block, int]:
@@ -268,8 +227,21 @@ class Block:
         """
         if len(data) < HEADER.size:
             raise Corrupt("a block is shorter than its header")
-        count, flags, _, *lengths = HEADER.unpack_from(data)
-        at = HEADER.size
+        count, flags, codec, *lengths = HEADER.unpack_from(data)
+        if flags & FLAG_SQUEEZED:
+            size = sum(map(_round, lengths))
+            whole, end, made = expand(data, HEADER.size, size, codec)
+            head = HEADER.pack(count, flags & ~FLAG_SQUEEZED, 0, *lengths)
+            block, _ = cls._decode(head, whole, 0)
+            block.codec, block.is_squeezed = made, True
+            if end > len(data):
+                raise Corrupt("a block ends without its padding")
+            return block, end
+        return cls._decode(data, data, HEADER.size)
+
+    @classmethod
+    def _decode(cls, head: Buffer, data: memoryview, at: int) -> tuple[Block, int]:
+        count, flags, _, *lengths = HEADER.unpack_from(head)
         parts: list[memoryview] = []
         for length in lengths:
             if at + length > len(data):
@@ -400,15 +372,6 @@ def _length(buffer: Buffer) -> int:
 
 def _round(length: int) -> int:
     return (length + 7) & ~7
-
-
-def _offsets(lengths: Iterable[int], count: int) -> bytes:
-    if count == 1:
-        [length] = lengths
-        if length < 2**31:
-            return _PAIR.pack(0, length)
-        lengths = [length]
-    return np.fromiter(accumulate(lengths, initial=0), np.int32, count + 1).tobytes()
 
 
 def _header_values(values: Column | None) -> Buffer:

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from millrace import limits
 from millrace.core import bounds, exact, rate
-from millrace.core.block import Block, Column
+from millrace.core.block import Block
+from millrace.core.column import Column
 from millrace.core.commands import Numbered, ProducerMode
 from millrace.core.group_cells import GROUP_HEADER, ORDERS, Order
 from millrace.core.model import Headers, Message

@@ -10,8 +10,9 @@ import struct
 
 import msgspec
 
-from millrace.core.block import Block, Buffer
+from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
+from millrace.core.column import Buffer
 from millrace.core.model import (
     CELL_TYPES,
     Cell,

@@ -435,6 +435,9 @@ class Draft:
         view, changes = self.view, self.changes
         self._flush()
         view.index = self.index
+        if codec := view.spec.compressed:
+            self.blocks = [block.squeezed(codec) for block in self.blocks]
+            self.staged = [(name, block.squeezed(codec)) for name, block in self.staged]
         if changes.firsts or changes.weight:
             changes.weight += sum([block.size() for block in self.blocks])
             self._cells.update(view.scale.publish(changes.weight, view.last_seq, view.weighed_from))

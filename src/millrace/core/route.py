@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from millrace.core.block import Block, Column
+from millrace.core.block import Block
+from millrace.core.column import Column
 from millrace.core.commands import Aside, Numbered
 from millrace.core.frozen_hash import hash_one, hash_slices, place
 from millrace.core.leased_commands import Life

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from millrace.core.block import Buffer
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import encode_entry
+from millrace.core.column import Buffer
 from millrace.core.model import GroupId, Index
 from millrace.errors import MillraceError
 from millrace.journal.suffix import Suffixes

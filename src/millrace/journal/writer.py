@@ -22,9 +22,9 @@ from contextlib import ExitStack
 from itertools import chain
 
 from millrace import limits
-from millrace.core.block import Buffer
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import encode_entry
+from millrace.core.column import Buffer
 from millrace.core.model import Epoch, GroupId
 from millrace.errors import Closed, DiskFailed, Fatal, Full, MillraceError, TooLarge
 from millrace.journal.outbox import Failed, Job, Outbox, Synced, size_of, uncommitted_before

@@ -23,7 +23,7 @@ from millrace.log.record import Position
 from millrace.store.layered import Layered
 from millrace.store.ledger import ASIDE, DELETE, ENDED, ShardState
 from millrace.store.overlay import KINDS
-from millrace.store.place import Place, republished
+from millrace.store.place import COMPRESSED, Place, republished
 from millrace.store.reading import Reading
 from millrace.store.scanning import lost
 from millrace.store.sealed import Moved
@@ -186,4 +186,5 @@ def flags_of(block: Block) -> int:
         (FLAG_KEYS if block.keys is not None else 0)
         | (FLAG_HEADERS if block.header_names is not None else 0)
         | (FLAG_DELETES if len(block.bodies.validity) else 0)
+        | (COMPRESSED if block.is_squeezed else 0)
     )

@@ -16,7 +16,8 @@ from crc32c import crc32c
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import FLAG_HEADERS, FLAG_KEYS, SCHEMA, Array, Block, Column
+from millrace.core.block import FLAG_HEADERS, FLAG_KEYS, SCHEMA, Block
+from millrace.core.column import Array, Column
 from millrace.core.model import Row
 from millrace.errors import Fatal
 from millrace.log.segment import Hold
@@ -158,9 +159,16 @@ class Reading:
         known = self._unpacked.get(key)
         if isinstance(known, Decoded) and known.place == place:
             return known
-        batch = self.files.get(place.home).read(place, shard)
-        found = decode_sealed(place, batch)
-        found.size = batch.nbytes
+        if place.sealed:
+            batch = self.files.get(place.home).read(place, shard)
+            found = decode_sealed(place, batch)
+            found.size = batch.nbytes
+        else:
+            view = self.log.buffer(place.position())
+            if view is None:
+                raise Moved
+            found = Decoded(place, Block.decode(view)[0])
+            found.size = found.block.size()
         self._unpacked.put(key, found, found.size)
         return found
 
@@ -169,7 +177,9 @@ class Reading:
         # What lies in a caller's own buffers may change, and bytes do not.
         if place.length <= limits.FRESH_BLOCK_BYTES_MAX and type(block.bodies.data) is bytes:
             key = (False, place.home, place.offset)
-            _keep(self._fresh, key, Decoded(place, block), limits.FRESH_BLOCKS_MAX)
+            found = Decoded(place, block)
+            found.size = block.size()
+            _keep(self._fresh, key, found, limits.FRESH_BLOCKS_MAX)
 
     def decode(self, place: Place, shard: int) -> Decoded:
         """The rows at a place, for once; on any thread."""
