@@ -414,6 +414,7 @@ class Node:
             # Before all else: what they have begun is done to the end.
             for lane in (self.reading, self._writing, self._caring):
                 ending.callback(lane.close)
+            ending.callback(self.warden.give_up)
 
     def _let_go(self) -> None:
         self._lock.release()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,11 +12,12 @@ import pytest
 
 import millrace
 from millrace import errors
+from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
-from millrace.node import Node
+from millrace.node import Node, real_ports
 from millrace.settings import Settings
 from tests.care.test_backup import bodies
-from tests.client.harness import Clock, eventually, opened, run
+from tests.client.harness import SMALL, Clock, eventually, opened, run
 
 PATIENT = Settings(segment_bytes=1024 * 1024, log_segments_max=64, follow_held_bytes=1 << 30)
 TIGHT = Settings(segment_bytes=1024 * 1024, follow_held_bytes=0)
@@ -183,3 +186,24 @@ def test_the_archive_keeps_up_by_itself(tmp_path: Path) -> None:
                 assert await bodies(other) == [b"one"]
 
     run(main())
+
+
+def test_an_engine_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def begin() -> Node:
+        node = await Node.open(real_ports(tmp_path / "data"), SMALL)
+        m = Millrace(EmbeddedEngine(node))
+        queue = await m.queue("orders")
+        await m.backup(tmp_path / "vault", follow=True)
+        await queue.publish(b"not archived by this one, perhaps")
+        return node
+
+    node = asyncio.run(begin())
+    node.give_up()
+    assert not [one for one in threading.enumerate() if one.name == "millrace-archive"]
+
+    async def go_on() -> None:
+        async with opened(tmp_path / "data"):
+            pass
+        assert (await millrace.verify(tmp_path / "vault", against=tmp_path / "data")).rows == 1
+
+    run(go_on())

@@ -161,6 +161,10 @@ class Follower:
         await self._end_task()
         self._lane.close()
 
+    def give_up(self) -> None:
+        """End without an event loop: what the lane has begun is done, and no more."""
+        self._lane.close()
+
     async def _end_task(self) -> None:
         while self._task is not None:
             await asyncio.wait([self._task])

@@ -94,6 +94,11 @@ class Warden:
         if self.follower is not None:
             await self.follower.stop()
 
+    def give_up(self) -> None:
+        """End as a crash would: the event loop is closed. The next engine archives the rest."""
+        if self.follower is not None:
+            self.follower.give_up()
+
     # --- On request -----------------------------------------------------------------------------
 
     def begin(self, following: Following) -> None:
