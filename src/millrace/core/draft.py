@@ -214,14 +214,10 @@ class Draft:
     def purge_to(self, upto: int) -> None:
         """End every row up to `upto`; of those that come after none may have ended before."""
         self.changes.purged = max(self.changes.purged, upto)
-        self._end_to(upto)
+        self.end_to(upto)
 
-    def expire(self, upto: int) -> None:
-        """End every row up to `upto`, which is above what such an end has reached before."""
-        self.changes.expired = upto
-        self._end_to(upto)
-
-    def _end_to(self, upto: int) -> None:
+    def end_to(self, upto: int) -> None:
+        """All rows up to `upto` are gone; the changes say of what."""
         view = self.view
         view.ended_to = max(view.ended_to, upto)
         self._kept.remove_range(0, upto + 1)

@@ -100,7 +100,8 @@ def expire(draft: Draft) -> bool:
         return False
     upto = min(target, view.ended_to + TICK_EXPIRED_MAX)
     _leave_leases(draft, upto)
-    draft.expire(upto)
+    draft.changes.expired = upto
+    draft.end_to(upto)
     pointers = view.pointers
     draft.put_pointers(
         msgspec.structs.replace(
