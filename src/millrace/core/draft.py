@@ -19,7 +19,7 @@ from millrace.core.codec import encode_cell
 from millrace.core.commands import SnapshotRef
 from millrace.core.flight import Chosen
 from millrace.core.idcells import AttemptCell
-from millrace.core.layer import Layer
+from millrace.core.layer import Expiring, Layer
 from millrace.core.model import (
     NEVER_MS,
     CatalogCell,
@@ -68,11 +68,7 @@ class Draft:
         self.waits: Waits = {}
         self.points: dict[tuple[Kind, bytes], Cell | None] = {}
         """Cells of which the view holds nothing, as they were put or deleted (None) here."""
-        self.expiries = 0
-        """Cells of what goes by itself that were put here."""
-        self.expired_to = b""
-        """Such cells before this key were let go here, in so many steps."""
-        self.expiry_steps = 0
+        self.expiring = Expiring()
         self.gathering: dict[tuple[int, int], bytes] = {}
         """Due time and priority → the cell of this batch that takes more of them."""
         self.promoted = 0

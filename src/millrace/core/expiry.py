@@ -92,8 +92,8 @@ def put_rows(
 
 def _put(draft: Draft, due_ms: int, cell: ExpiryCell) -> None:
     view = draft.view
-    at = draft.expiries
-    draft.expiries += 1
+    at = draft.expiring.put
+    draft.expiring.put += 1
     points.put(draft, (Kind.EXPIRY, expiry_key(due_ms, draft.index, at)), cell)
     view.expiry_ms = due_ms if view.expiry_ms is None else min(view.expiry_ms, due_ms)
     if not view.pointers.expires:
@@ -111,7 +111,7 @@ def check_tick(draft: Draft) -> Need | None:
     if not tick_due(view, draft.now) or not view.stored_index:
         return None
     if view.facts.expiry is None:
-        return Need(view.shard, cells=(Kind.EXPIRY, draft.expired_to, bounds.EXPIRY_CELLS_STEP))
+        return Need(view.shard, cells=(Kind.EXPIRY, draft.expiring.upto, bounds.EXPIRY_CELLS_STEP))
     due = _due(draft)
     need = points.need(draft, [(Kind.DEDUP, key) for _, cell in due for key in cell.ids])
     ranges = [_range(cell) for _, cell in due if cell.seqs]
@@ -126,7 +126,7 @@ def _range(cell: ExpiryCell) -> tuple[int, int]:
 
 def check_all(draft: Draft) -> Need | None:
     """As `check_tick`, and let go of all that is due, as far as one batch may."""
-    while tick_due(draft.view, draft.now) and draft.expiry_steps < bounds.EXPIRY_STEPS_MAX:
+    while tick_due(draft.view, draft.now) and draft.expiring.steps < bounds.EXPIRY_STEPS_MAX:
         need = check_tick(draft)
         if need is not None:
             return need
@@ -158,9 +158,9 @@ def do_tick(draft: Draft) -> bool:
             live = draft.still_live(unpack_seqs(cell.seqs) - known)
             _expire(draft, BitMap64([seq for seq in live if not draft.is_kept(seq)]))
         points.put(draft, (Kind.EXPIRY, key), None)
-    draft.expiry_steps += 1
+    draft.expiring.steps += 1
     if len(due) == bounds.EXPIRY_CELLS_STEP:
-        draft.expired_to = due[-1][0] + b"\0"
+        draft.expiring.upto = due[-1][0] + b"\0"
         return True
     _set_next(draft, [expiry_of(key) for key, _ in found[len(due) :]])
     return False

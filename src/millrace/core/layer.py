@@ -33,6 +33,19 @@ class Layer(msgspec.Struct, frozen=True):
     """Cells that are asked for by their keys: as this batch has left them."""
 
 
+class Expiring:
+    """What a batch has done so far to the cells of what goes by itself."""
+
+    __slots__ = ("put", "steps", "upto")
+
+    def __init__(self) -> None:
+        self.put = 0
+        """So many were put."""
+        self.upto = b""
+        """Those before this key were let go, in so many steps."""
+        self.steps = 0
+
+
 class Facts:
     """What was fetched from the store for the commands at hand; as of the last folded batch."""
 
