@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
@@ -339,6 +339,21 @@ def test_the_same_set_gives_the_same_bytes(low: int, count: int, data: st.DataOb
     shrunk &= BitMap64(seqs)
     packed = {pack_seqs(BitMap64(list(seqs))), pack_seqs(grown), pack_seqs(shrunk)}
     assert len(packed) == 1
+
+
+@example([(0, 3)])
+@example([(0, 3), (70_000, 3), (140_000, 9)])
+@given(st.lists(st.tuples(st.integers(0, 200_000), st.integers(1, 5)), max_size=30))
+def test_runs_that_are_no_shorter_are_lists_however_they_came_to_be(
+    runs: list[tuple[int, int]],
+) -> None:
+    """Three in a row take as many bytes as a run, or as a list."""
+    ranged = BitMap64()
+    for low, count in runs:
+        ranged.add_range(low, low + count)
+    listed = BitMap64(list(ranged))
+    assert pack_seqs(ranged) == pack_seqs(listed)
+    assert unpack_seqs(pack_seqs(ranged)) == listed
 
 
 @pytest.mark.parametrize("data", [b"x", b"\xff" * 30, struct.pack("<Q", 5)])
