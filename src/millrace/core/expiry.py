@@ -135,6 +135,17 @@ def check_all(draft: Draft) -> Need | None:
     return None
 
 
+def is_behind(draft: Draft) -> bool:
+    """Whether messages may be over that were not let go: too many, or not folded yet."""
+    if not tick_due(draft.view, draft.now):
+        return False
+    return draft.expiring.steps >= bounds.EXPIRY_STEPS_MAX or any(
+        isinstance(cell, ExpiryCell) and cell.seqs and expiry_of(name[1]) <= draft.now
+        for layer in draft.view.layers
+        for name, cell in layer.points.items()
+    )
+
+
 def _due(draft: Draft) -> list[tuple[bytes, ExpiryCell]]:
     found = draft.view.facts.expiry or ()
     return [(key, cell) for key, cell in found if expiry_of(key) <= draft.now]

@@ -86,8 +86,8 @@ def _too_many_in_flight(view: View) -> Full:
 def do_lease(draft: Draft, command: Lease) -> Leased:
     """Messages that were given back come first: they are older than all that wait."""
     view = draft.view
-    if expiry.tick_due(view, draft.now):
-        # More is over than one step ends: nobody is given what may be among it.
+    if expiry.is_behind(draft):
+        # More is over than could be let go: nobody is given what may be among it.
         return Leased(LeaseId(0), BitMap64(), draft.now + command.lease_ms, {})
     count = _allowed(draft, command.count)
     if count <= 0:
