@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import care, disk, large, publish, queues, read, sessions, topics, work
+from bench import care, disk, groups, large, publish, queues, read, sessions, topics, work
 from bench.report import Result, print_table, write_json
 
 Measurement = Callable[[], Awaitable[list[Result]]]
@@ -30,6 +30,8 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "backlog": large.backlog,
     },
     "queues": {
+        "group_100k": groups.group_100k,
+        "blocked_group": groups.blocked_group,
         "priority_delay": queues.priority_delay,
         "delayed_lateness": queues.delayed_lateness,
         "topic_10": topics.topic_10,
