@@ -13,6 +13,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.group_cells import TurnCell
 from millrace.core.ring import Ring
 from millrace.core.window import Window
 
@@ -25,6 +26,8 @@ class Chosen(NamedTuple):
     group: int
     seqs: Sequence[int]
     """What it may give."""
+    cell: TurnCell | None = None
+    """Its own cell, where that was looked at."""
 
 
 class Flight:

@@ -203,13 +203,15 @@ def hand_out(
     """A lease takes these, which never were in flight; `has_more`: others of the group wait."""
     view = draft.view
     flight = view.groups.flights.get(group)
+    is_new = flight is None
     if flight is None:
         flight = view.groups.flights[group] = Flight()
     flight.count += len(seqs)
     flight.more = has_more
     for seq in seqs:
         lease.groups[seq] = group
-    look(view, group, flight)
+    if not is_new:
+        look(view, group, flight)
 
 
 def hand_on(draft: Draft, lease: LeaseState, old: LeaseState, seq: int) -> None:
@@ -271,10 +273,12 @@ def ended(draft: Draft, lease: LeaseState, seqs: Iterable[int]) -> None:
         if flight.count == bound and flight.more is not False:
             free.append(group)
         flight.count -= 1
-        flight.returned.discard(seq)
-        if not flight.count:
+        if flight.count:
+            flight.returned.discard(seq)
+            look(view, group, flight)
+        else:
             del flights[group]
-        look(view, group, flight)
+            view.groups.again.pop(group, None)
     put_turns(draft, free)
 
 

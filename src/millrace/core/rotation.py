@@ -132,7 +132,7 @@ def _judge(draft: Draft, turn: int, group: int) -> Chosen | None:
         seqs = failures.take_again(draft, flight.returned, limits.LEASE_MESSAGES_MAX)
         if not seqs:
             draft.passed += 1
-        return Chosen(0, group, list(islice(seqs, most))) if seqs else None
+        return Chosen(0, group, list(islice(seqs, most)), cell) if seqs else None
     if not groups.waits(cell) or (cell is not None and cell.due_ms):
         groups.drop_turn(draft, turn)
         draft.passed += 1
@@ -140,7 +140,7 @@ def _judge(draft: Draft, turn: int, group: int) -> Chosen | None:
     assert cell is not None
     if not cell.seqs:
         cell = _next_part(draft, group, cell)
-    return Chosen(turn, group, cell.seqs[:most])
+    return Chosen(turn, group, cell.seqs[:most], cell)
 
 
 def _next_part(draft: Draft, group: int, cell: TurnCell) -> TurnCell:
@@ -325,7 +325,7 @@ def take(draft: Draft, chosen: Sequence[Chosen], count: int) -> Taken:
             continue
         given = one.seqs[:number]
         seqs += given
-        cell = groups.turn_cell(draft, one.group) if one.turn or spec.group_rate_us else None
+        cell = one.cell
         if spec.group_rate_us:
             cell = cell if cell is not None else TurnCell(())
             paid_us = rate.paid_after(cell.paid_us, draft.now, spec.group_rate_us, number)
