@@ -7,7 +7,7 @@ I1 no acknowledged loss    I2 no phantom            I3 order per producer
 I4 no two live leases      I5 settle OK is final    I6 the newest revision of a key wins
 I7 snapshots are atomic    I9 seqs only rise        I12 the counters add up
 Those of failures are in `checker_failures.py`, those of priorities and delays in
-`checker_turns.py`.
+`checker_turns.py`, those of orders in `checker_groups.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from millrace.testing.checker_failures import check_failures, letters_of, sources_of
+from millrace.testing.checker_groups import check_groups
 from millrace.testing.checker_history import (
     Drop,
     History,
@@ -46,6 +47,7 @@ def check(history: History) -> Violations:
         check_order,
         check_leases,
         check_turns,
+        check_groups,
         check_failures,
         check_snapshots,
         check_keys,

@@ -39,6 +39,8 @@ class Turn(NamedTuple):
     priority: int = 4
     delay_ms: int | None = None
     """None: as the queue says."""
+    group: bytes | None = None
+    """None: that of its key."""
 
 
 class Seen(NamedTuple):
@@ -225,6 +227,8 @@ class Shard:
     retry_min_ms: int = 0
     retry_max_ms: int = 0
     delay_ms: int = 0
+    order: str = "none"
+    group_in_flight: int = 0
 
 
 class History:

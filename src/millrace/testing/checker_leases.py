@@ -14,7 +14,10 @@ from millrace.testing.checker_history import (
     Settle,
     Shard,
 )
-from millrace.testing.checker_unheard import Unheard, turn_of
+from millrace.testing.checker_unheard import Unheard, group_of, turn_of
+
+Rank = tuple[int, bytes]
+"""Priority and group."""
 
 
 def check_leases(history: History) -> list[str]:
@@ -114,21 +117,24 @@ def _check_final(
 def _check_first_deliveries(history: History) -> list[str]:
     """I3: what was never handed out before is handed out in the order of seqs.
 
-    So it is among those of each priority that were never delayed.
+    So it is among those of each priority that were never delayed; where groups take turns, among
+    those of each group.
     """
     found: list[str] = []
     unheard = Unheard(history)
     heard = {(lease.shard, lease.version) for lease in history.of(Lease)}
-    firsts: dict[tuple[int, int], list[tuple[int, Lease]]] = defaultdict(list)
-    """Shard and priority → seq and lease of first deliveries, so far."""
+    firsts: dict[tuple[int, Rank], list[tuple[int, Lease]]] = defaultdict(list)
+    """Shard and rank → seq and lease of first deliveries, so far."""
     for lease in sorted(history.of(Lease), key=lambda lease: (lease.shard, lease.version)):
-        given: list[tuple[int, int]] = []
+        given: list[tuple[int, Rank]] = []
+        has_groups = history.shards[lease.shard].order in ("group", "fair")
         for row in lease.rows:
             priority, delay_ms = turn_of(history, lease.shard, row.tag)
             if row.deliveries == 1 and not delay_ms:
-                given.append((row.seq, priority))
-        for seq, priority in sorted(given):
-            before = firsts[lease.shard, priority]
+                group = group_of(history, row) if has_groups else b""
+                given.append((row.seq, (priority, group)))
+        for seq, rank in sorted(given):
+            before = firsts[lease.shard, rank]
             over = [
                 at
                 for at in before
@@ -142,8 +148,8 @@ def _check_first_deliveries(history: History) -> list[str]:
                     f"I3: {seq} of {lease.shard} was first delivered under lease "
                     f"{lease.version}, after {max(at[0] for at in over)}"
                 )
-        for seq, priority in given:
-            firsts[lease.shard, priority].append((seq, lease))
+        for seq, rank in given:
+            firsts[lease.shard, rank].append((seq, lease))
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 
-from millrace.testing.checker_history import History, Lease, Publish, Turn
+from millrace.testing.checker_history import History, Lease, Publish, Seen, Turn
 
 _NEVER = 1 << 62
 
@@ -80,3 +80,9 @@ def turn_of(history: History, shard: int, tag: str) -> tuple[int, int]:
     known = history.shards.get(shard)
     usual = known.delay_ms if known is not None else 0
     return turn.priority, usual if turn.delay_ms is None else turn.delay_ms
+
+
+def group_of(history: History, row: Seen) -> bytes:
+    """The group that a message was published with."""
+    named = history.turns.get(row.tag, Turn()).group
+    return named if named is not None else row.key or b""

@@ -24,7 +24,7 @@ from millrace.testing.loop import Halted, SimLoop, Stuck
 from millrace.testing.simulator_flips import flip_bits
 from millrace.testing.simulator_machine import Fault, Machine, Plan, draw_plan
 from millrace.testing.simulator_peace import make_peace
-from millrace.testing.workload import DESK, TURNED, Client, Over, Session, World
+from millrace.testing.workload import DESK, ORDERED, TURNED, Client, Over, Session, World
 from millrace.testing.workload_consumers import Consumer
 from millrace.testing.workload_followers import Follower, Pinner
 from millrace.testing.workload_owners import Owner
@@ -270,6 +270,11 @@ def make_clients(world: World) -> list[Client]:
     clients.append(Publisher("p9", world, turned))
     clients += [
         Worker(name, world, turned, chance.choice(["plain", turned])) for name in ("w9", "w10")
+    ]
+    ordered = chance.choice(ORDERED)
+    clients.append(Publisher("p11", world, ordered))
+    clients += [
+        Worker(name, world, ordered, chance.choice(["plain", ordered])) for name in ("w11", "w12")
     ]
     clients.append(Publisher("p10", world, DESK))
     clients += [Consumer("c0", world), Consumer("c1", world)]

@@ -52,6 +52,8 @@ class Shape(NamedTuple):
     retry_max: float = 0
     delay: float = 0
     compressed: str | None = None
+    order: str = "none"
+    group_in_flight: int = 0
 
 
 DEAD = "dead"
@@ -73,7 +75,22 @@ QUEUES = {
     "turns": Shape(compressed="lz4"),
     "lagged": Shape(delay=0.4),
     "rota": Shape(keyed=True),
+    "ranks": Shape(order="group"),
+    "trials": Shape(
+        order="group",
+        group_in_flight=2,
+        dead_letter=DEAD,
+        max_failures=2,
+        max_deliveries=4,
+        retry_min=0.1,
+        retry_max=0.3,
+    ),
+    "shares": Shape(order="fair", group_in_flight=2),
+    "file": Shape(order="strict", dead_letter=DEAD, max_failures=2, retry_min=0.1),
 }
+
+ORDERED = ["ranks", "trials", "shares", "file"]
+"""Queues whose messages wait for one another."""
 
 TURNED = ["turns", "lagged", "rota"]
 """Queues whose messages have priorities and delays."""
@@ -93,6 +110,9 @@ SETTLE_SECONDS_MAX = 20.0
 """What settling may take on a slow machine; a full disk must not hold it up."""
 
 KEYS = [f"k{number}".encode() for number in range(8)]
+
+GROUPS = [b"k0", b"k1", b"g0", b"g1"]
+"""Groups that are named; some are those of keys."""
 
 
 class Over(Exception):
@@ -271,6 +291,8 @@ class Client:
         rows = tuple(self._make_row(keyed=keyed) for _ in range(count))
         for row in rows if turns and place.name in TURNED else ():
             self._draw_turn(row)
+        for row in rows if turns and place.name in ORDERED else ():
+            self._draw_group(row)
         return rows
 
     def _draw_turn(self, row: Sent) -> None:
@@ -280,16 +302,25 @@ class Client:
         if (priority, delay_ms) != (4, None):
             self.history.turns[row.tag] = Turn(priority, delay_ms)
 
-    def turn(self, row: Sent) -> tuple[int | None, float | None]:
-        """Priority and delay, as the API takes them."""
+    def _draw_group(self, row: Sent) -> None:
+        chance = self.chance
+        group = chance.choice(GROUPS) if chance.random() < 0.6 else None
+        delay_ms = chance.choice([20, 300, 2_000]) if chance.random() < 0.1 else None
+        if (group, delay_ms) != (None, None):
+            self.history.turns[row.tag] = Turn(delay_ms=delay_ms, group=group)
+
+    def turn(self, row: Sent) -> tuple[int | None, float | None, bytes | None]:
+        """Priority, delay and group, as the API takes them."""
         turn = self.history.turns.get(row.tag)
         if turn is None:
-            return None, None
-        return turn.priority, None if turn.delay_ms is None else turn.delay_ms / 1000
+            return None, None, None
+        delay = None if turn.delay_ms is None else turn.delay_ms / 1000
+        return turn.priority, delay, turn.group
 
     def message(self, row: Sent) -> Message:
         """The message as the API takes it."""
-        return Message(row.body, row.key, headers_of(row), *self.turn(row))
+        priority, delay, group = self.turn(row)
+        return Message(row.body, row.key, headers_of(row), priority, delay, group=group)
 
     def _make_row(self, *, keyed: bool) -> Sent:
         chance = self.chance
@@ -332,4 +363,6 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         retry_min_ms=round(shape.retry_min * 1000),
         retry_max_ms=round(shape.retry_max * 1000),
         delay_ms=round(shape.delay * 1000),
+        order=shape.order,
+        group_in_flight=shape.group_in_flight,
     )

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from millrace.errors import Fatal, MillraceError
 from millrace.testing.checker_history import Drop, Peek, Purge, Rewind
-from millrace.testing.workload import DEAD, REEL, TURNED, Client, Over, Session, seen_of
+from millrace.testing.workload import (
+    DEAD,
+    ORDERED,
+    REEL,
+    TURNED,
+    Client,
+    Over,
+    Session,
+    seen_of,
+)
 
-LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL, *TURNED]
+LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL, *TURNED, *ORDERED]
 """Queues that nobody deletes."""
 
 

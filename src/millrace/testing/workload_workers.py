@@ -19,6 +19,7 @@ from millrace.testing.checker_history import (
     Release,
     Settle,
 )
+from millrace.testing.checker_unheard import group_of
 from millrace.testing.workload import QUEUES, Client, Over, Place, Session, World, seen_of
 from millrace.testing.workload_publishers import publish_in
 
@@ -77,7 +78,11 @@ class Worker(Client):
         wait = chance.choice([0, 0, 0.05, 1.0])
         call = Lease(shard=place.shard, lease_ms=lease_ms, count=chance.randint(1, 8))
         work = place.queue.lease(call.count, seconds=lease_ms / 1000, wait=wait)
-        return await self.ask(session, call, work, _note_leases) or []
+        leases = await self.ask(session, call, work, _note_leases) or []
+        for row, lease in zip(call.rows, leases, strict=True):
+            if lease.group != group_of(self.history, row):
+                self.blame(f"I2: {row.tag} came back as one of group {lease.group!r}")
+        return leases
 
     async def _work(self, session: Session, place: Place, lease: Leased) -> None:
         held = Held(place.shard, lease.seq, lease.version, lease.receipt, lease.failures)
