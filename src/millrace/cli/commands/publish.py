@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         millrace publish mail 'paid' --producer till-4 --number 1
         millrace publish mail 'remember' --delay 1h --priority 7
         millrace publish mail 'welcome' --dedup user-7
-        millrace publish accounts 'add 5' --group account-7
+        millrace publish mail 'To Ada: again' --group ada
     """,
 )
 @click.argument("queue")
