@@ -10,6 +10,7 @@ from pyroaring import BitMap64
 from millrace.core import bounds
 from millrace.core.commands import (
     Aside,
+    Bury,
     CreateQueue,
     Lease,
     Leased,
@@ -122,3 +123,32 @@ def test_many_go_in_steps(count: int) -> None:
     assert view is not None
     assert view.is_idle()
     assert not view.pointers.expires
+
+
+def test_no_more_expire_than_dead_letters_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody takes them, they would fill the memory, and the others would never be had."""
+    monkeypatch.setattr(bounds, "DOOMED_MAX", 4)
+    group = Group()
+    group.ask((CATALOG, CreateQueue("default", "dead", QueueSpec())))
+    spec = QueueSpec(ttl_ms=1_000, dead_letter="default/dead", dead_letter_expired=True)
+    group.ask((CATALOG, CreateQueue("default", "q", spec)))
+    queue = ShardId(2)
+    for at in range(60):
+        group.ask((queue, Publish((Message(b"%d" % at),))))
+    group.now += 1_000
+    seen = 0
+    while not seen or group.seqs(queue, Reader()):
+        while group.ask((queue, Tick()))[0] is True:
+            pass
+        view = group.view(queue)
+        assert view is not None
+        assert 0 < len(view.doomed) < bounds.DOOMED_MAX + bounds.EXPIRY_CELLS_STEP
+        [leased] = group.ask((queue, Lease(5, 1_000)))
+        assert isinstance(leased, Leased)
+        assert not leased.seqs, "its time is over"
+        letters = tuple((seq, Message(b"x")) for seq in view.doomed)
+        seen += len(letters)
+        assert group.ask((queue, Bury(letters))) == [len(letters)]
+        group.check()
+    assert seen == 60
+    assert len(group.seqs(ShardId(1), Reader())) == 60

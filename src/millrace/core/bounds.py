@@ -31,3 +31,7 @@ TTL_MS_MAX = 366 * 24 * 3600 * 1000
 
 EXPIRY_CELLS_STEP = 8
 """Cells that one batch of a tick lets go; the next one goes on."""
+
+DOOMED_MAX = 100_000
+"""While so many dead letters wait to be moved, no more messages expire into them: each is held in
+memory until the queue that takes it has it."""

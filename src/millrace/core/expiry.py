@@ -105,10 +105,23 @@ def tick_due(view: View, now: int) -> bool:
     return view.expiry_ms is not None and view.expiry_ms <= now
 
 
+def _may_go(draft: Draft) -> bool:
+    """Whether what is due may go now: dead letters must find room to wait in."""
+    view = draft.view
+    if not tick_due(view, draft.now):
+        return False
+    return not _makes_letters(view.spec) or len(view.doomed) < bounds.DOOMED_MAX
+
+
+def _makes_letters(spec: QueueSpec) -> bool:
+    """Whether what expires is a dead letter."""
+    return bool(spec.dead_letter) and spec.dead_letter_expired
+
+
 def check_tick(draft: Draft) -> Need | None:
     """What of that which is due the store must be asked for."""
     view = draft.view
-    if not tick_due(view, draft.now) or not view.stored_index:
+    if not _may_go(draft) or not view.stored_index:
         return None
     if view.facts.expiry is None:
         return Need(view.shard, cells=(Kind.EXPIRY, draft.expiring.upto, bounds.EXPIRY_CELLS_STEP))
@@ -139,6 +152,8 @@ def is_behind(draft: Draft) -> bool:
     """Whether messages may be over that were not let go: too many, or not folded yet."""
     if not tick_due(draft.view, draft.now):
         return False
+    if not _may_go(draft):
+        return True
     return draft.expiring.steps >= bounds.EXPIRY_STEPS_MAX or any(
         isinstance(cell, ExpiryCell) and cell.seqs and expiry_of(name[1]) <= draft.now
         for layer in draft.view.layers
@@ -154,7 +169,7 @@ def _due(draft: Draft) -> list[tuple[bytes, ExpiryCell]]:
 def do_tick(draft: Draft) -> bool:
     """Let go of what is due, so much at once; whether there may be more."""
     view = draft.view
-    if not tick_due(view, draft.now):
+    if not _may_go(draft):
         return False
     due, found = _due(draft), view.facts.expiry or []
     view.facts.expiry = None
@@ -190,7 +205,7 @@ def _expire(draft: Draft, seqs: BitMap64) -> None:
     if not free:
         return
     gaps = max(view.pointers.gaps, free.max())
-    if view.spec.dead_letter and view.spec.dead_letter_expired:
+    if _makes_letters(view.spec):
         _doom(draft, free)
     else:
         draft.die(Death.EXPIRED, free)

@@ -3,7 +3,7 @@
 Rule 1: it is one command: the old message is settled, its successor published and held by the same
 worker, under a new receipt. Deliveries and failures are carried over.
 Rule 2: the successor comes last in the order of seqs and is in a lease: the pointer passes over it,
-as over a message that was put aside.
+as over a message that was put aside. Its time to live is the queue's, and begins anew.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import groups, publish, work
+from millrace.core import expiry, groups, publish, work
 from millrace.core.commands import Leased, Need, Outcome, Publish, Settle
 from millrace.core.draft import Draft
 from millrace.core.leased_commands import Replace
@@ -56,6 +56,7 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     first = draft.put_rows((message,))
     if view.spec.keyed:
         publish.supersede(draft, first, [message.key], [])
+    expiry.put_rows(draft, first, 1, ())
     new = BitMap64([first])
     draft.aside |= new
     deadline = draft.now + command.lease_ms
