@@ -77,7 +77,7 @@ async def _pass(queue: Queue) -> None:
     await queue.settle(await queue.lease(20))
 
 
-def test_one_stuck_message_while_many_pass(tmp_path: Path) -> None:
+def test_r8_one_stuck_message_while_many_pass(tmp_path: Path) -> None:
     """It pins one sealed row, never a log."""
 
     async def main() -> None:

@@ -39,7 +39,7 @@ async def test_a_lease_shows_its_message(m: Millrace) -> None:
 
 
 @embedded
-async def test_leases_are_exclusive_and_in_order(m: Millrace) -> None:
+async def test_q6_leases_are_exclusive_and_in_order(m: Millrace) -> None:
     queue = await filled(m, 10)
     first = await queue.lease(4)
     second, third = await asyncio.gather(queue.lease(4), queue.lease(4))

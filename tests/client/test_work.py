@@ -124,7 +124,7 @@ async def test_a_context_extends_its_lease(m: Millrace, clock: Clock) -> None:
 
 
 @timed
-async def test_what_the_program_dropped_runs_out(m: Millrace, clock: Clock) -> None:
+async def test_d6_what_the_program_dropped_runs_out(m: Millrace, clock: Clock) -> None:
     clock.stop()
     queue = await m.queue("orders")
     await queue.publish_many([b"1", b"2"])

@@ -27,7 +27,7 @@ def test_memory(check: Check) -> None:
     check(MemorySubject)
 
 
-def test_disk_simulated(check: Check) -> None:
+def test_d7_disk_simulated(check: Check) -> None:
     check(simulated)
 
 

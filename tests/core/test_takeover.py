@@ -29,7 +29,7 @@ KAYOS = [TakeoverCell(H1111, 30, 3)]
         ([TakeoverCell(W, 9000, 900)], X, 2000, Position(W, 1000, 1000, 1000), 900),
     ],
 )
-def test_golden_vectors(
+def test_k10_golden_vectors(
     table: list[TakeoverCell],
     current: History,
     high: int,

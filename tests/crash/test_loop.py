@@ -12,7 +12,7 @@ WORK_SECONDS = 0.4
 """Shorter than in the long form, so that all of it takes about a minute."""
 
 
-def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path) -> None:
+def test_q1_nothing_is_lost_and_nothing_doubled(tmp_path: Path) -> None:
     ledger = run(CYCLES, 3, tmp_path, work_seconds=WORK_SECONDS)
     assert not ledger.findings, "\n".join([summary(ledger), *ledger.findings.told])
     assert ledger.counts["killed"] >= CYCLES * 2 // 3, "some may close before they are killed"

@@ -173,7 +173,7 @@ def error_of(future: asyncio.Future[object]) -> BaseException | None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_nothing_is_answered_before_what_it_depends_on_is_committed(*, is_late: bool) -> None:
+def test_r2_nothing_is_answered_before_what_it_depends_on_is_committed(*, is_late: bool) -> None:
     """Not even a question: it was judged by what may still be taken back."""
 
     async def main() -> None:
