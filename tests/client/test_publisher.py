@@ -16,7 +16,7 @@ from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.core.commands import Command, Publish
 from millrace.core.model import Message, ShardId
-from tests.client.harness import embedded, opened, run
+from tests.client.harness import Clock, embedded, opened, run, timed
 
 
 async def bodies(queue: Queue) -> list[bytes | None]:
@@ -152,6 +152,45 @@ def test_r9_what_is_unknown_is_sent_again_to_the_next_engine(tmp_path: Path) -> 
                 with pytest.raises(errors.Invalid):
                     publisher.unconfirmed()
             assert await bodies(queue) == [b"%d" % at for at in range(5)]
+
+    run(main())
+
+
+@timed
+async def test_r9_a_message_says_all_that_publish_lets_it_say(m: Millrace, clock: Clock) -> None:
+    clock.stop()
+    queue = await m.queue("orders", order="group", dedup_by_body=True)
+    async with queue.publisher("web") as publisher:
+        await publisher.send(b"a1", group="a")
+        await publisher.send(b"a2", group="a")
+        await publisher.send(b"b1", group="b", ttl=5)
+        await publisher.send(b"a1", group="c")
+        await publisher.send(b"other", group="c", dedup="id")
+        await publisher.send(b"yet another", group="c", dedup="id")
+    assert await bodies(queue) == [b"a1", b"a2", b"b1", b"other"]
+    clock.forward(seconds=5)
+    assert [lease.body for lease in await queue.lease(3)] == [b"a1", b"a2", b"other"]
+    assert (await queue.stats())["expired"] == 1
+
+
+def test_r9_what_is_sent_again_says_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("orders", order="group")
+            publisher = queue.publisher("web")
+            await publisher.send(b"first")
+            await publisher.flush()
+        with pytest.raises(errors.Closed):
+            await (await publisher.send(b"a", group="g", ttl=3600, dedup="id")).wait()
+        left = publisher.unconfirmed()
+        async with opened(tmp_path / "data") as m:
+            queue = await m.find("orders")
+            async with queue.publisher("web", unconfirmed=left):
+                pass
+            assert await queue.publish(b"a", group="g", dedup="id") == 2
+            [_, again] = await queue.peek()
+            assert (again.body, again.group) == (b"a", b"g")
+            assert len(publisher.unconfirmed()[0].lives) == 1
 
     run(main())
 

@@ -44,6 +44,7 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
+from millrace.core.topic_commands import CreateTopic, TopicRef
 from millrace.core.view import View
 from millrace.errors import Full, Gone, Invalid, NotFound, TooLarge
 from millrace.testing.group import SECRET, Group, Result, facts_of
@@ -162,6 +163,18 @@ def test_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(refused, TooLarge)
     assert refused.limit == 2
     assert found == QueueRef(made.shards, made=False)
+
+
+def test_queues_and_topics_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "QUEUES_MAX", 2)
+    group = make()
+    made, refused = group.ask(
+        (CATALOG, CreateTopic("default", "t")),
+        (CATALOG, CreateQueue("default", "r", QueueSpec())),
+    )
+    assert isinstance(made, TopicRef)
+    assert isinstance(refused, TooLarge)
+    assert refused.limit == 2
 
 
 def test_parts_of_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:

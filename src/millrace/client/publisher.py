@@ -8,12 +8,15 @@ from collections.abc import Coroutine, Generator, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 
+import msgspec
+
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.message import Body, make_aside
+from millrace.client.message import Body, publish_one
 from millrace.client.shards import Shards, publish_across
 from millrace.core import check
 from millrace.core.commands import Aside, Numbered, Publish
+from millrace.core.leased_commands import Life
 from millrace.core.model import Message
 from millrace.errors import Closed, Fatal, Invalid, MillraceError, OutOfOrder, Refused, Retry
 
@@ -25,6 +28,8 @@ class Unconfirmed:
     number: int
     message: Message
     aside: tuple[Aside, ...] = ()
+    ids: tuple[str | None, ...] = ()
+    lives: tuple[Life, ...] = ()
 
 
 class Confirmation:
@@ -58,18 +63,18 @@ class Confirmation:
 class _Item:
     """A message on its way."""
 
-    __slots__ = ("aside", "confirmation", "future", "message", "number")
+    __slots__ = ("command", "confirmation", "future", "message", "number")
 
     def __init__(
         self,
         number: int,
         message: Message,
-        aside: tuple[Aside, ...],
+        command: Publish,
         future: asyncio.Future[int | None],
     ) -> None:
         self.number = number
         self.message = message
-        self.aside = aside
+        self.command = command
         self.future = future
         self.confirmation = Confirmation(future)
 
@@ -123,25 +128,28 @@ class Publisher:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
+        ttl: float | None = None,
     ) -> Confirmation:
         """Publish a message (see `Queue.publish`), as soon as fewer than `window` are unconfirmed.
 
         What becomes of it is told by the confirmation, and by `flush`.
 
         Raises:
-            Invalid, TooLarge: the body, key, headers, priority or delay; nothing was sent.
+            Invalid, TooLarge: an argument; nothing was sent.
             Closed, Fatal: the engine has ended; nothing was sent.
         """
-        message = check.message(body, key, headers)
-        aside = make_aside(priority, delay)
+        message = check.message(body, key, headers, group)
+        command = publish_one(message, None, priority, delay, dedup, ttl)
         await self._start()
         await self._room.acquire()
         if self._error is not None:
             self._room.release()
             raise self._error.again()
-        return self._put(message, aside).confirmation
+        return self._put(message, command).confirmation
 
     async def flush(self) -> None:
         """Wait until everything that was sent is confirmed or refused.
@@ -166,8 +174,9 @@ class Publisher:
         """
         if self._error is None:
             raise Invalid("the engine goes on; use `flush`", field="unconfirmed")
-        items = [Unconfirmed(item.number, item.message, item.aside) for item in self._pending]
-        return [*items, *self._again]
+        items = [(item.number, item.message, item.command) for item in self._pending]
+        left = [Unconfirmed(n, message, c.aside, c.ids, c.lives) for n, message, c in items]
+        return [*left, *self._again]
 
     async def __aenter__(self) -> Publisher:
         await self._start()
@@ -201,16 +210,16 @@ class Publisher:
             for item in left:
                 await self._room.acquire()
                 if self._error is None:
-                    self._put(item.message, item.aside)
+                    self._put(item.message, _again(item))
                 else:
                     self._room.release()
                     self._again = (*self._again, item)
             self._is_started = True
 
-    def _put(self, message: Message, aside: tuple[Aside, ...]) -> _Item:
+    def _put(self, message: Message, command: Publish) -> _Item:
         self._last += 1
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        item = _Item(self._last, message, aside, future)
+        item = _Item(self._last, message, command, future)
         self._pending.append(item)
         self._empty.clear()
         if self._resume_after_ms is None:
@@ -228,7 +237,7 @@ class Publisher:
 
     async def _publish(self, item: _Item) -> None:
         numbered = Numbered(self._name, item.number)
-        command = Publish((item.message,), numbered, item.aside)
+        command = msgspec.structs.replace(item.command, numbered=numbered)
         try:
             places = await publish_across(self._engine, self._shards, command)
         except (Fatal, Closed) as error:
@@ -283,6 +292,10 @@ class Publisher:
             self._last += 1
             item.number = self._last
             self._ask(item)
+
+
+def _again(left: Unconfirmed) -> Publish:
+    return Publish((left.message,), None, left.aside, left.ids, by_body=True, lives=left.lives)
 
 
 def _notice(future: asyncio.Future[int | None]) -> None:

@@ -62,9 +62,9 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
     counts = catalog.view.catalog
     if counts is None:
         return NotFound("the catalog was never begun", field="catalog")
-    if len(catalog.view.queues) >= limits.QUEUES_MAX:
+    if len(catalog.view.queues) + len(catalog.view.topics) >= limits.QUEUES_MAX:
         return TooLarge(
-            f"there are {limits.QUEUES_MAX} queues; delete one first",
+            f"there are {limits.QUEUES_MAX} queues and topics; delete one first",
             field="name",
             limit=limits.QUEUES_MAX,
         )

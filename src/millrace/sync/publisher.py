@@ -66,21 +66,33 @@ class Publisher:
         *,
         key: bytes | str | None = None,
         headers: check.HeadersLike | None = None,
+        group: bytes | str | None = None,
         priority: int | None = None,
         delay: float | None = None,
+        dedup: str | None = None,
+        ttl: float | None = None,
     ) -> Confirmation:
         """Publish a message (see `Queue.publish`), as soon as fewer than `window` are unconfirmed.
 
         What becomes of it is told by the confirmation, and by `flush`.
 
         Raises:
-            Invalid, TooLarge: the body, key, headers, priority or delay; nothing was sent.
+            Invalid, TooLarge: an argument; nothing was sent.
             Closed, Fatal: the engine has ended; nothing was sent.
         """
         return Confirmation(
             self._portal,
             self._portal.run(
-                self._twin.send(body, key=key, headers=headers, priority=priority, delay=delay)
+                self._twin.send(
+                    body,
+                    key=key,
+                    headers=headers,
+                    group=group,
+                    priority=priority,
+                    delay=delay,
+                    dedup=dedup,
+                    ttl=ttl,
+                )
             ),
         )
 
