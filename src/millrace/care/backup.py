@@ -98,18 +98,22 @@ class _Held:
     index: Sum | None = None
 
 
-async def back_up(source: Source, vault: Vault, lane: Lane, pause: Rests) -> Manifest:
+async def back_up(source: Source, vault: Vault, lane: Lane, pause: Rests) -> tuple[Path, Manifest]:
     """Make one more backup in the vault; when this returns, it is whole and durable.
 
     Raises:
         Exists: the vault has backups of another folder.
         Full: there is no room; what was begun is removed.
     """
-    vault.check_folder(source.identity)
-    with vault.making() as folder:
-        async with _holding(source, folder, lane, pause) as held:
-            made = await lane.submit(lambda: _Copy(source, vault, folder, held, pause).run())
-    return made
+    draft = await lane.submit(lambda: vault.begin(source.identity))
+    try:
+        async with _holding(source, draft.path, lane, pause) as held:
+            copying = _Copy(source, vault, draft.path, held, pause)
+            made = await lane.submit(copying.run)
+    except BaseException:
+        await lane.submit(draft.give_up)
+        raise
+    return await lane.submit(draft.finish), made
 
 
 @asynccontextmanager
@@ -163,13 +167,22 @@ class _Copy:
         self._disk = RealDisk(folder)
         self._held = held
         self._pause = pause
-        numbers = vault.numbers()
-        self._last = vault.folder_of(numbers[-1]) if numbers else None
-        known = vault.manifest_of(numbers[-1]) if numbers else None
-        self._known_log = {part.generation: part for part in known.log} if known else {}
-        self._known_files = {part.number: part for part in known.sealed} if known else {}
+        self._vault = vault
+        self._last: Path | None = None
+        self._known_log: dict[int, LogPart] = {}
+        self._known_files: dict[int, SealedPart] = {}
+
+    def _know(self) -> None:
+        """Look what the backup before has: that is shared, where it is still whole."""
+        numbers = self._vault.numbers()
+        if numbers:
+            known = self._vault.manifest_of(numbers[-1])
+            self._last = self._vault.folder_of(numbers[-1])
+            self._known_log = {part.generation: part for part in known.log}
+            self._known_files = {part.number: part for part in known.sealed}
 
     def run(self) -> Manifest:
+        self._know()
         self._disk.make_folder("log")
         self._disk.make_folder("sealed")
         with_index = Inspection(self._disk, ReadOnlyCells(self._folder / "index", is_in_use=False))
@@ -208,13 +221,10 @@ class _Copy:
     def _take_file(self, number: int, size: int) -> SealedPart:
         name = file_name(number)
         known = self._known_files.get(number)
-        is_linked = (
-            known is not None
-            and known.size == size
-            and self._last is not None
-            and link(self._last / name, self._folder / name)
-        ) or link(self._source.path / name, self._folder / name)
-        if not is_linked:
+        is_known = known is not None and known.size == size
+        if not (is_known and self._share(name, size)) and not link(
+            self._source.path / name, self._folder / name
+        ):
             file = self._source.disk.open(name)
             try:
                 copy(file, self._disk, name, size=size, pause=self._pause)
@@ -222,14 +232,18 @@ class _Copy:
                 file.close()
         return SealedPart(number, size, tail_sum(self._disk, number))
 
+    def _share(self, name: str, size: int) -> bool:
+        """Link the file of the backup before; False if that has lost it, or part of it."""
+        if self._last is None or not link(self._last / name, self._folder / name):
+            return False
+        if (self._folder / name).stat().st_size == size:
+            return True
+        self._disk.remove(name)
+        return False
+
     def _take_log(self, hold: Hold, size: int) -> LogPart:
         known = self._known_log.get(hold.generation)
-        if (
-            known is not None
-            and known.size == size
-            and self._last is not None
-            and link(self._last / known.name, self._folder / known.name)
-        ):
+        if known is not None and known.size == size and self._share(known.name, size):
             hold.release()
             return known
         name = manifest.log_name(hold.generation)

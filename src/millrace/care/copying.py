@@ -23,8 +23,10 @@ from millrace.log.files import Disk, File
 Pause = Callable[[int], None]
 """Called after every step with the bytes that it was about; it may rest, or raise to end all."""
 
-_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
-"""Another file system, or one that has no hard links."""
+_NO_LINK = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOENT}
+)
+"""Another file system, one that has no hard links, or nothing to be linked."""
 
 
 class Sum(NamedTuple):
@@ -89,7 +91,7 @@ def sum_of(source: File, size: int, pause: Pause = at_once) -> int:
 
 
 def link(source: Path, target: Path) -> bool:
-    """Give the file a second name; False where the file systems do not allow it."""
+    """Give the file a second name; False where that cannot be, or where it is gone."""
     try:
         os.link(source, target)
     except OSError as error:

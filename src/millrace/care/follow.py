@@ -26,7 +26,7 @@ from millrace.care import bounds
 from millrace.care.archive import REACHED, Reached, read_reached
 from millrace.care.copying import write_whole
 from millrace.care.manifest import log_name
-from millrace.care.vault import ARCHIVE, Vault
+from millrace.care.vault import ARCHIVE, ARCHIVED, Vault
 from millrace.errors import Corrupt, Exists, MillraceError, NotFound
 from millrace.log.files import Disk, File
 from millrace.log.lane import Lane
@@ -179,6 +179,8 @@ class Follower:
             if self.error is None:
                 _logger.error("the log cannot be archived in %s: %s", self._vault.path, error)
             self.error = error
+            # Whatever comes back is looked at anew.
+            self._reached = None
             self._look_at = self._loop.time() + bounds.FOLLOW_RETRY_SECONDS
         finally:
             self._task = None
@@ -208,7 +210,7 @@ class Follower:
             serial = mark.serial if is_newest else self._serial_after(live.generation, mark)
             reached = Reached(live.generation, size, serial, time_ms)
         if reached is not None and reached != self._reached:
-            self._vault.disk.sync_folder(f"{ARCHIVE}/log")
+            self._vault.disk.sync_folder(ARCHIVED)
             write_whole(self._vault.disk, REACHED, msgspec.json.encode(reached), folder=ARCHIVE)
             self._reached = reached
         reaching = max(following.generation, mark.generation)
@@ -231,12 +233,15 @@ class Follower:
     def _begin(self) -> Reached | None:
         """Look what the archive has."""
         vault = self._vault
-        if not vault.path.is_dir():
-            raise NotFound(f"{vault.path} is not there; is it mounted?", field="vault")
+        if not vault.disk.exists(ARCHIVED):
+            # It is made with the following: a folder without it is a place where nothing is
+            # mounted, or has lost what was archived.
+            raise NotFound(
+                f"{vault.path / ARCHIVED} is not there; is it mounted? If it is lost, make a new "
+                "backup with follow",
+                field="vault",
+            )
         vault.check_folder(self._identity)
-        vault.disk.make_folder(f"{ARCHIVE}/log")
-        vault.disk.sync_folder("")
-        vault.disk.sync_folder(ARCHIVE)
         return read_reached(vault.disk) if vault.disk.exists(REACHED) else None
 
     def _is_gap(self, hold: Hold, reached: Reached | None) -> bool:
@@ -268,7 +273,10 @@ class Follower:
         done = 0
         if reached is not None and reached.generation == hold.generation:
             done = reached.offset
-        target = disk.open(name) if disk.exists(name) else disk.create(name)
+        is_there = disk.exists(name)
+        if done and not is_there:
+            raise NotFound(f"{name} is gone; make a new backup with follow", field="vault")
+        target = disk.open(name) if is_there else disk.create(name)
         try:
             _check_same(source, target, name, done)
             unsynced = 0

@@ -11,8 +11,10 @@ history of its own, before the mark is taken off.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +78,7 @@ def find_plan(
         disk = RealDisk(folder, read_only=True)
         known = _manifest(disk, folder)
         if _is_before(target, known.start):
-            refusal = _too_early(folder, known)
+            refusal = _too_early(folder, known, target)
             continue
         return _plan(folder, disk, known, target, more, pause, is_named=folder == path)
     raise refusal or NotFound(f"{path} holds no backup", field="backup")
@@ -86,9 +88,9 @@ def _candidates(path: Path) -> list[Path]:
     """The backups that may serve, the newest first."""
     if path.name.endswith(UNFINISHED):
         raise Refused(f"{path} is an unfinished backup; use another one", field="backup")
-    if (path / manifest.MANIFEST).exists():
+    if os.path.exists(path / manifest.MANIFEST):
         return [path]
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise NotFound(f"there is no backup {path}", field="backup")
     vault = Vault(path)
     return [vault.folder_of(number) for number in reversed(vault.numbers())]
@@ -107,12 +109,15 @@ def _is_before(target: Target, start: Point) -> bool:
     )
 
 
-def _too_early(folder: Path, known: Manifest) -> Refused:
+def _too_early(folder: Path, known: Manifest, target: Target) -> Refused:
+    index, time_ms = known.start.index, known.start.time_ms
+    by_index = target.index is not None
+    begins = f"index {index}" if by_index else datetime.fromtimestamp(time_ms / 1000, UTC)
     return Refused(
-        f"{folder} begins with index {known.start.index}: what was before its checkpoint cannot "
-        "be reached; use an earlier backup, or a later point",
-        field="index",
-        limit=known.start.index,
+        f"{folder} begins with {begins}: what was before its checkpoint cannot be reached; use an "
+        "earlier backup, or a later point",
+        field="index" if by_index else "time",
+        limit=index if by_index else time_ms,
     )
 
 
@@ -228,12 +233,13 @@ def lay_out(plan: Plan, into: Path, *, pause: Pause = at_once, links: bool = Fal
 
 
 def _begin(into: Path) -> Disk:
-    if into.exists() and not into.is_dir():
+    is_folder = os.path.isdir(into)
+    if os.path.exists(into) and not is_folder:
         raise Invalid(f"{into} is a file, not a folder", field="into")
-    if into.is_dir() and any(into.iterdir()):
+    if is_folder and any(into.iterdir()):
         what = "an unfinished restore: remove it" if (into / RESTORING).exists() else "not empty"
         raise Exists(f"{into} is {what}; restore into a new folder", field="into")
-    if not into.is_dir():
+    if not is_folder:
         parent = RealDisk(into.absolute().parent)
         parent.make_folder(into.name)
         parent.sync_folder("")

@@ -8,18 +8,18 @@ Rule 3: nothing else is ever removed. A backup is given up by removing its folde
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from millrace.care import manifest
 from millrace.care.manifest import Manifest
-from millrace.errors import Exists, Invalid, MillraceError, NotFound
-from millrace.log.files import RealDisk
+from millrace.errors import Corrupt, Exists, Invalid, NotFound
+from millrace.log.files import Lock, RealDisk
 
 UNFINISHED = ".unfinished"
 ARCHIVE = "archive"
+ARCHIVED = f"{ARCHIVE}/log"
 SCRATCH = "verifying."
 """How the names of folders begin in which a backup is looked at."""
 _DIGITS = 6
@@ -61,9 +61,18 @@ class Vault:
 
         Raises:
             Exists: they are of another one.
+            Invalid: the newest is damaged, or is none.
         """
         numbers = self.numbers()
-        if numbers and self.manifest_of(numbers[-1]).folder != folder:
+        try:
+            is_other = bool(numbers) and self.manifest_of(numbers[-1]).folder != folder
+        except (Corrupt, NotFound) as error:
+            raise Invalid(
+                f"{self.folder_of(numbers[-1])} is no whole backup ({error.message}); move it away "
+                "to make others here",
+                field="into",
+            ) from error
+        if is_other:
             raise Exists(
                 f"{self.path} holds backups of another folder; a restored or forked folder is "
                 "another one, too. Give each a place of its own",
@@ -71,42 +80,47 @@ class Vault:
             )
 
     def prepare(self, folder: str) -> None:
-        """Make the vault if it is missing, and see that it is one, and this folder's."""
+        """Make the vault if it is missing; it is then this folder's, and has an archive.
+
+        Raises:
+            Exists: it is another folder's.
+            Invalid: there is something else in it.
+        """
         self._make()
         self.check_folder(folder)
+        self.disk.make_folder(ARCHIVED)
+        self.disk.sync_folder("")
+        self.disk.sync_folder(ARCHIVE)
 
-    @contextmanager
-    def making(self) -> Iterator[Path]:
-        """A folder for the next backup, which is given its number at the end; whole or not at all.
+    def begin(self, folder: str) -> Draft:
+        """A place for the next backup of this folder.
 
         Raises:
             InUse: another process makes one.
-            Invalid: there is something else in the folder.
+            Exists: there are backups of another folder.
+            Invalid: there is something else in it.
         """
         self._make()
+        self.check_folder(folder)
         lock = self.disk.lock("lock")
         try:
             for name in self.disk.names(""):
                 stem = name.removesuffix(UNFINISHED)
                 if stem != name and stem.isdigit():
-                    shutil.rmtree(self.path / name)
+                    shutil.rmtree(self.path / name, ignore_errors=True)
             number = max(self.numbers(), default=0) + 1
-            final = self.folder_of(number).name
-            self.disk.make_folder(final + UNFINISHED)
-            try:
-                yield self.path / (final + UNFINISHED)
-            except MillraceError:
-                shutil.rmtree(self.path / (final + UNFINISHED), ignore_errors=True)
-                raise
-            self.disk.rename(final + UNFINISHED, final)
-            self.disk.sync_folder("")
-        finally:
+            draft = Draft(self, self.folder_of(number), lock)
+            self.disk.make_folder(draft.path.name)
+        except BaseException:
             lock.release()
+            raise
+        return draft
 
     def _make(self) -> None:
-        if self.path.is_file():
+        is_folder = os.path.isdir(self.path)
+        if os.path.exists(self.path) and not is_folder:
             raise Invalid(f"{self.path} is a file, not a folder", field="into")
-        if not self.path.is_dir():
+        if not is_folder:
             RealDisk(self.path.absolute().parent).make_folder(self.path.name)
             RealDisk(self.path.absolute().parent).sync_folder("")
         known = {"lock", ARCHIVE}
@@ -122,3 +136,27 @@ class Vault:
                 f"{self.path} holds other things ({others[0]}); backups need a folder of their own",
                 field="into",
             )
+
+
+class Draft:
+    """A backup that is being made: it gets its name at the end, or is removed."""
+
+    def __init__(self, vault: Vault, final: Path, lock: Lock) -> None:
+        self._vault = vault
+        self._final = final
+        self._lock = lock
+        self.path = final.with_name(final.name + UNFINISHED)
+
+    def finish(self) -> Path:
+        """It is whole and synced: give it its name, which is durable when this returns."""
+        try:
+            self._vault.disk.rename(self.path.name, self._final.name)
+            self._vault.disk.sync_folder("")
+        finally:
+            self._lock.release()
+        return self._final
+
+    def give_up(self) -> None:
+        """Remove what was made of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.release()

@@ -113,15 +113,38 @@ class Warden:
             following,
         )
 
-    async def follow(self, vault: Path) -> None:
+    async def follow(self, vault: Path) -> Following | None:
         """Archive the log in the vault from now on, and in every later engine of the folder.
 
-        The vault's path is absolute: others go on from elsewhere.
+        The vault's path is absolute: others go on from elsewhere. Returns what was followed until
+        now, for `follow_again`; there is no moment in which the folder is not followed.
         """
-        await self.unfollow()
-        following = Following(str(vault), self._log.mark().generation)
+        before = await self._end_follower()
+        self._switch(Following(str(vault), self._log.mark().generation))
+        return before
+
+    async def follow_again(self, before: Following | None) -> None:
+        """The backup that should begin an archive came to nothing: go back to what was before."""
+        if self.follower is None:
+            return
+        if before is None:
+            await self.unfollow()
+            return
+        await self._end_follower()
+        self._switch(before)
+
+    def _switch(self, following: Following) -> None:
         write_following(self._means.disk, following)
         self.begin(following)
+
+    async def _end_follower(self) -> Following | None:
+        """End the follower, not the following; until then it holds the log."""
+        follower = self.follower
+        if follower is None:
+            return None
+        await follower.stop()
+        self.follower = None
+        return follower.following
 
     async def unfollow(self) -> bool:
         """Archive no more; returns whether the log was archived. What was archived stays."""

@@ -18,7 +18,7 @@ from millrace.client.finish import finish as done_to_the_end
 from millrace.client.health import Health
 from millrace.client.paths import folder_of
 from millrace.core import exact
-from millrace.errors import Closed, Invalid, MillraceError
+from millrace.errors import Closed, Invalid
 from millrace.log.files import RealDisk
 from millrace.log.lane import Lane
 from millrace.node import Node, real_ports
@@ -87,12 +87,12 @@ class Care:
             lane = self._node.warden.care_lane()
             try:
                 task = asyncio.ensure_future(self._make(source, vault, lane, rests, follow=follow))
-                made = await done_to_the_end(task)
+                path, made = await done_to_the_end(task)
             finally:
                 self._rests = None
                 lane.close()
         return Backup(
-            into / vault.folder_of(vault.numbers()[-1]).name,
+            into / path.name,
             made.start.index,
             made.end.index,
             _time(made.end.time_ms),
@@ -101,16 +101,16 @@ class Care:
 
     async def _make(
         self, source: Source, vault: Vault, lane: Lane, rests: Rests, *, follow: bool
-    ) -> Manifest:
+    ) -> tuple[Path, Manifest]:
         if not follow:
             return await back_up(source, vault, lane, rests)
-        vault.prepare(source.identity)
+        await lane.submit(lambda: vault.prepare(source.identity))
         # First of all: what is committed during the backup is in the archive, too.
-        await self._node.warden.follow(vault.path)
+        before = await self._node.warden.follow(vault.path)
         try:
             return await back_up(source, vault, lane, rests)
-        except MillraceError:
-            await self._node.warden.unfollow()
+        except BaseException:
+            await self._node.warden.follow_again(before)
             raise
 
     async def unfollow(self) -> bool:
@@ -171,6 +171,8 @@ async def restore(
         raise Invalid("index and time cannot both be given; leave one out", field="index")
     pause = progress or _unheard
     plan = await asyncio.to_thread(find_plan, source, wanted)
+    if _lies_in(target, plan.folder) or (source != plan.folder and _lies_in(target, source)):
+        raise Invalid(f"{into} lies among the backups; name another place", field="into")
     await asyncio.to_thread(lay_out, plan, target, pause=pause)
     chosen = settings or Settings(segment_bytes=plan.pieces[-1].header.size)
     node = await Node.open(real_ports(target), _forked(chosen), is_restoring=True)
@@ -213,10 +215,17 @@ async def verify(
 
 def _apart(folder: Path, into: Path) -> Path:
     """The whole path, which must not lie in the folder itself."""
-    whole = into.absolute()
-    if whole == folder or folder in whole.parents:
-        raise Invalid(f"{into} lies in the folder that is backed up", field="into")
-    return whole
+    if _lies_in(into, folder):
+        raise Invalid(
+            f"{into} lies in the folder that is backed up; name another place", field="into"
+        )
+    return into.absolute()
+
+
+def _lies_in(path: Path, folder: Path) -> bool:
+    """Whether it is the folder, or below it, whatever links lead there."""
+    real, other = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    return real == other or other in real.parents
 
 
 def _forked(settings: Settings) -> Settings:

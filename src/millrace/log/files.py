@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 FULL_CODES = frozenset({errno.ENOSPC, errno.EDQUOT})
 SCARCE_CODES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 FORBIDDEN_CODES = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+NO_PATH_CODES = frozenset({errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP})
 
 
 class File(Protocol):
@@ -397,6 +398,8 @@ def _forbidden(error: OSError, verb: str, name: str) -> errors.MillraceError:
         )
     if error.errno == errno.ENOENT:
         return errors.NotFound(f"{verb} {name}: it does not exist", field="path")
+    if error.errno in NO_PATH_CODES:
+        return errors.Invalid(f"{verb} {name}: {error.strerror}; name another path", field="path")
     if error.errno == errno.EEXIST:
         return errors.Exists(f"{verb} {name}: the name is taken", field="path")
     return _failed(error, verb, name)
