@@ -550,3 +550,13 @@ m.close()
     assert problems == ""
     assert found.splitlines()[-1] == "1"
     assert "forked" in found
+
+
+def test_backups_are_verified_and_restored_without_a_loop(m: sync.Millrace, tmp_path: Path) -> None:
+    m.queue("orders").publish(b"nails")
+    m.backup(tmp_path / "vault")
+    assert sync.verify(tmp_path / "vault").rows == 1
+    sync.restore(tmp_path / "vault", tmp_path / "again")
+    with sync.open(tmp_path / "again", settings=SMALL) as again:
+        assert [row.body for row in again.queue("orders").peek()] == [b"nails"]
+    assert [one.name for one in threading.enumerate()].count("millrace") == 1

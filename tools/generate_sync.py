@@ -39,6 +39,9 @@ CLASSES = {
 
 HOME = {name: module for module, names in CLASSES.items() for name in names}
 
+CARE = ["restore", "verify"]
+"""Functions of `care` that need no engine."""
+
 MADE_WITH = {"Worker": "queue"}
 """Classes that programs make themselves, and the argument through whose portal they go."""
 
@@ -174,8 +177,10 @@ def generate() -> dict[str, str]:
     """The files of the facade, by name, formatted."""
     files = {f"{module}.py": _module(module) for module in CLASSES}
     files["opening.py"] = _opening()
-    names = sorted([*HOME, "open"])
-    imports = [f"from millrace.sync.{HOME.get(name, 'opening')} import {name}" for name in names]
+    files["care.py"] = _care()
+    homes = {**HOME, **dict.fromkeys(CARE, "care"), "open": "opening"}
+    names = sorted(homes)
+    imports = [f"from millrace.sync.{homes[name]} import {name}" for name in names]
     files["__init__.py"] = INIT.format(
         imports="\n".join(imports), names="\n".join(f'    "{name}",' for name in names)
     )
@@ -222,6 +227,17 @@ return millrace
         "from millrace.client.portal import Portal",
     ]
     return _assemble("opening", tree, _function(function, "open", body.strip()), extra)
+
+
+def _care() -> str:
+    tree = ast.parse((SOURCE / "care.py").read_text(encoding="utf-8"))
+    found = {node.name: node for node in tree.body if isinstance(node, ast.AsyncFunctionDef)}
+    text = "\n\n\n".join(
+        _function(found[name], name, f"return once({name}_async({_arguments(found[name])}))")
+        for name in CARE
+    )
+    extra = [f"from millrace.client.care import {name} as {name}_async" for name in CARE]
+    return _assemble("care", tree, text, [*extra, "from millrace.client.portal import once"])
 
 
 def _assemble(module: str, tree: ast.Module, text: str, extra: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -128,5 +129,20 @@ def test_no_file_goes_while_somebody_reads_it(tmp_path: Path) -> None:
                 return not path.exists()
 
             await eventually(is_gone)
+
+    run(main())
+
+
+def test_a_file_is_no_place_for_backups_and_a_time_has_a_zone(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "file").write_bytes(b"")
+        async with opened(tmp_path / "data") as m:
+            with pytest.raises(errors.Invalid, match="is a file") as caught:
+                await m.backup(tmp_path / "file")
+            assert caught.value.field == "into"
+            await m.backup(tmp_path / "vault")
+        with pytest.raises(errors.Invalid, match="time zone") as caught:
+            await millrace.restore(tmp_path / "vault", tmp_path / "x", time=datetime(2026, 1, 1))
+        assert caught.value.field == "time"
 
     run(main())

@@ -106,3 +106,21 @@ def test_a_rate_that_says_nothing(filled: Desk) -> None:
     result = filled.call("redrive", "dead", "--rate", "0")
     assert result.exit_code == 1
     assert "rate" in result.stderr
+
+
+async def expire(desk: Desk) -> None:
+    async with millrace.open(desk.data) as m:
+        dead = await m.queue("dead")
+        mail = await m.queue("letters", dead_letter="dead", dead_letter_expired=True)
+        await mail.publish(b"late", ttl=0)
+
+        async def has_arrived() -> bool:
+            return (await dead.stats())["published"] == 1
+
+        await eventually(has_arrived)
+
+
+def test_what_has_expired_goes_back(desk: Desk) -> None:
+    asyncio.run(expire(desk))
+    assert desk.one("redrive", "dead", "--reason", "failures")["moved"] == 0
+    assert desk.one("redrive", "dead", "--reason", "expired")["moved"] == 1

@@ -79,3 +79,19 @@ def test_nothing_is_ended_unasked(news: Desk) -> None:
     assert news.call("topic", "delete", "news").exit_code == 2
     assert news.one("topic", "delete", "news", "--yes")["ended"] == 0
     assert news.lines("topic", "list") == []
+
+
+def test_a_message_has_its_time_its_group_and_its_id(news: Desk) -> None:
+    call = ("topic", "publish", "news", "hello", "--ttl", "1h", "--group", "g", "--dedup", "a")
+    assert news.one(*call)["queues"] == {"mail": 5}
+    assert news.one(*call)["queues"] == {"mail": "forwarded"}
+    (*_, last) = news.lines("peek", "mail")
+    assert last["headers"] == [
+        {"name": "millrace-group", "value": "g"},
+        {"name": "millrace-ttl-ms", "value": "3600000"},
+    ]
+
+
+def test_a_queue_is_no_topic_and_a_topic_no_queue(news: Desk) -> None:
+    assert "mail is a queue" in news.call("topic", "publish", "mail", "x").stderr
+    assert "news is a topic" in news.call("publish", "news", "x").stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,16 +30,28 @@ async def test_a_queue_is_made_once(m: Millrace) -> None:
 @embedded
 async def test_other_settings_are_refused(m: Millrace) -> None:
     await m.queue("orders", keyed=True, retention="log", keep_deletes=60)
-    others = [
-        m.queue("orders", keyed=False),
-        m.queue("orders", retention="work"),
-        m.queue("orders", keep_deletes=61),
-    ]
-    for other in others:
-        with pytest.raises(errors.Exists, match="'orders' is there with other settings"):
+    others = {
+        "keyed is True; make another queue": m.queue("orders", keyed=False),
+        "retention is 'log'; configure it": m.queue("orders", retention="work"),
+        "keep_deletes is 60 s; configure it": m.queue("orders", keep_deletes=61),
+        "rate is 0, rate_burst is 0; configure it": m.queue("orders", rate=5),
+    }
+    for said, other in others.items():
+        with pytest.raises(errors.Exists, match="'orders' is there with other settings") as caught:
             await other
+        assert said in str(caught.value)
     spec = await (await m.find("orders")).spec()
     assert (spec.keyed, spec.retention, spec.keep_deletes_ms) == (True, "log", 60_000)
+
+
+@embedded
+async def test_the_nearest_setting_is_named(m: Millrace) -> None:
+    typo: Any = {"max_failurs": 5}
+    odd: Any = {"colour": "red"}
+    with pytest.raises(errors.Invalid, match="did you mean 'max_failures'"):
+        await m.queue("orders", **typo)
+    with pytest.raises(errors.Invalid, match="there are keyed, retention"):
+        await m.queue("orders", **odd)
 
 
 @embedded

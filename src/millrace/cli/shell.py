@@ -113,6 +113,9 @@ async def find_queue(millrace: Millrace, name: str) -> Queue:
     except NotFound:
         known = await millrace.queues(space=space)
     make = f"`millrace queue make {name}` makes it"
+    if rest in await millrace.topics(space=space):
+        make = f"{name} is a topic: `millrace topic --help`"
+        known = []
     raise Ended(f"there is no queue {name!r}", suggest(rest, known, make), code="not_found")
 
 

@@ -219,6 +219,8 @@ def _apart(folder: Path, into: Path) -> Path:
         raise Invalid(
             f"{into} lies in the folder that is backed up; name another place", field="into"
         )
+    if into.exists() and not into.is_dir():
+        raise Invalid(f"{into} is a file, not a folder for backups", field="into")
     return into.absolute()
 
 
@@ -246,8 +248,9 @@ def _millis(value: object) -> int | None:
         return None
     if not isinstance(value, datetime):
         raise Invalid("time must be a datetime", field="time")
-    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    if value.tzinfo is None:
+        raise Invalid("time is a datetime without a time zone; take one of UTC", field="time")
+    return int(value.timestamp() * 1000)
 
 
 def _time(time_ms: int) -> datetime:

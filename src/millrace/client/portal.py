@@ -244,6 +244,15 @@ class Portal:
         self._thread.join()
 
 
+def once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a call that needs no engine, on a thread of its own that ends with it."""
+    portal = Portal()
+    try:
+        return portal.run(coroutine)
+    finally:
+        portal.end(_rest)
+
+
 def _new_loop() -> asyncio.AbstractEventLoop:
     """uvloop's where it is installed, which costs less per call."""
     try:
@@ -251,6 +260,10 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+async def _rest() -> None:
+    """There is nothing to close."""
 
 
 def _same(found: T) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, TypedDict
 
 from millrace import limits
@@ -77,10 +78,11 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
     given: dict[str, Any] = dict(settings)
     unknown = [name for name in given if name not in QueueSettings.__annotations__]
     if unknown:
-        known = ", ".join(QueueSettings.__annotations__)
+        known = list(QueueSettings.__annotations__)
+        near = get_close_matches(unknown[0], known, n=1)
+        way = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
         raise Invalid(
-            f"{check.shown(unknown[0])} is no setting of a queue; there are {known}",
-            field=unknown[0],
+            f"{check.shown(unknown[0])} is no setting of a queue; {way}", field=unknown[0]
         )
 
     def millis(name: str, most_ms: int) -> int | None:

@@ -51,11 +51,13 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         fixed = _check_shards(command, found)
         if fixed is not None:
             return fixed
-        other = _differences(stored, _wanted(command.spec, stored))
+        wanted = _wanted(command.spec, stored)
+        other = _differences(stored, wanted)
         if draft is None or other:
+            is_fixed = (stored.keyed, stored.order) != (wanted.keyed, wanted.order)
+            way = "make another queue" if is_fixed else "configure it to change them"
             return Exists(
-                f"queue {command.name!r} is there with other settings: {', '.join(other)}; "
-                "configure it to change them",
+                f"queue {command.name!r} is there with other settings: {', '.join(other)}; {way}",
                 field="spec",
             )
         return QueueRef(shards, made=False, route=found.route)
@@ -130,8 +132,8 @@ def _check_route(spec: QueueSpec, command: CreateQueue) -> Refused | None:
         return Invalid("order 'strict' is that of one shard; take 'group'", field="shards")
     if spec.is_grouped and (command.route != "group" or spec.keyed):
         return Invalid(
-            f"the messages of a group must meet in one shard: order {spec.order!r} is routed by "
-            "'group', and has no keys that must meet as well",
+            f"the messages of a group must meet in one shard: order {spec.order!r} takes "
+            "route 'group', and no keys that must meet as well",
             field="route",
         )
     if spec.keyed and command.route not in (None, "key"):
@@ -193,10 +195,18 @@ def do_configure(draft: Draft, command: Configure) -> QueueSpec:
 
 
 def _differences(stored: QueueSpec, wanted: QueueSpec) -> list[str]:
-    """The settings that are not as they are wanted, as they are."""
+    """The settings that are not as they are wanted, as they are, and as programs name them."""
     kept = msgspec.structs.asdict(stored)
     asked = msgspec.structs.asdict(wanted)
-    return [f"{name} is {kept[name]!r}" for name in kept if kept[name] != asked[name]]
+    return [_setting(name, kept[name]) for name in kept if kept[name] != asked[name]]
+
+
+def _setting(name: str, value: object) -> str:
+    if name.endswith("_ms") and isinstance(value, int):
+        return f"{name.removesuffix('_ms')} is {value / 1000:g} s"
+    if name.endswith("_us") and isinstance(value, int):
+        return f"{name.removesuffix('_us')} is {1_000_000 / value if value else 0:g}"
+    return f"{name} is {value!r}"
 
 
 def _wanted(named: QueueSpec | SpecPart, spec: QueueSpec) -> QueueSpec:

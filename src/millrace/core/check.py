@@ -75,7 +75,7 @@ def name(value: object, field: str) -> str:
     text = exact.text(value)
     if text is None or not _NAME.fullmatch(text):
         raise Invalid(
-            f"{field} {shown(value)} is no name: letters, digits, '_', '.' and '-' are",
+            f"{field} {shown(value)} is no name: ASCII letters, digits, '_', '.' and '-' are",
             field=field,
         )
     if len(text) > limits.NAME_CHARS_MAX:
@@ -337,7 +337,8 @@ def _bytes(body: object) -> bytes:
     data = exact.data(body)
     if data is not None:
         return data
-    raise Invalid(f"body is {type(body).__name__}, not bytes; encode text yourself", field="body")
+    way = "encode it yourself, or give a Message to publish_many"
+    raise Invalid(f"body is {type(body).__name__}, not bytes; {way}", field="body")
 
 
 def _body_too_large(size: int) -> TooLarge:

@@ -38,7 +38,7 @@ async def explain(shell: Shell, queue: str, *, seq: int) -> None:
     who = f"by lease call {answer.lease}"
     if answer.session is not None:
         who = f"by session {answer.session}"
-    dead = "is no longer there: settled, replaced, or purged"
+    dead = "is no longer there: settled, replaced, expired, purged, or a dead letter"
     if answer.superseded_by is not None:
         dead = f"was replaced by message {answer.superseded_by}, of the same key"
     sentences: dict[str, str] = {

@@ -10,6 +10,7 @@ import click
 from millrace.cli.kinds import MOMENT
 from millrace.cli.progress import Bar
 from millrace.cli.shell import Shell
+from millrace.cli.text import moment
 from millrace.cli.verb import verb
 
 
@@ -43,5 +44,6 @@ async def restore(
         "index": made.index,
         "time": made.time.isoformat(),
     }
-    text = f"made {made.path} of {made.backup}, as of index {made.index} ({made.time.isoformat()})"
+    as_of = moment(round(made.time.timestamp() * 1000))
+    text = f"made {made.path} of {made.backup}, as of index {made.index} ({as_of})"
     shell.out.line("restored", fields, text)

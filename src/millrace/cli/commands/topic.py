@@ -52,6 +52,8 @@ async def _find(m: Millrace, name: str) -> Topic:
     except NotFound:
         known = await m.topics(space=space)
     make = f"`millrace topic make {name}` makes it"
+    if rest in await m.queues(space=space):
+        known, make = [], f"{name} is a queue: publish to it with `millrace publish`"
     raise Ended(f"there is no topic {name!r}", suggest(rest, known, make), code="not_found")
 
 
@@ -235,6 +237,11 @@ async def unsubscribe(shell: Shell, name: str, subscription: str) -> None:
 @click.option("--priority", type=int, metavar="N", help="From 0 to 9, in every queue. [4]")
 @click.option("--delay", type=DURATION, metavar="TIME", help="So long nobody gets it.")
 @click.option(
+    "--ttl", type=DURATION, metavar="TIME", help="It expires unless it is settled within this."
+)
+@click.option("--group", help="Whom it waits for, where a queue's order asks. [its key]")
+@click.option("--dedup", metavar="ID", help="Its id: another one with it is a repeat of it.")
+@click.option(
     "--wait",
     type=DURATION,
     default=10,
@@ -250,6 +257,9 @@ async def publish(
     headers: tuple[tuple[str, bytes], ...],
     priority: int | None,
     delay: float | None,
+    ttl: float | None,
+    group: str | None,
+    dedup: str | None,
     wait: float,
 ) -> None:
     """Publish BODY, or what is piped in, to every queue that is subscribed to the topic NAME.
@@ -271,6 +281,9 @@ async def publish(
                 headers=headers,
                 priority=priority,
                 delay=delay,
+                ttl=ttl,
+                group=None if group is None else exact(group),
+                dedup=dedup,
                 wait=True,
             )
         )
