@@ -179,7 +179,8 @@ def do_tick(draft: Draft) -> bool:
             continue
         for name in cell.ids:
             _forget_id(draft, name)
-        if cell.seqs:
+        # A queue that was made a log meanwhile keeps what it has, settled or not.
+        if cell.seqs and view.spec.retention == "work":
             known = view.facts.ended.get(_range(cell), BitMap64())
             live = draft.still_live(unpack_seqs(cell.seqs) - known)
             _expire(draft, BitMap64([seq for seq in live if not draft.is_kept(seq)]))
