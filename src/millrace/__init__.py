@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from millrace import errors, sync
     from millrace.client.care import Backup, Restored, Verified, restore, verify
-    from millrace.client.cursor import Cursor, Snapshot
+    from millrace.client.cursor import Cursor, Pinned, Snapshot
     from millrace.client.health import Health
     from millrace.client.lease import Lease
     from millrace.client.message import Message
@@ -25,11 +25,17 @@ if TYPE_CHECKING:
     from millrace.client.queue import Queue
     from millrace.client.redrive import Redrive, RedriveStats
     from millrace.client.session import Session
+    from millrace.client.settings import QueueSettings
+    from millrace.client.shards import Shards
     from millrace.client.topic import Sent, SentMany, Subscription, Topic, TopicState
-    from millrace.client.transaction import Transaction
+    from millrace.client.transaction import Later, Transaction
+    from millrace.client.work import Work
     from millrace.client.worker import Verdict, Worker, WorkerStats
-    from millrace.core.model import Row
+    from millrace.core.commands import Explanation
+    from millrace.core.holder import Holder, Holders
+    from millrace.core.model import Position, Row
     from millrace.core.place import Place
+    from millrace.core.spec import QueueSpec
     from millrace.errors import Fatal, MillraceError, Refused, Retry
     from millrace.settings import Settings
 
@@ -39,15 +45,23 @@ __all__ = [
     "Backup",
     "Confirmation",
     "Cursor",
+    "Explanation",
     "Fatal",
     "Health",
+    "Holder",
+    "Holders",
+    "Later",
     "Lease",
     "Message",
     "Millrace",
     "MillraceError",
+    "Pinned",
     "Place",
+    "Position",
     "Publisher",
     "Queue",
+    "QueueSettings",
+    "QueueSpec",
     "Redrive",
     "RedriveStats",
     "Refused",
@@ -58,6 +72,7 @@ __all__ = [
     "SentMany",
     "Session",
     "Settings",
+    "Shards",
     "Snapshot",
     "Subscription",
     "Topic",
@@ -66,6 +81,7 @@ __all__ = [
     "Unconfirmed",
     "Verdict",
     "Verified",
+    "Work",
     "Worker",
     "WorkerStats",
     "__version__",
@@ -80,25 +96,34 @@ _HOMES = {
     "Backup": "millrace.client.care",
     "Confirmation": "millrace.client.publisher",
     "Cursor": "millrace.client.cursor",
+    "Explanation": "millrace.core.commands",
     "Fatal": "millrace.errors",
     "Health": "millrace.client.health",
+    "Holder": "millrace.core.holder",
+    "Holders": "millrace.core.holder",
+    "Later": "millrace.client.transaction",
     "Lease": "millrace.client.lease",
     "Message": "millrace.client.message",
     "Millrace": "millrace.client.millrace",
     "MillraceError": "millrace.errors",
+    "Pinned": "millrace.client.cursor",
     "Place": "millrace.core.place",
+    "Position": "millrace.core.model",
     "Publisher": "millrace.client.publisher",
     "Queue": "millrace.client.queue",
+    "QueueSettings": "millrace.client.settings",
+    "QueueSpec": "millrace.core.spec",
     "Redrive": "millrace.client.redrive",
     "RedriveStats": "millrace.client.redrive",
     "Refused": "millrace.errors",
     "Restored": "millrace.client.care",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",
-    "Session": "millrace.client.session",
     "Sent": "millrace.client.topic",
     "SentMany": "millrace.client.topic",
+    "Session": "millrace.client.session",
     "Settings": "millrace.settings",
+    "Shards": "millrace.client.shards",
     "Snapshot": "millrace.client.cursor",
     "Subscription": "millrace.client.topic",
     "Topic": "millrace.client.topic",
@@ -107,6 +132,7 @@ _HOMES = {
     "Unconfirmed": "millrace.client.publisher",
     "Verdict": "millrace.client.worker",
     "Verified": "millrace.client.care",
+    "Work": "millrace.client.work",
     "Worker": "millrace.client.worker",
     "WorkerStats": "millrace.client.worker",
     "open": "millrace.client.opening",
