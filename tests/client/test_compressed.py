@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace.care.watermark import memory_used
 from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
@@ -51,5 +52,20 @@ def test_it_is_read_from_the_log_after_a_start_and_sealed(tmp_path: Path, codec:
                     while await node.keeper.reclaim():
                         pass
                     await read(queue)
+
+    run(main())
+
+
+def test_what_is_short_in_the_log_takes_no_memory(tmp_path: Path) -> None:
+    """Blocks are kept as they were written while they are small: in memory, not in the log."""
+
+    async def main() -> None:
+        node = await Node.open(real_ports(tmp_path / "data"), SETTINGS)
+        async with Millrace(EmbeddedEngine(node)) as m:
+            queue = await m.queue("log", retention="log", compressed="zstd")
+            before = memory_used()
+            for _ in range(200):
+                await queue.publish(bytes(900_000))
+            assert memory_used() - before < 90_000_000
 
     run(main())

@@ -174,8 +174,11 @@ class Reading:
 
     def remember(self, place: Place, block: Block) -> None:
         """These rows were written just now: who waited for a few of them reads them next."""
+        if place.flags & COMPRESSED or place.length > limits.FRESH_BLOCK_BYTES_MAX:
+            # Compressed ones are large in memory, however short their place is.
+            return
         # What lies in a caller's own buffers may change, and bytes do not.
-        if place.length <= limits.FRESH_BLOCK_BYTES_MAX and type(block.bodies.data) is bytes:
+        if type(block.bodies.data) is bytes:
             key = (False, place.home, place.offset)
             found = Decoded(place, block)
             found.size = block.size()
