@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -59,6 +60,14 @@ async def main(data: Path, small: Path) -> None:
     check_unfinished(small / "again")
     restored = await millrace.restore(second.path, data.parent / "again", settings=SMALL)
     assert findings(restored.path) == []
+    protect(small)
+    with pytest.raises(errors.Refused, match="Read-only"):
+        await millrace.verify(second.path)
+
+
+def protect(disk: Path) -> None:
+    """Let nobody write any more."""
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
 
 
 def fill(disk: Path) -> None:

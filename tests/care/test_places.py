@@ -8,6 +8,7 @@ import pytest
 
 import millrace
 from millrace import errors
+from millrace.care.follow import Following, joined
 from millrace.care.vault import Vault
 from tests.client.harness import Clock, eventually, opened, run
 
@@ -157,3 +158,11 @@ def test_nothing_is_archived_where_nothing_is_mounted(tmp_path: Path) -> None:
         assert (await millrace.verify(vault)).rows == 2
 
     run(main())
+
+
+def test_an_archive_that_was_begun_in_vain_hides_no_gap() -> None:
+    before, since = Following("/vault", 3, 2), Following("/vault", 7)
+    assert joined(before, since) == Following("/vault", 3, 2)
+    assert joined(before, Following("/vault", 7, 6)) == Following("/vault", 3, 6)
+    # What another vault lacks is nothing to this one.
+    assert joined(before, Following("/other", 7, 6)) == before

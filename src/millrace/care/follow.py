@@ -69,6 +69,15 @@ def read_following(disk: Disk) -> Following | None:
         file.close()
 
 
+def joined(before: Following, since: Following) -> Following:
+    """What a folder knows of an archive, if `since` was begun on top of it in vain."""
+    if before.vault != since.vault:
+        return before
+    # A gap that either has seen is there; nobody could see it afterwards.
+    generation = min(before.generation, since.generation)
+    return Following(before.vault, generation, since.gap or before.gap)
+
+
 class Follower:
     """Archives the log of an engine, on a lane of its own."""
 

@@ -7,8 +7,8 @@ the source's log has beyond the backup: both must then hold the same.
 
 from __future__ import annotations
 
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,7 +46,9 @@ def verify(
 
     Raises:
         Corrupt: it is damaged; the error names the file.
-        Refused: the source has moved on so far that its log does not reach back to the backup.
+        Full: there is no room for the scratch folder.
+        Refused: it cannot be made there, or the source has moved on so far that its log does not
+            reach back to the backup.
     """
     if against is None:
         found, _ = _read(find_plan(path, Target(), pause=pause), scratch, pause)
@@ -89,7 +91,8 @@ def _read(
     plan: Plan, scratch: Path | None, pause: Pause
 ) -> tuple[Compared, dict[int, ShardDigest]]:
     beside = scratch or plan.folder.parent
-    folder = Path(tempfile.mkdtemp(prefix=SCRATCH, suffix=UNFINISHED, dir=beside))
+    folder = beside / f"{SCRATCH}{secrets.token_hex(8)}{UNFINISHED}"
+    RealDisk(beside).make_folder(folder.name)
     try:
         lay_out(plan, folder, pause=pause, links=True)
         look = Look(folder)

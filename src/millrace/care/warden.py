@@ -12,7 +12,13 @@ from pathlib import Path
 
 from millrace.care import bounds
 from millrace.care.backup import Pausing, Rests, Source, Told
-from millrace.care.follow import Follower, Following, end_following, write_following
+from millrace.care.follow import (
+    Follower,
+    Following,
+    end_following,
+    joined,
+    write_following,
+)
 from millrace.care.scrub import Pace, Scrubber
 from millrace.care.watermark import Watermarks, give_back
 from millrace.errors import Refused
@@ -125,13 +131,12 @@ class Warden:
 
     async def follow_again(self, before: Following | None) -> None:
         """The backup that should begin an archive came to nothing: go back to what was before."""
-        if self.follower is None:
-            return
         if before is None:
             await self.unfollow()
             return
-        await self._end_follower()
-        self._switch(before)
+        since = await self._end_follower()
+        if since is not None:
+            self._switch(joined(before, since))
 
     def _switch(self, following: Following) -> None:
         write_following(self._means.disk, following)
