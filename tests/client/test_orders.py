@@ -11,6 +11,7 @@ from millrace import errors, limits
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
+from millrace.core import rate
 from tests.client.harness import Clock, embedded, opened, run, timed
 
 
@@ -235,3 +236,49 @@ async def test_bad_groups_orders_and_rates(m: Millrace) -> None:
         assert refused.value.field == field
     with pytest.raises(errors.Invalid):
         await queue.publish(b"x", group=7)  # type: ignore[arg-type]
+
+
+@timed
+async def test_another_rate_counts_from_now_on(m: Millrace, clock: Clock) -> None:
+    clock.stop()
+    queue = await m.queue("calls", rate=0.01, rate_burst=5)
+    await queue.publish_many([b"x"] * 20)
+    assert len(await bodies(queue)) == 5
+    await queue.configure(rate=10, rate_burst=1)
+    assert await bodies(queue) == [], "what was handed out is not forgotten"
+    clock.forward(seconds=0.1)
+    assert len(await bodies(queue)) == 1
+
+
+@embedded
+async def test_who_waits_for_the_rate_is_woken_by_another_one(m: Millrace) -> None:
+    queue = await m.queue("calls", rate=0.01, rate_burst=1)
+    await queue.publish_many([b"a", b"b"])
+    assert await bodies(queue) == [b"a"]
+    waiting = asyncio.ensure_future(queue.lease(1, wait=60))
+    await asyncio.sleep(0)
+    await queue.configure(rate=1000)
+    [lease] = await waiting
+    assert lease.body == b"b"
+
+
+@timed
+async def test_a_group_hears_of_another_rate(m: Millrace, clock: Clock) -> None:
+    clock.stop()
+    for group_rate in (0, 10):
+        queue = await m.queue(f"calls{group_rate}", order="fair", group_rate=0.0001, group_burst=2)
+        await queue.publish_many([Message(b"%d" % at, group="g") for at in range(5)])
+        leases = await queue.lease(5)
+        await leases[0].release()
+        await leases[1].settle()
+        assert await bodies(queue) == []
+        await queue.configure(group_rate=group_rate)
+        taken = await bodies(queue)
+        clock.forward(seconds=0.1)
+        assert taken + await bodies(queue) == [b"0"]
+        explained = await queue.explain(3)
+        assert explained.state == "limited", "those that never were in flight follow in a while"
+        assert explained.until_ms is not None
+        assert explained.until_ms <= clock() + rate.WAIT_MS_MAX
+        clock.forward(seconds=(explained.until_ms - clock()) / 1000)
+        assert await bodies(queue, 1) == [b"2"]

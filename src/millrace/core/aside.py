@@ -273,12 +273,17 @@ def next_due(view: View) -> int | None:
     return due_of(found[0])
 
 
+def is_old(view: View, low: bytes) -> bool:
+    """Whether who asks for cells from there on asks for those of earlier eras."""
+    return not low or low < number_key(view.pointers.era)
+
+
 def learn_cells(
     draft: Draft, kind: Kind, low: bytes, found: Sequence[tuple[bytes, bytes]], limit: int
 ) -> None:
     """The store's answer to a need."""
     view = draft.view
-    if not low:
+    if is_old(view, low):
         view.facts.old[kind] = [key for key, _ in found if key < number_key(view.pointers.era)]
         return
     waits = [*(layer.waits for layer in view.layers), draft.waits]
@@ -300,6 +305,7 @@ def purge(draft: Draft, upto: int) -> None:
     view.groups = Groups()
     view.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
     view.swept_from = draft.index
+    view.swept_to.clear()
     draft.gathering.clear()
     draft.put_pointers(msgspec.structs.replace(view.pointers, aside=0, era=upto))
 
@@ -317,11 +323,14 @@ def sweep(draft: Draft) -> Need | bool:
         return False
     for kind in OF_AN_ERA:
         if kind not in view.facts.old:
-            return Need(view.shard, cells=(kind, b"", limits.SWEEP_CELLS_MAX))
+            low = view.swept_to.get(kind, b"")
+            return Need(view.shard, cells=(kind, low, limits.SWEEP_CELLS_MAX))
     is_cut = False
     for kind in OF_AN_ERA:
         old = view.facts.old.pop(kind)
         draft.waits.update(((kind, key), None) for key in old)
+        if old:
+            view.swept_to[kind] = old[-1] + b"\0"
         is_cut = is_cut or len(old) == limits.SWEEP_CELLS_MAX
     if not is_cut:
         view.swept_from = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
-from millrace.core import aside, bury, dedup, expiry, groups, retain, topic
+from millrace.core import aside, bury, dedup, expiry, groups, lease, retain, topic
 from millrace.core.commands import (
     Configure,
     CreateQueue,
@@ -190,6 +190,7 @@ def do_configure(draft: Draft, command: Configure) -> QueueSpec:
     wanted = _wanted(command.spec, before)
     if wanted != before:
         draft.put_spec(wanted)
+        lease.configured(draft)
         groups.configured(draft, before)
     return wanted
 

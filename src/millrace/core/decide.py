@@ -245,7 +245,7 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         found = source.cells_from(need.shard, kind, key, limit)
         if kind is Kind.EXPIRY:
             expiry.learn(draft, found)
-        elif kind in (Kind.RING, Kind.BUCKET) and key:
+        elif kind in (Kind.RING, Kind.BUCKET) and not aside.is_old(draft.view, key):
             rotation.learn_cells(draft, kind, found, limit)
         else:
             aside.learn_cells(draft, kind, key, found, limit)

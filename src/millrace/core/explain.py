@@ -78,14 +78,17 @@ def _explain_grouped(draft: Draft, command: Explain, *, is_aside: bool) -> Expla
             if theirs == group
         ]
         return _blocked(draft, seq, held)
-    if spec.group_rate_us:
-        need = points.need(draft, [groups.turn_name(view, group)])
-        if need is not None:
-            return need
-        cell = groups.turn_cell(draft, group)
-        paid_us = cell.paid_us if cell is not None else 0
-        if rate.allowed(paid_us, draft.now, spec.group_rate_us, spec.group_burst) <= 0:
-            until = rate.ready_ms(paid_us, spec.group_rate_us, spec.group_burst)
+    need = points.need(draft, [groups.turn_name(view, group)])
+    if need is not None:
+        return need
+    cell = groups.turn_cell(draft, group)
+    if cell is not None:
+        # It waits for its bucket, also where the rate is another one by now.
+        until = cell.due_ms
+        if spec.group_rate_us:
+            paid_us = rate.owed(cell.paid_us, draft.now, spec.group_rate_us, spec.group_burst)
+            until = max(until, rate.ready_ms(paid_us, spec.group_rate_us, spec.group_burst))
+        if until > draft.now:
             return Explanation(seq, "limited", until_ms=until)
     return _explain_ready(draft, seq)
 

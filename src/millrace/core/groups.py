@@ -288,8 +288,13 @@ def look(view: View, group: int, flight: Flight) -> None:
 
 
 def configured(draft: Draft, before: QueueSpec) -> None:
-    """More may be in flight than before: groups that waited for that have a turn now."""
+    """More may be in flight than before, or sooner: groups that waited for that have a turn."""
     view = draft.view
+    for group, flight in view.groups.flights.items():
+        if flight.is_limited:
+            # The rate may be another one.
+            flight.is_limited = False
+            look(view, group, flight)
     least, bound = bound_of(before), bound_of(view.spec)
     put_turns(
         draft,

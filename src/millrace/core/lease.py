@@ -65,6 +65,14 @@ def _allowed(draft: Draft, count: int) -> int:
     return min(count, most)
 
 
+def configured(draft: Draft) -> None:
+    """Under another rate nobody waits for longer than a burst of it takes."""
+    pointers, spec = draft.view.pointers, draft.view.spec
+    paid_us = rate.owed(pointers.paid_us, draft.now, spec.rate_us, spec.rate_burst)
+    if paid_us != pointers.paid_us:
+        draft.put_pointers(msgspec.structs.replace(pointers, paid_us=paid_us))
+
+
 def is_blocked(view: View) -> bool:
     """Whether a lease call is in flight of a queue that allows only one.
 

@@ -16,6 +16,9 @@ INTERVAL_US_MAX = 24 * 3600 * 1_000_000
 BURST_MAX = 1_000_000
 """Messages that may be handed out at once after a pause."""
 
+WAIT_MS_MAX = 10 * 60 * 1000
+"""So long a group waits before its rate is looked at again: the queue's may have been raised."""
+
 
 def allowed(paid_us: int, now_ms: int, rate_us: int, burst: int) -> int:
     """How many may be handed out now."""
@@ -26,6 +29,11 @@ def allowed(paid_us: int, now_ms: int, rate_us: int, burst: int) -> int:
 def paid_after(paid_us: int, now_ms: int, rate_us: int, count: int) -> int:
     """Up to when is paid once so many more are handed out."""
     return max(paid_us, 1000 * now_ms) + count * rate_us
+
+
+def owed(paid_us: int, now_ms: int, rate_us: int, burst: int) -> int:
+    """Up to when is paid under this rate: no more than a burst is ever handed out ahead."""
+    return min(paid_us, 1000 * now_ms + burst * rate_us) if rate_us else 0
 
 
 def ready_ms(paid_us: int, rate_us: int, burst: int) -> int:

@@ -217,13 +217,17 @@ def _limit(draft: Draft, turn: int, group: int, cell: TurnCell | None) -> None:
     """A group has had its share: it comes back when there is more."""
     view, spec = draft.view, draft.view.spec
     assert cell is not None
-    due_ms = rate.ready_ms(cell.paid_us, spec.group_rate_us, spec.group_burst)
+    rate_us, burst = spec.group_rate_us, spec.group_burst
+    paid_us = rate.owed(cell.paid_us, draft.now, rate_us, burst)
+    due_ms = min(rate.ready_ms(paid_us, rate_us, burst), draft.now + rate.WAIT_MS_MAX)
     draft.passed += 1
     _put_bucket(draft, due_ms, group)
+    cell = msgspec.structs.replace(cell, paid_us=paid_us)
     if turn:
         groups.drop_turn(draft, turn)
         cell = msgspec.structs.replace(cell, due_ms=due_ms)
-        points.put(draft, groups.turn_name(view, group), cell)
+    points.put(draft, groups.turn_name(view, group), cell)
+    if turn:
         return
     flight = view.groups.flights[group]
     flight.is_limited = True

@@ -256,6 +256,7 @@ class View:
         self.groups = Groups()
         self.swept_from: int | None = None
         """From this batch on cells of an earlier era may be there that nobody wants."""
+        self.swept_to: dict[Kind, bytes] = {}
         self.expiry_ms: int | None = None
         """Before then nothing goes by itself that `core/expiry.py` knows of; None: nothing will."""
         self.ended_to = 0
