@@ -185,9 +185,9 @@ class Draft:
         """These rows are settled, and wait for retaining cursors."""
         self._kept |= seqs
 
-    def is_kept(self, seq: int) -> bool:
-        """Whether a batch that is not folded yet has kept the row."""
-        return seq in self._kept or any(seq in layer.kept for layer in self.view.layers)
+    def kept(self) -> BitMap64:
+        """The rows that batches which are not folded yet have kept."""
+        return self._kept.union(*(layer.kept for layer in self.view.layers))
 
     def pass_to(self, seq: Seq) -> None:
         """Kept rows up to `seq` are wanted by nobody any more."""

@@ -183,7 +183,7 @@ def do_tick(draft: Draft) -> bool:
         if cell.seqs and view.spec.retention == "work":
             known = view.facts.ended.get(_range(cell), BitMap64())
             live = draft.still_live(unpack_seqs(cell.seqs) - known)
-            _expire(draft, BitMap64([seq for seq in live if not draft.is_kept(seq)]))
+            _expire(draft, live - draft.kept())
         points.put(draft, (Kind.EXPIRY, key), None)
     draft.expiring.steps += 1
     if len(due) == bounds.EXPIRY_CELLS_STEP:
@@ -196,7 +196,7 @@ def do_tick(draft: Draft) -> bool:
 def _expire(draft: Draft, seqs: BitMap64) -> None:
     """The time of these messages is over. Who is held by a worker expires when it comes back."""
     view = draft.view
-    held = BitMap64([seq for seq in seqs if seq in view.holder])
+    held = BitMap64([seq for seq in seqs if seq in view.holder] if view.holder else ())
     for seq in held - view.doomed:
         lease = view.leases[view.holder[seq]]
         lease.overdue.add(seq)

@@ -34,7 +34,7 @@ def explain(draft: Draft, command: Explain) -> Explanation | Need:
         return Explanation(seq, "dead", superseded_by=by)
     if facts.delete:
         return Explanation(seq, "delete")
-    is_kept = facts.kept or draft.is_kept(seq)
+    is_kept = facts.kept or seq in draft.kept()
     if view.spec.is_grouped and not is_kept:
         return _explain_grouped(draft, command, is_aside=facts.aside)
     if facts.aside and not is_kept:
