@@ -334,7 +334,8 @@ class Node:
         found = decode_cell(Kind.QUEUE, value) if value is not None else None
         if not isinstance(found, QueueCell):
             return None
-        return QueueRef(tuple(map(ShardId, found.shards)), made=False, route=found.route)
+        shards = tuple(map(ShardId, found.shards))
+        return QueueRef(shards, made=False, route=found.route, ids=found.ids)
 
     def queue_names(self, space: str) -> list[str]:
         """The names of a space's queues, as far as they are committed."""

@@ -42,6 +42,8 @@ from millrace.core.model import (
     WeightCell,
     pack_seqs,
 )
+from millrace.core.partition_cells import IdCell, PartitionCell, Slice
+from millrace.core.partitions import id_key
 from millrace.core.waiting import Waiting, due_key, load, ready_key
 
 HISTORY = bytes(range(16))
@@ -77,8 +79,12 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             18,
             19,
             20,
+            "partitions",
+            21,
+            22,
+            23,
         ),
-        "dc001ac3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3a4666169721011121314",
+        "dc001ec3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3a4666169721011121314aa706172746974696f6e73151617",
     ),
     (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1, 9, 10, 11), "9b0703020104060501090a0b"),
     (
@@ -134,7 +140,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
     ),
     (Kind.TAKEOVER, TakeoverCell(HISTORY, 11, 9), "93c410000102030405060708090a0b0c0d0e0f0b09"),
-    (Kind.QUEUE, QueueCell((1, 2), "spread"), "92920102a6737072656164"),
+    (Kind.QUEUE, QueueCell((1, 2), "spread", 7), "93920102a673707265616407"),
     (Kind.CATALOG, CatalogCell(2, b"secret"), "9202c406736563726574"),
     (
         Kind.DUE,
@@ -173,10 +179,17 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             "10000102030405060708090a0b0c0d0e0f0409030208"
         ),
     ),
+    (
+        Kind.PARTITION,
+        PartitionCell(1, (Slice(2, (3, 4)), Slice()), 5, 6, 7, 8, 9),
+        "97019292029203049200900506070809",
+    ),
     (Kind.WEIGHT, WeightCell(1, 2, 3), "93010203"),
+    (Kind.ID, IdCell(7), "9107"),
 ]
 KEYS = [
     (ring_key(1, 2), "00000000000000010000000000000002"),
+    (id_key(1, 2), "00000000000000010000000000000002"),
     (bucket_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),
     (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),
     (ready_key(1, 9, 2, 3), "00000000000000010000000000000000020000000000000003"),

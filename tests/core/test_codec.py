@@ -34,6 +34,7 @@ from millrace.core.model import (
     pack_seqs,
     unpack_seqs,
 )
+from millrace.core.partition_cells import Slice
 from millrace.errors import Corrupt
 
 NUMBERS = st.integers(0, 2**63)
@@ -251,6 +252,8 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "Position": st.builds(Position, st.binary(max_size=16), NUMBERS, NUMBERS, NUMBERS),
         "place.Route": st.sampled_from(["key", "group", "spread"]),
         "Order": st.sampled_from(["none", "strict", "group", "fair"]),
+        "Delivery": st.sampled_from(["messages", "partitions"]),
+        "tuple[Slice, ...]": st.tuples(st.builds(Slice, NUMBERS, st.tuples(NUMBERS, NUMBERS))),
         "Literal['work', 'log']": st.sampled_from(["work", "log"]),
         "Literal['', 'zstd', 'lz4']": st.sampled_from(["", "zstd", "lz4"]),
         "Literal['dense', 'rising', 'range']": st.sampled_from(["dense", "rising", "range"]),

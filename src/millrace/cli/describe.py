@@ -12,6 +12,7 @@ from typing import assert_never
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.cli.describe_partitions import partition_fields, spec_fields
 from millrace.cli.show import (
     Fields,
     Value,
@@ -54,6 +55,7 @@ from millrace.core.model import (
     WeightCell,
     unpack_seqs,
 )
+from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 
@@ -92,7 +94,7 @@ def cell_key(kind: int, key: bytes) -> str:
         return f"{limits.PRIORITY_MAX - key[8]} since {since} by {int.from_bytes(key[-8:], 'big')}"
     if kind == Kind.EXPIRY and len(key) == 20:
         return f"{time_text(expiry_of(key))} by batch {int.from_bytes(key[8:16], 'big')}"
-    if kind == Kind.RING and len(key) == 16:
+    if kind in (Kind.RING, Kind.ID) and len(key) == 16:
         return str(int.from_bytes(key[8:], "big"))
     if kind == Kind.BUCKET and len(key) == 24:
         return f"{time_text(due_of(key))} of {key[16:].hex()}"
@@ -147,6 +149,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "rate_burst": cell.rate_burst,
                 "group_rate_us": cell.group_rate_us,
                 "group_burst": cell.group_burst,
+                **spec_fields(cell),
             }
         case Pointers():
             return {
@@ -232,6 +235,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             return {"group": f"{cell.group:016x}"}
         case DedupCell():
             return {"seq": cell.seq, "until_ms": cell.until_ms}
+        case PartitionCell() | IdCell():
+            return partition_fields(cell)
         case AttemptCell():
             return {
                 "lease": cell.lease,
@@ -248,7 +253,11 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             return {"history": cell.history.hex(), "index": cell.index, "seq": cell.seq}
         case QueueCell():
             route = {"route": cell.route} if len(cell.shards) > 1 else {}
-            return {"shards": list(cell.shards), **route}
+            return {
+                "shards": list(cell.shards),
+                **route,
+                "ids": f"{cell.ids:x}" if cell.ids else "",
+            }
         case TopicCell():
             return {"shard": cell.shard, "max_lag": cell.max_lag}
         case SubscriptionCell():

@@ -17,6 +17,7 @@ from millrace.client.shards import Shards
 from millrace.core import check
 from millrace.core.commands import Discard, Extend, Leased, Outcome, Release, Settle
 from millrace.core.leased_commands import Replace
+from millrace.core.message_id import id_of
 from millrace.core.model import Headers, LeaseId, Message, Row, Seq, ShardId
 from millrace.core.receipt import Receipt
 from millrace.errors import Forged, Invalid, MillraceError, Refused
@@ -61,6 +62,12 @@ class Lease:
     def seq(self) -> int:
         """The message's number within its queue: of several shards, its `Place`."""
         return self._grant.shards.place(self._grant.shard, self._row.seq)
+
+    @property
+    def id(self) -> int | None:
+        """The message's id, on a queue whose delivery is "partitions"; else None."""
+        key = self._grant.shards.key
+        return id_of(key, self._row.seq) if key else None
 
     @property
     def number(self) -> int | None:

@@ -13,13 +13,8 @@ from millrace.client.engine import Engine
 from millrace.client.grant import Keepalive
 from millrace.client.lease import Lease, Leases
 from millrace.client.leasing import hand_out
-from millrace.client.message import (
-    Body,
-    Rows,
-    make_block,
-    publish_one,
-    publish_rows,
-)
+from millrace.client.message import Body, Rows, make_block, publish_one, publish_rows
+from millrace.client.named import count_partitions, delete_named, explain_at, get_named
 from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.session import Session, opening, resuming
@@ -38,7 +33,6 @@ from millrace.core.commands import (
     Configure,
     Discard,
     DropStage,
-    Explain,
     Explanation,
     Extend,
     OpenCursor,
@@ -116,7 +110,7 @@ class Queue:
         number: int | None = None,
         mode: ProducerMode = "dense",
     ) -> int | None:
-        """Append a message; returns its seq.
+        """Append a message; returns its seq, or where the delivery is "partitions", its id.
 
         On a keyed queue it replaces the key's older revision, and without a body it deletes the
         key. Workers get messages of a higher `priority` first (0 to 9, 4 unless it is named), and
@@ -356,11 +350,20 @@ class Queue:
         count = check.count(count, "count", limits.PEEK_MESSAGES_MAX)
         return await peek_across(self._engine, self._shards, after, count)
 
-    async def get(self, seq: int) -> Row | None:
-        """The message with this seq, or None if it is not there (any more)."""
-        shard, found = self._shards.find(seq, "seq")
-        rows = await self._engine.peek(shard, found - 1, found, 1)
-        return self._shards.placed(shard, rows)[0] if rows else None
+    async def get(self, seq: int | None = None, *, id: int | None = None) -> Row | None:
+        """The message with this seq or id, or None if it is not there (any more)."""
+        return await get_named(self._engine, self._shards, seq, id)
+
+    async def delete(self, ids: Sequence[int]) -> int:
+        """End messages by their ids, whoever holds them; returns how many were there.
+
+        Only where the queue's delivery is "partitions": else nobody but its worker ends one.
+        """
+        return await delete_named(self._engine, self._shards, ids)
+
+    async def partitions(self) -> int:
+        """How many partitions the queue has now; 0 if its delivery is "messages"."""
+        return await count_partitions(self._engine, self._shards)
 
     async def explain(self, seq: int) -> Explanation:
         """Why a message is not to be had: leased, delayed, blocked or limited until when, dead.
@@ -370,12 +373,7 @@ class Queue:
         Of a dead one, `superseded_by` is the newest revision of its key, as long as it is known
         that a newer one replaced it.
         """
-        shard, found = self._shards.find(seq, "seq")
-        answer = await self._engine.ask(shard, Explain(found), Explanation)
-        row = await self.get(seq) if answer.state == "ready" else None
-        if row is not None:
-            answer = await self._engine.ask(shard, Explain(found, row.group), Explanation)
-        return self._shards.explained(shard, answer)
+        return await explain_at(self._engine, self._shards, seq)
 
     async def stats(self) -> dict[str, int]:
         """Durable counters: published = live + the sum of all the ways a message can end."""

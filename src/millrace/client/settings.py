@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from millrace import limits
 from millrace.core import bounds, check, exact, rate, retain
 from millrace.core.commands import SpecPart
+from millrace.core.partition_cells import DELIVERIES, Delivery
 from millrace.errors import Invalid
 
 
@@ -71,6 +72,14 @@ class QueueSettings(TypedDict, total=False):
     """As `rate`, of each group."""
     group_burst: int | None
     """As `rate_burst`, of each group."""
+    delivery: str | None
+    """"messages"; "partitions": messages have random ids, and a lease call is given some of one
+    slice of them, which it locks. Fixed when the queue is made."""
+    partitions_min: int | None
+    partitions_max: int | None
+    """Between these the number of partitions follows the load; from 1 to 10 unless named."""
+    partition_age: float | None
+    """Partitions that were not needed for so many seconds go; five days unless it is named."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -128,6 +137,10 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("group_in_flight"),
         *_rate("rate", "rate_burst", given),
         *_rate("group_rate", "group_burst", given),
+        _delivery(given.get("delivery")),
+        number("partitions_min", bounds.PARTITIONS_MAX),
+        number("partitions_max", bounds.PARTITIONS_MAX),
+        millis("partition_age", bounds.PARTITION_AGE_MS_MAX),
     )
 
 
@@ -140,3 +153,16 @@ def _rate(name: str, burst: str, given: Mapping[str, object]) -> tuple[int | Non
     if given.get(burst) is not None:
         most = check.count(given[burst], burst, rate.BURST_MAX)
     return rate_us, most
+
+
+def _delivery(value: object) -> Delivery | None:
+    """What a lease call takes, or None where that is not named."""
+    if value is None:
+        return None
+    text = exact.text(value)
+    for known in DELIVERIES:
+        if text == known:
+            return known
+    raise Invalid(
+        f"delivery is {check.shown(value)}, not {' or '.join(DELIVERIES)}", field="delivery"
+    )

@@ -26,6 +26,7 @@ from millrace.core.commands import (
     Stage,
     Transaction,
 )
+from millrace.core.message_id import id_of
 from millrace.core.model import Message, Row, Seq, ShardId
 from millrace.core.place import Place, Route
 from millrace.core.route import ranks, shard_of, shards_of, split, split_ids, split_runs, turn_of
@@ -37,16 +38,18 @@ T = TypeVar("T")
 class Shards:
     """Where a queue is."""
 
-    __slots__ = ("_number", "ids", "route")
+    __slots__ = ("_number", "ids", "key", "route")
 
-    def __init__(self, ids: tuple[ShardId, ...], route: Route) -> None:
+    def __init__(self, ids: tuple[ShardId, ...], route: Route, key: int = 0) -> None:
         self.ids = ids
         self.route = route
+        self.key = key
+        """What its messages' ids are made with; 0: they have none."""
         self._number = {shard: at for at, shard in enumerate(ids)}
 
     @classmethod
     def of(cls, ref: QueueRef) -> Shards:
-        return cls(ref.shards, ref.route)
+        return cls(ref.shards, ref.route, ref.ids)
 
     @property
     def first(self) -> ShardId:
@@ -91,6 +94,12 @@ class Shards:
     def place(self, shard: ShardId, seq: int) -> int:
         """What a message is called."""
         return seq if self.is_one else Place.of(self._number[shard], seq)
+
+    def names(self, answer: Published) -> Sequence[int]:
+        """What the messages of a publish to the only shard are called: by their ids, if they have
+        such; empty where that is forgotten."""
+        seqs = seqs_of(answer)
+        return [id_of(self.key, seq) for seq in seqs] if self.key else seqs
 
     def placed(self, shard: ShardId, rows: list[Row]) -> list[Row]:
         """Rows of a shard, by their places."""
@@ -205,7 +214,7 @@ def places_of(
 ) -> Sequence[int]:
     """Where rows were published, shard by shard; empty where that is forgotten."""
     if shards.is_one:
-        return seqs_of(answers[0])
+        return shards.names(answers[0])
     if any(answer.first is None for answer in answers):
         return []
     return [
@@ -218,7 +227,7 @@ def places_of(
 async def publish_across(engine: Engine, shards: Shards, command: Publish) -> Sequence[int]:
     """Publish to a queue, all or nothing; returns the places of the messages."""
     if shards.is_one:
-        return seqs_of(await engine.ask(shards.first, command, Published))
+        return shards.names(await engine.ask(shards.first, command, Published))
     scatter = Scatter(shards, command, engine.turn())
     return scatter.places(await engine.transact(Transaction(tuple(scatter.parts))))
 
@@ -256,7 +265,7 @@ class Placing:
             return self._scatter.places(answers)
         found = [answer for answer in answers if isinstance(answer, Published)]
         if self._shards.is_one:
-            return seqs_of(found[0])
+            return self._shards.names(found[0])
         return places_of(self._shards, self._shards.ids, found)
 
 

@@ -17,7 +17,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import waiting
+from millrace.core import partitions, waiting
 from millrace.core.commands import Aside, Explanation, Need
 from millrace.core.draft import Draft
 from millrace.core.flight import Groups
@@ -50,6 +50,14 @@ def check_spec(spec: QueueSpec, view: View | None = None) -> Refused | None:
 
 def check_publish(spec: QueueSpec, runs: Sequence[Aside]) -> Refused | None:
     """A log is read in the order of its seqs, and who waits for others cannot go before them."""
+    for run in runs if spec.is_partitioned else ():
+        if run.priority != USUAL or run.delay_ms:
+            field = "priority" if run.priority != USUAL else "delay"
+            return Invalid(
+                f"a queue with delivery 'partitions' knows no {field}; leave it out, or make a "
+                "queue with delivery 'messages'",
+                field=field,
+            )
     for run in runs if spec.order != "none" else ():
         if run.priority != USUAL:
             return Invalid(
@@ -300,8 +308,10 @@ def learn_cells(
 def purge(draft: Draft, upto: int) -> None:
     """Another era begins: nothing waits in it yet."""
     view = draft.view
-    if not view.pointers.aside and not view.pointers.turn:
+    has_ids = view.partition is not None and upto > view.pointers.era
+    if not (view.pointers.aside or view.pointers.turn or has_ids):
         return
+    partitions.purged(draft)
     view.groups = Groups()
     view.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
     view.swept_from = draft.index

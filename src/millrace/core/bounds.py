@@ -29,6 +29,24 @@ EXPIRY_SEQS_MAX = 1_024
 TTL_MS_MAX = 366 * 24 * 3600 * 1000
 """How long a message may live that says so."""
 
+PARTITIONS = 10
+"""Partitions of a queue that does not say how many it may have; Dynamiq has the same number."""
+
+PARTITIONS_MAX = 256
+"""A lease call may look into all of them, and one cell names them."""
+
+PARTITION_AGE_MS = 432_000_000
+"""How long a partition is kept that is not needed: five days, as in Dynamiq."""
+
+PARTITION_AGE_MS_MAX = 366 * 24 * 3600 * 1000
+
+ID_CELLS_MIN = 64
+ID_CELLS_MAX = 4_096
+"""Cells of ids that are read at once."""
+
+DELETE_IDS_MAX = 10_000
+"""Messages that one call ends by their ids: each is asked for."""
+
 EXPIRY_CELLS_STEP = 8
 """Cells that one batch of a tick lets go; the next one goes on."""
 

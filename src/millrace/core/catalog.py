@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
-from millrace.core import aside, bury, dedup, expiry, groups, lease, retain, topic
+from millrace.core import aside, bury, dedup, expiry, groups, lease, partitions, retain, topic
 from millrace.core.commands import (
     Configure,
     CreateQueue,
@@ -60,7 +60,7 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
                 f"queue {command.name!r} is there with other settings: {', '.join(other)}; {way}",
                 field="spec",
             )
-        return QueueRef(shards, made=False, route=found.route)
+        return QueueRef(shards, made=False, route=found.route, ids=found.ids)
     counts = catalog.view.catalog
     if counts is None:
         return NotFound("the catalog was never begun", field="catalog")
@@ -73,18 +73,21 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
     spec = _wanted(command.spec, QueueSpec())
     refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
     refused = refused or expiry.check_spec(spec) or groups.check_spec(spec)
+    refused = refused or partitions.check_spec(spec)
     refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
     if refused is not None:
         return refused
     last, route = counts.shard + (command.shards or 1), command.route or "key"
     shards = tuple(ShardId(shard) for shard in range(counts.shard + 1, last + 1))
     catalog.put_catalog(CatalogCell(last, counts.secret))
-    catalog.put_queue(key, QueueCell(shards, route))
+    ids = 0
     for shard in shards:
         made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
         made.changes.made = 3 if spec.keyed else 1
         made.put_spec(spec)
-    return QueueRef(shards, made=True, route=route)
+        ids = partitions.make(made, counts.secret) if spec.is_partitioned else 0
+    catalog.put_queue(key, QueueCell(shards, route, ids))
+    return QueueRef(shards, made=True, route=route, ids=ids)
 
 
 def _check_shards(command: CreateQueue, found: QueueCell) -> Refused | None:
@@ -128,6 +131,10 @@ def _check_route(spec: QueueSpec, command: CreateQueue) -> Refused | None:
         return None
     if spec.dedup_by_body:
         return _one_shard_for_bodies()
+    if spec.is_partitioned:
+        return Invalid(
+            "delivery 'partitions' slices the ids of one shard; leave shards out", field="shards"
+        )
     if spec.order == "strict":
         return Invalid("order 'strict' is that of one shard; take 'group'", field="shards")
     if spec.is_grouped and (command.route != "group" or spec.keyed):
@@ -169,6 +176,8 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
         return Invalid("whether a queue is keyed is fixed when it is made", field="keyed")
     if wanted.order != spec.order:
         return Invalid("the order of a queue is fixed when it is made", field="order")
+    if wanted.delivery != spec.delivery:
+        return Invalid("the delivery of a queue is fixed when it is made", field="delivery")
     if spec.retention == "log" and wanted.retention == "work" and draft.view.pointers.next > 1:
         return Invalid(
             "what was settled under retention 'log' stays, and nothing would ever end it under "
@@ -181,7 +190,7 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
         return _one_shard_for_bodies()
     refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
     refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
-    refused = refused or groups.check_spec(wanted)
+    refused = refused or groups.check_spec(wanted) or partitions.check_spec(wanted)
     return refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
 
 
@@ -192,6 +201,7 @@ def do_configure(draft: Draft, command: Configure) -> QueueSpec:
         draft.put_spec(wanted)
         lease.configured(draft)
         groups.configured(draft, before)
+        partitions.configured(draft)
     return wanted
 
 

@@ -14,7 +14,6 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.block import Block
-from millrace.core.group_cells import Order
 from millrace.core.holder import ListHolders
 from millrace.core.leased_commands import Life, Replace
 from millrace.core.model import (
@@ -27,6 +26,7 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
+from millrace.core.partition_commands import Delete
 from millrace.core.place import Route
 from millrace.core.session_commands import (
     CloseSession,
@@ -36,6 +36,7 @@ from millrace.core.session_commands import (
     ResumeSession,
     SuspectSession,
 )
+from millrace.core.spec import SpecPart as SpecPart
 from millrace.core.topic_commands import (
     ConfigureTopic,
     CreateTopic,
@@ -59,44 +60,6 @@ class Numbered(msgspec.Struct, frozen=True):
     number: int
     mode: ProducerMode = "dense"
     after: int = 0
-
-
-class SpecPart(msgspec.Struct, frozen=True):
-    """Those settings of a queue that were named; None says nothing about one."""
-
-    keyed: bool | None = None
-    retention: Literal["work", "log"] | None = None
-    keep_deletes_ms: int | None = None
-    retry_min_ms: int | None = None
-    retry_max_ms: int | None = None
-    max_failures: int | None = None
-    max_deliveries: int | None = None
-    dead_letter: str | None = None
-    delay_ms: int | None = None
-    dedup_ms: int | None = None
-    dedup_by_body: bool | None = None
-    keep_ms: int | None = None
-    keep_bytes: int | None = None
-    keep_messages: int | None = None
-    retain_max_ms: int | None = None
-    retain_max_bytes: int | None = None
-    pin_max_bytes: int | None = None
-    compressed: Literal["", "zstd", "lz4"] | None = None
-    ttl_ms: int | None = None
-    dead_letter_expired: bool | None = None
-    order: Order | None = None
-    group_in_flight: int | None = None
-    rate_us: int | None = None
-    rate_burst: int | None = None
-    group_rate_us: int | None = None
-    group_burst: int | None = None
-
-    def onto(self, spec: QueueSpec) -> QueueSpec:
-        """These settings, with what is not named as it is in `spec`."""
-        named = msgspec.structs.asdict(self)
-        return msgspec.structs.replace(
-            spec, **{name: value for name, value in named.items() if value is not None}
-        )
 
 
 # --- Commands of a queue's shard ---------------------------------------------------------------
@@ -339,6 +302,7 @@ ShardCommand = (
     | Lease
     | Replace
     | Bury
+    | Delete
     | Explain
     | ListHolders
     | NextSnapshot
@@ -455,6 +419,8 @@ class QueueRef(msgspec.Struct, frozen=True):
     shards: tuple[ShardId, ...]
     made: bool
     route: Route = "key"
+    ids: int = 0
+    """The key of its messages' ids; 0: they have none."""
 
 
 class Outcome(msgspec.Struct, frozen=True):

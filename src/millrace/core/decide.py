@@ -21,6 +21,7 @@ from millrace.core import (
     attempt,
     bury,
     catalog,
+    delete,
     expiry,
     explain,
     failures,
@@ -32,6 +33,7 @@ from millrace.core import (
     replace,
     retain,
     rotation,
+    serving,
     sessions,
     topic,
     work,
@@ -92,6 +94,7 @@ from millrace.core.model import (
     ShardId,
     TopicCell,
 )
+from millrace.core.partition_commands import Delete
 from millrace.core.session_commands import (
     CloseSession,
     Delivered,
@@ -159,6 +162,8 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return replace.replace(draft, command)
         case Bury():
             return bury.bury(desk, draft, command)
+        case Delete():
+            return delete.delete(draft, command)
         case Explain():
             return explain.explain(draft, command)
         case ListHolders():
@@ -245,6 +250,8 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         found = source.cells_from(need.shard, kind, key, limit)
         if kind is Kind.EXPIRY:
             expiry.learn(draft, found)
+        elif kind is Kind.ID and not aside.is_old(draft.view, key):
+            serving.learn(draft, key, found, limit)
         elif kind in (Kind.RING, Kind.BUCKET) and not aside.is_old(draft.view, key):
             rotation.learn_cells(draft, kind, found, limit)
         else:

@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import bounds, points
+from millrace.core import bounds, partitions, points
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Need, Publish
 from millrace.core.draft import Draft
@@ -205,6 +205,7 @@ def _expire(draft: Draft, seqs: BitMap64) -> None:
     free = seqs - held
     if not free:
         return
+    partitions.ended(draft, free, fresh=len(free))
     gaps = max(view.pointers.gaps, free.max())
     if _makes_letters(view.spec):
         _doom(draft, free)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pyroaring import BitMap64
 
-from millrace.core import aside, groups, lease, points, rate
+from millrace.core import aside, groups, lease, partitions, points, rate
 from millrace.core.commands import Explain, Explanation, Need, RowFacts
 from millrace.core.draft import Draft
 from millrace.core.group_list import number_of
@@ -37,6 +37,8 @@ def explain(draft: Draft, command: Explain) -> Explanation | Need:
     is_kept = facts.kept or seq in draft.kept()
     if view.spec.is_grouped and not is_kept:
         return _explain_grouped(draft, command, is_aside=facts.aside)
+    if view.partition is not None and not is_kept:
+        return _explain_partition(draft, seq)
     if facts.aside and not is_kept:
         found = aside.explain(draft, seq)
         is_ready = isinstance(found, Explanation) and found.state == "ready"
@@ -57,6 +59,14 @@ def _explain_ready(draft: Draft, seq: Seq) -> Explanation:
         until = rate.ready_ms(paid_us, spec.rate_us, spec.rate_burst)
         return Explanation(seq, "limited", until_ms=until)
     return Explanation(seq, "ready")
+
+
+def _explain_partition(draft: Draft, seq: Seq) -> Explanation:
+    """It waits for its partition, where that is locked."""
+    leases = partitions.locked_by(draft.view, seq, draft.now)
+    if leases:
+        return _blocked(draft, seq, [(one, other) for one in leases for other in one.open])
+    return _explain_ready(draft, seq)
 
 
 def _explain_grouped(draft: Draft, command: Explain, *, is_aside: bool) -> Explanation | Need:

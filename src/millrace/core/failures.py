@@ -12,7 +12,7 @@ from itertools import islice
 
 from pyroaring import BitMap64
 
-from millrace.core import groups
+from millrace.core import groups, partitions
 from millrace.core.commands import Discard, Outcome, Release
 from millrace.core.draft import Draft
 from millrace.core.model import Death, Doom, QueueSpec
@@ -165,5 +165,6 @@ def end(draft: Draft, lease: LeaseState, seqs: BitMap64, why: Death) -> None:
         lease.counts.pop(seq, None)
         del view.holder[seq]
     view.doomed -= seqs
+    partitions.ended(draft, seqs)
     if seqs and (view.spec.retention == "work" or why is Death.EXPIRED):
         draft.die(why, seqs)

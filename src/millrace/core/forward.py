@@ -96,6 +96,9 @@ def _plan(
             continue
         # A log knows neither priorities, delays nor times to live: it takes messages as they come.
         turns, until = (aside, ends) if target.view.spec.retention == "work" else ((), ())
+        if target.view.spec.is_partitioned:
+            # Nor do partitions know turns.
+            turns = ()
         if target.view.spec.order != "none":
             # Nor does an order know priorities: they are a wish, and no reason to stop.
             turns = tuple(Aside(run.at, run.count, delay_ms=run.delay_ms) for run in turns)

@@ -49,7 +49,18 @@ class Expiring:
 class Facts:
     """What was fetched from the store for the commands at hand; as of the last folded batch."""
 
-    __slots__ = ("ended", "expiry", "held", "keys", "old", "older", "points", "rows", "stages")
+    __slots__ = (
+        "ended",
+        "expiry",
+        "held",
+        "ids",
+        "keys",
+        "old",
+        "older",
+        "points",
+        "rows",
+        "stages",
+    )
 
     def __init__(self) -> None:
         self.keys: dict[bytes, int] = {}
@@ -66,6 +77,8 @@ class Facts:
         """First and last seq → those between them that are dead, or settled and kept."""
         self.older: int | None = None
         """The first row that is not older than retention keeps rows."""
+        self.ids: dict[int, tuple[list[tuple[int, int]], int]] = {}
+        """Id → ids and seqs from it on, and the first id that was not asked for."""
         self.held: dict[int, list[Held]] = {}
         """Pin → the dead rows that it keeps."""
 
@@ -86,4 +99,6 @@ class Facts:
             self.ended = {}
         if self.held:
             self.held = {}
+        if self.ids:
+            self.ids = {}
         self.older = None

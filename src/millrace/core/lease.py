@@ -12,7 +12,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, expiry, failures, groups, rate, rotation
+from millrace.core import aside, expiry, failures, groups, rate, rotation, serving
 from millrace.core.commands import Lease, Leased, Need
 from millrace.core.draft import Draft
 from millrace.core.model import Doom, LeaseId
@@ -31,6 +31,8 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
         return None
     if view.spec.is_grouped:
         return _check_groups(draft, count)
+    if view.spec.is_partitioned:
+        return _check_partitions(draft, count)
     again = len(failures.judge_again(view, view.returned, count)[0]) if view.returned else 0
     wanted = count - again
     if wanted <= 0:
@@ -48,6 +50,17 @@ def _check_groups(draft: Draft, count: int) -> Retry | Need | None:
     if len(view.holder) >= limits.IN_FLIGHT_MAX and not view.groups.again:
         return _too_many_in_flight(view)
     chosen = rotation.choose(draft, count)
+    if isinstance(chosen, Need):
+        return chosen
+    draft.chosen = chosen
+    return None
+
+
+def _check_partitions(draft: Draft, count: int) -> Retry | Need | None:
+    view = draft.view
+    if len(view.holder) >= limits.IN_FLIGHT_MAX and not view.returned:
+        return _too_many_in_flight(view)
+    chosen = serving.choose(draft, count)
     if isinstance(chosen, Need):
         return chosen
     draft.chosen = chosen
@@ -102,6 +115,8 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
         return Leased(LeaseId(0), BitMap64(), draft.now + command.lease_ms, {})
     if view.spec.is_grouped:
         return _lease_groups(draft, command, count)
+    if view.spec.is_partitioned:
+        return _lease_partition(draft, command)
     again = failures.take_again(draft, view.returned, count) if view.returned else BitMap64()
     room = limits.IN_FLIGHT_MAX - len(view.holder)
     wanted = min(count - len(again), room)
@@ -158,6 +173,20 @@ def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
 
 
+def _lease_partition(draft: Draft, command: Lease) -> Leased:
+    """What the partition whose turn it is may give; it is locked then."""
+    deadline = draft.now + command.lease_ms
+    chosen, draft.chosen = draft.chosen, []
+    if not chosen:
+        return Leased(LeaseId(0), BitMap64(), deadline, {})
+    [one] = chosen
+    seqs = BitMap64(one.seqs)
+    again = seqs & draft.view.returned
+    lease = _make_lease(draft, seqs, again, deadline)
+    serving.served(draft, one.group, lease, len(seqs) - len(again))
+    return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
+
+
 def _take_by_turns(draft: Draft, wanted: int) -> tuple[BitMap64, tuple[BitMap64, ...]]:
     """Those of higher priority, those whose delay is over, fresh ones, those of lower priority.
 
@@ -206,6 +235,8 @@ def may_have_work(view: View, now: int) -> bool:
 
 
 def _is_ready(view: View) -> bool:
+    if view.partition is not None:
+        return bool(view.returned) or view.partition.waiting > 0
     return bool(view.returned) or view.first_fresh() <= view.last_seq
 
 
@@ -339,7 +370,7 @@ def _overtake(draft: Draft, lease: LeaseState, again: BitMap64) -> None:
         if seq in old.open:
             # Nobody gave it back: its worker is taken for crashed.
             failures += 1
-        _take_out(old, seq)
+        take_out(old, seq)
         groups.hand_on(draft, lease, old, seq)
         old.overtaken.add(seq)
         lease.counts[seq] = (deliveries + 1, failures)
@@ -348,7 +379,7 @@ def _overtake(draft: Draft, lease: LeaseState, again: BitMap64) -> None:
         draft.put_lease(old)
 
 
-def _take_out(lease: LeaseState, seq: int) -> None:
+def take_out(lease: LeaseState, seq: int) -> None:
     """The message is this lease's no longer."""
     lease.open.discard(seq)
     lease.freed.discard(seq)
@@ -364,7 +395,7 @@ def supersede_leased(draft: Draft, died: BitMap64) -> None:
     for seq in [seq for seq in died if seq in holder]:
         lease = view.leases[holder.pop(seq)]
         groups.ended(draft, lease, (seq,))
-        _take_out(lease, seq)
+        take_out(lease, seq)
         lease.superseded.add(seq)
         view.returned.discard(seq)
         view.doomed.discard(seq)

@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 from millrace.core import place
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell, group_of
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
+from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.spec import QueueSpec as QueueSpec
 from millrace.errors import Corrupt
 
@@ -130,16 +131,18 @@ class Kind(IntEnum):
     SESSION = 21
     TOPIC = 22
     SUBSCRIPTION = 23
+    PARTITION = 24
     WEIGHT = 25
+    ID = 26
 
 
 WINDOWED = (Kind.DUE, Kind.READY, Kind.RING, Kind.BUCKET)
 """Kinds with more cells than memory should hold: a view knows the first ones alone."""
 
-ASKED = (Kind.TURN, Kind.GROUP, Kind.DEDUP, Kind.EXPIRY)
+ASKED = (Kind.TURN, Kind.GROUP, Kind.DEDUP, Kind.EXPIRY, Kind.ID)
 """Kinds that a view does not hold: they are asked for by key, or the first ones in order."""
 
-OF_AN_ERA = (*WINDOWED, Kind.TURN, Kind.GROUP)
+OF_AN_ERA = (*WINDOWED, Kind.TURN, Kind.GROUP, Kind.ID)
 """Kinds whose keys begin with the era: what a purge has made meaningless is dropped in steps."""
 
 VIEWED = tuple(kind for kind in Kind if kind not in WINDOWED and kind not in ASKED)
@@ -339,6 +342,8 @@ class QueueCell(msgspec.Struct, frozen=True, array_like=True):
 
     shards: tuple[int, ...]
     route: place.Route = "key"
+    ids: int = 0
+    """The key of its messages' ids; 0: they have none."""
 
 
 class CatalogCell(msgspec.Struct, frozen=True, array_like=True):
@@ -403,6 +408,8 @@ Cell = (
     | TurnCell
     | GroupCell
     | RingCell
+    | PartitionCell
+    | IdCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -429,7 +436,9 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.SUBSCRIPTION: SubscriptionCell,
     Kind.ATTEMPT: AttemptCell,
     Kind.EXPIRY: ExpiryCell,
+    Kind.PARTITION: PartitionCell,
     Kind.WEIGHT: WeightCell,
+    Kind.ID: IdCell,
 }
 
 

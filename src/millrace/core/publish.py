@@ -12,7 +12,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, dedup, entry, expiry, groups, rotation, topic
+from millrace.core import aside, dedup, entry, expiry, groups, partitions, rotation, topic
 from millrace.core.block import Block, key_list
 from millrace.core.commands import (
     Need,
@@ -87,6 +87,8 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
         supersede(draft, first, key_list(rows), _deletes(rows))
     if draft.view.spec.is_grouped:
         entry.enter(draft, first, group_numbers(rows), command.aside, _deletes(rows))
+    elif draft.view.spec.is_partitioned:
+        partitions.enter(draft, first, count)
     elif command.aside or draft.view.spec.delay_ms:
         aside.put_aside(draft, first, count, command.aside, _deletes(rows))
     expiry.put_rows(draft, first, count, command.lives, _deletes(rows))
@@ -335,6 +337,8 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
         if isinstance(facts, StageFacts):
             supersede(draft, first, facts.keys, facts.deletes)
         deletes = facts.deletes if isinstance(facts, StageFacts) else ()
+        if view.spec.is_partitioned and rows:
+            partitions.enter(draft, first, rows)
         if view.spec.delay_ms:
             aside.put_aside(draft, first, rows, (), deletes)
         expiry.put_rows(draft, first, rows, (), deletes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import expiry, groups, publish, work
+from millrace.core import expiry, groups, partitions, publish, work
 from millrace.core.commands import Leased, Need, Outcome, Publish, Settle
 from millrace.core.draft import Draft
 from millrace.core.leased_commands import Replace
@@ -73,4 +73,6 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     if view.spec.is_grouped:
         pointers = msgspec.structs.replace(pointers, next=first + 1)
     draft.put_pointers(pointers)
+    if view.spec.is_partitioned:
+        partitions.enter(draft, first, 1, held=True)
     return Leased(held.id, new, deadline, dict(held.counts))

@@ -38,8 +38,13 @@ from millrace.core.view import LeaseState, View
 from millrace.errors import Full, Gone, Invalid, Refused, Retry, Stale, TooLarge
 
 
-def open_session(draft: Draft, command: OpenSession) -> SessionRef | Full:
+def open_session(draft: Draft, command: OpenSession) -> SessionRef | Full | Refused:
     view = draft.view
+    if view.spec.is_partitioned:
+        return Invalid(
+            "a session would lock partitions for as long as it lasts; lease messages instead",
+            field="delivery",
+        )
     if len(view.sessions) >= limits.SESSIONS_MAX:
         return Full(
             f"the queue has {limits.SESSIONS_MAX} sessions; close one first",

@@ -9,6 +9,7 @@ import msgspec
 from millrace import limits
 from millrace.core import bounds
 from millrace.core.group_cells import Order
+from millrace.core.partition_cells import Delivery
 
 
 class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -65,14 +66,74 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     group_rate_us: int = 0
     """As `rate_us`, of each group."""
     group_burst: int = 0
+    delivery: Delivery = "messages"
+    """What a lease call takes. Fixed when the queue is made."""
+    partitions_min: int = 1
+    partitions_max: int = bounds.PARTITIONS
+    """Between these their number follows the load."""
+    partition_age_ms: int = bounds.PARTITION_AGE_MS
+    """Partitions that were not needed for so long go."""
 
     def is_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
         return not (
-            self.keyed or self.delay_ms or self.dedup_by_body or self.ttl_ms or self.is_grouped
+            self.keyed
+            or self.delay_ms
+            or self.dedup_by_body
+            or self.ttl_ms
+            or self.is_grouped
+            or self.is_partitioned
         )
 
     @property
     def is_grouped(self) -> bool:
         """Whether messages wait in groups, and not in the order of their seqs."""
         return self.order in ("group", "fair")
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether a lease call takes some of a partition, and locks it."""
+        return self.delivery == "partitions"
+
+
+class SpecPart(msgspec.Struct, frozen=True):
+    """Those settings of a queue that were named; None says nothing about one."""
+
+    keyed: bool | None = None
+    retention: Literal["work", "log"] | None = None
+    keep_deletes_ms: int | None = None
+    retry_min_ms: int | None = None
+    retry_max_ms: int | None = None
+    max_failures: int | None = None
+    max_deliveries: int | None = None
+    dead_letter: str | None = None
+    delay_ms: int | None = None
+    dedup_ms: int | None = None
+    dedup_by_body: bool | None = None
+    keep_ms: int | None = None
+    keep_bytes: int | None = None
+    keep_messages: int | None = None
+    retain_max_ms: int | None = None
+    retain_max_bytes: int | None = None
+    pin_max_bytes: int | None = None
+    compressed: Literal["", "zstd", "lz4"] | None = None
+    ttl_ms: int | None = None
+    dead_letter_expired: bool | None = None
+    order: Order | None = None
+    group_in_flight: int | None = None
+    rate_us: int | None = None
+    rate_burst: int | None = None
+    group_rate_us: int | None = None
+    group_burst: int | None = None
+
+    delivery: Delivery | None = None
+    partitions_min: int | None = None
+    partitions_max: int | None = None
+    partition_age_ms: int | None = None
+
+    def onto(self, spec: QueueSpec) -> QueueSpec:
+        """These settings, with what is not named as it is in `spec`."""
+        named = msgspec.structs.asdict(self)
+        return msgspec.structs.replace(
+            spec, **{name: value for name, value in named.items() if value is not None}
+        )

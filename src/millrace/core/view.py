@@ -18,6 +18,7 @@ from millrace.core.deletes import Deletes
 from millrace.core.flight import Groups
 from millrace.core.fold import ShardMeta
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
+from millrace.core.holding import Holding as Holding
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.layer import Facts, Layer
 from millrace.core.model import (
@@ -49,6 +50,7 @@ from millrace.core.model import (
     pack_seqs,
     unpack_seqs,
 )
+from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.takeover import resume
 from millrace.core.waiting import Waiting
 from millrace.core.weight import Scale
@@ -171,22 +173,6 @@ class LeaseState:
         return BitMap64(due)
 
 
-class Holding:
-    """How many messages a session holds, by lease."""
-
-    __slots__ = ("leases", "total")
-
-    def __init__(self) -> None:
-        self.leases: dict[int, int] = {}
-        self.total = 0
-
-    def note(self, lease: int, count: int) -> None:
-        """So many it holds of the lease."""
-        self.total += count - self.leases.pop(lease, 0)
-        if count:
-            self.leases[lease] = count
-
-
 class View:
     """One shard, as its decider sees it: all that was decided, committed or not."""
 
@@ -221,6 +207,8 @@ class View:
         """What this shard is, if it is a topic."""
         self.subscriptions: dict[int, SubscriptionCell] = {}
         self.scale = Scale()
+        self.partition: PartitionCell | None = None
+        """Of a queue whose delivery is "partitions"."""
 
         # Derived: never stored, rebuilt by `load`.
         self.holder: dict[int, int] = {}
@@ -338,7 +326,12 @@ class View:
                 self.attempts[key.decode()] = cell
             case WeightCell() as cell:
                 self.scale.add(number(key), cell)
-            case AsideCell() | DedupCell() | ExpiryCell() | TurnCell() | GroupCell() | RingCell():
+            case PartitionCell() as cell:
+                self.partition = cell
+            case AsideCell() | DedupCell() | ExpiryCell() | IdCell():
+                # Of these there may be too many: they are asked for as they are needed.
+                pass
+            case TurnCell() | GroupCell() | RingCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
 

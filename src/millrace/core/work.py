@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import aside, groups
+from millrace.core import aside, groups, partitions
 from millrace.core.commands import (
     Discard,
     Extend,
@@ -93,18 +93,24 @@ def do_settle(draft: Draft, command: Settle, outcome: Outcome) -> Outcome:
     lease.settled |= done
     _forget(view, lease, done)
     groups.ended(draft, lease, done)
+    partitions.ended(draft, done)
     draft.put_lease(lease)
     if view.spec.retention == "work":
-        floor = view.retain_floor()
-        if done.max() <= floor:
-            draft.die(Death.SETTLED, done)
-        else:
-            passed = done.copy()
-            passed.remove_range(floor + 1, done.max() + 1)
-            if passed:
-                draft.die(Death.SETTLED, passed)
-            draft.keep(done - passed)
+        end_settled(draft, done)
     return outcome
+
+
+def end_settled(draft: Draft, done: BitMap64) -> None:
+    """These messages are done: they die, or are kept for retaining cursors."""
+    floor = draft.view.retain_floor()
+    if done.max() <= floor:
+        draft.die(Death.SETTLED, done)
+        return
+    passed = done.copy()
+    passed.remove_range(floor + 1, done.max() + 1)
+    if passed:
+        draft.die(Death.SETTLED, passed)
+    draft.keep(done - passed)
 
 
 def do_extend(draft: Draft, command: Extend, outcome: Outcome) -> Outcome:

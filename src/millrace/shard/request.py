@@ -31,6 +31,7 @@ from millrace.core.commands import (
 from millrace.core.decide import Answer
 from millrace.core.leased_commands import Replace
 from millrace.core.model import Message, ShardId
+from millrace.core.partition_commands import Delete
 from millrace.core.session_commands import (
     CloseSession,
     GrantCredit,
@@ -172,6 +173,8 @@ def size_of(command: Command) -> int:
             return _weigh(tuple(message for _, message in rows))[0]
         case Forward(parcels=parcels):
             return sum(map(_weigh_parcel, parcels))
+        case Delete(seqs=seqs):
+            return _COMMAND_BYTES + (_LEASED_BYTES + _ASIDE_BYTES) * len(seqs)
         case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs) | Discard(seqs=seqs):
             return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
         case _:

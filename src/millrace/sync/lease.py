@@ -57,6 +57,11 @@ class Lease:
         return self._twin.seq
 
     @property
+    def id(self) -> int | None:
+        """The message's id, on a queue whose delivery is "partitions"; else None."""
+        return self._twin.id
+
+    @property
     def number(self) -> int | None:
         """The delivery number within its session; None if no session was handed it."""
         return self._twin.number

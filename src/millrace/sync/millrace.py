@@ -51,7 +51,7 @@ class Millrace:
         `shards`: how many parts it has that are ordered each on its own, 1 unless it is named.
         `route`: which of them a message goes to: "key" (by its key; without one they take turns),
         "group" (by its group, else its key) or "spread" (they take turns). Both are fixed when the
-        queue is made.
+        queue is made. The other settings are told by `QueueSettings`.
 
         Settings that are named must be those that the queue has; `Queue.configure` changes them.
 

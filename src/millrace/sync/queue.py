@@ -76,7 +76,7 @@ class Queue:
         number: int | None = None,
         mode: ProducerMode = "dense",
     ) -> int | None:
-        """Append a message; returns its seq.
+        """Append a message; returns its seq, or where the delivery is "partitions", its id.
 
         On a keyed queue it replaces the key's older revision, and without a body it deletes the
         key. Workers get messages of a higher `priority` first (0 to 9, 4 unless it is named), and
@@ -308,9 +308,20 @@ class Queue:
         """
         return self._portal.run(self._twin.peek(count, after=after))
 
-    def get(self, seq: int) -> Row | None:
-        """The message with this seq, or None if it is not there (any more)."""
-        return self._portal.run(self._twin.get(seq))
+    def get(self, seq: int | None = None, *, id: int | None = None) -> Row | None:
+        """The message with this seq or id, or None if it is not there (any more)."""
+        return self._portal.run(self._twin.get(seq, id=id))
+
+    def delete(self, ids: Sequence[int]) -> int:
+        """End messages by their ids, whoever holds them; returns how many were there.
+
+        Only where the queue's delivery is "partitions": else nobody but its worker ends one.
+        """
+        return self._portal.run(self._twin.delete(ids))
+
+    def partitions(self) -> int:
+        """How many partitions the queue has now; 0 if its delivery is "messages"."""
+        return self._portal.run(self._twin.partitions())
 
     def explain(self, seq: int) -> Explanation:
         """Why a message is not to be had: leased, delayed, blocked or limited until when, dead.

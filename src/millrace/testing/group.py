@@ -33,6 +33,7 @@ from millrace.core.waiting import Waiting, load
 from millrace.errors import Refused, Retry
 from millrace.store.memory_store import MemoryStore
 from millrace.testing.check_groups import check_groups
+from millrace.testing.check_partitions import check_partitions
 
 Result = Answer | Refused | Retry
 
@@ -146,6 +147,7 @@ class Group:
             check_derived(view)
             self._check_aside(view)
             check_groups(view, self.store)
+            check_partitions(view, self.store, self.seqs(shard, Reader()))
             meta = self.store.meta(shard)
             assert meta is not None
             live = self.seqs(shard, Reader(retain=True))
@@ -223,6 +225,7 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "queues": view.queues,
         "catalog": view.catalog,
         "attempts": view.attempts,
+        "partition": view.partition,
         "topics": view.topics,
         "topic": view.topic,
         "subscriptions": view.subscriptions,

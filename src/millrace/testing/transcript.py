@@ -61,6 +61,7 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
+from millrace.core.partition_commands import Delete
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
@@ -205,6 +206,8 @@ class Play:
                 return self._leased_command(verb, words, options)
             case "bury":
                 return self._bury(self._shard(name), words)
+            case "delete_ids":
+                return Delete(seqs_of(words[0]))
             case "purge":
                 return Purge()
             case "rewind":
@@ -430,6 +433,10 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         rate_burst=_rate("rate", options)[1],
         group_rate_us=_rate("group_rate", options)[0],
         group_burst=_rate("group_rate", options)[1],
+        delivery="partitions" if "partitions" in options else "messages",
+        partitions_min=int(options.get("partitions", "1-10").split("-")[0]),
+        partitions_max=int(options.get("partitions", "1-10").split("-")[1]),
+        partition_age_ms=millis(options.get("age", "5d")),
     )
 
 

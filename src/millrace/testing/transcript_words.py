@@ -42,6 +42,8 @@ _OPTIONS = (
     "group_in_flight",
     "rate",
     "group_rate",
+    "partitions",
+    "age",
 )
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

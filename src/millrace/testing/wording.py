@@ -51,6 +51,7 @@ from millrace.core.model import (
     WeightCell,
     unpack_seqs,
 )
+from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
 from millrace.core.topic_commands import Brought, Forwarded, Subscribed, TopicRef
 from millrace.core.view import number
@@ -58,6 +59,7 @@ from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import MillraceError
 from millrace.testing.group import START_MS, Result, numbers
 from millrace.testing.wording_groups import group_name, say_group_cell, say_group_key, say_order
+from millrace.testing.wording_partitions import say_partition
 
 # --- Answers -----------------------------------------------------------------------------------
 
@@ -296,7 +298,7 @@ def _cell_name(kind: Kind, key: bytes) -> str:
         return f"[ready {limits.PRIORITY_MAX - key[8]} since {since} by {number(key[-8:])}]"
     if kind is Kind.EXPIRY:
         return f"[expiry {_time(expiry_of(key))} by {number(key[8:16])}.{number(key[16:])}]"
-    if kind in (Kind.RING, Kind.TURN, Kind.GROUP, Kind.BUCKET):
+    if kind in (Kind.RING, Kind.TURN, Kind.GROUP, Kind.BUCKET, Kind.ID):
         return say_group_key(kind, key)
     if kind is Kind.DEDUP:
         return f"[dedup {key.hex()[:8]}]"
@@ -360,6 +362,8 @@ def say_cell(cell: Cell) -> str:
             return f"priority {cell.priority}"
         case TurnCell() | GroupCell() | RingCell():
             return say_group_cell(cell)
+        case PartitionCell() | IdCell():
+            return say_partition(cell)
         case DedupCell():
             return f"{cell.seq}, {_until(cell.until_ms)}"
         case AttemptCell():

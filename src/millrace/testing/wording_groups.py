@@ -7,6 +7,7 @@ from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.model import Kind, QueueSpec
 from millrace.core.view import number
 from millrace.testing.group import START_MS
+from millrace.testing.wording_partitions import say_delivery
 
 
 def group_name(number: int) -> str:
@@ -21,6 +22,8 @@ _NAMES: dict[int, str] = {
 
 def say_group_key(kind: Kind, key: bytes) -> str:
     """The name of a cell of groups."""
+    if kind is Kind.ID:
+        return f"[id {number(key[8:]) >> 47:04x}]"
     if kind is Kind.RING:
         return f"[turn {number(key[8:])}]"
     if kind is Kind.TURN:
@@ -55,4 +58,4 @@ def say_order(spec: QueueSpec) -> str:
         (" of a group", spec.group_rate_us, spec.group_burst),
     ):
         out += f", one{whose} in {rate_us / 1_000_000:g}s, {burst} at once" if rate_us else ""
-    return out
+    return out + say_delivery(spec)

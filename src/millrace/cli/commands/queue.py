@@ -79,6 +79,18 @@ def _setting_options(body: F) -> F:
         click.option(
             "--rate-burst", type=int, metavar="N", help="And so many at once after a pause."
         ),
+        click.option(
+            "--partitions-min", type=int, metavar="N", help="Partitions there are at least. [1]"
+        ),
+        click.option(
+            "--partitions-max", type=int, metavar="N", help="Partitions there are at most. [10]"
+        ),
+        click.option(
+            "--partition-age",
+            type=DURATION,
+            metavar="TIME",
+            help="Partitions that were not needed for so long go. [5d]",
+        ),
         click.option("--group-rate", type=float, metavar="N", help="As --rate, of each group. [0]"),
         click.option(
             "--group-burst", type=int, metavar="N", help="As --rate-burst, of each group."
@@ -155,7 +167,10 @@ def _setting_options(body: F) -> F:
 def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
     """Settings for people; those that ask for nothing are left out."""
     texts = {"keyed": "yes" if spec["keyed"] else "no"}
+    is_sliced = spec["delivery"] == "partitions"
     for name, value in spec.items():
+        if name.startswith(("partition", "delivery")) and not is_sliced:
+            continue
         if name != "keyed" and value and value != "none":
             is_time, is_size = name.endswith("_ms"), name.endswith("_bytes")
             shown = f"{value / 1000:g} s" if is_time else str(value)
@@ -239,6 +254,7 @@ async def list_queues(shell: Shell, space: str) -> None:
         millrace queue make accounts --order group
         millrace queue make bills --max-failures 5 --dead-letter mail
         millrace queue make events --shards 8 --route spread
+        millrace queue make jobs --delivery partitions --partitions-max 20
     """,
 )
 @click.argument("name")
@@ -253,6 +269,11 @@ async def list_queues(shell: Shell, space: str) -> None:
     "--order",
     type=click.Choice(["none", "strict", "group", "fair"]),
     help="Who waits for whom: nobody, all, or each for its group. [none]",
+)
+@click.option(
+    "--delivery",
+    type=click.Choice(["messages", "partitions"]),
+    help="What a lease takes: messages, or some of a partition, which it locks. [messages]",
 )
 @_setting_options
 async def make(

@@ -1,0 +1,34 @@
+"""What `dump` says of partitions."""
+
+from __future__ import annotations
+
+from millrace.cli.show import Fields
+from millrace.core.model import QueueSpec
+from millrace.core.partition_cells import IdCell, PartitionCell
+
+
+def spec_fields(spec: QueueSpec) -> Fields:
+    """The settings of partitions, where a queue has some."""
+    if not spec.is_partitioned:
+        return {}
+    return {
+        "delivery": spec.delivery,
+        "partitions_min": spec.partitions_min,
+        "partitions_max": spec.partitions_max,
+        "partition_age_ms": spec.partition_age_ms,
+    }
+
+
+def partition_fields(cell: PartitionCell | IdCell) -> Fields:
+    """What a cell of partitions says."""
+    if isinstance(cell, IdCell):
+        return {"seq": cell.seq}
+    return {
+        "key": f"{cell.key:016x}",
+        "slices": [[one.served, *one.leases] for one in cell.slices],
+        "waiting": cell.waiting,
+        "turn": cell.turn,
+        "resized": cell.resized,
+        "peak": cell.peak,
+        "since_ms": cell.since_ms,
+    }

@@ -1,0 +1,57 @@
+"""The ids of messages, where a queue has partitions: 63 bits that look random, and tell the seq.
+
+A queue has a key of its own, which is drawn when its catalog is founded. Under it each seq has one
+id, and each id one seq: no two messages have the same, a repeat is answered with the first one's,
+and whoever knows the key needs no index to find a message. What an id is never changes, in no
+version.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+
+ID_BITS = 63
+IDS = 1 << ID_BITS
+"""How many ids there are: from 0 on."""
+
+_MASK = IDS - 1
+_FIRST = 0x3243F6A8885A308D
+_SECOND = 0x2B7E151628AED2A7
+_FIRST_BACK = pow(_FIRST, -1, IDS)
+_SECOND_BACK = pow(_SECOND, -1, IDS)
+
+
+def key_of(secret: bytes, shard: int) -> int:
+    """The key of a queue: shards are never numbered twice, so that no other one has it."""
+    digest = blake2b(shard.to_bytes(8, "big"), key=secret[:64], digest_size=8, person=b"ids")
+    return int.from_bytes(digest.digest(), "big") & _MASK or 1
+
+
+def id_of(key: int, seq: int) -> int:
+    """The id of a message."""
+    x = (seq + key) & _MASK
+    x = (x ^ x >> 31) * _FIRST & _MASK
+    x = (x ^ x >> 29) * _SECOND & _MASK
+    return x ^ x >> 32
+
+
+def seq_of(key: int, id_: int) -> int:
+    """The seq of the message that has the id, whether or not there is one."""
+    x = id_ ^ id_ >> 32
+    x = x * _SECOND_BACK & _MASK
+    x ^= x >> 29 ^ x >> 58
+    x = x * _FIRST_BACK & _MASK
+    x ^= x >> 31 ^ x >> 62
+    return (x - key) & _MASK
+
+
+def ids_of(key: int, first: int, count: int) -> list[int]:
+    """The ids of messages that follow each other, as `id_of` tells each."""
+    mask = np.uint64(_MASK)
+    x = (np.arange(count, dtype=np.uint64) + np.uint64((first + key) & _MASK)) & mask
+    x = (x ^ x >> np.uint64(31)) * np.uint64(_FIRST) & mask
+    x = (x ^ x >> np.uint64(29)) * np.uint64(_SECOND) & mask
+    found: list[int] = (x ^ x >> np.uint64(32)).tolist()
+    return found

@@ -1,0 +1,42 @@
+"""That the cells of partitions say the same as the view."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from millrace.core.codec import decode_cell
+from millrace.core.message_id import id_of
+from millrace.core.model import Kind
+from millrace.core.partition_cells import IdCell
+from millrace.core.partitions import id_in
+from millrace.core.view import View, number_key
+from millrace.store.memory_store import MemoryStore
+
+
+def check_partitions(view: View, store: MemoryStore, live: BitMap64) -> None:
+    """Who has not ended is found under its id, and nobody else; who waits is counted.
+
+    `live` are the rows that are neither dead nor kept. All batches of the view must be folded.
+    """
+    cell = view.partition
+    assert (cell is not None) == view.spec.is_partitioned
+    era = number_key(view.pointers.era)
+    named = BitMap64()
+    for _, key, value in store.cells(view.shard, Kind.ID):
+        assert key >= era or view.swept_from is not None, "nobody sweeps what was purged"
+        if key[:8] != era:
+            continue
+        found = decode_cell(Kind.ID, value)
+        assert isinstance(found, IdCell)
+        assert cell is not None
+        assert id_in(key) == id_of(cell.key, found.seq), "it stands under another id"
+        named.add(found.seq)
+    if cell is None:
+        return
+    spec = view.spec
+    # What expired before anyone had it is a dead letter, and is in no partition any more.
+    assert named | view.doomed == live, "a message is in no partition, or one that has ended is"
+    held = BitMap64(view.holder)
+    assert cell.waiting == len(named - held), f"{cell.waiting} are said to wait"
+    assert spec.partitions_min <= len(cell.slices) <= spec.partitions_max
+    assert max(one.served for one in cell.slices) <= cell.turn

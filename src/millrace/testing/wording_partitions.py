@@ -1,0 +1,24 @@
+"""Partitions in words."""
+
+from __future__ import annotations
+
+from millrace.core.model import QueueSpec
+from millrace.core.partition_cells import IdCell, PartitionCell
+
+
+def say_partition(cell: PartitionCell | IdCell) -> str:
+    """What a cell of partitions holds."""
+    if isinstance(cell, IdCell):
+        return str(cell.seq)
+    slices = " ".join(
+        f"{at}@{one.served}" + (f"({','.join(map(str, one.leases))})" if one.leases else "")
+        for at, one in enumerate(cell.slices)
+    )
+    return f"{slices}, {cell.waiting} wait, turn {cell.turn}, peak {cell.peak}"
+
+
+def say_delivery(spec: QueueSpec) -> str:
+    """Delivery and partitions, where they are not as usual."""
+    if not spec.is_partitioned:
+        return ""
+    return f", partitions {spec.partitions_min}-{spec.partitions_max}"
