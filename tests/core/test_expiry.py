@@ -38,6 +38,7 @@ STEPS = st.lists(
             st.sampled_from(["tick", "hold", "fold", "crash", "purge"]), st.just(0), st.just(0)
         ),
     ),
+    min_size=20,
     max_size=60,
 )
 
@@ -104,6 +105,33 @@ def test_nobody_gets_a_message_whose_time_is_over(
     assert view is not None
     left = group.seqs(QUEUE, Reader()) - BitMap64(view.holder)
     assert all(over[seq] > group.now for seq in left), "it is over, and nobody has ended it"
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize("returns", ["given back", "run out"])
+def test_who_comes_back_after_its_time_is_handed_out_to_nobody(
+    *, returns: str, crashes: bool
+) -> None:
+    group = Group()
+    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(ttl_ms=10_000))))
+    group.ask((QUEUE, Publish((Message(b"x"),))))
+    [held] = group.ask((QUEUE, Lease(1, 20_000)))
+    assert isinstance(held, Leased)
+    group.now += 10_000
+    # Somebody else looks for work, and it is found that its time is over.
+    group.ask((QUEUE, Lease(1, 1_000)))
+    assert group.seqs(QUEUE, Reader()) == held.seqs, "who is held is not ended"
+    if crashes:
+        group.crash()
+    if returns == "given back":
+        group.ask((QUEUE, Release(held.lease, held.seqs, group.history)))
+    else:
+        group.now += 10_000
+    [again] = group.ask((QUEUE, Lease(1, 1_000)))
+    assert isinstance(again, Leased)
+    assert not again.seqs
+    assert not group.seqs(QUEUE, Reader())
+    group.check()
 
 
 @pytest.mark.parametrize("count", [1, 3 * bounds.EXPIRY_SEQS_MAX])

@@ -416,8 +416,8 @@ class Draft:
         )
 
     def hidden(self) -> BitMap64:
-        """Rows that this batch has ended or put aside, and its deletes."""
-        out = self.deletes | self.aside
+        """Rows that this batch has ended, kept or put aside, and its deletes."""
+        out = self.deletes | self.aside | self._kept
         for seqs in self._died.values():
             out |= seqs
         return out

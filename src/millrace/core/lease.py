@@ -330,6 +330,7 @@ def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
     purged = draft.ended_to
     for layer in view.layers:
         own |= layer.died
+        own |= layer.kept
         own |= layer.deletes
         own |= layer.aside
         purged = max(purged, layer.purged)
