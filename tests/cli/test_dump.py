@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import millrace
 from tests.cli.conftest import SETTINGS
 from tests.cli.program import call, contents, findings, flip, objects, start
+from tests.client.harness import copy_live
 
 EVERYTHING = (
     [],
@@ -232,7 +232,7 @@ def test_what_is_not_in_the_index_yet_is_shown(tmp_path: Path) -> None:
             queue = await engine.queue("orders", keyed=True)
             await queue.publish(b"first", key="k")
             await queue.publish(b"newest", key="k")
-            await asyncio.to_thread(shutil.copytree, tmp_path / "used/log", tmp_path / "left/log")
+            await asyncio.to_thread(copy_live, tmp_path / "used/log", tmp_path / "left/log")
 
     asyncio.run(leave())
     [row] = objects("dump", tmp_path / "left", "rows", "orders")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -105,3 +106,16 @@ async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
     # Nothing else would wake it: the condition lies in the engine, and is asked for.
     while not await holds():  # noqa: ASYNC110
         await asyncio.sleep(0.002)
+
+
+def copy_live(source: Path, target: Path) -> None:
+    """Copy a folder that an engine has open, as a kill would have left it.
+
+    Segments that are made ahead get their names meanwhile: then the copy is begun anew.
+    """
+    while True:
+        try:
+            shutil.copytree(source, target)
+            return
+        except shutil.Error:
+            shutil.rmtree(target)

@@ -15,7 +15,7 @@ from millrace.client.millrace import Millrace
 from millrace.core.commands import Command, Extend, Lease, Release, Settle
 from millrace.core.model import ShardId
 from millrace.node import Node, real_ports
-from tests.client.harness import SMALL, embedded, eventually, opened, run
+from tests.client.harness import SMALL, opened, run
 from tests.simulation.harness import Bench
 
 T = TypeVar("T")
@@ -36,26 +36,6 @@ class BusyEngine(EmbeddedEngine):
         return await super().ask(shard, command, kind, wait_ms=wait_ms)
 
 
-def test_extending_is_tried_again_while_the_engine_is_busy(tmp_path: Path) -> None:
-    async def main() -> None:
-        engine = BusyEngine(await Node.open(real_ports(tmp_path), SMALL))
-        async with Millrace(engine) as m:
-            queue = await m.queue("orders")
-            await queue.publish(b"x")
-            engine.refusals = 5
-            async with (await queue.lease(seconds=1))[0] as lease:
-                first = lease.deadline_ms
-
-                async def is_later() -> bool:
-                    return lease.deadline_ms > first
-
-                await eventually(is_later)
-            assert engine.refusals == 0
-            assert (await queue.stats())["settled"] == 1
-
-    run(main())
-
-
 def test_work_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
     async def main() -> None:
         engine = BusyEngine(await Node.open(real_ports(tmp_path), SMALL))
@@ -67,39 +47,6 @@ def test_work_goes_on_when_there_is_room_again(tmp_path: Path) -> None:
             assert (lease.body, engine.refusals) == (b"x", 0)
 
     run(main())
-
-
-@embedded
-async def test_extending_ends_with_the_queue(m: Millrace) -> None:
-    queue = await m.queue("orders")
-    await queue.publish(b"x")
-    work = queue.work(seconds=0.02)
-    lease = await anext(work)
-    before = len(asyncio.all_tasks())
-    await m.delete_queue("orders")
-
-    async def is_over() -> bool:
-        return len(asyncio.all_tasks()) < before
-
-    await eventually(is_over)
-    with pytest.raises(errors.NotFound):
-        await lease.settle()
-
-
-@embedded
-async def test_a_settled_lease_is_not_extended(m: Millrace) -> None:
-    queue = await m.queue("orders")
-    await queue.publish(b"x")
-    before = len(asyncio.all_tasks())
-    work = queue.work(seconds=0.02)
-    lease = await anext(work)
-    await lease.settle()
-
-    async def is_over() -> bool:
-        return len(asyncio.all_tasks()) == before
-
-    await eventually(is_over)
-    assert lease.lost is None
 
 
 def test_a_failed_context_raises_its_own_error_where_nothing_is_taken_back(tmp_path: Path) -> None:
@@ -158,6 +105,55 @@ def test_what_was_answered_counts_where_some_found_no_room(tmp_path: Path) -> No
 
 
 # --- On virtual time -----------------------------------------------------------------------------
+
+
+def test_extending_is_tried_again_while_the_engine_is_busy() -> None:
+    async def script(_: Millrace, node: Node) -> None:
+        engine = BusyEngine(node)
+        queue = await Millrace(engine).queue("orders")
+        await queue.publish(b"x")
+        engine.refusals = 5
+        async with (await queue.lease(seconds=30))[0] as lease:
+            first = lease.deadline_ms
+            await asyncio.sleep(29)
+            assert engine.refusals == 0
+            assert lease.deadline_ms > first
+        assert (await queue.stats())["settled"] == 1
+
+    Bench().live(script)
+
+
+def test_extending_ends_with_the_queue() -> None:
+    async def script(m: Millrace, node: Node) -> None:
+        queue = await m.queue("orders")
+        await queue.publish(b"x")
+        before = len(asyncio.all_tasks())
+        work = queue.work(seconds=30)
+        lease = await anext(work)
+        assert len(asyncio.all_tasks()) > before
+        await m.delete_queue("orders")
+        await asyncio.sleep(100)
+        assert len(asyncio.all_tasks()) == before
+        with pytest.raises(errors.NotFound):
+            await lease.settle()
+
+    Bench().live(script)
+
+
+def test_a_settled_lease_is_not_extended() -> None:
+    async def script(m: Millrace, node: Node) -> None:
+        queue = await m.queue("orders")
+        await queue.publish(b"x")
+        before = len(asyncio.all_tasks())
+        work = queue.work(seconds=30)
+        lease = await anext(work)
+        until = lease.deadline_ms
+        await lease.settle()
+        await asyncio.sleep(100)
+        assert len(asyncio.all_tasks()) == before
+        assert (lease.lost, lease.deadline_ms) == (None, until)
+
+    Bench().live(script)
 
 
 def test_a_message_that_waited_for_its_turn_is_extended_in_time() -> None:

@@ -23,7 +23,7 @@ from millrace.client.engine import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, real_ports
 from tests.client import full_disk
-from tests.client.harness import SMALL, opened, run
+from tests.client.harness import SMALL, copy_live, opened, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -254,7 +254,7 @@ def test_a_damaged_log_is_refused_and_left_alone(tmp_path: Path) -> None:
             # After it and before the next one, so that all of these must be read again.
             for n in range(20):
                 await queue.publish(b"%d" % n * 1000)
-            await asyncio.to_thread(shutil.copytree, path, tmp_path / "crashed")
+            await asyncio.to_thread(copy_live, path, tmp_path / "crashed")
 
     run(fill())
     shutil.rmtree(path)

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,9 @@ from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
 from millrace.client.transaction import Transaction
 from millrace.client.worker import Verdict, Worker, WorkerStats
+from millrace.node import Node
 from tests.client.harness import Clock, embedded, eventually, opened, run, timed
+from tests.simulation.harness import Bench
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -379,25 +380,29 @@ async def test_what_is_published_is_settled_for(m: Millrace) -> None:
     assert (await orders.stats())["live"] == 20
 
 
-@embedded
-async def test_workers_that_lose_their_leases_publish_nothing_twice(m: Millrace) -> None:
-    orders, shipped = await m.queue("orders"), await m.queue("shipped")
-    await orders.publish_many([b"%d" % n for n in range(40)])
+def test_workers_that_lose_their_leases_publish_nothing_twice() -> None:
+    bench = Bench()
 
-    async def handle(message: Lease, transaction: Transaction) -> None:
-        transaction.publish(shipped, message.body)
-        await asyncio.sleep(0)
-        if message.deliveries < 3 and message.seq % 4 == 0:
-            # It holds up the loop, so that nothing is extended in time.
-            time.sleep(0.03)  # noqa: ASYNC251
-        await asyncio.sleep(0)
+    async def script(m: Millrace, _: Node) -> None:
+        orders, shipped = await m.queue("orders"), await m.queue("shipped")
+        await orders.publish_many([b"%d" % n for n in range(40)])
 
-    workers = [Worker(orders, handle, lease_seconds=0.01, idle=0.1) for _ in range(3)]
-    await asyncio.gather(*(worker.run() for worker in workers))
-    bodies = [row.body for row in await shipped.peek(1000)]
-    assert sorted(bodies) == sorted(b"%d" % n for n in range(40))  # type: ignore[type-var]
-    assert sum(worker.stats.handled for worker in workers) == 40
-    assert sum(worker.stats.superseded for worker in workers) > 0
+        async def handle(message: Lease, transaction: Transaction) -> None:
+            transaction.publish(shipped, message.body)
+            await asyncio.sleep(0)
+            if message.deliveries < 3 and message.seq % 4 == 0:
+                # It holds up the loop, so that nothing is extended in time.
+                bench.clock.pass_to(bench.clock.seconds + 60)
+            await asyncio.sleep(0)
+
+        workers = [Worker(orders, handle, lease_seconds=30, idle=120) for _ in range(3)]
+        await asyncio.gather(*(worker.run() for worker in workers))
+        bodies = [row.body for row in await shipped.peek(1000)]
+        assert sorted(bodies) == sorted(b"%d" % n for n in range(40))  # type: ignore[type-var]
+        assert sum(worker.stats.handled for worker in workers) == 40
+        assert sum(worker.stats.superseded for worker in workers) > 0
+
+    bench.live(script)
 
 
 CHAIN = """
@@ -491,8 +496,11 @@ async def test_settling_and_committing_are_the_workers_affair(m: Millrace) -> No
 # --- Lost messages -------------------------------------------------------------------------------
 
 
-@embedded
-async def test_a_superseded_function_is_cancelled_and_settles_nothing(m: Millrace) -> None:
+@timed
+async def test_a_superseded_function_is_cancelled_and_settles_nothing(
+    m: Millrace, clock: Clock
+) -> None:
+    clock.stop()
     prices = await m.queue("prices", keyed=True)
     await prices.publish(b"1", key="a")
     began, cancelled = asyncio.Event(), asyncio.Event()
@@ -519,8 +527,11 @@ async def test_a_superseded_function_is_cancelled_and_settles_nothing(m: Millrac
     assert (await prices.stats())["settled"] == 1
 
 
-@embedded
-async def test_who_swallows_the_cancellation_settles_nothing_either(m: Millrace) -> None:
+@timed
+async def test_who_swallows_the_cancellation_settles_nothing_either(
+    m: Millrace, clock: Clock
+) -> None:
+    clock.stop()
     prices, seen = await m.queue("prices", keyed=True), await m.queue("seen")
     await prices.publish(b"1", key="a")
 
@@ -536,8 +547,9 @@ async def test_who_swallows_the_cancellation_settles_nothing_either(m: Millrace)
     assert [row.body for row in await seen.peek()] == [b"2"]
 
 
-@embedded
-async def test_a_thread_learns_that_its_message_was_lost(m: Millrace) -> None:
+@timed
+async def test_a_thread_learns_that_its_message_was_lost(m: Millrace, clock: Clock) -> None:
+    clock.stop()
     prices = await m.queue("prices", keyed=True)
     await prices.publish(b"1", key="a")
     loop = asyncio.get_running_loop()
@@ -574,8 +586,9 @@ async def test_a_message_that_is_lost_at_the_very_end_is_not_a_failure(m: Millra
     assert [row.body for row in await seen.peek()] == [b"4"]
 
 
-@embedded
-async def test_what_was_lost_while_it_waited_is_not_worked_on(m: Millrace) -> None:
+@timed
+async def test_what_was_lost_while_it_waited_is_not_worked_on(m: Millrace, clock: Clock) -> None:
+    clock.stop()
     prices = await m.queue("prices", keyed=True)
     await prices.publish(b"first", key="a")
     await prices.publish(b"old", key="b")
@@ -595,6 +608,7 @@ async def test_what_was_lost_while_it_waited_is_not_worked_on(m: Millrace) -> No
         await prices.publish(b"new", key="b")
         for _ in range(2):
             # The one that waits is extended with it; the first time may have begun before.
+            clock.forward(seconds=0.01)
             await extended(first)
         goes_on.set()
 

@@ -219,6 +219,8 @@ class Driver:
 
     def configure(self, limits: Limits, *, log: bool) -> None:
         def expect() -> object:
+            if spec.retention == "log" and self.model.has_replaced:
+                return "Invalid"
             self.model.log = spec.retention == "log"
             self.model.limits = limits
             return spec

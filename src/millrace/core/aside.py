@@ -41,8 +41,8 @@ def check_spec(spec: QueueSpec, view: View | None = None) -> Refused | None:
         return Invalid("a queue with retention 'log' knows no delays", field="delay")
     if view is not None and view.pointers.aside:
         return Invalid(
-            "messages with priorities or delays are there, which retention 'log' does not know; "
-            "purge the queue first",
+            "messages with priorities or delays, or that have replaced others, were there, which "
+            "retention 'log' does not know; purge the queue first",
             field="retention",
         )
     return None

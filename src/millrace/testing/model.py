@@ -52,6 +52,8 @@ class Model:
     dedup_ms: int = 0
     attempts: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Attempt id → its lease, when that was, and until when."""
+    has_replaced: bool = False
+    """Whether a message was replaced since the last purge: then it becomes no log."""
     dead: list[tuple[int, str, int, int]] = field(default_factory=list)
     """What the other queue was given: seq here, why, deliveries, failures."""
 
@@ -318,6 +320,7 @@ class Model:
         word = self.judge("extend", lease_id, token, [seq])[seq]
         if word != "done":
             return word
+        self.has_replaced = True
         row = self.rows[seq]
         self._leave(row, "superseded")
         row.state = "kept" if row.seq > self.retain_floor() else "settled"
@@ -339,6 +342,7 @@ class Model:
             if row.state in ("live", "kept"):
                 self._end(row, "purged")
         self.floor = self.purged = self.last
+        self.has_replaced = False
         return self.last
 
     def rewind(self, start: int) -> Answer:
