@@ -7,7 +7,8 @@ I1 no acknowledged loss    I2 no phantom            I3 order per producer
 I4 no two live leases      I5 settle OK is final    I6 the newest revision of a key wins
 I7 snapshots are atomic    I9 seqs only rise        I12 the counters add up
 Those of failures are in `checker_failures.py`, those of priorities and delays in
-`checker_turns.py`, those of orders in `checker_groups.py`.
+`checker_turns.py`, those of orders in `checker_groups.py`, those of messages that go by themselves
+in `checker_lives.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from millrace.testing.checker_history import (
     Shard,
 )
 from millrace.testing.checker_leases import check_leases
+from millrace.testing.checker_lives import check_lives, may_be_over
 from millrace.testing.checker_snapshots import check_snapshots
 from millrace.testing.checker_topics import check_topics
 from millrace.testing.checker_turns import check_turns
@@ -48,6 +50,7 @@ def check(history: History) -> Violations:
         check_leases,
         check_turns,
         check_groups,
+        check_lives,
         check_failures,
         check_snapshots,
         check_keys,
@@ -204,6 +207,7 @@ def check_loss(history: History) -> Violations:
                 seq in shard.live
                 or is_purged(history, call.shard, seq, asked[call.shard, row.tag])
                 or row.body is None
+                or may_be_over(history, shard, seq, row.tag)
                 or (shard.dead_letter, row.tag) in letters
                 or ((call.shard, seq) in settled and shard.retention == "work")
                 or (row.key and _is_superseded(known[call.shard, row.key], seq))

@@ -229,6 +229,9 @@ class Shard:
     delay_ms: int = 0
     order: str = "none"
     group_in_flight: int = 0
+    ttl_ms: int = 0
+    expired_are_letters: bool = False
+    keep_messages: int = 0
 
 
 class History:
@@ -239,6 +242,8 @@ class History:
         self.shards: dict[int, Shard] = {}
         self.turns: dict[str, Turn] = {}
         """Tag → its turn; missing: as usual."""
+        self.lives: dict[str, int] = {}
+        """Tag → its time to live, in milliseconds; missing: as the queue says."""
         self.step = 0
         self.lines: list[str] = []
         """The story, for whoever has to find out what went wrong."""

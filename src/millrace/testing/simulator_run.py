@@ -24,9 +24,20 @@ from millrace.testing.loop import Halted, SimLoop, Stuck
 from millrace.testing.simulator_flips import flip_bits
 from millrace.testing.simulator_machine import Fault, Machine, Plan, draw_plan
 from millrace.testing.simulator_peace import make_peace
-from millrace.testing.workload import DESK, ORDERED, TURNED, Client, Over, Session, World
+from millrace.testing.workload import (
+    DESK,
+    MORTAL,
+    ORDERED,
+    TAPE,
+    TURNED,
+    Client,
+    Over,
+    Session,
+    World,
+)
 from millrace.testing.workload_consumers import Consumer
 from millrace.testing.workload_followers import Follower, Pinner
+from millrace.testing.workload_ids import Retrier, Sender
 from millrace.testing.workload_owners import Owner
 from millrace.testing.workload_publishers import Publisher
 from millrace.testing.workload_shards import make_shard_clients
@@ -276,6 +287,10 @@ def make_clients(world: World) -> list[Client]:
     clients += [
         Worker(name, world, ordered, chance.choice(["plain", ordered])) for name in ("w11", "w12")
     ]
+    for number, queue in enumerate([chance.choice(MORTAL), TAPE], 13):
+        clients.append(Publisher(f"p{number}", world, queue))
+        clients.append(Worker(f"w{number}", world, queue, chance.choice(["plain", queue])))
+    clients += [Sender("i0", world), Retrier("i1", world)]
     clients.append(Publisher("p10", world, DESK))
     clients += [Consumer("c0", world), Consumer("c1", world)]
     clients += [TopicPublisher("t0", world), TopicPublisher("t1", world)]

@@ -54,7 +54,14 @@ class Shape(NamedTuple):
     compressed: str | None = None
     order: str = "none"
     group_in_flight: int = 0
+    ttl: float = 0
+    dead_letter_expired: bool = False
+    keep_messages: int = 0
+    dedup: float = 300
 
+
+DAYS = 100 * 24 * 3600
+"""A time to live, in seconds, that nothing reaches in a run, wherever its clock is set."""
 
 DEAD = "dead"
 """The queue that takes dead letters; nobody works on it."""
@@ -87,7 +94,20 @@ QUEUES = {
     ),
     "shares": Shape(order="fair", group_in_flight=2),
     "file": Shape(order="strict", dead_letter=DEAD, max_failures=2, retry_min=0.1),
+    "brief": Shape(ttl=DAYS),
+    "mortal": Shape(keyed=True, ttl=5, dead_letter=DEAD, dead_letter_expired=True),
+    "tape": Shape(retention="log", keep_messages=25),
+    "once": Shape(dedup=7 * 24 * 3600),
 }
+
+MORTAL = ["brief", "mortal"]
+"""Queues whose messages have a time to live."""
+
+TAPE = "tape"
+"""The log that keeps its newest messages, and no others."""
+
+ONCE = "once"
+"""The queue whose messages have de-duplication ids."""
 
 ORDERED = ["ranks", "trials", "shares", "file"]
 """Queues whose messages wait for one another."""
@@ -293,6 +313,9 @@ class Client:
             self._draw_turn(row)
         for row in rows if turns and place.name in ORDERED else ():
             self._draw_group(row)
+        for row in rows if turns and place.name in MORTAL else ():
+            if ttl_ms := self.chance.choice([None, None, 20, 300, 2_000, DAYS * 1000]):
+                self.history.lives[row.tag] = ttl_ms
         return rows
 
     def _draw_turn(self, row: Sent) -> None:
@@ -320,7 +343,13 @@ class Client:
     def message(self, row: Sent) -> Message:
         """The message as the API takes it."""
         priority, delay, group = self.turn(row)
-        return Message(row.body, row.key, headers_of(row), priority, delay, group=group)
+        headers, ttl = headers_of(row), self.life(row)
+        return Message(row.body, row.key, headers, priority, delay, ttl=ttl, group=group)
+
+    def life(self, row: Sent) -> float | None:
+        """Its time to live, as the API takes it."""
+        ttl_ms = self.history.lives.get(row.tag)
+        return None if ttl_ms is None else ttl_ms / 1000
 
     def _make_row(self, *, keyed: bool) -> Sent:
         chance = self.chance
@@ -365,4 +394,7 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         delay_ms=round(shape.delay * 1000),
         order=shape.order,
         group_in_flight=shape.group_in_flight,
+        ttl_ms=round(shape.ttl * 1000),
+        expired_are_letters=shape.dead_letter_expired,
+        keep_messages=shape.keep_messages,
     )

@@ -6,6 +6,7 @@ from millrace.errors import Fatal, MillraceError
 from millrace.testing.checker_history import Drop, Peek, Purge, Rewind
 from millrace.testing.workload import (
     DEAD,
+    MORTAL,
     ORDERED,
     REEL,
     TURNED,
@@ -15,7 +16,7 @@ from millrace.testing.workload import (
     seen_of,
 )
 
-LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL, *TURNED, *ORDERED]
+LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL, *TURNED, *ORDERED, *MORTAL]
 """Queues that nobody deletes."""
 
 

@@ -69,6 +69,7 @@ class Publisher(Client):
             group=group,
             priority=priority,
             delay=delay,
+            ttl=self.life(row),
         )
         await self.ask(session, call, work, _note_first)
 
@@ -79,7 +80,7 @@ class Publisher(Client):
         await self.ask(session, call, work, _note_range)
 
     def _many_rows(self, rows: tuple[Sent, ...]) -> list[Message] | pa.RecordBatch:
-        if self.chance.random() < 0.7 or any(row.tag in self.history.turns for row in rows):
+        if self.chance.random() < 0.7 or any(map(self._is_special, rows)):
             return [self.message(row) for row in rows]
         headers = [
             [{"name": name, "value": value} for name, value in headers_of(row)] for row in rows
@@ -91,6 +92,9 @@ class Publisher(Client):
                 "value": pa.array([row.body for row in rows], pa.binary()),
             }
         )
+
+    def _is_special(self, row: Sent) -> bool:
+        return row.tag in self.history.turns or row.tag in self.history.lives
 
     # --- Numbers -------------------------------------------------------------------------------
 
@@ -205,6 +209,7 @@ def publish_in(
         group=group,
         priority=priority,
         delay=delay,
+        ttl=client.life(row),
     )
 
 

@@ -48,6 +48,8 @@ class Worker(Client):
         """Neither settled nor released, as far as is known."""
         self._doubtful: list[Held] = []
         """Settled, with unknown outcome."""
+        self._attempt: str | None = None
+        """The id of the lease call that is made."""
 
     async def resume(self, session: Session) -> None:
         place = await session.queue(self._queue)
@@ -77,7 +79,9 @@ class Worker(Client):
         lease_ms = chance.choice([50, 300, 2000, 20_000])
         wait = chance.choice([0, 0, 0.05, 1.0])
         call = Lease(shard=place.shard, lease_ms=lease_ms, count=chance.randint(1, 8))
-        work = place.queue.lease(call.count, seconds=lease_ms / 1000, wait=wait)
+        work = place.queue.lease(
+            call.count, seconds=lease_ms / 1000, wait=wait, attempt=self._attempt
+        )
         leases = await self.ask(session, call, work, _note_leases) or []
         for row, lease in zip(call.rows, leases, strict=True):
             if lease.group != group_of(self.history, row):
