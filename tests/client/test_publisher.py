@@ -253,3 +253,12 @@ def test_r9_what_was_left_goes_before_what_is_sent_meanwhile(tmp_path: Path) -> 
             assert await bodies(queue) == [b"%d" % at for at in range(9)]
 
     run(main())
+
+
+@embedded
+async def test_what_no_publisher_has_left_is_refused(m: Millrace) -> None:
+    queue = await m.queue("jobs")
+    for wrong in (None, True, 7, "text", b"bytes", [b"body"]):
+        with pytest.raises(errors.Invalid) as caught:
+            queue.publisher("p", unconfirmed=wrong)  # type: ignore[arg-type]
+        assert caught.value.field == "unconfirmed"

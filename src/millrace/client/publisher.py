@@ -99,7 +99,7 @@ class Publisher:
         self._shards = shards
         self._name = check.name(name, "name")
         self._room = asyncio.Semaphore(check.count(window, "window", limits.CALLS_AT_ONCE_MAX))
-        self._again = tuple(unconfirmed)
+        self._again = _left(unconfirmed)
         self._pending: deque[_Item] = deque()
         """In the order of their numbers."""
         self._last = 0
@@ -302,3 +302,15 @@ def _notice(future: asyncio.Future[int | None]) -> None:
     """A refusal that nobody waits for is told by `flush`."""
     if not future.cancelled():
         future.exception()
+
+
+def _left(unconfirmed: object) -> tuple[Unconfirmed, ...]:
+    """What another publisher has left, checked."""
+    left = tuple(unconfirmed) if isinstance(unconfirmed, Iterable) else (unconfirmed,)
+    found = tuple(one for one in left if isinstance(one, Unconfirmed))
+    if len(found) < len(left):
+        raise Invalid(
+            f"unconfirmed is {check.shown(unconfirmed)}, not what `Publisher.unconfirmed` gave",
+            field="unconfirmed",
+        )
+    return found
