@@ -219,8 +219,6 @@ def _apart(folder: Path, into: Path) -> Path:
         raise Invalid(
             f"{into} lies in the folder that is backed up; name another place", field="into"
         )
-    if into.exists() and not into.is_dir():
-        raise Invalid(f"{into} is a file, not a folder for backups", field="into")
     return into.absolute()
 
 
