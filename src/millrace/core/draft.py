@@ -474,7 +474,8 @@ class Draft:
     def _encode_cells(self) -> list[tuple[int, bytes, bytes | None]]:
         cells = [
             (int(kind), key, None if cell is None else encode_cell(cell))
-            for (kind, key), cell in (*self._cells.items(), *self.points.items())
+            for changed in (self._cells, self.points)
+            for (kind, key), cell in changed.items()
         ]
         for lease, state in self._leases.items():
             value = None if state is None else encode_cell(state.cell())

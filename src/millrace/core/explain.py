@@ -88,10 +88,11 @@ def _explain_grouped(draft: Draft, command: Explain, *, is_aside: bool) -> Expla
             if theirs == group
         ]
         return _blocked(draft, seq, held)
-    need = points.need(draft, [groups.turn_name(view, group)])
+    name = groups.turn_name(view, group)
+    need = points.need(draft, [name])
     if need is not None:
         return need
-    cell = groups.turn_cell(draft, group)
+    cell = groups.turn_cell(draft, name)
     if cell is not None:
         # It waits for its bucket, also where the rate is another one by now.
         until = cell.due_ms

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.group_cells import TurnCell
+from millrace.core.model import Kind
 from millrace.core.ring import Ring
 from millrace.core.window import Window
 
@@ -26,8 +27,14 @@ class Chosen(NamedTuple):
     group: int
     seqs: Sequence[int]
     """What it may give."""
-    cell: TurnCell | None = None
+    cell: TurnCell | None
     """Its own cell, where that was looked at."""
+    name: tuple[Kind, bytes]
+    """The name of that cell."""
+
+
+_NONE = BitMap64()
+"""Most groups are never given anything back: they share this one, to which nothing is added."""
 
 
 class Flight:
@@ -37,12 +44,18 @@ class Flight:
 
     def __init__(self) -> None:
         self.count = 0
-        self.returned = BitMap64()
-        """Those of them that are ready again."""
+        self.returned = _NONE
+        """Those of them that are ready again; see `give_back`."""
         self.more: bool | None = None
         """Whether others wait that were never handed out; None: not known."""
         self.is_limited = False
         """Those that were given back wait for the group's rate."""
+
+    def give_back(self, seq: int) -> None:
+        """One of them is ready again."""
+        if self.returned is _NONE:
+            self.returned = BitMap64()
+        self.returned.add(seq)
 
 
 class Groups:
@@ -65,7 +78,7 @@ class Groups:
             flight = self.flights.setdefault(group, Flight())
             flight.count += 1
             if seq in returned:
-                flight.returned.add(seq)
+                flight.give_back(seq)
         flights = self.flights
         back = [group for group in flights if flights[group].returned]
         for group in sorted(back, key=lambda group: flights[group].returned.min()):

@@ -69,9 +69,9 @@ def bound_of(spec: QueueSpec) -> int:
     return 1 if spec.order == "group" else spec.group_in_flight or limits.IN_FLIGHT_MAX + 1
 
 
-def turn_cell(draft: Draft, group: int) -> TurnCell | None:
-    """What waits of a group; it must be known (`points.need`)."""
-    cell = points.look(draft, turn_name(draft.view, group))
+def turn_cell(draft: Draft, name: points.Name) -> TurnCell | None:
+    """What waits of a group, by the name of its cell; it must be known (`points.need`)."""
+    cell = points.look(draft, name)
     assert cell is None or isinstance(cell, TurnCell)
     return cell
 
@@ -111,13 +111,13 @@ def check_spec(spec: QueueSpec) -> Refused | None:
 def need_to_enter(draft: Draft, groups: Iterable[int]) -> Need | None:
     """What must be known before messages of these groups can `enter`."""
     view = draft.view
-    names = dict.fromkeys(groups)
-    need = points.need(draft, [turn_name(view, group) for group in names])
+    names = {group: turn_name(view, group) for group in groups}
+    need = points.need(draft, names.values())
     if need is not None:
         return need
     last: list[points.Name] = []
-    for group in names:
-        cell = turn_cell(draft, group)
+    for group, name in names.items():
+        cell = turn_cell(draft, name)
         if cell is not None and cell.head < cell.tail:
             last.append(more_name(view, group, cell.tail - 1))
     return points.need(draft, last) if last else None
@@ -137,19 +137,22 @@ def enter(draft: Draft, seqs: Iterable[int], groups: Iterable[int]) -> None:
     flights = view.groups.flights
     joining: list[int] = []
     for group, new in by_group.items():
-        cell = turn_cell(draft, group)
+        name = turn_name(view, group)
+        cell = turn_cell(draft, name)
         flight = flights.get(group)
         if not waits(cell) and (flight is None or flight.count < bound):
             joining.append(group)
         if flight is not None:
             flight.more = True
-        points.put(draft, turn_name(view, group), _behind(draft, group, cell, new))
+        points.put(draft, name, _behind(draft, group, cell, new))
     put_turns(draft, joining)
 
 
 def _behind(draft: Draft, group: int, cell: TurnCell | None, new: list[int]) -> TurnCell:
     """The cell of a group with these behind all others."""
     if cell is None:
+        if len(new) <= limits.TURN_SEQS_MAX:
+            return TurnCell(tuple(new))
         cell = TurnCell(())
     elif not waits(cell):
         # Its bucket is no longer what it is remembered for.
@@ -187,31 +190,39 @@ def put_turns(draft: Draft, groups: Sequence[int]) -> None:
     draft.put_pointers(msgspec.structs.replace(view.pointers, turn=turn))
 
 
-def drop_turn(draft: Draft, turn: int) -> None:
-    """A turn was taken, or was of no use."""
+def drop_turns(draft: Draft, turns: Iterable[int]) -> None:
+    """These turns were taken, or were of no use."""
     view = draft.view
-    draft.points[Kind.RING, ring_key(view.pointers.era, turn)] = None
-    view.groups.ring.drop(turn)
+    era, kind, pack = view.pointers.era, Kind.RING, _TWO.pack
+    changed, ring = draft.points, view.groups.ring
+    for turn in turns:
+        changed[kind, pack(era, turn)] = None
+        ring.drop(turn)
 
 
 # --- What becomes of those in flight -----------------------------------------------------------
 
 
 def hand_out(
-    draft: Draft, lease: LeaseState, group: int, seqs: Sequence[int], *, has_more: bool
+    draft: Draft, lease: LeaseState, given: Iterable[tuple[int, Sequence[int], bool]]
 ) -> None:
-    """A lease takes these, which never were in flight; `has_more`: others of the group wait."""
+    """A lease takes these of each group, which never were in flight.
+
+    With each group it is said whether others of it wait.
+    """
     view = draft.view
-    flight = view.groups.flights.get(group)
-    is_new = flight is None
-    if flight is None:
-        flight = view.groups.flights[group] = Flight()
-    flight.count += len(seqs)
-    flight.more = has_more
-    for seq in seqs:
-        lease.groups[seq] = group
-    if not is_new:
-        look(view, group, flight)
+    flights, holds = view.groups.flights, lease.groups
+    for group, seqs, has_more in given:
+        flight = flights.get(group)
+        if flight is None:
+            flight = flights[group] = Flight()
+            flight.count = len(seqs)
+        else:
+            flight.count += len(seqs)
+            look(view, group, flight)
+        flight.more = has_more
+        for seq in seqs:
+            holds[seq] = group
 
 
 def hand_on(draft: Draft, lease: LeaseState, old: LeaseState, seq: int) -> None:
@@ -251,7 +262,7 @@ def _note(draft: Draft, lease: LeaseState, seqs: BitMap64, *, is_back: bool) -> 
         group = lease.groups[seq]
         flight = touched[group] = draft.view.groups.flights[group]
         if is_back:
-            flight.returned.add(seq)
+            flight.give_back(seq)
         else:
             flight.returned.discard(seq)
     for group, flight in touched.items():

@@ -24,8 +24,11 @@ def need(draft: Draft, names: Iterable[Name]) -> Need | None:
     if not view.stored_index:
         # The store does not know the shard yet.
         return None
-    missing = tuple(dict.fromkeys(name for name in names if not _is_known(draft, name)))
-    return Need(view.shard, points=missing) if missing else None
+    missing = list(dict.fromkeys(names))
+    for known in (draft.points, view.facts.points, *(layer.points for layer in view.layers)):
+        if known:
+            missing = [name for name in missing if name not in known]
+    return Need(view.shard, points=tuple(missing)) if missing else None
 
 
 def look(draft: Draft, name: Name) -> Cell | None:
@@ -51,12 +54,4 @@ def learn(view: View, names: Sequence[Name], found: Sequence[bytes | None]) -> N
     view.facts.points.update(
         (name, None if value is None else decode_cell(name[0], value))
         for name, value in zip(names, found, strict=True)
-    )
-
-
-def _is_known(draft: Draft, name: Name) -> bool:
-    return (
-        name in draft.points
-        or name in draft.view.facts.points
-        or any(name in layer.points for layer in draft.view.layers)
     )

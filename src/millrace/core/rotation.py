@@ -46,11 +46,14 @@ def choose(draft: Draft, count: int) -> list[Chosen] | Need:
             key = groups.ring_key(view.pointers.era, low)
             return Need(view.shard, cells=(Kind.RING, key, limits.RING_TURNS))
         before = draft.passed
-        found = list(_in_turn(draft, count, min(count, room)))
+        found = [
+            (turn, group, groups.turn_name(view, group))
+            for turn, group in _in_turn(draft, count, min(count, room))
+        ]
         need = _need_to_judge(draft, found)
         if need is not None:
             return need
-        chosen = [one for turn, group in found if (one := _judge(draft, turn, group)) is not None]
+        chosen = [one for ask in found if (one := _judge(draft, *ask)) is not None]
         need = _need_live(draft, chosen, count)
         if need is not None:
             return need
@@ -91,28 +94,27 @@ def _in_turn(draft: Draft, count: int, fresh: int) -> Iterator[tuple[int, int]]:
         # Before it there may be turns that are not known.
         if known_to is None or turn < known_to:
             yield 0, group
-    for turn in (*useless, *later):
-        groups.drop_turn(draft, turn)
+    groups.drop_turns(draft, (*useless, *later))
     groups.put_turns(draft, list(later.values()))
     draft.passed += len(useless)
 
 
-def _need_to_judge(draft: Draft, found: Sequence[tuple[int, int]]) -> Need | None:
+def _need_to_judge(draft: Draft, found: Sequence[tuple[int, int, points.Name]]) -> Need | None:
     view = draft.view
     has_rate = bool(view.spec.group_rate_us)
-    names = [groups.turn_name(view, group) for turn, group in found if turn or has_rate]
+    names = [name for turn, _, name in found if turn or has_rate]
     need = points.need(draft, names)
     if need is not None:
         return need
     nexts: list[points.Name] = []
-    for turn, group in found:
-        cell = groups.turn_cell(draft, group) if turn else None
+    for turn, group, name in found:
+        cell = groups.turn_cell(draft, name) if turn else None
         if cell is not None and not cell.seqs and cell.head < cell.tail:
             nexts.append(groups.more_name(view, group, cell.head))
     return points.need(draft, nexts) if nexts else None
 
 
-def _judge(draft: Draft, turn: int, group: int) -> Chosen | None:
+def _judge(draft: Draft, turn: int, group: int, name: points.Name) -> Chosen | None:
     """What a group may give; None if its turn was of no use, and is over."""
     view, spec = draft.view, draft.view.spec
     flight = view.groups.flights.get(group)
@@ -120,7 +122,7 @@ def _judge(draft: Draft, turn: int, group: int) -> Chosen | None:
     if spec.order == "fair" and turn and flight is not None:
         most -= flight.count
     has_rate = bool(spec.group_rate_us)
-    cell = groups.turn_cell(draft, group) if turn or has_rate else None
+    cell = groups.turn_cell(draft, name) if turn or has_rate else None
     if has_rate:
         paid_us = cell.paid_us if cell is not None else 0
         most = min(most, rate.allowed(paid_us, draft.now, spec.group_rate_us, spec.group_burst))
@@ -132,15 +134,14 @@ def _judge(draft: Draft, turn: int, group: int) -> Chosen | None:
         seqs = failures.take_again(draft, flight.returned, limits.LEASE_MESSAGES_MAX)
         if not seqs:
             draft.passed += 1
-        return Chosen(0, group, list(islice(seqs, most)), cell) if seqs else None
-    if not groups.waits(cell) or (cell is not None and cell.due_ms):
-        groups.drop_turn(draft, turn)
+        return Chosen(0, group, list(islice(seqs, most)), cell, name) if seqs else None
+    if cell is None or cell.due_ms or not groups.waits(cell):
+        groups.drop_turns(draft, [turn])
         draft.passed += 1
         return None
-    assert cell is not None
     if not cell.seqs:
         cell = _next_part(draft, group, cell)
-    return Chosen(turn, group, cell.seqs[:most], cell)
+    return Chosen(turn, group, cell.seqs[:most], cell, name)
 
 
 def _next_part(draft: Draft, group: int, cell: TurnCell) -> TurnCell:
@@ -185,18 +186,17 @@ def _need_live(draft: Draft, chosen: list[Chosen], count: int) -> Need | None:
 
 
 def _forget_dead(draft: Draft, one: Chosen, dead: BitMap64) -> None:
-    cell = groups.turn_cell(draft, one.group)
+    cell = groups.turn_cell(draft, one.name)
     assert cell is not None
     left = msgspec.structs.replace(cell, seqs=tuple(seq for seq in cell.seqs if seq not in dead))
     if not groups.waits(left):
-        groups.drop_turn(draft, one.turn)
-    _put(draft, one.group, left)
+        groups.drop_turns(draft, [one.turn])
+    _put(draft, one.group, one.name, left)
 
 
-def _put(draft: Draft, group: int, cell: TurnCell) -> None:
+def _put(draft: Draft, group: int, name: points.Name, cell: TurnCell) -> None:
     """The cell of a group was changed; one that says nothing any more goes."""
-    view, spec = draft.view, draft.view.spec
-    name = groups.turn_name(view, group)
+    spec = draft.view.spec
     if groups.waits(cell):
         points.put(draft, name, cell)
         return
@@ -224,7 +224,7 @@ def _limit(draft: Draft, turn: int, group: int, cell: TurnCell | None) -> None:
     _put_bucket(draft, due_ms, group)
     cell = msgspec.structs.replace(cell, paid_us=paid_us)
     if turn:
-        groups.drop_turn(draft, turn)
+        groups.drop_turns(draft, [turn])
         cell = msgspec.structs.replace(cell, due_ms=due_ms)
     points.put(draft, groups.turn_name(view, group), cell)
     if turn:
@@ -255,7 +255,8 @@ def _fire(draft: Draft) -> Need | None:
         due_ms = groups.bucket_due(key)
         if due_ms > draft.now:
             return None
-        need = points.need(draft, [groups.turn_name(view, group)])
+        name = groups.turn_name(view, group)
+        need = points.need(draft, [name])
         if need is not None:
             return need
         draft.promoted += 1
@@ -265,10 +266,10 @@ def _fire(draft: Draft) -> Need | None:
         if flight is not None and flight.is_limited:
             flight.is_limited = False
             groups.look(view, group, flight)
-        cell = groups.turn_cell(draft, group)
+        cell = groups.turn_cell(draft, name)
         if cell is None or cell.due_ms != due_ms:
             continue
-        _put(draft, group, msgspec.structs.replace(cell, due_ms=0))
+        _put(draft, group, name, msgspec.structs.replace(cell, due_ms=0))
         is_free = flight is None or flight.count < groups.bound_of(view.spec)
         if groups.waits(cell) and is_free:
             groups.put_turns(draft, [group])
@@ -323,7 +324,8 @@ def take(draft: Draft, chosen: Sequence[Chosen], count: int) -> Taken:
     again = BitMap64()
     fresh: list[tuple[int, Sequence[int], bool]] = []
     joining: list[int] = []
-    bound = groups.bound_of(spec)
+    over: list[int] = []
+    bound, flights = groups.bound_of(spec), view.groups.flights
     for one, number in zip(chosen, _shares(chosen, count), strict=True):
         if not number:
             continue
@@ -340,16 +342,17 @@ def take(draft: Draft, chosen: Sequence[Chosen], count: int) -> Taken:
             view.groups.again.pop(one.group)
         else:
             assert cell is not None
-            cell = msgspec.structs.replace(cell, seqs=cell.seqs[number:])
-            groups.drop_turn(draft, one.turn)
-            flight = view.groups.flights.get(one.group)
-            in_flight = number + (flight.count if flight is not None else 0)
-            has_more = groups.waits(cell)
+            over.append(one.turn)
+            has_more = number < len(cell.seqs) or cell.head < cell.tail
             fresh.append((one.group, given, has_more))
-            if has_more and in_flight < bound:
-                joining.append(one.group)
+            if has_more:
+                flight = flights.get(one.group)
+                if number + (flight.count if flight is not None else 0) < bound:
+                    joining.append(one.group)
+            cell = msgspec.structs.replace(cell, seqs=cell.seqs[number:])
         if cell is not None:
-            _put(draft, one.group, cell)
+            _put(draft, one.group, one.name, cell)
+    groups.drop_turns(draft, over)
     groups.put_turns(draft, joining)
     return Taken(seqs, again, fresh)
 
@@ -369,8 +372,7 @@ def _shares(chosen: Sequence[Chosen], count: int) -> list[int]:
 
 def hand_out(draft: Draft, lease: LeaseState, taken: Taken) -> None:
     """The lease has what was taken; what was given back was handed on already."""
-    for group, seqs, has_more in taken.fresh:
-        groups.hand_out(draft, lease, group, seqs, has_more=has_more)
+    groups.hand_out(draft, lease, taken.fresh)
 
 
 # --- Questions -----------------------------------------------------------------------------------
