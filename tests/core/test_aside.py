@@ -26,7 +26,9 @@ from millrace.core.commands import (
     Settle,
     Tick,
 )
-from millrace.core.model import CATALOG, WINDOWED, Kind, Message, QueueSpec, Seq, ShardId
+from millrace.core.draft import Draft
+from millrace.core.model import CATALOG, WINDOWED, Kind, Message, Millis, QueueSpec, Seq, ShardId
+from millrace.core.waiting import Waiting
 from millrace.testing.group import Group
 
 QUEUE = ShardId(1)
@@ -295,3 +297,15 @@ def test_who_is_delayed_beyond_the_window_is_told_until_when_at_least() -> None:
         soonest = began + 100 + len(view.due)
         assert last == Explanation(Seq(20), "delayed", not_before_ms=soonest)
         assert began + 100 < soonest < began + 119
+
+
+def test_a_draft_ends_a_cell_that_it_has_ended_and_put_again() -> None:
+    naive = Naive(keyed=False, delay_ms=0)
+    naive.publish([(9, None, 0)])
+    view = naive.group.view(QUEUE)
+    assert view is not None
+    [(_, key, _)] = naive.group.store.cells(QUEUE, Kind.READY)
+    draft = Draft(view, Millis(naive.group.now))
+    for cell in (None, Waiting(BitMap64([1]), 9), None):
+        draft.put_waiting(Kind.READY, key, cell)
+    assert draft.waits == {(Kind.READY, key): None}, "it is stored, and nobody ends it"
