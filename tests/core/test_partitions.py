@@ -47,6 +47,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["settle", "settle", "release", "delay"]), st.integers(0, 20)),
         st.tuples(st.sampled_from(["extend", "delete"]), st.integers(0, 20)),
         st.tuples(st.sampled_from(["hold", "fold", "crash", "purge", "tick"]), st.just(0)),
+        st.tuples(st.sampled_from(["hold", "hold", "fold"]), st.just(0)),
         st.tuples(st.just("bound"), st.sampled_from([(1, 1), (1, 3), (2, 7), (5, 5)])),
     ),
     max_size=60,
