@@ -27,9 +27,9 @@ class Chosen(NamedTuple):
     group: int
     seqs: Sequence[int]
     """What it may give."""
-    cell: TurnCell | None
-    """Its own cell, where that was looked at."""
-    name: tuple[Kind, bytes]
+    cell: TurnCell | None = None
+    """Its own cell, where that was looked at; a partition has none."""
+    name: tuple[Kind, bytes] = (Kind.TURN, b"")
     """The name of that cell."""
 
 
