@@ -14,20 +14,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 GUIDE = ROOT / "docs" / "guide"
 
+OTHERS = ("cli", "testing")
+"""Pages whose commands and tests are run elsewhere."""
+
 PAGES = [
     ROOT / "README.md",
-    GUIDE / "embedded.md",
-    GUIDE / "work-queues.md",
-    GUIDE / "workers.md",
-    GUIDE / "keyed-logs.md",
-    GUIDE / "transactions.md",
-    GUIDE / "dead-letters.md",
-    GUIDE / "topics.md",
-    GUIDE / "care.md",
-    GUIDE / "sessions.md",
-    GUIDE / "tuning.md",
-    GUIDE / "limits.md",
-    GUIDE / "orders.md",
+    *(page for page in sorted(GUIDE.glob("*.md")) if page.stem not in OTHERS),
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

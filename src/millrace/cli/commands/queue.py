@@ -370,7 +370,10 @@ def _holder_text(holder: dict[str, Any]) -> str:
 @click.argument("name")
 @_setting_options
 async def configure(shell: Shell, name: str, **settings: Any) -> None:
-    """Change settings of the queue NAME; those that are not named stay as they are."""
+    """Change settings of the queue NAME; those that are not named stay as they are.
+
+    Whether it is keyed, its order, its shards and their route are fixed when it is made.
+    """
     if all(value is None for value in settings.values()):
         raise click.UsageError(
             "nothing to change; `millrace queue configure --help` lists settings"
