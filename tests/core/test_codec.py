@@ -254,6 +254,7 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "Order": st.sampled_from(["none", "strict", "group", "fair"]),
         "Delivery": st.sampled_from(["messages", "partitions"]),
         "tuple[Slice, ...]": st.tuples(st.builds(Slice, NUMBERS, st.tuples(NUMBERS, NUMBERS))),
+        "Overflow": st.sampled_from(["refuse", "drop"]),
         "Literal['work', 'log']": st.sampled_from(["work", "log"]),
         "Literal['', 'zstd', 'lz4']": st.sampled_from(["", "zstd", "lz4"]),
         "Literal['dense', 'rising', 'range']": st.sampled_from(["dense", "rising", "range"]),

@@ -161,3 +161,39 @@ def test_a_subscription_that_fell_behind_reads_the_store(monkeypatch: pytest.Mon
     bench = Bench()
     bench.live(main)
     assert not bench.failures
+
+
+def test_a_full_queue_holds_up_its_own_subscription_alone() -> None:
+    async def fill(m: Millrace, _: Node) -> None:
+        topic = await m.topic("orders")
+        await m.queue("all")
+        await m.queue("few", max_messages=3)
+        await topic.subscribe("all")
+        await topic.subscribe("few")
+        await topic.publish_many([b"%d" % at for at in range(8)])
+        await asyncio.sleep(3)
+        assert len(await bodies(m, "all")) == 8
+        assert await bodies(m, "few") == [b"0", b"1", b"2"], "as many as there is room for"
+        found = await states(topic)
+        assert (found["few"].lag, found["all"].lag) == (5, 0)
+        assert "holds its 3 messages" in found["few"].trouble
+        await topic.publish(b"8")
+        await asyncio.sleep(0.02)
+        assert len(await bodies(m, "all")) == 9
+
+    async def catch_up(m: Millrace, _: Node) -> None:
+        topic, few = await m.find_topic("orders"), await m.find("few")
+        got: list[bytes] = []
+        for _times in range(5):
+            await asyncio.sleep(3)
+            leases = await few.lease(10)
+            assert len(leases) <= 3
+            got += [lease.body for lease in leases]
+            await few.settle(leases)
+        assert got == [b"%d" % at for at in range(9)]
+        assert ((await states(topic))["few"].lag, (await states(topic))["few"].trouble) == (0, "")
+
+    bench = Bench(SMALL)
+    bench.live(fill, close=False)
+    bench.live(catch_up)
+    assert not bench.failures

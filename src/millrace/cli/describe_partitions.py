@@ -1,4 +1,4 @@
-"""What `dump` says of partitions."""
+"""What `dump` says of partitions, and of maxima."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from millrace.core.partition_cells import IdCell, PartitionCell
 
 
 def spec_fields(spec: QueueSpec) -> Fields:
-    """The settings of partitions, where a queue has some."""
+    """The settings of partitions, and maxima, where a queue has some."""
+    bounds: Fields = {
+        "max_messages": spec.max_messages,
+        "max_bytes": spec.max_bytes,
+        "overflow": spec.overflow if spec.is_bounded else "",
+    }
     if not spec.is_partitioned:
-        return {}
+        return bounds
     return {
+        **bounds,
         "delivery": spec.delivery,
         "partitions_min": spec.partitions_min,
         "partitions_max": spec.partitions_max,

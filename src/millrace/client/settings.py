@@ -10,6 +10,7 @@ from millrace import limits
 from millrace.core import bounds, check, exact, rate, retain
 from millrace.core.commands import SpecPart
 from millrace.core.partition_cells import DELIVERIES, Delivery
+from millrace.core.spec import Overflow
 from millrace.errors import Invalid
 
 
@@ -80,6 +81,14 @@ class QueueSettings(TypedDict, total=False):
     """Between these the number of partitions follows the load; from 1 to 10 unless named."""
     partition_age: float | None
     """Partitions that were not needed for so many seconds go; five days unless it is named."""
+    max_messages: int | None
+    """Under "work": so many messages are there at most, in flight and delayed ones too; 0: any
+    number. Of each shard, where there are several."""
+    max_bytes: int | None
+    """Under "work": so many bytes they have at most, by their mean size; 0: without a bound."""
+    overflow: str | None
+    """What becomes of a publish beyond the maximum: "refuse" it (`Full`), or "drop" the oldest
+    messages that wait, which are dead letters then."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -141,7 +150,20 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("partitions_min", bounds.PARTITIONS_MAX),
         number("partitions_max", bounds.PARTITIONS_MAX),
         millis("partition_age", bounds.PARTITION_AGE_MS_MAX),
+        number("max_messages", retain.RETENTION_MESSAGES_MAX),
+        number("max_bytes", retain.RETENTION_BYTES_MAX),
+        _overflow(given.get("overflow")),
     )
+
+
+def _overflow(value: object) -> Overflow | None:
+    if value is None:
+        return None
+    overflows: dict[str, Overflow] = {"refuse": "refuse", "drop": "drop"}
+    found = overflows.get(exact.text(value) or "")
+    if found is None:
+        raise Invalid(f"overflow is {check.shown(value)}, not 'refuse' or 'drop'", field="overflow")
+    return found
 
 
 def _rate(name: str, burst: str, given: Mapping[str, object]) -> tuple[int | None, int | None]:

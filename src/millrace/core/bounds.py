@@ -47,6 +47,9 @@ ID_CELLS_MAX = 4_096
 DELETE_IDS_MAX = 10_000
 """Messages that one call ends by their ids: each is asked for."""
 
+DROP_STEP = 1_024
+"""Messages beyond a queue's maximum that one publish drops, unless it has more itself."""
+
 EXPIRY_CELLS_STEP = 8
 """Cells that one batch of a tick lets go; the next one goes on."""
 

@@ -83,7 +83,7 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
         taker, part = desk.draft(ShardId(shard)), Publish(tuple(messages))
         if taker is None:
             return NotFound(f"there is no queue {view.spec.dead_letter!r}", field="dead_letter")
-        checked = publish.check_publish(taker, part)
+        checked = publish.check_publish(taker, part) or publish.check_room(taker, part)
         if isinstance(checked, Refused | Retry | Need):
             return checked
         parts.append((taker, part))

@@ -5,7 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
-from millrace.core import aside, bury, dedup, expiry, groups, lease, partitions, retain, topic
+from millrace.core import (
+    aside,
+    bury,
+    dedup,
+    expiry,
+    groups,
+    lease,
+    length,
+    partitions,
+    retain,
+    topic,
+)
 from millrace.core.commands import (
     Configure,
     CreateQueue,
@@ -73,7 +84,7 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
     spec = _wanted(command.spec, QueueSpec())
     refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
     refused = refused or expiry.check_spec(spec) or groups.check_spec(spec)
-    refused = refused or partitions.check_spec(spec)
+    refused = refused or partitions.check_spec(spec) or length.check_spec(spec)
     refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
     if refused is not None:
         return refused
@@ -191,6 +202,7 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
     refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
     refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
     refused = refused or groups.check_spec(wanted) or partitions.check_spec(wanted)
+    refused = refused or length.check_spec(wanted)
     return refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
 
 

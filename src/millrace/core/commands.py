@@ -341,6 +341,8 @@ class Need(msgspec.Struct, frozen=True):
     """The first row that is not older than this."""
     held: tuple[int, ...] = ()
     """The dead rows that these pins keep."""
+    live: bool = False
+    """How many rows are live or kept."""
 
 
 class Held(msgspec.Struct, frozen=True):

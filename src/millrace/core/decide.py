@@ -28,6 +28,7 @@ from millrace.core import (
     follow,
     forward,
     lease,
+    length,
     points,
     publish,
     replace,
@@ -82,6 +83,7 @@ from millrace.core.commands import (
 )
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
+from millrace.core.fold import ShardMeta
 from millrace.core.holder import Holders, ListHolders
 from millrace.core.leased_commands import Replace
 from millrace.core.model import (
@@ -231,6 +233,7 @@ class Source(Protocol):
     def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]: ...
     def seq_at(self, shard: ShardId, time_ms: int) -> int: ...
     def held(self, shard: ShardId, pin: int) -> list[Held]: ...
+    def meta(self, shard: ShardId) -> ShardMeta | None: ...
 
 
 def learn(draft: Draft, need: Need, source: Source) -> None:
@@ -264,6 +267,9 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         facts.older = source.seq_at(need.shard, need.older_ms)
     for pin in need.held:
         facts.held[pin] = source.held(need.shard, pin)
+    if need.live:
+        meta = source.meta(need.shard)
+        facts.live = meta.live if meta is not None else 0
 
 
 def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
@@ -361,6 +367,8 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
 
 def _part(desk: Desk, draft: Draft, part: Part) -> PartAnswer | Refused | Retry | Need:
     checked = _check_part(desk, draft, part)
+    if checked is None and isinstance(part, Publish | PublishStaged):
+        checked = publish.check_room(draft, part)
     return checked if checked is not None else _do_part(draft, part)
 
 
@@ -390,12 +398,39 @@ def _transaction(
             for seq in sorted(outcome.refused):
                 return outcome.refused[seq]
         checks.append((draft, part, checked))
+    refusal = _check_room(checks)
+    if refusal is not None:
+        return refusal
     # A message that the transaction settles and replaces under the same key is settled: what was
     # leased comes before what is published, in whichever order they were named.
     answers: dict[int, PartAnswer] = {}
     for at, (draft, part, checked) in sorted(enumerate(checks), key=_publishes):
         answers[at] = checked if checked is not None else _do_part(draft, part)
     return tuple(answers[at] for at in range(len(checks)))
+
+
+def _check_room(
+    checks: Sequence[tuple[Draft, Part, PartAnswer | None]],
+) -> Refused | Retry | Need | None:
+    """Whether all that is published finds room, after what is settled has made some."""
+    asked: dict[ShardId, tuple[Draft, length.Asked]] = {}
+    for draft, part, checked in checks:
+        view = draft.view
+        if not view.spec.is_bounded or checked is not None:
+            continue
+        if isinstance(part, Publish | PublishStaged):
+            added = publish.asked_of(draft, part)
+        elif isinstance(part, Settle) and not view.retaining:
+            added = length.Asked(0, 0, part.seqs & BitMap64(view.holder))
+        else:
+            continue
+        known = asked.get(view.shard)
+        asked[view.shard] = (draft, known[1].plus(added) if known else added)
+    for draft, wanted in asked.values():
+        refusal = length.check(draft, wanted) if wanted.rows else None
+        if refusal is not None:
+            return refusal
+    return None
 
 
 def _publishes(item: tuple[int, tuple[Draft, Part, PartAnswer | None]]) -> bool:

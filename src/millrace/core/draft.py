@@ -79,6 +79,8 @@ class Draft:
         """On a keyed queue: so many of those that wait apart and are ready are known to be live."""
         self.passed = 0
         """Turns of groups that were of no use, and messages of theirs that were dead."""
+        self.taken_bytes = 0
+        """Bytes of the rows that were published here, where the queue has a maximum."""
         self.chosen: list[Chosen] = []
         self.staged: list[tuple[str, Block]] = []
         self.ended_stages: set[str] = set()
@@ -417,10 +419,11 @@ class Draft:
 
     def hidden(self) -> BitMap64:
         """Rows that this batch has ended, kept or put aside, and its deletes."""
-        out = self.deletes | self.aside | self._kept
-        for seqs in self._died.values():
-            out |= seqs
-        return out
+        return self.deletes | self.aside | self._kept | self.died()
+
+    def died(self) -> BitMap64:
+        """Rows that this batch has ended."""
+        return BitMap64().union(*self._died.values())
 
     def finish(self) -> Batch:
         """The batch, under the shard's next index; the draft must not be used afterwards."""
@@ -432,7 +435,8 @@ class Draft:
             self.staged = [(name, block.squeezed(codec)) for name, block in self.staged]
         if changes.firsts or changes.weight:
             changes.weight += sum([block.size() for block in self.blocks])
-            self._cells.update(view.scale.publish(changes.weight, view.last_seq, view.weighed_from))
+            size, most = changes.weight, view.spec.max_bytes
+            self._cells.update(view.scale.publish(size, view.last_seq, view.weighed_from, most))
         died = BitMap64()
         for why, seqs in sorted(self._died.items()):
             changes.died[int(why)] = pack_seqs(seqs)

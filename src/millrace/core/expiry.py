@@ -206,21 +206,26 @@ def _expire(draft: Draft, seqs: BitMap64) -> None:
     if not free:
         return
     partitions.ended(draft, free, fresh=len(free))
-    gaps = max(view.pointers.gaps, free.max())
     if _makes_letters(view.spec):
-        _doom(draft, free)
+        doom_unseen(draft, free, Doom.EXPIRED)
     else:
         draft.die(Death.EXPIRED, free)
-    if gaps > view.pointers.gaps:
-        draft.put_pointers(msgspec.structs.replace(view.pointers, gaps=gaps))
+    note_gaps(draft, free)
 
 
-def _doom(draft: Draft, seqs: BitMap64) -> None:
+def note_gaps(draft: Draft, seqs: BitMap64) -> None:
+    """These ended before a worker was given them."""
+    pointers = draft.view.pointers
+    if seqs.max() > pointers.gaps:
+        draft.put_pointers(msgspec.structs.replace(pointers, gaps=seqs.max()))
+
+
+def doom_unseen(draft: Draft, seqs: BitMap64, why: Doom) -> None:
     """These are dead letters that no worker was ever given: a lease of nobody holds them."""
     view = draft.view
     lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, BitMap64(), draft.now)
     lease.counts = dict.fromkeys(seqs, (0, 0))
-    lease.doomed = dict.fromkeys(seqs, int(Doom.EXPIRED))
+    lease.doomed = dict.fromkeys(seqs, int(why))
     view.holder.update(dict.fromkeys(seqs, lease.id))
     view.doomed |= seqs
     view.hidden |= seqs & BitMap64(range(view.first_fresh(), view.scanned + 1))

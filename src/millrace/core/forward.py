@@ -103,7 +103,7 @@ def _plan(
             # Nor does an order know priorities: they are a wish, and no reason to stop.
             turns = tuple(Aside(run.at, run.count, delay_ms=run.delay_ms) for run in turns)
         wanted = Publish(block, Numbered(name, parcel.upto, "rising"), turns, lives=until)
-        checked = publish.check_publish(target, wanted)
+        checked = publish.check_publish(target, wanted) or publish.check_room(target, wanted)
         if isinstance(checked, Refused | Retry | Need):
             return checked
         parts[at] = _Part(target, wanted, checked)

@@ -55,6 +55,7 @@ class Facts:
         "held",
         "ids",
         "keys",
+        "live",
         "old",
         "older",
         "points",
@@ -81,6 +82,8 @@ class Facts:
         """Id → ids and seqs from it on, and the first id that was not asked for."""
         self.held: dict[int, list[Held]] = {}
         """Pin → the dead rows that it keeps."""
+        self.live: int | None = None
+        """How many rows are live or kept."""
 
     def clear(self) -> None:
         """They were as of now; what comes later must ask again."""
@@ -101,4 +104,4 @@ class Facts:
             self.held = {}
         if self.ids:
             self.ids = {}
-        self.older = None
+        self.older = self.live = None

@@ -92,6 +92,7 @@ class Doom(IntEnum):
     DELIVERIES = 2
     DISCARDED = 3
     EXPIRED = 4
+    LENGTH = 5
 
 
 class Death(IntEnum):

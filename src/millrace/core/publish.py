@@ -12,7 +12,17 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, dedup, entry, expiry, groups, partitions, rotation, topic
+from millrace.core import (
+    aside,
+    dedup,
+    entry,
+    expiry,
+    groups,
+    length,
+    partitions,
+    rotation,
+    topic,
+)
 from millrace.core.block import Block, key_list
 from millrace.core.commands import (
     Need,
@@ -57,6 +67,39 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     return need
 
 
+def check_room(draft: Draft, *commands: Publish | PublishStaged) -> Checked:
+    """Whether there is room for all of these, which were checked otherwise."""
+    if not draft.view.spec.is_bounded:
+        return None
+    asked = length.Asked(0, 0, BitMap64())
+    for command in commands:
+        asked = asked.plus(asked_of(draft, command))
+    return length.check(draft, asked)
+
+
+def asked_of(draft: Draft, command: Publish | PublishStaged) -> length.Asked:
+    """What the publish, which was checked otherwise, would add."""
+    view = draft.view
+    if isinstance(command, PublishStaged):
+        cells = [view.stages[name] for name in command.stages]
+        rows, size = sum(cell.rows for cell in cells), sum(cell.bytes for cell in cells)
+        keys: list[bytes | None] = []
+        for name in command.stages if view.spec.keyed else ():
+            facts = _stage_facts(draft, name)
+            keys += facts.keys if isinstance(facts, StageFacts) else []
+    else:
+        names = dedup.names_of(view.spec, command)
+        repeats = dedup.split(draft, names) if names else {}
+        given = dedup.without(command, repeats).rows if repeats else command.rows
+        rows = given.count if isinstance(given, Block) else len(given)
+        size = length.size_of(given)
+        keys = key_list(given) if view.spec.keyed else []
+    named = [key for key in keys if key is not None]
+    new = dict.fromkeys(named)
+    older = draft.still_live(BitMap64([_newest(draft, key) for key in new]) - BitMap64([0]))
+    return length.Asked(rows - len(named) + len(new), size, older - _passed(draft, older))
+
+
 def do_publish(draft: Draft, command: Publish) -> Published:
     names = dedup.names_of(draft.view.spec, command)
     if not names:
@@ -94,6 +137,8 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
     expiry.put_rows(draft, first, count, command.lives, _deletes(rows))
     if draft.view.topic is not None and not draft.view.subscriptions:
         topic.drop_passed(draft)
+    if draft.view.spec.is_bounded:
+        length.make_room(draft, first, length.size_of(rows))
     _remember_number(draft, numbered, first, count)
     return Published(first, count)
 
@@ -327,6 +372,7 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
     view = draft.view
     begin = Seq(view.last_seq + 1)
     total = 0
+    sizes = [view.stages[name].bytes for name in command.stages]
     for name in command.stages:
         rows = view.stages[name].rows
         facts = _stage_facts(draft, name) if view.spec.keyed else None
@@ -342,6 +388,7 @@ def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
         if view.spec.delay_ms:
             aside.put_aside(draft, first, rows, (), deletes)
         expiry.put_rows(draft, first, rows, (), deletes)
+    length.make_room(draft, begin, sum(sizes))
     _remember_number(draft, command.numbered, begin, total)
     return Published(begin, total)
 

@@ -11,6 +11,8 @@ from millrace.core import bounds
 from millrace.core.group_cells import Order
 from millrace.core.partition_cells import Delivery
 
+Overflow = Literal["refuse", "drop"]
+
 
 class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """The settings of a queue: data, changed by a logged command."""
@@ -73,6 +75,12 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """Between these their number follows the load."""
     partition_age_ms: int = bounds.PARTITION_AGE_MS
     """Partitions that were not needed for so long go."""
+    max_messages: int = 0
+    """Under `work`: so many are there at most; 0: any number."""
+    max_bytes: int = 0
+    """Under `work`: so many bytes they have at most, as far as is known; 0: without a bound."""
+    overflow: Overflow = "refuse"
+    """What a publish does that does not fit: it is refused, or the oldest that wait are dropped."""
 
     def is_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
@@ -83,7 +91,13 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
             or self.ttl_ms
             or self.is_grouped
             or self.is_partitioned
+            or self.is_bounded
         )
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the queue may be full."""
+        return bool(self.max_messages or self.max_bytes)
 
     @property
     def is_grouped(self) -> bool:
@@ -130,6 +144,9 @@ class SpecPart(msgspec.Struct, frozen=True):
     partitions_min: int | None = None
     partitions_max: int | None = None
     partition_age_ms: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    overflow: Overflow | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""

@@ -253,6 +253,8 @@ class View:
         """When it was last asked which rows are too old."""
         self.weighed_ms = 0
         """When pins were last weighed."""
+        self.drop_from = 0
+        """Before it no row waits that no worker was ever given."""
         self.stored_seq = 0
         """The last seq that the store can be asked about."""
         self.stored_index = Index(0)

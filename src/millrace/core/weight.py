@@ -21,6 +21,9 @@ WEIGHT_SHARE = 512
 """A region has at least this part of all bytes that are weighed: a terabyte takes some thousand
 cells."""
 
+MAXIMUM_SHARE = 64
+"""Where a queue has a maximum of bytes, a region need not have more than this part of it."""
+
 WEIGHTS_STEP = 4
 """Regions before all that is wanted which are forgotten when a new one begins."""
 
@@ -50,16 +53,18 @@ class Scale:
         self._cells.append(cell)
 
     def publish(
-        self, size: int, last: int, front: Callable[[], int]
+        self, size: int, last: int, front: Callable[[], int], most: int = 0
     ) -> dict[tuple[Kind, bytes], Cell | None]:
         """Rows of `size` bytes were published, up to `last`; returns the cells that change.
 
-        Regions up to `front` need not be known any more.
+        Regions up to `front` need not be known any more. Where a queue has `most` bytes, they are
+        parts of it.
         """
         self.total += size
         after, before = (self._ends[-1], self._cells[-1].upto) if self._ends else (0, 0)
         first = self._cells[0].before if self._cells else 0
-        least = max(WEIGHT_BYTES, (self.total - first) // WEIGHT_SHARE)
+        part = min(WEIGHT_BYTES, most // MAXIMUM_SHARE) if most else WEIGHT_BYTES
+        least = max(part, (self.total - first) // WEIGHT_SHARE)
         if self.total - before < least:
             return {}
         cell = WeightCell(after, before, self.total)
@@ -88,6 +93,14 @@ class Scale:
         if seq <= after:
             return before
         return total if seq >= end else before + (total - before) * (seq - after) // (end - after)
+
+    def mean(self, last: int, size: int) -> int:
+        """Bytes of a row, rounded up, of those in the regions that are known and up to `last`.
+
+        Of these, rows of `size` bytes were not published yet.
+        """
+        after, before = (self._cells[0].after, self._cells[0].before) if self._cells else (0, 0)
+        return -(-(self.total - before + size) // (last - after)) if last > after else 0
 
     def before(self, size: int) -> int:
         """The last seq of a region after which rows of at least `size` bytes were published."""

@@ -28,7 +28,7 @@ from millrace.core.model import CATALOG, Kind, ShardId, SubscriptionCell, TopicC
 from millrace.core.topic import passed_by_all
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.core.view import View
-from millrace.errors import Corrupt, Fatal, MillraceError, TooLarge
+from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge
 from millrace.log.lane import Lane
 from millrace.shard.arrivals import Arrivals, Fates, Places, Result
 from millrace.shard.host import Host
@@ -328,7 +328,13 @@ class Forwarder:
                 Result(number, parcel.after, parcel.upto, brought.first, at, brought.places)
             )
         elif brought.error is not None:
-            line.refused[number] = line.trouble[number] = brought.error
+            line.trouble[number] = brought.error
+            rows = parcel.upto - parcel.after
+            if rows > 1 and isinstance(brought.error, Full | TooLarge):
+                # There may be room for some of them.
+                line.rows_max = min(line.rows_max, rows // 2)
+            else:
+                line.refused[number] = brought.error
 
 
 def _addressed(parcel: Parcel, number: int) -> Parcel:

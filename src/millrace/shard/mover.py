@@ -17,7 +17,7 @@ from millrace.core.changes import Batch
 from millrace.core.commands import Bury
 from millrace.core.model import Message, ShardId
 from millrace.core.view import View
-from millrace.errors import Corrupt, Fatal, MillraceError, TooLarge
+from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge
 from millrace.log.lane import Lane
 from millrace.shard.host import Host
 from millrace.shard.request import Request
@@ -70,6 +70,11 @@ class Mover:
                         # It cannot be read, or no record of this log holds it: the others can.
                         passed = seqs.max()
                     count = max(len(seqs) // 2, 1)
+                except Full:
+                    if len(seqs) == 1:
+                        return
+                    # Where they go there may be room for some of them.
+                    count = len(seqs) // 2
         except MillraceError:
             # Nothing was moved, or the engine has ended: they stay doomed until the next look.
             return

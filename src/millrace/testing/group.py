@@ -172,7 +172,8 @@ class Group:
                 k: c for k, c in cells.items() if window.known_to is None or k < window.known_to
             }
             assert dict(window) == (known if view.pointers.aside else {}), "the window is another"
-        assert not waiting.intersect(BitMap64(view.holder)), "it waits, and a worker has it"
+        held = BitMap64(view.holder) - view.doomed
+        assert not waiting.intersect(held), "it waits, and a worker has it"
         for seq in waiting:
             facts = self.store.row(view.shard, seq)
             assert seq <= view.pointers.aside

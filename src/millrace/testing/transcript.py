@@ -437,6 +437,9 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         partitions_min=int(options.get("partitions", "1-10").split("-")[0]),
         partitions_max=int(options.get("partitions", "1-10").split("-")[1]),
         partition_age_ms=millis(options.get("age", "5d")),
+        max_messages=int(options.get("max_messages", "0")),
+        max_bytes=int(options.get("max_bytes", "0")),
+        overflow="drop" if "drop" in words else "refuse",
     )
 
 

@@ -41,6 +41,8 @@ _OPTIONS = (
     "order",
     "group_in_flight",
     "rate",
+    "max_messages",
+    "max_bytes",
     "group_rate",
     "partitions",
     "age",

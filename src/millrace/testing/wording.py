@@ -60,6 +60,7 @@ from millrace.errors import MillraceError
 from millrace.testing.group import START_MS, Result, numbers
 from millrace.testing.wording_groups import group_name, say_group_cell, say_group_key, say_order
 from millrace.testing.wording_partitions import say_partition
+from millrace.testing.wording_spec import bounded
 
 # --- Answers -----------------------------------------------------------------------------------
 
@@ -393,8 +394,7 @@ def say_cell(cell: Cell) -> str:
 
 
 def _limited(spec: QueueSpec) -> str:
-    is_usual = spec.dedup_ms == bounds.DEDUP_MS
-    out = "" if is_usual else f", ids kept {spec.dedup_ms / 1000:g}s"
+    out = f", ids kept {spec.dedup_ms / 1000:g}s" if spec.dedup_ms != bounds.DEDUP_MS else ""
     out += ", ids of bodies" if spec.dedup_by_body else ""
     out += f", lives {spec.ttl_ms / 1000:g}s" if spec.ttl_ms else ""
     return out + (", expired are dead letters" if spec.dead_letter_expired else "")
@@ -409,7 +409,7 @@ def _failing(spec: QueueSpec) -> str:
 
 
 def _keeping(spec: QueueSpec) -> str:
-    out = f", kept {spec.keep_ms / 1000:g}s" if spec.keep_ms else ""
+    out = bounded(spec) + (f", kept {spec.keep_ms / 1000:g}s" if spec.keep_ms else "")
     out += f", {spec.keep_bytes} bytes" if spec.keep_bytes else ""
     out += f", {spec.keep_messages} messages" if spec.keep_messages else ""
     out += f", retained {spec.retain_max_ms / 1000:g}s" if spec.retain_max_ms else ""

@@ -118,6 +118,23 @@ def _setting_options(body: F) -> F:
             help="What expires is a dead letter.",
         ),
         click.option(
+            "--max-messages",
+            type=int,
+            metavar="N",
+            help="So many messages are there at most; 0: any number. [0]",
+        ),
+        click.option(
+            "--max-bytes",
+            type=SIZE,
+            metavar="SIZE",
+            help="So much they have at most, by their mean size; 0: no limit. [0]",
+        ),
+        click.option(
+            "--overflow",
+            type=click.Choice(["refuse", "drop"]),
+            help="Refuse what is beyond the maximum, or drop the oldest that wait. [refuse]",
+        ),
+        click.option(
             "--keep",
             type=DURATION,
             metavar="TIME",
@@ -171,7 +188,7 @@ def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
     for name, value in spec.items():
         if name.startswith(("partition", "delivery")) and not is_sliced:
             continue
-        if name != "keyed" and value and value != "none":
+        if name != "keyed" and value and value not in ("none", "refuse"):
             is_time, is_size = name.endswith("_ms"), name.endswith("_bytes")
             shown = f"{value / 1000:g} s" if is_time else str(value)
             shown = size_text(value) if is_size else shown

@@ -34,7 +34,7 @@ Pairs = tuple[tuple[str, bytes], ...]
 @click.option("--from", "source", metavar="QUEUE", help="Only those that came from this queue.")
 @click.option(
     "--reason",
-    type=click.Choice(["failures", "deliveries", "discarded", "expired"]),
+    type=click.Choice(["failures", "deliveries", "discarded", "expired", "length"]),
     help="Only those that died of this.",
 )
 @click.option(

@@ -1,0 +1,12 @@
+"""The maxima of a queue in the words of transcripts."""
+
+from __future__ import annotations
+
+from millrace.core.model import QueueSpec
+
+
+def bounded(spec: QueueSpec) -> str:
+    """What a queue holds at most, and what becomes of the rest."""
+    out = f", at most {spec.max_messages} messages" if spec.max_messages else ""
+    out += f", at most {spec.max_bytes} bytes" if spec.max_bytes else ""
+    return out + (", drops the oldest" if spec.overflow == "drop" else "")

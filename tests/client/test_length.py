@@ -1,0 +1,216 @@
+"""Maxima of a queue: what does not fit is refused, or the oldest that wait are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace import errors
+from millrace.client.message import Message
+from millrace.client.millrace import Millrace
+from millrace.client.queue import Queue
+from tests.client.harness import embedded, eventually, run
+
+
+async def bodies(queue: Queue, count: int = 100) -> list[bytes]:
+    return [lease.body for lease in await queue.lease(count)]
+
+
+async def fill(queue: Queue) -> int:
+    """Publish until it is full by bytes; returns how many messages it took."""
+    taken = 0
+    while True:
+        try:
+            await queue.publish(bytes(1_000))
+        except errors.Full:
+            break
+        taken += 1
+    with pytest.raises(errors.Full) as refused:
+        await queue.publish(bytes(1_000))
+    assert refused.value.field == "max_bytes"
+    return taken
+
+
+@embedded
+async def test_a_full_queue_refuses_and_settling_makes_room(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_messages=3)
+    await queue.publish_many([b"a", b"b"])
+    with pytest.raises(errors.Full) as refused:
+        await queue.publish_many([b"c", b"d"])
+    assert (refused.value.field, refused.value.limit) == ("max_messages", 3)
+    assert refused.value.after_ms > 0
+    await queue.publish(b"c", delay=60)
+    [first] = await queue.lease()
+    with pytest.raises(errors.Full):
+        await queue.publish(b"d")
+    with pytest.raises(errors.TooLarge) as large:
+        await queue.publish_many([b"x"] * 4)
+    assert (large.value.field, large.value.limit) == ("max_messages", 3)
+    await first.settle()
+    await queue.publish(b"d")
+    assert (await queue.stats())["live"] == 3
+    await queue.stage("s", [b"e"])
+    with pytest.raises(errors.Full):
+        await queue.publish_staged(["s"])
+    await queue.configure(max_messages=4)
+    await queue.publish_staged(["s"])
+    assert (await queue.stats())["live"] == 4
+
+
+@embedded
+async def test_publishes_at_the_same_time_are_counted_one_by_one(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_messages=5)
+    answers = await asyncio.gather(
+        *(queue.publish(b"%d" % at) for at in range(20)), return_exceptions=True
+    )
+    assert sum(isinstance(answer, errors.Full) for answer in answers) == 15
+    assert (await queue.stats())["live"] == 5
+
+
+@embedded
+async def test_a_transaction_that_settles_makes_room_for_itself(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_messages=2)
+    await queue.publish_many([b"a", b"b"])
+    [first] = await queue.lease()
+
+    async def settle_and_publish(*bodies: bytes) -> None:
+        async with m.transaction() as t:
+            for body in bodies:
+                t.publish(queue, body)
+            t.settle(first)
+
+    with pytest.raises(errors.Full):
+        await settle_and_publish(b"c", b"d")
+    await settle_and_publish(b"c")
+    assert (await queue.stats())["live"] == 2
+
+
+@embedded
+async def test_bytes_count_by_their_mean(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_bytes=100_000)
+    with pytest.raises(errors.TooLarge) as large:
+        await queue.publish(bytes(100_001))
+    assert (large.value.field, large.value.limit) == ("max_bytes", 100_000)
+    assert 85 <= await fill(queue) <= 100
+    for lease in await queue.lease(100):
+        await lease.settle()
+    # The large ones are gone: small ones are not taken for as large.
+    for _ in range(60):
+        await queue.publish_many([b"small"] * 10)
+    assert (await queue.stats())["live"] == 600
+
+
+@embedded
+async def test_the_oldest_that_wait_are_dropped(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_messages=3, overflow="drop")
+    await queue.publish_many([b"held", b"old", b"older"])
+    [held] = await queue.lease()
+    await queue.publish_many([b"new", b"newer"])
+    assert [row.body for row in await queue.peek()] == [b"held", b"new", b"newer"]
+    stats = await queue.stats()
+    assert (stats["dropped"], stats["live"]) == (2, 3)
+    await queue.publish(b"urgent", priority=9)
+    await queue.publish(b"late", delay=3600)
+    await queue.publish(b"last")
+    assert await bodies(queue) == [b"last"], "those that wait apart are dropped in their turn"
+    with pytest.raises(errors.Full):
+        await queue.publish_many([b"x", b"y"])
+    await held.settle()
+
+
+@embedded
+async def test_what_is_dropped_is_a_dead_letter_and_a_full_queue_keeps_it_waiting(
+    m: Millrace,
+) -> None:
+    dead = await m.queue("dead", max_messages=2)
+    queue = await m.queue("jobs", max_messages=2, overflow="drop", dead_letter="dead")
+    for at in range(7):
+        await queue.publish(b"%d" % at)
+
+    async def is_full() -> bool:
+        return (await dead.stats())["live"] == 2
+
+    async def all_came() -> bool:
+        for lease in await dead.lease(10):
+            arrived.append(lease.body)
+            assert dict(lease.headers)["millrace-dead-reason"] == b"length"
+            await lease.settle()
+        return len(arrived) == 5
+
+    arrived: list[bytes] = []
+    await eventually(is_full)
+    assert (await queue.stats())["live"] == 5, "three wait for room"
+    await eventually(all_came)
+    assert arrived == [b"0", b"1", b"2", b"3", b"4"]
+    assert await bodies(queue) == [b"5", b"6"]
+
+
+def test_counts_survive_a_restart(tmp_path: Path) -> None:
+    async def first() -> None:
+        async with millrace.open(tmp_path) as m:
+            queue = await m.queue("jobs", max_messages=1_000, overflow="drop")
+            for _ in range(3):
+                await queue.publish_many([b"x"] * 500)
+            await queue.publish(b"apart", priority=9)
+            assert (await queue.stats())["dropped"] == 501
+            few = await m.queue("few", max_bytes=10_000)
+            await fill(few)
+
+    async def second() -> None:
+        async with millrace.open(tmp_path) as m:
+            queue = await m.find("jobs")
+            await queue.publish_many([b"y"] * 600)
+            stats = await queue.stats()
+            assert (stats["dropped"], stats["live"]) == (1_101, 1_000)
+            assert len(await queue.lease(1_000)) == 1_000
+            with pytest.raises(errors.Full):
+                await queue.publish(b"z")
+            few = await m.find("few")
+            with pytest.raises(errors.Full):
+                await few.publish(bytes(1_000))
+            await few.settle(await few.lease(2))
+            await few.publish(bytes(1_000))
+
+    run(first())
+    run(second())
+
+
+@embedded
+async def test_a_key_replaces_itself_in_a_full_queue(m: Millrace) -> None:
+    queue = await m.queue("prices", keyed=True, max_messages=2)
+    await queue.publish_many([Message(b"1", key="a"), Message(b"1", key="b")])
+    await queue.publish_many([Message(b"2", key="a"), Message(b"3", key="a")])
+    with pytest.raises(errors.Full):
+        await queue.publish(b"1", key="c")
+    assert (await queue.stats())["live"] == 2
+
+
+@embedded
+async def test_settings_that_do_not_fit(m: Millrace) -> None:
+    for given, field in (
+        ({"max_messages": -1}, "max_messages"),
+        ({"max_bytes": "x"}, "max_bytes"),
+        ({"overflow": "burst"}, "overflow"),
+        ({"retention": "log", "max_messages": 5}, "max_messages"),
+        ({"retention": "log", "max_bytes": 5}, "max_bytes"),
+        ({"order": "group", "overflow": "drop", "max_messages": 5}, "overflow"),
+    ):
+        with pytest.raises(errors.Invalid) as refused:
+            await m.queue("q", **given)
+        assert refused.value.field == field
+    queue = await m.queue("q", max_messages=5)
+    with pytest.raises(errors.Invalid):
+        await queue.configure(retention="log")
+
+
+@embedded
+async def test_a_lowered_maximum_is_reached_step_by_step(m: Millrace) -> None:
+    queue = await m.queue("jobs")
+    await queue.publish_many([b"x"] * 3_000)
+    await queue.configure(max_messages=10, overflow="drop")
+    for live in (1_977, 954, 10, 10):
+        await queue.publish(b"y")
+        assert (await queue.stats())["live"] == live
