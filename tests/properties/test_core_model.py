@@ -466,7 +466,8 @@ class Driver:
                 table.pop(self._key(row["seq"]), None)
             else:
                 table[self._key(row["seq"])] = row["value"]
-        base = self.model.pins[ref.pin].purged if ref.after == 0 else self.follower.base
+        # After a takeover it may be sent what it has already: its table began before.
+        base = self.follower.base if self.follower.seq else self.model.pins[ref.pin].purged
         self.follower = Follower(table, ref.history, seq, base)
         if is_whole:
             self._check_table(ref, table)
