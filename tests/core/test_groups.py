@@ -15,27 +15,20 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.commands import (
     Aside,
-    Command,
     Configure,
-    CreateQueue,
     Explain,
     Explanation,
-    Extend,
     Lease,
     Leased,
     Publish,
     Published,
     Purge,
-    Release,
-    Settle,
     Tick,
 )
 from millrace.core.group_cells import GROUP_HEADER
-from millrace.core.model import CATALOG, OF_AN_ERA, LeaseId, Message, QueueSpec, Seq, ShardId
-from millrace.testing.group import Group
+from millrace.core.model import OF_AN_ERA, Message, QueueSpec, Seq
+from tests.core.naive import LEASE_MS, QUEUE, NaiveQueue, NaiveRow
 
-QUEUE = ShardId(1)
-LEASE_MS = 60
 MANY = 50
 """More turns than there ever are."""
 
@@ -76,15 +69,11 @@ def small(turns: int = 2) -> Iterator[pytest.MonkeyPatch]:
 
 
 @dataclass
-class Row:
+class Row(NaiveRow):
     group: int
     entry: tuple[int, bool, int]
     """When it comes to wait, and in which order."""
     key: int
-    lease: int = 0
-    is_freed: bool = False
-    ready_ms: int = 0
-    """Of what was handed out: when it is ready again."""
 
 
 class Bucket:
@@ -106,15 +95,11 @@ class Bucket:
         assert self.micros >= 0, "more than the rate allows"
 
 
-class Naive:
+class Naive(NaiveQueue[Row]):
     """A queue, and what is expected of it."""
 
     def __init__(self, spec: QueueSpec) -> None:
-        self.group = Group()
-        self.spec = spec
-        self.group.ask((CATALOG, CreateQueue("default", "q", spec)))
-        self.last = 0
-        self.rows: dict[int, Row] = {}
+        super().__init__(spec)
         self.keys: dict[int, int] = {}
         self.buckets: dict[int, Bucket] = {}
         self.bucket = Bucket(spec.rate_us, spec.rate_burst)
@@ -124,14 +109,6 @@ class Naive:
         self.steps = 0
         self.is_exact = True
         """Nothing has happened after which a group may have a turn too many."""
-
-    @property
-    def now(self) -> int:
-        return self.group.now
-
-    def ask(self, command: Command) -> object:
-        [answer] = self.group.ask((QUEUE, command))
-        return answer
 
     def step(self, what: str, value: object) -> None:
         group = self.group
@@ -285,24 +262,6 @@ class Naive:
             row.ready_ms = self.now + LEASE_MS
         return len(told)
 
-    def end(self, what: str, at: int) -> None:
-        held = sorted(seq for seq, row in self.rows.items() if row.lease and not row.is_freed)
-        if not held:
-            return
-        seq = held[at % len(held)]
-        row = self.rows[seq]
-        lease, seqs, history = LeaseId(row.lease), BitMap64([seq]), self.group.history
-        if what == "settle":
-            self.ask(Settle(lease, seqs, history))
-            del self.rows[seq]
-        elif what == "extend":
-            self.ask(Extend(lease, seqs, history, LEASE_MS))
-            row.ready_ms = self.now + LEASE_MS
-        else:
-            delay_ms = 9 if what == "delay" else 0
-            self.ask(Release(lease, seqs, history, delay_ms=delay_ms))
-            row.is_freed, row.ready_ms = True, self.now + delay_ms
-
     def finish(self) -> None:
         """Whoever waits gets its turn, and nothing is left behind."""
         self.step("fold", 0)
@@ -314,10 +273,7 @@ class Naive:
         idle = 0
         while self.rows and idle < 3:
             idle = 0 if self.lease(7) else idle + 1
-            held = [seq for seq, row in self.rows.items() if row.lease and not row.is_freed]
-            for seq in held:
-                self.ask(Settle(LeaseId(self.rows[seq].lease), BitMap64([seq]), self.group.history))
-                del self.rows[seq]
+            self.settle_held()
             self.group.now += 10_000
             self.group.check()
             self.note_ready()

@@ -14,29 +14,22 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core import bounds
 from millrace.core.commands import (
-    Command,
     Configure,
-    CreateQueue,
     Explain,
     Explanation,
-    Extend,
     Lease,
     Leased,
     Publish,
     Published,
     Purge,
-    Release,
-    Settle,
     Tick,
 )
 from millrace.core.message_id import IDS, id_of, ids_of, key_of, seq_of
-from millrace.core.model import CATALOG, Kind, LeaseId, Message, QueueSpec, Seq, ShardId
+from millrace.core.model import Kind, Message, QueueSpec, Seq
 from millrace.core.partition_commands import Delete
 from millrace.core.partitions import bounds_of, slice_of
-from millrace.testing.group import SECRET, Group
-
-QUEUE = ShardId(1)
-LEASE_MS = 60
+from millrace.testing.group import SECRET
+from tests.core.naive import LEASE_MS, QUEUE, NaiveQueue, NaiveRow
 
 STEPS = st.lists(
     st.one_of(
@@ -62,12 +55,9 @@ SPECS = st.builds(
 
 
 @dataclass
-class Row:
+class Row(NaiveRow):
     at: Fraction
     """Where its id lies among all ids."""
-    lease: int = 0
-    is_freed: bool = False
-    ready_ms: int = 0
 
 
 @dataclass
@@ -76,26 +66,15 @@ class Part:
     locks: set[int]
 
 
-class Naive:
+class Naive(NaiveQueue[Row]):
     """A queue, and what is expected of it."""
 
     def __init__(self, spec: QueueSpec) -> None:
-        self.group = Group()
-        self.spec = spec
-        self.group.ask((CATALOG, CreateQueue("default", "q", spec)))
+        super().__init__(spec)
         self.key = key_of(SECRET, QUEUE)
-        self.rows: dict[int, Row] = {}
         self.parts = [Part(0, set()) for _ in range(spec.partitions_min)]
-        self.last = self.turn = self.resized = self.peak = 0
+        self.turn = self.resized = self.peak = 0
         self.since = self.now
-
-    @property
-    def now(self) -> int:
-        return self.group.now
-
-    def ask(self, command: Command) -> object:
-        [answer] = self.group.ask((QUEUE, command))
-        return answer
 
     def step(self, what: str, value: object) -> None:
         group = self.group
@@ -215,24 +194,6 @@ class Naive:
         assert [one.served for one in view.partition.slices] == [one.served for one in self.parts]
         return len(expected)
 
-    def end(self, what: str, at: int) -> None:
-        held = sorted(seq for seq, row in self.rows.items() if row.lease and not row.is_freed)
-        if not held:
-            return
-        seq = held[at % len(held)]
-        row = self.rows[seq]
-        lease, seqs, history = LeaseId(row.lease), BitMap64([seq]), self.group.history
-        if what == "settle":
-            self.ask(Settle(lease, seqs, history))
-            del self.rows[seq]
-        elif what == "extend":
-            self.ask(Extend(lease, seqs, history, LEASE_MS))
-            row.ready_ms = self.now + LEASE_MS
-        else:
-            delay_ms = 9 if what == "delay" else 0
-            self.ask(Release(lease, seqs, history, delay_ms=delay_ms))
-            row.is_freed, row.ready_ms = True, self.now + delay_ms
-
     def finish(self) -> None:
         """Whoever waits gets its turn, and nothing is left behind."""
         self.step("fold", 0)
@@ -243,10 +204,7 @@ class Naive:
             assert answer.state in ("ready", "returned")
         while self.rows:
             assert self.lease(3), "somebody waits for ever"
-            held = [seq for seq, row in self.rows.items() if row.lease and not row.is_freed]
-            for seq in held:
-                self.ask(Settle(LeaseId(self.rows[seq].lease), BitMap64([seq]), self.group.history))
-                del self.rows[seq]
+            self.settle_held()
             self.group.check()
         assert not self.lease(1)
         for _ in range(100):
