@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, Ports, real_ports
 from millrace.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 
 import millrace
 from millrace import errors
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, real_ports
 from millrace.settings import Settings

@@ -11,7 +11,7 @@ import pytest
 
 from millrace import errors
 from millrace.care.watermark import Watermarks, memory_used
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.log.files import RealDisk
 from millrace.node import Node, real_ports

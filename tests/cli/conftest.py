@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millrace import Message, Millrace, Settings
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.node import Node, real_ports
 from tests.cli.desk import Desk
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, real_ports
 from millrace.settings import Settings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace.care.watermark import memory_used
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
 from millrace.node import Node, real_ports

@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from millrace import errors, limits
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.lease import grant_of
 from millrace.client.millrace import Millrace
 from millrace.core.commands import Command, Extend, Lease, Release, Settle

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millrace import errors
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.core.changes import Entry
 from millrace.log.record import Position

@@ -10,7 +10,8 @@ from typing import cast
 import pytest
 
 from millrace import errors, limits
-from millrace.client.engine import EmbeddedEngine, Engine
+from millrace.client.embedded import EmbeddedEngine
+from millrace.client.engine import Engine
 from millrace.client.millrace import Millrace
 from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.queue import Queue, engine_and_shards

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from millrace import errors, limits
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
 from millrace.core.model import Message

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace import errors, limits
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.lease import Lease
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace import errors, limits
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
 from millrace.client.transaction import Transaction

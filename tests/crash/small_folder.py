@@ -18,7 +18,7 @@ import pyarrow as pa
 
 import millrace
 from millrace import Message, Settings
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.core.block import SCHEMA
 from millrace.core.codec import decode_entries

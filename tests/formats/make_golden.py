@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from millrace import Millrace
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.node import Node, real_ports
 from tests.crash.small_folder import SETTINGS, build, read_everything, shown
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.errors import Fatal
 from millrace.node import Node, Ports, real_ports

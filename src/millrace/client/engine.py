@@ -1,33 +1,24 @@
 """What the objects of the API stand on: an engine that takes commands and reads rows.
 
-`EmbeddedEngine` has the node in the same process; a client of a server will bring one of its own.
-So everything that a server would have to be asked for is awaited.
+`embedded` has the node in the same process; a client of a server will bring one of its own. So
+everything that a server would have to be asked for is awaited.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from contextlib import aclosing
-from itertools import count
-from typing import Protocol, TypeVar, cast
+from collections.abc import AsyncGenerator, Iterator
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace import limits
 from millrace.client.care import Care
-from millrace.client.message import fitting, rows_of
-from millrace.client.reading import Batches, Part
-from millrace.core.codec import decode_cell
-from millrace.core.commands import Command, Explain, PublishStaged, QueueRef, Transaction
+from millrace.core.commands import Command, QueueRef, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import (
     Cell,
     History,
     Kind,
-    ProducerCell,
     QueueSpec,
     Row,
     ShardId,
@@ -35,19 +26,10 @@ from millrace.core.model import (
     TopicCell,
 )
 from millrace.core.receipt import Receipt
-from millrace.core.view import number
 from millrace.errors import (
-    AcrossGroups,
-    Closed,
-    Invalid,
     MillraceError,
-    NotFound,
-    SnapshotExpired,
 )
-from millrace.node import Node
 from millrace.shard.arrivals import Fates
-from millrace.shard.request import Request
-from millrace.store.scanning import Scan
 
 T = TypeVar("T")
 
@@ -193,303 +175,3 @@ class Engine(Protocol):
     async def close(self) -> None:
         """End; what was accepted is finished first."""
         ...
-
-
-class EmbeddedEngine:
-    """The engine of `millrace.open`: the node runs on the caller's event loop."""
-
-    def __init__(self, node: Node, where: str = "a folder") -> None:
-        self._node = node
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._closed = False
-        # Programs that open, publish a little and close must not begin at the same shard each time.
-        self._turns = count(int.from_bytes(node.chance(4)))
-        self._warming: dict[ShardId, asyncio.Future[None]] = {}
-        """The newest call under way that reads cold rows of a shard."""
-        self.care = Care(node, self._check_open)
-        self.where = where
-
-    # --- Commands -----------------------------------------------------------------------------
-
-    async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
-        if asyncio.get_running_loop() is not self._loop:
-            raise Invalid(
-                f"{self.where} was opened on another event loop; use it there, or millrace.sync",
-                field="loop",
-            )
-        if isinstance(command, Explain | PublishStaged | Transaction):
-            await self._warm_for(shard, command)
-        until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
-        request = Request(shard, command, self._loop.create_future(), wait_until=until)
-        host = self._node.host_of(shard)
-        if request.grows:
-            self._node.warden.watermarks.check()
-        host.submit(request)
-        try:
-            return cast("T", await request.future)
-        except asyncio.CancelledError:
-            future = request.future
-            if future.done() and not future.cancelled() and future.exception() is None:
-                # The answer had arrived, but the caller was cancelled before it could see it.
-                host.take_back(request, future.result())
-            raise
-
-    async def _warm_for(
-        self, shard: ShardId, command: Explain | PublishStaged | Transaction
-    ) -> None:
-        """Have the cold rows read that the command will be judged by."""
-        store = self._node.store
-        parts = command.parts if isinstance(command, Transaction) else ((shard, command),)
-        for at, part in parts:
-            meta = None if self._closed else store.meta(at)
-            if meta is None:
-                continue
-            cold = None
-            if isinstance(part, PublishStaged):
-                cold = store.warm_stages(at, part.stages)
-            elif isinstance(part, Explain) and meta.keyed:
-                seqs = BitMap64([part.seq])
-                cold = None if store.hot(at, seqs) else store.warm(at, seqs)
-            if cold is not None:
-                await self._node.reading.submit(cold)
-
-    def tell(self, shard: ShardId, command: Command) -> None:
-        future: asyncio.Future[object] = self._loop.create_future()
-        future.add_done_callback(_ignore)
-        self._node.host_of(shard).submit(Request(shard, command, future))
-
-    async def transact(self, command: Transaction) -> tuple[object, ...]:
-        hosts = {self._node.host_of(shard) for shard, _ in command.parts}
-        if len(hosts) > 1:
-            raise AcrossGroups(
-                "the queues of a transaction must be in one commit group; split it: publish with a "
-                "producer and number first, which may be repeated, and settle after that",
-                field="parts",
-            )
-        if not hosts:
-            return ()
-        return await self.ask(command.parts[0][0], command, tuple)
-
-    # --- Rows ---------------------------------------------------------------------------------
-
-    async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
-        self._meta(shard)
-        store = self._node.store
-        if store.hot(shard, seqs):
-            ahead = store.ahead(shard, seqs)
-            if ahead is not None:
-                self._submit(shard, ahead)
-        else:
-            await self._warm(shard, seqs)
-        return store.rows(shard, seqs, size)
-
-    async def _warm(self, shard: ShardId, seqs: BitMap64) -> None:
-        """Have cold rows read.
-
-        All who wait for the same go on in the same turn of the loop: what they do next is then
-        committed together.
-        """
-        store = self._node.store
-        job = self._warming.get(shard)
-        if job is not None:
-            await asyncio.wait([job])
-            # The queue may have been deleted meanwhile, or the engine closed.
-            self._meta(shard)
-            if store.hot(shard, seqs):
-                return
-        job = self._submit(shard, store.warm(shard, seqs))
-        await asyncio.wait([job])
-        job.result()
-        self._meta(shard)
-
-    def _submit(self, shard: ShardId, touch: Callable[[], None]) -> asyncio.Future[None]:
-        job = self._node.reading.submit(touch)
-        self._warming[shard] = job
-
-        def end(_: asyncio.Future[None]) -> None:
-            if self._warming.get(shard) is job:
-                del self._warming[shard]
-
-        job.add_done_callback(end)
-        # If it fails, whoever wants these rows will hear of it.
-        job.add_done_callback(_ignore)
-        return job
-
-    def scan(
-        self, shard: ShardId, after: int, upto: int, reader: Reader
-    ) -> Iterator[pa.RecordBatch]:
-        scan: list[Scan] = []
-
-        def find() -> Part | None:
-            if not scan:
-                scan.append(self._begin(shard, after, upto, reader))
-            # Rows that the pin alone has kept may be gone by now.
-            self._check_pin(scan[0], reader)
-            return scan[0].find()
-
-        def check() -> None:
-            self._check_open()
-            if scan:
-                self._check_pin(scan[0], reader)
-
-        return Batches(self._loop, self._thread, check, find)
-
-    async def batches(
-        self, shard: ShardId, after: int, upto: int, reader: Reader
-    ) -> AsyncGenerator[pa.RecordBatch, None]:
-        scan = self._begin(shard, after, upto, reader)
-        while True:
-            self._check_pin(scan, reader)
-            part = scan.find(limits.READ_STEP_BYTES)
-            if part is None:
-                return
-            found: Iterable[pa.RecordBatch] = part
-            if not part.is_hot():
-                found = await self._node.reading.submit(part.load)
-            for batch in found:
-                self._check_pin(scan, reader)
-                yield batch
-
-    def _begin(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan:
-        self._meta(shard)
-        return self._node.store.scan(shard, after, upto, reader)
-
-    def _check_pin(self, scan: Scan, reader: Reader) -> None:
-        """Raise what ends the scan; on any thread."""
-        self._check_open()
-        meta = scan.meta()
-        if meta is None:
-            raise NotFound("the queue was deleted", field="queue")
-        if reader.pin is not None and all(reader.pin != one.pin for one in meta.intervals):
-            raise SnapshotExpired(
-                "the snapshot is no longer pinned: its time is over, or it was let go; take "
-                "another",
-                field="snapshot",
-            )
-
-    async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
-        last = self._meta(shard).last_seq
-        found: list[Row] = []
-        room = limits.PEEK_BYTES_MAX
-        upto = last if upto is None else min(upto, last)
-        async with aclosing(self.batches(shard, after, upto, Reader())) as batches:
-            async for batch in batches:
-                wanted = batch.slice(0, count - len(found))
-                part = wanted.slice(0, fitting(wanted, room) or (0 if found else 1))
-                found += rows_of(part)
-                room -= part.nbytes
-                if len(found) >= count or part.num_rows < batch.num_rows:
-                    break
-        return found
-
-    # --- Facts --------------------------------------------------------------------------------
-
-    async def cells(self, shard: ShardId, kind: Kind) -> dict[str, Cell]:
-        return dict(self._cells(shard, kind))
-
-    def _cells(self, shard: ShardId, kind: Kind) -> Iterator[tuple[str, Cell]]:
-        self._meta(shard)
-        for _, key, value in self._node.store.cells(shard, kind):
-            yield key.decode(), decode_cell(kind, value)
-
-    def _cell(self, shard: ShardId, kind: Kind, key: bytes) -> Cell | None:
-        self._meta(shard)
-        value = self._node.store.cell(shard, kind, key)
-        return decode_cell(kind, value) if value is not None else None
-
-    async def producer_number(self, shard: ShardId, producer: str) -> int:
-        cell = self._cell(shard, Kind.PRODUCER, producer.encode())
-        return cell.last if isinstance(cell, ProducerCell) else 0
-
-    def turn(self) -> int:
-        return next(self._turns)
-
-    async def find_queue(self, space: str, name: str) -> QueueRef | None:
-        self._check_open()
-        return self._node.find_queue(space, name)
-
-    async def queue_names(self, space: str) -> list[str]:
-        self._check_open()
-        return self._node.queue_names(space)
-
-    async def find_topic(self, space: str, name: str) -> ShardId | None:
-        self._check_open()
-        return self._node.find_topic(space, name)
-
-    async def topic_names(self, space: str) -> list[str]:
-        self._check_open()
-        return self._node.topic_names(space)
-
-    async def subscriptions(self, shard: ShardId) -> dict[int, SubscriptionCell]:
-        self._meta(shard)
-        found = {
-            number(key): decode_cell(kind, value)
-            for kind, key, value in self._node.store.cells(shard, Kind.SUBSCRIPTION)
-        }
-        return {n: cell for n, cell in found.items() if isinstance(cell, SubscriptionCell)}
-
-    async def topic_cell(self, shard: ShardId) -> TopicCell:
-        cell = self._cell(shard, Kind.TOPIC, b"")
-        if not isinstance(cell, TopicCell):
-            raise NotFound("there is no such topic", field="topic")
-        return cell
-
-    async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
-        return await self._node.forwarder.arrived(shard, first, count)
-
-    async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
-        self._check_open()
-        return self._node.forwarder.trouble(shard)
-
-    async def spec(self, shard: ShardId) -> QueueSpec:
-        cell = self._cell(shard, Kind.SPEC, b"")
-        return cell if isinstance(cell, QueueSpec) else QueueSpec()
-
-    async def meta(self, shard: ShardId) -> ShardMeta:
-        return self._meta(shard)
-
-    def _meta(self, shard: ShardId) -> ShardMeta:
-        self._check_open()
-        meta = self._node.store.meta(shard)
-        if meta is None:
-            raise NotFound("the queue was deleted", field="queue")
-        return meta
-
-    async def seq_at(self, shard: ShardId, time_ms: int) -> int:
-        self._meta(shard)
-        store = self._node.store
-        cold = store.warm_time(shard, time_ms)
-        if cold is not None:
-            await self._node.reading.submit(cold)
-            self._meta(shard)
-        return store.seq_at(shard, time_ms)
-
-    def now_ms(self) -> int:
-        return self._node.now_ms()
-
-    def history(self, shard: ShardId) -> History:
-        return History(self._meta(shard).history)
-
-    def seal(self, receipt: Receipt) -> str:
-        return self._node.seal(receipt)
-
-    def unseal(self, text: str) -> Receipt:
-        return self._node.unseal(text)
-
-    # --- The end ------------------------------------------------------------------------------
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"{self.where} was closed; open it again")
-
-    async def close(self) -> None:
-        self._closed = True
-        await self.care.stop()
-        await self._node.close()
-
-
-def _ignore(future: asyncio.Future[T]) -> None:
-    """Nobody waits for the answer: a refusal is not an error that went unnoticed."""
-    if not future.cancelled():
-        future.exception()

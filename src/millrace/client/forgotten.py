@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from weakref import WeakSet, finalize
 
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.node import Node
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.finish import finish
 from millrace.client.forgotten import end_dead, watch
 from millrace.client.millrace import Millrace

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from millrace import sync
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.portal import Portal
 from millrace.core.commands import Tick

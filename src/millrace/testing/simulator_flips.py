@@ -15,7 +15,7 @@ import asyncio
 import random
 from copy import deepcopy
 
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.core.model import ShardId
 from millrace.errors import Corrupt, DiskFailed, MillraceError

@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass
 
 from millrace import limits
-from millrace.client.engine import EmbeddedEngine
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.errors import Fatal, Full, InUse, MillraceError
 from millrace.node import LOCAL, Node, Ports
