@@ -52,6 +52,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["settle", "release"]), st.integers(0, 20)),
         st.tuples(st.sampled_from(["hold", "fold", "crash", "purge", "tick"]), st.just(0)),
     ),
+    min_size=15,
     max_size=40,
 )
 
@@ -202,16 +203,26 @@ class Naive:
             assert not list(self.group.store.cells(QUEUE, kind))
 
 
-@settings(max_examples=150, deadline=None)
-@given(steps=STEPS, keyed=st.booleans(), delay_ms=st.sampled_from([0, 0, 7]))
-def test_whoever_waits_apart_comes_to_its_turn(
-    steps: list[tuple[str, object]], *, keyed: bool, delay_ms: int
-) -> None:
+def play(steps: list[tuple[str, object]], *, keyed: bool = False, delay_ms: int = 0) -> None:
     with small():
         naive = Naive(keyed=keyed, delay_ms=delay_ms)
         for what, value in steps:
             naive.step(what, value)
         naive.finish()
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, keyed=st.booleans(), delay_ms=st.sampled_from([0, 0, 7]))
+def test_whoever_waits_apart_comes_to_its_turn(
+    steps: list[tuple[str, object]], *, keyed: bool, delay_ms: int
+) -> None:
+    play(steps, keyed=keyed, delay_ms=delay_ms)
+
+
+def test_who_comes_first_is_asked_for_before_anybody_goes_on() -> None:
+    first = [(9, None, 0), (8, None, 0)]
+    steps: list[tuple[str, object]] = [("publish", [*first, (USUAL, None, 0)])] * 6
+    play([*steps, *[("lease", 5), ("crash", 0), ("lease", 5)] * 2])
 
 
 def test_what_is_due_is_made_ready_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:

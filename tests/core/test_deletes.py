@@ -11,6 +11,7 @@ from millrace.core.deletes import Deletes
 STEPS = st.lists(
     st.tuples(st.just("add"), st.integers(0, 2), st.sets(st.integers(1, 6)))
     | st.tuples(st.just("discard"), st.just(0), st.sets(st.integers(1, 60))),
+    min_size=8,
     max_size=20,
 )
 

@@ -51,6 +51,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["hold", "fold", "crash", "purge", "tick"]), st.just(0)),
         st.tuples(st.just("bound"), st.integers(0, 3)),
     ),
+    min_size=15,
     max_size=50,
 )
 

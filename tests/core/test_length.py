@@ -41,6 +41,7 @@ STEPS = st.lists(
             st.sampled_from(["tick", "hold", "fold", "crash", "purge"]), st.just(0), st.just(0)
         ),
     ),
+    min_size=20,
     max_size=60,
 )
 

@@ -43,6 +43,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["hold", "hold", "fold"]), st.just(0)),
         st.tuples(st.just("bound"), st.sampled_from([(1, 1), (1, 3), (2, 7), (5, 5)])),
     ),
+    min_size=20,
     max_size=60,
 )
 SPECS = st.builds(
@@ -213,11 +214,7 @@ class Naive(NaiveQueue[Row]):
         assert not list(self.group.store.cells(QUEUE, Kind.ID))
 
 
-@settings(max_examples=150, deadline=None)
-@given(steps=STEPS, spec=SPECS)
-def test_d2_d3_partitions_are_served_as_a_naive_model_says(
-    steps: list[tuple[str, object]], spec: QueueSpec
-) -> None:
+def play(spec: QueueSpec, steps: list[tuple[str, object]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "ID_CELLS_MIN", 2)
         patch.setattr(bounds, "ID_CELLS_MAX", 3)
@@ -226,6 +223,38 @@ def test_d2_d3_partitions_are_served_as_a_naive_model_says(
         for what, value in steps:
             naive.step(what, value)
         naive.finish()
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, spec=SPECS)
+def test_d2_d3_partitions_are_served_as_a_naive_model_says(
+    steps: list[tuple[str, object]], spec: QueueSpec
+) -> None:
+    play(spec, steps)
+
+
+def bounded(least: int, most: int) -> QueueSpec:
+    return QueueSpec(delivery="partitions", partitions_min=least, partitions_max=most)
+
+
+def test_d2_every_partition_is_served_before_any_twice() -> None:
+    play(bounded(3, 3), [("publish", 9), ("publish", 9), *[("lease", 1), ("settle", 0)] * 7])
+
+
+def test_d2_a_partition_is_read_to_its_end() -> None:
+    play(bounded(1, 1), [("publish", 9), ("lease", 8)])
+
+
+def test_d2_what_was_purged_is_in_no_partition() -> None:
+    play(bounded(2, 2), [("publish", 9), ("lease", 2), ("purge", 0), ("publish", 3), ("lease", 6)])
+
+
+def test_d3_locks_hold_while_slices_are_cut_anew() -> None:
+    steps: list[tuple[str, object]] = [("publish", 9), ("publish", 9)]
+    steps += [("lease", 2)] * 4
+    for least, most in ((3, 3), (2, 2), (7, 7)):
+        steps += [("bound", (least, most)), *[("lease", 1)] * 4, ("crash", 0), ("lease", 1)]
+    play(bounded(2, 4), steps)
 
 
 @given(key=st.integers(1, IDS - 1), seq=st.integers(1, 2**48))

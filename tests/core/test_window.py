@@ -20,6 +20,7 @@ STEPS = st.lists(
         st.tuples(st.just("drop"), KEYS, st.just(b"")),
         st.tuples(st.just("fold"), st.just(b""), st.just(b"")),
     ),
+    min_size=20,
     max_size=80,
 )
 

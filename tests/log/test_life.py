@@ -14,7 +14,10 @@ SEEDS = 600
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32), st.lists(st.sampled_from(sorted(set(VERBS))), max_size=60))
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.sampled_from(sorted(set(VERBS))), min_size=15, max_size=60),
+)
 def test_replay_gives_exactly_what_was_acknowledged(seed: int, verbs: list[str]) -> None:
     life = Life(seed)
     for verb in verbs:
