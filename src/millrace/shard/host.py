@@ -13,38 +13,27 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from millrace import limits
-from millrace.core import age, lease, work
+from millrace.core import age, lease
 from millrace.core.changes import Batch, Entry
 from millrace.core.commands import Command, Need, Tick
-from millrace.core.decide import Answer, publish_plain
+from millrace.core.decide import publish_plain
 from millrace.core.desk import Desk
 from millrace.core.model import Index, Millis, ShardId
 from millrace.core.view import View
-from millrace.errors import Closed, Corrupt, Fatal, Full, MillraceError, Refused, Retry, TooLarge
+from millrace.errors import Closed, Fatal, Full, MillraceError
 from millrace.journal.base import Journal
 from millrace.log.record import Position
-from millrace.shard.alarm import Alarm
+from millrace.shard.ahead import Ahead, Answers, Result
 from millrace.shard.beside import Beside
 from millrace.shard.fetch import decide_fetching, fetch_keys
 from millrace.shard.inbox import Inbox
 from millrace.shard.request import Request, ignore, undo_of
 from millrace.shard.views import Unseen, load_view, views_to_drop
-from millrace.shard.waiters import Waiters, is_empty
+from millrace.shard.waiters import is_empty
+from millrace.shard.waiting_room import WaitingRoom
 from millrace.store.base import Store
-
-Result = Answer | Refused | Retry | Corrupt
-
-
-@dataclass(slots=True)
-class _Flight:
-    """An entry that is not committed, and the answers that wait for it."""
-
-    index: Index
-    size: int
-    answers: list[tuple[Request, Result]]
 
 
 class Host:
@@ -61,13 +50,10 @@ class Host:
             record_bytes_max=journal.record_bytes_max,
         )
         self._taken: list[Request] = []
-        self._flight: deque[_Flight] = deque()
-        self._answers_in_flight = 0
-        self._ahead_bytes = 0
-        self._waiters = Waiters()
+        self._ahead = Ahead()
+        self._waiting = WaitingRoom(self._loop, now_ms, self._views, self._woken)
         self._unseen = Unseen(store)
         self._pumping = False
-        self._alarm = Alarm(self._loop, self._woken)
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
@@ -145,7 +131,7 @@ class Host:
                 self._tick(shard)
             if view.doomed or view.topic is not None:
                 self._stir(view, None)
-        for view in views_to_drop(self._views.values(), self._waiters.waits):
+        for view in views_to_drop(self._views.values(), self._waiting.waits):
             del self._views[view.shard]
         self.look()
 
@@ -164,7 +150,7 @@ class Host:
         """Answer who waited long enough, and let those go on who wait for room that is there."""
         if self._stopped is not None:
             return
-        self._expire(self._loop.time())
+        self._answer_over(self._waiting.expire())
         if self.short_of_space:
             full = Full("the disk is full: settle or purge, or give it more space", field="disk")
             self._inbox.refuse_stalled(self.shortage or full)
@@ -181,13 +167,13 @@ class Host:
         if self._stopped is None:
             self._stopped = Closed("the engine was closed before this was accepted; open it again")
         self._refuse_waiting(self._stopped)
-        if self._flight:
+        if self._ahead:
             if self._idle is None:
                 self._idle = self._loop.create_future()
             # Others may wait for the same.
             await asyncio.shield(self._idle)
         self._views.clear()
-        self._alarm.cancel()
+        self._waiting.rest()
 
     # --- Decide -------------------------------------------------------------------------------
 
@@ -228,13 +214,13 @@ class Host:
         return (
             not self._draining
             and waiting < limits.ENTRIES_AHEAD_MAX
-            and self._answers_in_flight < limits.ANSWERS_IN_FLIGHT_MAX
+            and self._ahead.answers < limits.ANSWERS_IN_FLIGHT_MAX
         )
 
     def _decide_all(self, requests: deque[Request]) -> bool:
         """Decide, and append what was decided; False if the rest must wait for a commit."""
         desk = Desk(self.view, Millis(self._now_ms()))
-        answers: list[tuple[Request, Result]] = []
+        answers: Answers = []
         needs_commit = False
         is_alone = len(requests) == 1
         fetch_keys(requests, self.view, self._store)
@@ -253,18 +239,16 @@ class Host:
                 needs_commit = True
                 break
             if is_empty(request.command, result) and request.wait_until > self._loop.time():
-                too_many = self._wait(request)
+                too_many = self._waiting.add(request)
                 if too_many is None:
                     continue
                 result = too_many
             answers.append((request, result))
-        self._serve_waiters(desk, answers)
+        self._waiting.serve(desk, self._decide, answers, self._taken)
         self._finish(desk, answers, is_alone=is_alone)
         return not needs_commit
 
-    def _publish_plain(
-        self, desk: Desk, requests: deque[Request], answers: list[tuple[Request, Result]]
-    ) -> bool:
+    def _publish_plain(self, desk: Desk, requests: deque[Request], answers: Answers) -> bool:
         """Decide a run of plain publishes to one queue at once; False if they are not so plain."""
         shard = requests[0].shard
         draft = desk.draft(shard)
@@ -282,16 +266,16 @@ class Host:
 
     def _room(self) -> int:
         """Bytes that may still be decided: what is decided ahead takes room as well."""
-        return self._journal.room(reserve=False) - self._ahead_bytes - limits.RECORD_SLACK_BYTES
+        return self._journal.room(reserve=False) - self._ahead.bytes - limits.RECORD_SLACK_BYTES
 
     def fail(self, error: Fatal) -> None:
         """The store has failed: nothing more is decided or answered."""
         self._failed(error)
 
     def _decide(self, desk: Desk, request: Request) -> Result | Need:
-        return decide_fetching(desk, request, self._store, in_flight=bool(self._flight))
+        return decide_fetching(desk, request, self._store, in_flight=bool(self._ahead))
 
-    def _finish(self, desk: Desk, answers: list[tuple[Request, Result]], *, is_alone: bool) -> None:
+    def _finish(self, desk: Desk, answers: Answers, *, is_alone: bool) -> None:
         drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
         for draft in desk.drafts.values():
             draft.view.facts.clear()
@@ -309,10 +293,7 @@ class Host:
             [draft.finish() for draft in drafts],
         )
         reserve = not any(request.grows for request, _ in answers)
-        size = sum(request.size for request, _ in answers)
-        self._ahead_bytes += size
-        self._answers_in_flight += len(answers)
-        self._flight.append(_Flight(entry.index, size, answers))
+        self._ahead.add(entry.index, answers)
         try:
             # Alone with those who waited for it: then a thread would only add its own delay.
             journal.append(entry, alone=is_alone and not self._inbox, reserve=reserve)
@@ -321,92 +302,40 @@ class Host:
         except MillraceError as error:
             self._dropped(entry.index, error)
 
-    def _answer_after(self, answers: list[tuple[Request, Result]]) -> None:
+    def _answer_after(self, answers: Answers) -> None:
         """Nothing was changed: the answers wait for what they were judged by."""
-        if self._flight:
-            self._answers_in_flight += len(answers)
-            self._flight[-1].answers.extend(answers)
-            return
-        self._answer(answers)
+        if not self._ahead.join(answers):
+            self._answer(answers)
 
-    def _answer(self, answers: list[tuple[Request, Result]]) -> None:
+    def _answer(self, answers: Answers) -> None:
         for request, result in answers:
             if not request.answer(result):
                 self.take_back(request, result)
 
     # --- Waiting for messages -------------------------------------------------------------------
 
-    def _wait(self, request: Request) -> Full | None:
-        if not self._waiters.add(request, self._views):
-            return Full(
-                f"{limits.WAITERS_MAX} calls wait for messages of this queue; ask again later",
-                field="wait",
-                limit=limits.WAITERS_MAX,
-            )
-        for shard in request.shards():
-            self._arm(shard)
-        self._alarm.set(request.wait_until)
-        return None
-
-    def _serve_waiters(self, desk: Desk, answers: list[tuple[Request, Result]]) -> None:
-        """Who waits for messages of the shards that were touched is decided with this batch."""
-
-        def give(request: Request) -> bool:
-            result = self._decide(desk, request)
-            if isinstance(result, Need) or is_empty(request.command, result):
-                return False
-            self._taken.append(request)
-            answers.append((request, result))
-            return True
-
-        for shard in list(desk.drafts):
-            if not self._waiters.waits(shard):
-                continue
-            draft = desk.draft(shard)
-            if draft is None:
-                gone = self._waiters.drop(shard)
-                self._taken.extend(gone)
-                answers.extend((request, work.deleted()) for request in gone)
-                continue
-            self._waiters.serve(draft, give)
-            if self._waiters.waits(shard):
-                # What was just leased, to one of them perhaps, may come back to the others.
-                self._arm(shard)
-
-    def _arm(self, shard: ShardId) -> None:
-        """Wake when the shard's next lease or delay ends, which a waiter could then be given."""
-        at_ms = lease.next_end(self._views.get(shard))
-        if at_ms is not None:
-            self._alarm.set(self._loop.time() + (at_ms - self._now_ms()) / 1000)
-
     def _woken(self) -> None:
         """A lease or a delay has ended, or someone's time to wait is over."""
         if self._stopped is not None:
             return
-        soonest = self._waiters.soonest
-        if soonest is not None and soonest <= self._loop.time():
-            self._expire(self._loop.time())
-        elif soonest is not None:
-            self._alarm.set(soonest)
+        self._answer_over(self._waiting.over())
         now = self._now_ms()
-        for shard in self._waiters.shards():
+        for shard in self._waiting.shards():
             # A rollback may have dropped the view; while it goes on, none is to be trusted.
             is_draining = self._draining and self._journal.waiting() > 0
             at_ms = lease.next_end(None if is_draining else self.view(shard))
             if at_ms is not None and at_ms > now:
-                self._arm(shard)
+                self._waiting.arm(shard)
             elif at_ms is not None:
                 # The batch of this tick serves whoever waits there, in the order of the row.
                 self._tick(shard)
         if self._inbox:
             self._wake()
 
-    def _expire(self, now: float) -> None:
-        for request in self._waiters.expire(now):
+    def _answer_over(self, requests: list[Request]) -> None:
+        """Their time to wait is over: they are answered as things are."""
+        for request in requests:
             self._inbox.put(request.without_wait())
-        if self._waiters.soonest is not None:
-            step = limits.WAIT_ENDS_STEP_MS / 1000
-            self._alarm.set(max(self._waiters.soonest, now + step))
 
     # --- Committed ------------------------------------------------------------------------------
 
@@ -428,15 +357,12 @@ class Host:
                     del self._views[batch.shard]
                 if view.doomed or view.topic is not None:
                     self._stir(view, batch)
-        if self._flight and self._flight[0].index == entry.index:
+        if self._ahead.is_next(entry.index):
             if entry.epoch != self._journal.epoch:
                 # Someone else's entry stands where ours was: it says nothing about our answers.
                 self._failed(Fatal(f"entry {entry.index} is not the one that was decided here"))
                 return
-            flight = self._flight.popleft()
-            self._ahead_bytes -= flight.size
-            self._answers_in_flight -= len(flight.answers)
-            self._answer(flight.answers)
+            self._answer(self._ahead.land())
         if self._after_commit is not None:
             self._after_commit()
         if self._inbox:
@@ -444,32 +370,11 @@ class Host:
         self._look_idle()
 
     def _dropped(self, first: Index, error: MillraceError) -> None:
-        """The entries from `first` on were not accepted.
-
-        When the log is full, whoever asked for room is told so; the others, who came to the same
-        entry or to a later one, are decided again: what frees space must not suffer for it.
-        """
+        """The entries from `first` on were not accepted."""
         self._views.clear()
         self._draining = True
-        self._waiters.look_again()
-        lost: deque[_Flight] = deque()
-        while self._flight and self._flight[-1].index >= first:
-            lost.appendleft(self._flight.pop())
-        if isinstance(error, TooLarge) and lost and len(lost[0].answers) > 1:
-            # None of them is at fault alone.
-            error = Full("too much was asked at once; send again", field="record")
-        again: list[Request] = []
-        for flight in lost:
-            self._ahead_bytes -= flight.size
-            self._answers_in_flight -= len(flight.answers)
-            is_first = flight is lost[0]
-            has_grown = any(request.grows for request, _ in flight.answers)
-            for request, _ in flight.answers:
-                is_at_fault = is_first and (request.grows or not has_grown)
-                if is_at_fault or self._stopped is not None or not isinstance(error, Full):
-                    request.fail(error)
-                else:
-                    again.append(request)
+        self._waiting.look_again()
+        again = self._ahead.drop(first, error, may_repeat=self._stopped is None)
         self._inbox.put_first(again)
         if self._inbox:
             self._wake()
@@ -479,22 +384,18 @@ class Host:
         """Nothing that is in flight is committed, as far as anyone knows."""
         self._views.clear()
         self._stopped = error
-        flight, self._flight = self._flight, deque()
-        self._ahead_bytes = self._answers_in_flight = 0
-        for lost in flight:
-            for request, _ in lost.answers:
-                request.fail(error)
+        self._ahead.fail(error)
         self._refuse_waiting(error)
         for other in self._beside:
             other.end(error)
         self._look_idle()
 
     def _look_idle(self) -> None:
-        if not self._flight and self._idle is not None:
+        if not self._ahead and self._idle is not None:
             if not self._idle.done():
                 self._idle.set_result(None)
             self._idle = None
 
     def _refuse_waiting(self, error: MillraceError) -> None:
-        for request in (*self._inbox.drop_all(), *self._waiters.drop_all()):
+        for request in (*self._inbox.drop_all(), *self._waiting.empty()):
             request.fail(error)

@@ -1,0 +1,130 @@
+"""Where requests wait for messages: until some come, a lease or a delay ends, or time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from millrace import limits
+from millrace.core import lease, work
+from millrace.core.commands import Need
+from millrace.core.desk import Desk
+from millrace.core.model import ShardId
+from millrace.core.view import View
+from millrace.errors import Full
+from millrace.shard.ahead import Answers, Result
+from millrace.shard.alarm import Alarm
+from millrace.shard.request import Request
+from millrace.shard.waiters import Waiters, is_empty
+
+
+class WaitingRoom:
+    """Who waits at the shards of one host, and the alarm that wakes it for them.
+
+    `views` are the host's own, which come and go; `woken` is called when something may have ended.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        now_ms: Callable[[], int],
+        views: Mapping[ShardId, View],
+        woken: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._now_ms = now_ms
+        self._views = views
+        self._alarm = Alarm(loop, woken)
+        self._waiters = Waiters()
+
+    def waits(self, shard: ShardId) -> bool:
+        """Whether anyone may wait for messages of the shard."""
+        return self._waiters.waits(shard)
+
+    def shards(self) -> list[ShardId]:
+        """Where lease calls or sessions wait."""
+        return self._waiters.shards()
+
+    def add(self, request: Request) -> Full | None:
+        """Let one wait who found nothing; returns what it is told if too many do."""
+        if not self._waiters.add(request, self._views):
+            return Full(
+                f"{limits.WAITERS_MAX} calls wait for messages of this queue; ask again later",
+                field="wait",
+                limit=limits.WAITERS_MAX,
+            )
+        for shard in request.shards():
+            self.arm(shard)
+        self._alarm.set(request.wait_until)
+        return None
+
+    def serve(
+        self,
+        desk: Desk,
+        decide: Callable[[Desk, Request], Result | Need],
+        answers: Answers,
+        taken: list[Request],
+    ) -> None:
+        """Who waits for messages of the shards that were touched is decided with this batch.
+
+        Who is `taken` waits here no more, even if deciding ends with an error.
+        """
+
+        def give(request: Request) -> bool:
+            result = decide(desk, request)
+            if isinstance(result, Need) or is_empty(request.command, result):
+                return False
+            taken.append(request)
+            answers.append((request, result))
+            return True
+
+        for shard in list(desk.drafts):
+            if not self.waits(shard):
+                continue
+            draft = desk.draft(shard)
+            if draft is None:
+                gone = self._waiters.drop(shard)
+                taken.extend(gone)
+                answers.extend((request, work.deleted()) for request in gone)
+                continue
+            self._waiters.serve(draft, give)
+            if self.waits(shard):
+                # What was just leased, to one of them perhaps, may come back to the others.
+                self.arm(shard)
+
+    def arm(self, shard: ShardId) -> None:
+        """Wake when the shard's next lease or delay ends, which a waiter could then be given."""
+        at_ms = lease.next_end(self._views.get(shard))
+        if at_ms is not None:
+            self._alarm.set(self._loop.time() + (at_ms - self._now_ms()) / 1000)
+
+    def over(self) -> list[Request]:
+        """As `expire`, without looking at anyone before the soonest of them is over."""
+        soonest = self._waiters.soonest
+        if soonest is None:
+            return []
+        if soonest > self._loop.time():
+            self._alarm.set(soonest)
+            return []
+        return self.expire()
+
+    def expire(self) -> list[Request]:
+        """Those whose time to wait is over; the alarm is set for the next of them."""
+        now = self._loop.time()
+        found = self._waiters.expire(now)
+        if self._waiters.soonest is not None:
+            step = limits.WAIT_ENDS_STEP_MS / 1000
+            self._alarm.set(max(self._waiters.soonest, now + step))
+        return found
+
+    def look_again(self) -> None:
+        """What was decided is taken back: seqs that were seen will be given to other messages."""
+        self._waiters.look_again()
+
+    def empty(self) -> list[Request]:
+        """Let everyone go; returns them."""
+        return self._waiters.drop_all()
+
+    def rest(self) -> None:
+        """Wake nobody any more."""
+        self._alarm.cancel()
