@@ -38,6 +38,7 @@ SETTINGS = Settings(
     log_segments_max=6,
     log_segments_free=1,
     log_segments_unsealed=0,
+    scrub_bytes_per_second=0,
 )
 
 SHAPE = LogShape(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
+from millrace.care import summed
 from millrace.care.chain import Piece, piece_of
 from millrace.care.vault import ARCHIVE
-from millrace.errors import Corrupt
 from millrace.log.files import Disk, RealDisk
 
 REACHED = f"{ARCHIVE}/reached.json"
@@ -52,10 +52,4 @@ def reached(vault: Path) -> Reached | None:
 
 
 def read_reached(disk: Disk) -> Reached:
-    file = disk.open(REACHED)
-    try:
-        return msgspec.json.decode(file.read(file.size, 0), type=Reached)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(f"{REACHED} is damaged: {error}", field=REACHED) from error
-    finally:
-        file.close()
+    return summed.read(disk, REACHED, Reached, hint="begin a new vault")

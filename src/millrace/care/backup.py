@@ -19,7 +19,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanag
 from dataclasses import dataclass
 from pathlib import Path
 
-from millrace.care import bounds, chain, manifest
+from millrace.care import bounds, chain, manifest, summed
 from millrace.care.copying import Sum, copy, link, write_whole
 from millrace.care.manifest import LogPart, Manifest, Point, SealedPart
 from millrace.care.vault import Vault
@@ -215,7 +215,7 @@ class _Copy:
         )
         for name in ("index", "log", "sealed"):
             self._disk.sync_folder(name)
-        write_whole(self._disk, manifest.MANIFEST, manifest.encode(made))
+        write_whole(self._disk, manifest.MANIFEST, summed.encode(made))
         return made
 
     def _take_file(self, number: int, size: int) -> SealedPart:

@@ -22,12 +22,12 @@ from pathlib import Path
 import msgspec
 
 from millrace import limits
-from millrace.care import bounds
+from millrace.care import bounds, summed
 from millrace.care.archive import REACHED, Reached, read_reached
 from millrace.care.copying import write_whole
 from millrace.care.manifest import log_name
 from millrace.care.vault import ARCHIVE, ARCHIVED, Vault
-from millrace.errors import Corrupt, Exists, MillraceError, NotFound
+from millrace.errors import Exists, MillraceError, NotFound
 from millrace.log.files import Disk, File
 from millrace.log.lane import Lane
 from millrace.log.record import Mark, decode_segment
@@ -57,16 +57,8 @@ def read_following(disk: Disk) -> Following | None:
     """
     if not disk.exists(FOLLOW):
         return None
-    file = disk.open(FOLLOW)
-    try:
-        return msgspec.json.decode(file.read(file.size, 0), type=Following)
-    except msgspec.MsgspecError as error:
-        raise Corrupt(
-            f"{FOLLOW} is damaged: {error}. Remove the file, and begin a new backup with follow",
-            field=FOLLOW,
-        ) from error
-    finally:
-        file.close()
+    hint = "remove the file, and begin a new backup with follow"
+    return summed.read(disk, FOLLOW, Following, hint=hint)
 
 
 def joined(before: Following, since: Following) -> Following:
@@ -220,7 +212,7 @@ class Follower:
             reached = Reached(live.generation, size, serial, time_ms)
         if reached is not None and reached != self._reached:
             self._vault.disk.sync_folder(ARCHIVED)
-            write_whole(self._vault.disk, REACHED, msgspec.json.encode(reached), folder=ARCHIVE)
+            write_whole(self._vault.disk, REACHED, summed.encode(reached), folder=ARCHIVE)
             self._reached = reached
         reaching = max(following.generation, mark.generation)
         if reaching != following.generation:
@@ -311,7 +303,7 @@ def _check_same(source: File, target: File, name: str, done: int) -> None:
 
 def write_following(disk: Disk, following: Following) -> None:
     """Say durably that the folder is followed."""
-    write_whole(disk, FOLLOW, msgspec.json.encode(following))
+    write_whole(disk, FOLLOW, summed.encode(following))
 
 
 def end_following(disk: Disk) -> None:

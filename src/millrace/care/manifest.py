@@ -7,8 +7,8 @@ docs/formats/backup.md.
 from __future__ import annotations
 
 import msgspec
-from crc32c import crc32c
 
+from millrace.care import summed
 from millrace.errors import Corrupt
 from millrace.log.files import Disk
 from millrace.log.record import Mark
@@ -74,20 +74,9 @@ class Manifest(msgspec.Struct, frozen=True):
         )
 
 
-class _Sealed(msgspec.Struct, frozen=True):
-    manifest: msgspec.Raw
-    crc: int
-
-
 def log_name(generation: int) -> str:
     """The name of a generation's file, in a backup and in an archive."""
     return f"log/{generation:012d}.log"
-
-
-def encode(manifest: Manifest) -> bytes:
-    """The bytes of the file."""
-    body = msgspec.json.encode(manifest)
-    return msgspec.json.encode(_Sealed(msgspec.Raw(body), crc32c(body)))
 
 
 def read(disk: Disk) -> Manifest:
@@ -97,20 +86,7 @@ def read(disk: Disk) -> Manifest:
         Corrupt: it is damaged, or of a later version.
         NotFound: there is none: the backup is not finished, or this is none.
     """
-    file = disk.open(MANIFEST)
-    try:
-        data = file.read(file.size, 0)
-    finally:
-        file.close()
-    try:
-        sealed = msgspec.json.decode(data, type=_Sealed)
-        if crc32c(bytes(sealed.manifest)) != sealed.crc:
-            raise Corrupt(f"{MANIFEST} is damaged; use another backup", field=MANIFEST)
-        manifest = msgspec.json.decode(sealed.manifest, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Corrupt(f"{MANIFEST} is damaged: {error}; use another backup", field=MANIFEST) from (
-            error
-        )
+    manifest = summed.read(disk, MANIFEST, Manifest, hint="use another backup")
     if manifest.format != FORMAT:
         raise Corrupt(
             f"{MANIFEST}: format {manifest.format} is a later version's; use that version",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from millrace.care import bounds
+from millrace.care import bounds, summed
 from millrace.care.copying import write_whole
 from millrace.care.sealed import walk_rows
 from millrace.errors import Corrupt, DiskFailed, MillraceError, NotFound
@@ -170,17 +170,15 @@ class Scrubber:
         # What was just found would be forgotten with the process, and is not read again for long.
         names = (*self._state.damaged, *(name for name, _, _ in self._found))
         known = msgspec.structs.replace(self._state, damaged=tuple(sorted(set(names))))
-        write_whole(self._disk, SCRUB, msgspec.json.encode(known))
+        write_whole(self._disk, SCRUB, summed.encode(known))
 
 
 def _read(disk: Disk) -> _State:
     """What an earlier engine knew; a damaged file only means that a pass begins anew."""
     if not disk.exists(SCRUB):
         return _State()
-    file = disk.open(SCRUB)
     try:
-        return msgspec.json.decode(file.read(file.size, 0), type=_State)
-    except msgspec.MsgspecError:
+        return summed.read(disk, SCRUB, _State, hint="a pass begins anew")
+    except Corrupt as error:
+        _logger.warning("%s", error)
         return _State()
-    finally:
-        file.close()

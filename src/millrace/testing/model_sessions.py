@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from millrace.core.model import NEVER_MS
+from millrace.core.model import NEVER_MS, Message
 from millrace.testing.model import Answer, Model
 
 
@@ -49,6 +49,20 @@ class SessionModel(Model):
             return "Gone"
         session.claim, session.epoch, session.suspected = claim, self.epoch, 0
         return (number, session.credit, len(session.deliveries))
+
+    def replace(
+        self, lease_id: int, token: int, seq: int, message: Message, lease_ms: int, new: int
+    ) -> Answer:
+        """Not what a session was handed: its deliveries would end without being settled."""
+        is_theirs = any(
+            lease_id == lease
+            for session in self.sessions.values()
+            for lease, _ in session.deliveries
+        )
+        if is_theirs and not self.log:
+            word = self.judge("extend", lease_id, token, [seq])[seq]
+            return "Invalid" if word == "done" else word
+        return super().replace(lease_id, token, seq, message, lease_ms, new)
 
     def _heard(self, number: int, token: int, claim: int) -> ModelSession | str:
         session = self.sessions.get(number)

@@ -1,0 +1,46 @@
+"""Small files that say how far something is: JSON with a checksum, replaced in one step."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from millrace.errors import Corrupt
+from millrace.log.files import Disk
+
+_Value = TypeVar("_Value", bound=msgspec.Struct)
+
+
+class _Summed(msgspec.Struct, frozen=True):
+    value: msgspec.Raw
+    crc: int
+    """CRC-32C of the bytes of `value`, as they stand in the file."""
+
+
+def encode(value: msgspec.Struct) -> bytes:
+    """The bytes of a file that holds the value."""
+    body = msgspec.json.encode(value)
+    return msgspec.json.encode(_Summed(msgspec.Raw(body), crc32c(body)))
+
+
+def read(disk: Disk, name: str, kind: type[_Value], *, hint: str) -> _Value:
+    """What the file of that name holds.
+
+    Raises:
+        Corrupt: it is damaged; the error ends with the hint.
+        NotFound: there is none.
+    """
+    file = disk.open(name)
+    try:
+        data = file.read(file.size, 0)
+    finally:
+        file.close()
+    try:
+        summed = msgspec.json.decode(data, type=_Summed)
+        if crc32c(bytes(summed.value)) != summed.crc:
+            raise Corrupt(f"{name} is damaged; {hint}", field=name)
+        return msgspec.json.decode(summed.value, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise Corrupt(f"{name} is damaged: {error}; {hint}", field=name) from error
