@@ -9,11 +9,11 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run test fmt lint types imports spelling sim crash flips mutants bench docs check lock clean
+.PHONY: help setup run test fmt lint types imports spelling sim properties crash flips mutants bench docs check lock clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make \033[1m%-9s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make \033[1m%-10s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with everything in it (the other targets do it when needed)
 
@@ -48,6 +48,9 @@ check: lint types imports spelling ## everything of `test` but the tests
 
 sim: $(READY) ## simulate crashes and faults: N=seeds, or SEED=one to replay
 	@$(BIN)/python -m millrace.testing.simulator --seeds $(or $(N),200) $(if $(SEED),--seed $(SEED))
+
+properties: $(READY) ## look for examples that `test` does not try, in N rounds
+	@for round in $$(seq $(or $(N),10)); do $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile search tests $(ARGS); done
 
 crash: $(READY) ## kill the real engine N times beside an outside ledger; STATES=n: lose power, too
 	@$(if $(STATES),$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED)))
