@@ -107,20 +107,33 @@ def test_names_say_something() -> None:
 
 
 def test_every_limit_has_its_reason() -> None:
-    path = SOURCE / "limits.py"
-    body = ast.parse(path.read_text(encoding="utf-8")).body
     bare: list[str] = []
-    for node, after in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            documented = (
-                isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-                and isinstance(after.value.value, str)
-                and after.value.value.strip()
-            )
-            if not documented:
-                bare.append(f"{shown(path)}:{node.lineno}: {ast.unparse(node)}")
+    for path in sorted((SOURCE / "limits").glob("*.py")):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for node, after in zip(body, [*body[1:], None], strict=True):
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                documented = (
+                    isinstance(after, ast.Expr)
+                    and isinstance(after.value, ast.Constant)
+                    and isinstance(after.value.value, str)
+                    and after.value.value.strip()
+                )
+                if not documented:
+                    bare.append(f"{shown(path)}:{node.lineno}: {ast.unparse(node)}")
     assert not bare, f"say beside it why it has this value: {bare}"
+
+
+def test_no_limit_has_two_values() -> None:
+    names = [
+        target.id
+        for path in sorted((SOURCE / "limits").glob("*.py"))
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    ]
+    assert len(names) == len(set(names)), "the chapters of limits are one list"
+    assert len(names) > 100
 
 
 def test_refusals_name_their_field() -> None:

@@ -1,4 +1,4 @@
-"""Bounds of ids, and of what goes by itself at a stated time; the others are in `limits.py`."""
+"""Bounds of ids, and of what goes by itself at a stated time; the others are in `limits`."""
 
 from __future__ import annotations
 

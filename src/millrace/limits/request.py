@@ -1,0 +1,51 @@
+"""What a request may hold."""
+
+from __future__ import annotations
+
+KEY_BYTES_MAX = 400
+"""LMDB takes keys of 511 bytes; the rest is the shard's and the table's prefix."""
+
+NAME_CHARS_MAX = 80
+"""Queue, space, cursor, producer and stage names; SQS has the same limit."""
+
+HEADERS_MAX = 64
+"""Headers of one message."""
+
+HEADER_BYTES_MAX = 64 * 1024
+"""Names and values of all headers of one message."""
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+"""A body lies in one record, and a record in one segment, beside others."""
+
+PUBLISH_MESSAGES_MAX = 65_536
+"""Messages of one publish; a larger one is cut by the client, or staged."""
+
+LEASE_MESSAGES_MAX = 10_000
+"""Messages of one lease call."""
+
+DELAY_MS_MAX = 366 * 24 * 3600 * 1000
+"""How long a message may be left alone before it is handed out again."""
+
+PRIORITY_MAX = 9
+"""The highest priority; higher ones go first, and 0 is the last."""
+
+PRIORITY_DEFAULT = 4
+"""What has this priority, and no delay, waits in the order of seqs alone."""
+
+ATTEMPTS_MAX = 1_000_000
+"""Failures or deliveries after which a queue may take a message for a dead letter."""
+
+LEASE_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one lease call, unless its first message has more: bodies are copied into memory."""
+
+LEASE_MS_MAX = 12 * 3600 * 1000
+"""The longest lease; SQS has the same limit."""
+
+TRANSACTION_PARTS_MAX = 1_000
+"""Commands of one transaction."""
+
+PEEK_MESSAGES_MAX = 10_000
+"""Messages that one peek reads."""
+
+PEEK_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that one peek reads, unless its first message has more: bodies are copied into memory."""

@@ -1,0 +1,31 @@
+"""Topics, subscriptions, and what is forwarded."""
+
+from __future__ import annotations
+
+SUBSCRIPTIONS_MAX = 1_000
+"""Subscriptions of one topic: each has a cell that is written whenever it forwards."""
+
+FILTER_BYTES_MAX = 8 * 1024
+"""The filter of a subscription, as it is stored: it is in that cell."""
+
+FILTER_TESTS_MAX = 150
+"""Tests of one filter; SNS allows as many values."""
+
+TOPIC_LAG = 1_000_000
+"""Rows of a topic that wait for its slowest subscription, unless it is made otherwise; then it
+refuses publishes, for nothing that was accepted may be dropped."""
+
+TOPIC_LAG_MAX = 1_000_000_000
+"""What a topic may be told to let wait."""
+
+FORWARD_BYTES_MAX = 1024 * 1024
+"""Bytes that are forwarded to one queue at once; a larger block goes alone."""
+
+FORWARD_ROUND_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes that a topic forwards at once to all of its queues; the others come next."""
+
+FORWARD_MEMORY_BYTES_MAX = 16 * 1024 * 1024
+"""New rows of a topic that are at hand for its subscriptions; older ones are read again."""
+
+FORWARD_RESULTS_MAX = 256
+"""The newest parcels of a topic of which is known where their rows are in the queues."""
