@@ -6,6 +6,7 @@ Everything that the parts of the disk store share is here; each of them does one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from millrace import limits
 from millrace.core.fold import ShardMeta
@@ -182,9 +183,8 @@ class Layered:
             low = cells[-1][0] + b"\0"
         found = {key[8:]: value for key, value in joined(stored).items()}
         for part in reversed(parts_of(self.layers, number)):
-            for key, value in part.cells.items():
-                if not key.startswith(prefix):
-                    continue
+            for key in part.cells_order.between(prefix, _after(prefix)) if prefix else part.cells:
+                value = part.cells[key]
                 if value is None:
                     found.pop(key, None)
                 else:
@@ -197,31 +197,49 @@ class Layered:
         There are fewer than `limit` only where there are no more. Its keys have the same length, so
         that the parts of one value lie side by side.
         """
-        changed: dict[bytes, bytes | None] = {}
-        first, last = kind + low, _after(kind)
-        for part in reversed(parts_of(self.layers, number)):
-            changed |= {key: value for key, value in part.cells.items() if first <= key < last}
-        prefix = number_bytes(number)
-        at, high = prefix + first, prefix + last
         found: dict[bytes, bytes] = {}
-        while True:
-            page = self.cells.range(Table.CELLS, at, high, limit=limit + 1)
-            is_last = len(page) <= limit
-            if not is_last:
-                # The last one may have more parts than this page has room for.
-                at = page[-1][0][:-2]
-                page = [cell for cell in page if cell[0][:-2] != at] or self._parts(at)
-                at = page[-1][0] + b"\0"
-            for key, value in joined(page).items():
-                # Parts of a key that `low` goes on from lie behind it.
-                if key[8:] >= first and key[8:] not in changed:
-                    found[key[8:]] = value
-            if is_last or len(found) >= limit:
-                break
-        for key, put in changed.items():
-            if put is not None and (is_last or prefix + key < at):
-                found[key] = put
-        return {key[1:]: found[key] for key in sorted(found)[:limit]}
+        at: bytes | None = kind + low
+        while at is not None and len(found) < limit:
+            page, at = self._page(number, at, _after(kind), limit)
+            found.update((key[1:], value) for key, value in page)
+        return dict(islice(found.items(), limit))
+
+    def _page(
+        self, number: int, low: bytes, high: bytes, limit: int
+    ) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Some of the cells within [low, high), in order, and where the next ones begin."""
+        known, ends = self._stored_page(number, low, high, limit)
+        changed: dict[bytes, bytes | None] = {}
+        for part in reversed(parts_of(self.layers, number)):
+            keys = part.cells_order.between(low, high, limit)
+            changed.update((key, part.cells[key]) for key in keys)
+            if len(keys) == limit:
+                # What comes after the last of them in this layer is not known yet.
+                ends.append(keys[-1] + b"\0")
+        end = min(ends, default=None)
+        found = {**known, **changed}
+        page = [
+            (key, value)
+            for key in sorted(found)
+            if (value := found[key]) is not None and (end is None or key < end)
+        ]
+        return page, end
+
+    def _stored_page(
+        self, number: int, low: bytes, high: bytes, limit: int
+    ) -> tuple[dict[bytes, bytes], list[bytes]]:
+        """Some of the cells within [low, high) that the index holds, and where others may begin."""
+        prefix = number_bytes(number)
+        page = self.cells.range(Table.CELLS, prefix + low, prefix + high, limit=limit + 1)
+        ends: list[bytes] = []
+        if len(page) > limit:
+            # The last one may have more parts than this page has room for.
+            cut = page[-1][0][:-2]
+            page = [cell for cell in page if cell[0][:-2] != cut] or self._parts(cut)
+            ends.append(page[-1][0][8:] + b"\0")
+        # Parts of a key that `low` goes on from lie behind it.
+        stored = {key[8:]: value for key, value in joined(page).items() if key[8:] >= low}
+        return stored, ends
 
     def _parts(self, key: bytes) -> list[tuple[bytes, bytes]]:
         """All parts of a value that the index holds."""
@@ -264,7 +282,8 @@ class Layered:
         stored = self.cells.range(Table.CELLS, low, _after(low), limit=1, reverse=True)
         found = [key[8:-2] for key, _ in stored]
         for part in parts_of(self.layers, number):
-            found += [key for key in part.cells if key.startswith(prefix)]
+            last = part.cells_order.last_before(_after(prefix))
+            found += [last] if last is not None and last.startswith(prefix) else []
         return max(found, default=None)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pyroaring import BitMap64
 
 from millrace.core.changes import Changes
+from millrace.store.order import KeyOrder
 from millrace.store.place import Place
 from millrace.store.tables import FileFacts
 
@@ -33,6 +34,7 @@ class ShardOverlay:
 
     __slots__ = (
         "cells",
+        "cells_order",
         "extents",
         "key_drops",
         "keys",
@@ -55,6 +57,7 @@ class ShardOverlay:
         """Keys whose entries go, if they still name the seq: the row was reclaimed."""
         self.cells: dict[bytes, bytes | None] = {}
         """Kind and key → value; None: deleted."""
+        self.cells_order = KeyOrder(self.cells)
         self.marks: dict[tuple[int, int], BitMap64] = {}
         """(Pin, mark) → seqs."""
         self.extents: dict[Extent, list[int]] = {}

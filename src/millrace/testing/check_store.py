@@ -396,6 +396,9 @@ def check_rows_that_wait_apart(make: Make) -> None:
     story.compare()
     story.unpin(1)
     story.batch(cells=[(int(Kind.DUE), b"0%03d" % key, None) for key in range(3, 40)])
+    # Those that come and go before others of them.
+    story.batch(cells=[(int(Kind.READY), b"%03d" % key, b"v") for key in range(40)])
+    story.batch(cells=[(int(Kind.READY), b"%03d" % key, None) for key in range(20)])
     story.check()
 
 
