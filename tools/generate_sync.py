@@ -30,6 +30,7 @@ CLASSES = {
     "redrive": ["Redrive"],
     "session": ["Session"],
     "publisher": ["Confirmation", "Publisher"],
+    "publishing": ["Publishing"],
     "queue": ["Queue"],
     "topic": ["Topic"],
     "millrace": ["Millrace"],
@@ -38,6 +39,9 @@ CLASSES = {
 """The classes that get a twin, by module; one is wrapped only by those that come after it."""
 
 HOME = {name: module for module, names in CLASSES.items() for name in names}
+
+BASES = {"Publishing"}
+"""Parts of a class that nobody has by themselves."""
 
 CARE = ["restore", "verify"]
 """Functions of `care` that need no engine."""
@@ -179,7 +183,7 @@ def generate() -> dict[str, str]:
     files["opening.py"] = _opening()
     files["care.py"] = _care()
     homes = {**HOME, **dict.fromkeys(CARE, "care"), "open": "opening"}
-    names = sorted(homes)
+    names = sorted(homes.keys() - BASES)
     imports = [f"from millrace.sync.{homes[name]} import {name}" for name in names]
     files["__init__.py"] = INIT.format(
         imports="\n".join(imports), names="\n".join(f'    "{name}",' for name in names)
@@ -299,10 +303,12 @@ def _defined(node: ast.stmt) -> set[str]:
 
 
 def _class(node: ast.ClassDef) -> str:
+    bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in BASES]
+    slots = f"()\n\n_twin: Async{node.name}" if bases else '("_portal", "_twin")'
     parts = [
-        f"class {node.name}:",
+        f"class {node.name}({', '.join(bases)}):" if bases else f"class {node.name}:",
         _indented(_docstring(ast.get_docstring(node, clean=True))),
-        _indented('__slots__ = ("_portal", "_twin")'),
+        _indented(f"__slots__ = {slots}"),
         _indented(_init(node)),
     ]
     for method in node.body:

@@ -26,9 +26,7 @@ from millrace.core.model import (
     TopicCell,
 )
 from millrace.core.receipt import Receipt
-from millrace.errors import (
-    MillraceError,
-)
+from millrace.errors import MillraceError
 from millrace.shard.arrivals import Fates
 
 T = TypeVar("T")
