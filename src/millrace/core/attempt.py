@@ -12,8 +12,9 @@ from millrace.core import bounds
 from millrace.core.commands import Lease, Leased
 from millrace.core.draft import Draft
 from millrace.core.idcells import AttemptCell
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import LeaseId, pack_seqs, unpack_seqs
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 
 
 def again(draft: Draft, command: Lease) -> Leased | None:

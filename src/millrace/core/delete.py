@@ -12,10 +12,10 @@ from millrace.core import partitions, points, work
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.lease import take_out
+from millrace.core.lease_state import LeaseState
 from millrace.core.message_id import id_of
 from millrace.core.model import Kind
 from millrace.core.partition_commands import Delete
-from millrace.core.view import LeaseState
 from millrace.errors import Invalid, Refused
 
 

@@ -20,6 +20,7 @@ from millrace.core.commands import SnapshotRef
 from millrace.core.flight import Chosen
 from millrace.core.idcells import AttemptCell
 from millrace.core.layer import Expiring, Layer
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import (
     NEVER_MS,
     CatalogCell,
@@ -43,7 +44,7 @@ from millrace.core.model import (
     TopicCell,
     pack_seqs,
 )
-from millrace.core.view import Holding, LeaseState, View, number_key
+from millrace.core.view import Holding, View, number_key
 from millrace.core.waiting import Waiting, Waits
 
 K = TypeVar("K")

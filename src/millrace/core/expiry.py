@@ -18,6 +18,7 @@ from millrace.core.codec import decode_cell
 from millrace.core.commands import Need, Publish
 from millrace.core.draft import Draft
 from millrace.core.idcells import DedupCell, ExpiryCell
+from millrace.core.lease_state import LeaseState
 from millrace.core.leased_commands import Life
 from millrace.core.model import (
     Death,
@@ -28,7 +29,7 @@ from millrace.core.model import (
     pack_seqs,
     unpack_seqs,
 )
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 from millrace.errors import Invalid, Refused
 
 _KEY = struct.Struct(">QQL")

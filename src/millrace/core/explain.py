@@ -11,8 +11,8 @@ from millrace.core import aside, groups, lease, partitions, points, rate
 from millrace.core.commands import Explain, Explanation, Need, RowFacts
 from millrace.core.draft import Draft
 from millrace.core.group_list import number_of
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import NEVER_MS, Seq
-from millrace.core.view import LeaseState
 
 
 def explain(draft: Draft, command: Explain) -> Explanation | Need:

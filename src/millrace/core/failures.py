@@ -15,8 +15,9 @@ from pyroaring import BitMap64
 from millrace.core import groups, partitions
 from millrace.core.commands import Discard, Outcome, Release
 from millrace.core.draft import Draft
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import Death, Doom, QueueSpec
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 
 
 def doom_of(spec: QueueSpec, deliveries: int, failures: int) -> Doom | None:

@@ -26,8 +26,9 @@ from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.flight import Flight
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import Kind, QueueSpec
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 from millrace.errors import Invalid, Refused
 
 _TWO = struct.Struct(">QQ")

@@ -15,8 +15,9 @@ from millrace import limits
 from millrace.core import aside, expiry, failures, groups, rate, rotation, serving
 from millrace.core.commands import Lease, Leased, Need
 from millrace.core.draft import Draft
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import Doom, LeaseId
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 from millrace.errors import Full, Retry
 
 

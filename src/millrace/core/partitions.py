@@ -20,10 +20,11 @@ import msgspec
 
 from millrace.core import bounds
 from millrace.core.draft import Draft
+from millrace.core.lease_state import LeaseState
 from millrace.core.message_id import IDS, id_of, ids_of, key_of
 from millrace.core.model import Kind, QueueSpec
 from millrace.core.partition_cells import IdCell, PartitionCell, Slice
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 from millrace.errors import Invalid, Refused, TooLarge
 
 _TWO = struct.Struct(">QQ")

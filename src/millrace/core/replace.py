@@ -14,9 +14,9 @@ from pyroaring import BitMap64
 from millrace.core import expiry, groups, partitions, publish, work
 from millrace.core.commands import Leased, Need, Outcome, Publish, Settle
 from millrace.core.draft import Draft
+from millrace.core.lease_state import LeaseState
 from millrace.core.leased_commands import Replace
 from millrace.core.model import LeaseId
-from millrace.core.view import LeaseState
 from millrace.errors import Invalid, Refused, Retry
 
 

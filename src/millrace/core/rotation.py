@@ -23,8 +23,9 @@ from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.flight import Chosen
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import Kind
-from millrace.core.view import LeaseState, View, number_key
+from millrace.core.view import View, number_key
 from millrace.core.waiting import due_of
 
 # --- Whose turn it is --------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from millrace.core.codec import decode_cell
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.flight import Chosen
+from millrace.core.lease_state import LeaseState
 from millrace.core.message_id import IDS
 from millrace.core.model import Kind
 from millrace.core.partition_cells import IdCell, Slice
 from millrace.core.partitions import bounds_of, era_in, id_in, id_key, locks, put, resize
-from millrace.core.view import LeaseState
 
 
 def choose(draft: Draft, count: int) -> list[Chosen] | Need:

@@ -19,6 +19,7 @@ from millrace.core import failures
 from millrace.core import lease as leasing
 from millrace.core.commands import Lease, Need, Outcome, Release
 from millrace.core.draft import Draft
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import NEVER_MS, LeaseId, SessionCell
 from millrace.core.session_commands import (
     Claim,
@@ -34,7 +35,7 @@ from millrace.core.session_commands import (
     SuspectSession,
 )
 from millrace.core.takeover import shared_index
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 from millrace.errors import Full, Gone, Invalid, Refused, Retry, Stale, TooLarge
 
 

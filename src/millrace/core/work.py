@@ -10,19 +10,13 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace.core import aside, groups, partitions
-from millrace.core.commands import (
-    Discard,
-    Extend,
-    Outcome,
-    Release,
-    Rewind,
-    Settle,
-)
+from millrace.core.commands import Discard, Extend, Outcome, Release, Rewind, Settle
 from millrace.core.draft import Draft
+from millrace.core.lease_state import LeaseState
 from millrace.core.leased_commands import Replace
 from millrace.core.model import NEVER_MS, Death, Seq, Start
 from millrace.core.takeover import shared_index
-from millrace.core.view import LeaseState, View
+from millrace.core.view import View
 from millrace.errors import Gone, Invalid, NotFound, Refused, Stale, Superseded
 
 

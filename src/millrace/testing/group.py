@@ -16,6 +16,7 @@ from millrace.core.commands import Command, Found, Need
 from millrace.core.decide import Answer, decide, learn
 from millrace.core.desk import Desk
 from millrace.core.fold import Reader
+from millrace.core.lease_state import LeaseState
 from millrace.core.model import (
     CATALOG,
     NEVER_MS,
@@ -28,7 +29,7 @@ from millrace.core.model import (
     Millis,
     ShardId,
 )
-from millrace.core.view import LeaseState, View, number_key
+from millrace.core.view import View, number_key
 from millrace.core.waiting import Waiting, load
 from millrace.errors import Refused, Retry
 from millrace.store.memory_store import MemoryStore
