@@ -9,6 +9,7 @@ from __future__ import annotations
 from millrace.limits.cache import *
 from millrace.limits.dead_letter import *
 from millrace.limits.disk import *
+from millrace.limits.http import *
 from millrace.limits.memory import *
 from millrace.limits.request import *
 from millrace.limits.topic import *

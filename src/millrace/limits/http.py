@@ -1,0 +1,36 @@
+"""What strangers may send before anybody knows who they are, and how long they may take."""
+
+from __future__ import annotations
+
+HTTP_HEAD_BYTES_MAX = 64 * 1024
+"""Bytes of a request before its body; one read more may be held before it is noticed."""
+
+HTTP_URL_BYTES_MAX = 8 * 1024
+"""Bytes of an address."""
+
+HTTP_HEADERS_MAX = 100
+"""Headers of a request."""
+
+HTTP_BODY_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of a body."""
+
+HTTP_DISCARD_BYTES_MAX = 256 * 1024
+"""Bytes of a refused request's body that are read and dropped so that the connection can stay."""
+
+HTTP_AHEAD_MAX = 32
+"""Requests that a client may have sent ahead before nothing more of it is read."""
+
+HTTP_JOIN_BYTES_MAX = 16 * 1024
+"""A body below this goes out in one piece with its head."""
+
+HTTP_HEAD_SECONDS_MAX = 10
+"""A head is sent within this time, and a body begun."""
+
+HTTP_BODY_BYTES_PER_SECOND_MIN = 1024
+"""A body comes at least so fast, beyond the time that a head may take."""
+
+HTTP_IDLE_SECONDS_MAX = 75
+"""A connection without a request is kept for so long."""
+
+HTTP_WRITE_SECONDS_MAX = 30
+"""Whoever takes in nothing for so long is cut off."""

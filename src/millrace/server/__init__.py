@@ -1,0 +1,1 @@
+"""The server: front ends over one engine."""

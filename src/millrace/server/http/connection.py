@@ -1,0 +1,257 @@
+"""One connection: requests in, answers out, in their order.
+
+Rule 1: one request at a time is handled; those that were sent ahead wait, and beyond a bound
+nothing more is read.
+Rule 2: whoever sends too slowly, reads too slowly or says nothing is cut off.
+Rule 3: what is not whole was never asked: a request is handled when its last byte is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from typing import cast
+
+from millrace import limits
+from millrace.server.http.parser import BadRequest, Parser, Request
+from millrace.server.http.response import BODILESS, Response
+
+Handle = Callable[[Request], Awaitable[Response]]
+"""Answers a request that was admitted. It may raise nothing but cancellation."""
+
+
+class Site:
+    """What the connections of a listener share."""
+
+    def __init__(
+        self,
+        admit: Callable[[Request, int | None], Response | None],
+        handle: Handle,
+        complain: Callable[[BadRequest], Response],
+        *,
+        body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
+    ) -> None:
+        self.admit = admit
+        self.handle = handle
+        self.complain = complain
+        self.body_bytes_max = body_bytes_max
+        self.connections: set[Connection] = set()
+        self.stopping = False
+        self.body_bytes = 0
+        """What the bodies that are being read hold, over all connections."""
+        self._date = b""
+        self._date_of = 0
+
+    def date(self) -> bytes:
+        """The header that says when, made once a second."""
+        now = int(time.time())
+        if now != self._date_of:
+            self._date_of = now
+            self._date = f"date: {formatdate(now, usegmt=True)}\r\n".encode()
+        return self._date
+
+    def look(self, now: float) -> None:
+        """Cut off who is too slow; called about once a second."""
+        for connection in list(self.connections):
+            connection.look(now)
+
+    async def stop(self, seconds: float) -> None:
+        """Take no new request; let those that are being handled end, for so long."""
+        self.stopping = True
+        for connection in list(self.connections):
+            connection.finish()
+        deadline = time.monotonic() + seconds
+        while self.connections and time.monotonic() < deadline:
+            waits = [connection.gone for connection in self.connections]
+            await asyncio.wait(waits, timeout=max(0.0, deadline - time.monotonic()))
+        for connection in list(self.connections):
+            connection.cut()
+
+
+class Connection(asyncio.Protocol):
+    """Speaks HTTP/1.1 with one client."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._loop = asyncio.get_running_loop()
+        self._parser = Parser(site.admit, body_bytes_max=site.body_bytes_max)
+        self._waiting: deque[Request] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._is_reading = True
+        self._is_closing = False
+        self._bad: BadRequest | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._since = self._loop.time()
+        self._was_at = 0
+        self._held = 0
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+
+    # --- In -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._site.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing or self._bad is not None:
+            return
+        parser = self._parser
+        if parser.is_between and not self._task:
+            self._since = self._loop.time()
+        try:
+            found = parser.feed(data)
+        except BadRequest as error:
+            self._bad = error
+            found = parser.last
+        self._hold(parser.body_bytes)
+        if found:
+            self._since = self._loop.time()
+            self._waiting.extend(found)
+        if parser.expects and not self._task and not self._waiting:
+            parser.expects = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._go_on()
+        self._look_ahead()
+
+    def _hold(self, size: int) -> None:
+        self._site.body_bytes += size - self._held
+        self._held = size
+
+    def _look_ahead(self) -> None:
+        """Read on only while few requests wait."""
+        wanted = len(self._waiting) <= limits.HTTP_AHEAD_MAX and self._bad is None
+        if wanted != self._is_reading and not self._transport.is_closing():
+            self._is_reading = wanted
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+
+    def _go_on(self) -> None:
+        if self._task is not None:
+            return
+        if self._waiting:
+            self._task = self._loop.create_task(self._serve(self._waiting.popleft()))
+        elif self._bad is not None:
+            bad, self._bad = self._bad, None
+            self._is_closing = True
+            self._write(self._site.complain(bad), keep_alive=False)
+            self._transport.close()
+        elif self._site.stopping and self._parser.is_between:
+            self._transport.close()
+
+    # --- Out ----------------------------------------------------------------------------------
+
+    async def _serve(self, request: Request) -> None:
+        try:
+            refusal = cast("Response | None", request.refusal)
+            response = refusal if refusal is not None else await self._site.handle(request)
+            keep_alive = request.keep_alive and not self._site.stopping
+            if response.parts is not None and request.method != "HEAD":
+                keep_alive = await self._stream(response, keep_alive=keep_alive)
+            else:
+                self._write(response, keep_alive=keep_alive, head_only=request.method == "HEAD")
+            if not keep_alive:
+                self._is_closing = True
+                self._transport.close()
+            elif self._room is not None:
+                await self._room
+        finally:
+            self._task = None
+        self._since = self._loop.time()
+        if not self._is_closing:
+            self._go_on()
+            self._look_ahead()
+
+    def _write(self, response: Response, *, keep_alive: bool, head_only: bool = False) -> None:
+        head = response.head(keep_alive=keep_alive, date=self._site.date(), chunked=False)
+        body = response.body
+        if head_only or response.status in BODILESS or not body:
+            self._transport.write(head)
+        elif len(body) < limits.HTTP_JOIN_BYTES_MAX:
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines([head, body])
+
+    async def _stream(self, response: Response, *, keep_alive: bool) -> bool:
+        """Send the parts as they come; whether the connection may be used again."""
+        assert response.parts is not None
+        transport = self._transport
+        transport.write(response.head(keep_alive=keep_alive, date=self._site.date(), chunked=True))
+        try:
+            async for part in response.parts:
+                if not part:
+                    continue
+                transport.writelines([b"%x\r\n" % len(part), part, b"\r\n"])
+                self._since = self._loop.time()
+                if self._room is not None:
+                    await self._room
+                if transport.is_closing():
+                    return False
+        except Exception:
+            # Without the last chunk the other side knows that it is not the whole.
+            transport.abort()
+            raise
+        finally:
+            close = getattr(response.parts, "aclose", None)
+            if close is not None:
+                await close()
+        transport.write(b"0\r\n\r\n")
+        return keep_alive
+
+    def pause_writing(self) -> None:
+        if self._room is None:
+            self._room = self._loop.create_future()
+            self._since = self._loop.time()
+
+    def resume_writing(self) -> None:
+        if self._room is not None:
+            room, self._room = self._room, None
+            if not room.done():
+                room.set_result(None)
+
+    # --- The end --------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Cut it off if it has kept us waiting for too long."""
+        waited = now - self._since
+        if self._room is not None:
+            # Whoever takes something in, however little, has not gone; but it must be something.
+            left = self._transport.get_write_buffer_size()
+            if left != self._was_at:
+                self._was_at, self._since = left, now
+            elif waited > limits.HTTP_WRITE_SECONDS_MAX:
+                self.cut()
+        elif self._task is not None:
+            return
+        elif self._parser.is_between:
+            if waited > limits.HTTP_IDLE_SECONDS_MAX:
+                self._transport.close()
+        elif self._parser.in_head:
+            if waited > limits.HTTP_HEAD_SECONDS_MAX:
+                self.cut()
+        elif waited > limits.HTTP_HEAD_SECONDS_MAX:
+            least = (waited - limits.HTTP_HEAD_SECONDS_MAX) * limits.HTTP_BODY_BYTES_PER_SECOND_MIN
+            if self._parser.body_bytes < least:
+                self.cut()
+
+    def finish(self) -> None:
+        """Handle what is whole, then close."""
+        self._go_on()
+
+    def cut(self) -> None:
+        """End it at once."""
+        self._transport.abort()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closing = True
+        self._site.connections.discard(self)
+        self._hold(0)
+        self._waiting.clear()
+        self.resume_writing()
+        if self._task is not None:
+            # Whoever asked has gone: what was handed out is given back, what was decided stays.
+            self._task.cancel()
+        if not self.gone.done():
+            self.gone.set_result(None)

@@ -1,0 +1,219 @@
+"""Bytes to requests, without I/O.
+
+The grammar is httptools' affair (llhttp, in its strict form): it refuses two lengths, a length
+beside chunks, bare line feeds, folded headers. What it does not bound is bounded here.
+
+Rule 1: a bound is judged before the bytes behind it are kept.
+Rule 2: after an error nothing more of the connection is read: where its next request begins can no
+longer be known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import httptools
+
+from millrace import limits
+
+
+class BadRequest(Exception):
+    """The bytes are no request, or one beyond a bound; the connection ends after the answer."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+class Refusal(Protocol):
+    """What is answered instead of handling a request."""
+
+    status: int
+
+
+class Request:
+    """A request, whole or still being read."""
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "principal", "query", "refusal")
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.path = ""
+        """As it was sent, still quoted."""
+        self.query = ""
+        self.headers: dict[str, str] = {}
+        """By names in lower case; what stands there several times is joined by a comma."""
+        self.body: bytes | bytearray = b""
+        self.keep_alive = True
+        self.refusal: Refusal | None = None
+        """Set by whoever judged the head: the body is not kept."""
+        self.principal: object = None
+        """Who asks, as the same judge found."""
+
+
+Admit = Callable[[Request, int | None], Refusal | None]
+"""Judges a request by its head and the length that it declares; None: it may go on."""
+
+
+class Parser:
+    """Turns the bytes of one connection into requests."""
+
+    def __init__(self, admit: Admit, *, body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX) -> None:
+        self._admit = admit
+        self._body_bytes_max = body_bytes_max
+        self._parser = httptools.HttpRequestParser(self)
+        self._request = Request()
+        self._url = b""
+        self._has_begun = False
+        self._in_head = True
+        self._head_bytes = 0
+        self._headers_seen = 0
+        self._length: int | None = None
+        self._chunks: list[bytes] = []
+        self._body_bytes = 0
+        self._done: list[Request] = []
+        self.expects = False
+        """The sender waits for a word before it sends the body."""
+
+    @property
+    def is_between(self) -> bool:
+        """Whether nothing of a next request has been read."""
+        return not self._has_begun
+
+    @property
+    def in_head(self) -> bool:
+        """Whether the head of a request is being read."""
+        return self._in_head
+
+    @property
+    def body_bytes(self) -> int:
+        """How much of the body that is being read is held."""
+        return self._body_bytes
+
+    def feed(self, data: bytes) -> list[Request]:
+        """Take bytes in; returns the requests that are whole now.
+
+        Raises:
+            BadRequest: after the requests before it, which are in `last`.
+        """
+        self._done = []
+        if self._in_head and len(data) + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
+            # Only so much at a time, so that a head cannot grow beyond its bound unseen.
+            view = memoryview(data)
+            step = limits.HTTP_HEAD_BYTES_MAX
+            for at in range(0, len(data), step):
+                self._feed(bytes(view[at : at + step]))
+        else:
+            self._feed(data)
+        return self._done
+
+    @property
+    def last(self) -> list[Request]:
+        """The requests that the last `feed` completed, also if it raised."""
+        return self._done
+
+    def _feed(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            raise BadRequest(400, "this server knows no other protocol to change to") from error
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            if isinstance(cause, BadRequest):
+                raise cause from None
+            raise
+        except httptools.HttpParserError as error:
+            raise BadRequest(400, f"not a request of HTTP/1.1: {error}") from error
+        if self._in_head and self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
+            raise BadRequest(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes")
+
+    # --- What httptools calls -----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._has_begun = True
+        self._request = Request()
+        self._url = b""
+        self._headers_seen = 0
+        self._length = None
+        self._chunks = []
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        if len(self._url) > limits.HTTP_URL_BYTES_MAX:
+            raise BadRequest(414, f"the address has more than {limits.HTTP_URL_BYTES_MAX} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            # A trailer says nothing here.
+            return
+        self._headers_seen += 1
+        if self._headers_seen > limits.HTTP_HEADERS_MAX:
+            raise BadRequest(431, f"there are more than {limits.HTTP_HEADERS_MAX} headers")
+        headers = self._request.headers
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+
+    def on_headers_complete(self) -> None:
+        request, parser = self._request, self._parser
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise BadRequest(505, f"HTTP/{version} is not spoken here; use 1.1")
+        if version == "1.1" and "host" not in request.headers:
+            raise BadRequest(400, "a request names its host")
+        request.method = parser.get_method().decode("ascii")
+        path, _, query = self._url.partition(b"?")
+        if not path.startswith(b"/"):
+            path = _path_of(path)
+        request.path, request.query = path.decode("latin-1"), query.decode("latin-1")
+        request.keep_alive = parser.should_keep_alive()
+        length = request.headers.get("content-length")
+        self._length = int(length) if length is not None else None
+        if (self._length or 0) > self._body_bytes_max:
+            raise BadRequest(413, f"the body has more than {self._body_bytes_max} bytes")
+        self._in_head = False
+        self._head_bytes = 0
+        request.refusal = self._admit(request, self._length_to_come())
+        self.expects = (
+            request.refusal is None
+            and version == "1.1"
+            and request.headers.get("expect", "").lower() == "100-continue"
+        )
+
+    def _length_to_come(self) -> int | None:
+        if self._length is None and "transfer-encoding" in self._request.headers:
+            return None
+        return self._length or 0
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        if self._body_bytes > self._body_bytes_max:
+            raise BadRequest(413, f"the body has more than {self._body_bytes_max} bytes")
+        if self._request.refusal is None:
+            self._chunks.append(body)
+        elif self._body_bytes > limits.HTTP_DISCARD_BYTES_MAX:
+            self._request.keep_alive = False
+
+    def on_message_complete(self) -> None:
+        chunks = self._chunks
+        self._request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._chunks = []
+        self._body_bytes = 0
+        self._has_begun = False
+        self._in_head = True
+        self._head_bytes = 0
+        self.expects = False
+        self._done.append(self._request)
+
+
+def _path_of(url: bytes) -> bytes:
+    """The path of an address in its absolute form, which proxies send."""
+    scheme, found, rest = url.partition(b"://")
+    if not found or scheme.lower() not in (b"http", b"https"):
+        raise BadRequest(400, "the address begins with a slash")
+    _, slash, path = rest.partition(b"/")
+    return slash + path or b"/"

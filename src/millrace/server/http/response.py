@@ -1,0 +1,53 @@
+"""What is answered, and its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
+
+Buffer = bytes | bytearray | memoryview
+
+_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+BODILESS = frozenset({204, 304})
+
+
+class Response:
+    """An answer with a body that is there, or one that is still being made.
+
+    A body that is made while it is sent goes in chunks; an error in the middle of it cuts the
+    connection, so that nobody takes a part for the whole.
+    """
+
+    __slots__ = ("body", "headers", "parts", "status")
+
+    def __init__(
+        self,
+        status: int,
+        body: Buffer = b"",
+        *,
+        type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        parts: AsyncIterator[Buffer] | None = None,
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.parts = parts
+        self.headers: dict[str, str] = {"content-type": type} if body or parts else {}
+        if headers:
+            self.headers.update(headers)
+
+    def head(self, *, keep_alive: bool, date: bytes, chunked: bool) -> bytes:
+        """The bytes before the body."""
+        lines = [_LINES[self.status], date]
+        if chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        elif self.parts is None and self.status not in BODILESS:
+            lines.append(b"content-length: %d\r\n" % len(self.body))
+        if not keep_alive:
+            lines.append(b"connection: close\r\n")
+        for name, value in self.headers.items():
+            lines.append(f"{name}: {value}\r\n".encode("latin-1"))
+        lines.append(b"\r\n")
+        return b"".join(lines)

@@ -1,0 +1,188 @@
+"""Requests in, answers out, on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from millrace import limits
+from millrace.server.http.connection import Connection, Site
+from millrace.server.http.parser import BadRequest, Request
+from millrace.server.http.response import Response
+
+GET = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def admit(request: Request, length: int | None) -> Response | None:
+    return Response(401, b"no", type="text/plain") if request.path == "/secret" else None
+
+
+async def echo(request: Request) -> Response:
+    return Response(200, request.path.encode() + bytes(request.body), type="text/plain")
+
+
+def complain(error: BadRequest) -> Response:
+    return Response(error.status, error.detail.encode(), type="text/plain")
+
+
+@asynccontextmanager
+async def serving(
+    handle: Callable[[Request], Awaitable[Response]] = echo,
+) -> AsyncIterator[tuple[Site, int]]:
+    site = Site(admit, handle, complain)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(site), "127.0.0.1", 0)
+    try:
+        yield site, server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await site.stop(1)
+
+
+async def talk(port: int, data: bytes) -> bytes:
+    """Send all, read until the other side closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(data)
+    writer.write_eof()
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    return answer
+
+
+def test_answers_come_in_order() -> None:
+    async def main() -> None:
+        async with serving() as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"a" + GET % b"b" + b"BAD\r\n\r\n")
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert [part[:12] for part in answer.split(b"HTTP/1.1 ")[1:]] == [
+                b"200 OK\r\ndate",
+                b"200 OK\r\ndate",
+                b"400 Bad Requ",
+            ]
+            assert answer.index(b"/a") < answer.index(b"/b")
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_refused_body_is_dropped_and_the_connection_stays() -> None:
+    async def main() -> None:
+        async with serving() as (site, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /secret HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody")
+            writer.write(GET % b"next")
+            got = await asyncio.wait_for(reader.readuntil(b"/next"), 10)
+            assert got.startswith(b"HTTP/1.1 401")
+            assert site.body_bytes == 0
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_a_stream_goes_in_chunks_and_is_cut_where_it_fails() -> None:
+    async def parts(*, fails: bool) -> AsyncIterator[bytes]:
+        yield b"abc"
+        if fails:
+            raise OSError("the disk")
+        yield b"de"
+
+    async def handle(request: Request) -> Response:
+        return Response(200, parts=parts(fails=request.path == "/fails"))
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        async with serving(handle) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"whole")
+            got = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 10)
+            assert got.endswith(b"\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
+            writer.write(GET % b"fails")
+            try:
+                rest = await asyncio.wait_for(reader.read(), 10)
+            except ConnectionResetError:
+                rest = b""
+            assert not rest.endswith(b"0\r\n\r\n")
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_who_leaves_is_not_waited_for() -> None:
+    async def main() -> None:
+        began, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def handle(request: Request) -> Response:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            raise AssertionError
+
+        async with serving(handle) as (site, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"x")
+            await asyncio.wait_for(began.wait(), 10)
+            writer.transport.abort()
+            await asyncio.wait_for(cancelled.wait(), 10)
+            assert not site.connections
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("sent", "after"),
+    [
+        (b"", limits.HTTP_IDLE_SECONDS_MAX),
+        (b"GET / HT", limits.HTTP_HEAD_SECONDS_MAX),
+        (
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99\r\n\r\nx",
+            limits.HTTP_HEAD_SECONDS_MAX + 1,
+        ),
+    ],
+)
+def test_who_is_slow_is_cut_off(sent: bytes, after: float) -> None:
+    async def main() -> None:
+        async with serving() as (site, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"first" + sent)
+            await asyncio.wait_for(reader.readuntil(b"/first"), 10)
+            now = asyncio.get_running_loop().time()
+            site.look(now + after - 2)
+            assert site.connections
+            site.look(now + after + 2)
+            with suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_stopping_finishes_what_was_asked() -> None:
+    async def main() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(request: Request) -> Response:
+            began.set()
+            await may_end.wait()
+            return Response(200, b"done", type="text/plain")
+
+        async with serving(handle) as (site, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"x")
+            await asyncio.wait_for(began.wait(), 10)
+            stopping = asyncio.create_task(site.stop(30))
+            await asyncio.sleep(0)
+            may_end.set()
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert b"connection: close" in answer
+            assert answer.endswith(b"done")
+            await asyncio.wait_for(stopping, 10)
+            assert not site.connections
+            writer.close()
+
+    asyncio.run(main())

@@ -1,0 +1,106 @@
+"""What is taken for a request, and what ends the connection."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millrace import limits
+from millrace.server.http.parser import BadRequest, Parser, Request
+
+
+def admit_all(request: Request, length: int | None) -> None:
+    return None
+
+
+def parse(*pieces: bytes, body_bytes_max: int = 1000) -> list[Request]:
+    parser = Parser(admit_all, body_bytes_max=body_bytes_max)
+    return [request for piece in pieces for request in parser.feed(piece)]
+
+
+POST = b"POST /v1/x?a=b HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nx-a: 2\r\nContent-Length: 5\r\n\r\nhello"
+CHUNKED = (
+    b"PUT /y HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"3;ext=1\r\nabc\r\n2\r\nde\r\n0\r\nX-Trailer: t\r\n\r\n"
+)
+
+
+def test_a_request_is_whole_with_its_last_byte() -> None:
+    parser = Parser(admit_all)
+    for at in range(len(POST) - 1):
+        assert parser.feed(POST[at : at + 1]) == []
+    (request,) = parser.feed(POST[-1:])
+    assert (request.method, request.path, request.query) == ("POST", "/v1/x", "a=b")
+    assert (request.body, request.headers["x-a"]) == (b"hello", "1, 2")
+    assert request.keep_alive
+    assert parser.is_between
+
+
+@given(st.lists(st.integers(min_value=1, max_value=200), max_size=8))
+def test_however_it_is_cut_the_requests_are_the_same(steps: list[int]) -> None:
+    data = POST + CHUNKED + POST
+    parser = Parser(admit_all)
+    found: list[Request] = []
+    at = 0
+    for step in [*steps, len(data)]:
+        found += parser.feed(data[at : at + step]) if data[at : at + step] else []
+        at += step
+    assert [(request.path, bytes(request.body)) for request in found] == [
+        ("/v1/x", b"hello"),
+        ("/y", b"abcde"),
+        ("/v1/x", b"hello"),
+    ]
+    assert "x-trailer" not in found[1].headers
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3, 3\r\n\r\n", 400),
+        (
+            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n",
+            400,
+        ),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding : chunked\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n folded\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\nHost: h\n\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\nHost: h\r\n\r\n", 505),
+        (b"GET /\r\n\r\n", 505),
+        (b"GET ftp://h/x HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n", 413),
+        (
+            b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n"
+            + b"x" * 1001,
+            413,
+        ),
+        (b"GET /" + b"x" * limits.HTTP_URL_BYTES_MAX + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"a: b\r\n" * limits.HTTP_HEADERS_MAX + b"\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: h\r\na: " + b"x" * 4 * limits.HTTP_HEAD_BYTES_MAX, 431),
+        (b"\x16\x03\x01\x02\x00\x01", 400),
+    ],
+)
+def test_refused(data: bytes, status: int) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse(data)
+    assert caught.value.status == status
+
+
+def test_what_came_before_a_bad_one_is_handled() -> None:
+    parser = Parser(admit_all)
+    with pytest.raises(BadRequest):
+        parser.feed(POST + b"NONSENSE\r\n\r\n")
+    assert [request.path for request in parser.last] == ["/v1/x"]
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_request_or_bad(data: bytes) -> None:
+    try:
+        parse(data, POST)
+    except BadRequest:
+        return
