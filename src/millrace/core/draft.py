@@ -6,59 +6,24 @@ step: so the next command sees it, and a replica that folds the batch sees the s
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
-from typing import TypeVar
 
 from pyroaring import BitMap64
 
-from millrace import limits
 from millrace.core.block import Block
-from millrace.core.changes import Batch, Changes
-from millrace.core.codec import encode_cell
-from millrace.core.commands import SnapshotRef
+from millrace.core.cell_draft import CellDraft
+from millrace.core.changes import Batch
 from millrace.core.flight import Chosen
-from millrace.core.idcells import AttemptCell
 from millrace.core.layer import Expiring, Layer
-from millrace.core.lease_state import LeaseState
-from millrace.core.model import (
-    NEVER_MS,
-    CatalogCell,
-    Cell,
-    CursorCell,
-    Death,
-    DeletesCell,
-    Index,
-    Kind,
-    Message,
-    Millis,
-    PinCell,
-    Pointers,
-    ProducerCell,
-    QueueCell,
-    QueueSpec,
-    Seq,
-    SessionCell,
-    StageCell,
-    SubscriptionCell,
-    TopicCell,
-    pack_seqs,
-)
-from millrace.core.view import Holding, View, number_key
-from millrace.core.waiting import Waiting, Waits
-
-K = TypeVar("K")
-T = TypeVar("T")
+from millrace.core.model import Death, Index, Kind, Message, Millis, Seq, pack_seqs
+from millrace.core.view import View, number_key
 
 
-class Draft:
+class Draft(CellDraft):
     """The changes of one shard that are decided together."""
 
     def __init__(self, view: View, now: Millis) -> None:
-        self.view = view
-        self.now = view.clock(now)
-        view.time_ms = self.now
-        self.changes = Changes()
+        super().__init__(view, now)
         self.blocks: list[Block] = []
         self.keys: dict[bytes, int] = {}
         """The newest seq of each key that was published here."""
@@ -66,9 +31,6 @@ class Draft:
         """The deletes that were published here, dead ones too."""
         self.aside = BitMap64()
         """The rows that were put aside here."""
-        self.waits: Waits = {}
-        self.points: dict[tuple[Kind, bytes], Cell | None] = {}
-        """Cells of which the view holds nothing, as they were put or deleted (None) here."""
         self.expiring = Expiring()
         self.gathering: dict[tuple[int, int], bytes] = {}
         """Due time and priority → the cell of this batch that takes more of them."""
@@ -88,12 +50,6 @@ class Draft:
         self._messages: list[Message] = []
         self._died: dict[Death, BitMap64] = {}
         self._kept = BitMap64()
-        self._leases: dict[int, LeaseState | None] = {}
-        self._cells: dict[tuple[Kind, bytes], Cell | None] = {}
-        self._pinned: list[int] = []
-        self._promised: list[SnapshotRef] = []
-        self._seconds: dict[int, None] = {}
-        self._born: set[tuple[Kind, bytes]] = set()
 
     @property
     def index(self) -> Index:
@@ -247,157 +203,6 @@ class Draft:
             live.remove_range(0, purged + 1)
         return live
 
-    # --- Cells ------------------------------------------------------------------------------
-
-    def put_lease(self, lease: LeaseState) -> None:
-        """The lease is new or was changed; it is written once, as it is when the batch ends.
-
-        With nothing left to do it has ended: it answers late retries for a while, among a bounded
-        number of others.
-        """
-        view = self.view
-        view.leases[lease.id] = lease
-        self._leases[lease.id] = lease
-        if lease.session:
-            view.note_held(lease)
-        if lease.ended_ms or not lease.is_over():
-            return
-        lease.ended_ms = max(self.now, 1)
-        heapq.heappush(view.ended, (lease.ended_ms, lease.id))
-        while len(view.ended) > limits.LEASES_REMEMBERED_MAX:
-            self.forget_lease()
-
-    def push_deadline(self, deadline_ms: int, lease: int) -> None:
-        view = self.view
-        if deadline_ms >= NEVER_MS:
-            return
-        heapq.heappush(view.deadlines, (deadline_ms, lease))
-        if len(view.deadlines) > view.deadlines_max:
-            view.gather_deadlines()
-
-    def pop_deadline(self) -> None:
-        heapq.heappop(self.view.deadlines)
-
-    def forget_lease(self) -> None:
-        """The lease that ended longest ago is no longer remembered."""
-        _, lease = heapq.heappop(self.view.ended)
-        del self.view.leases[lease]
-        self._leases[lease] = None
-
-    def put_spec(self, spec: QueueSpec) -> None:
-        self.view.spec = spec
-        self._cells[Kind.SPEC, b""] = spec
-
-    def put_pointers(self, pointers: Pointers) -> None:
-        self.view.pointers = pointers
-        self._cells[Kind.POINTERS, b""] = pointers
-
-    def put_producer(self, name: str, cell: ProducerCell | None) -> None:
-        # Taken out first, so that the one that was used longest ago stays in front.
-        self.view.producers.pop(name, None)
-        _put(self.view.producers, name, cell)
-        self._cells[Kind.PRODUCER, name.encode()] = cell
-
-    def put_attempt(self, name: str, cell: AttemptCell | None) -> None:
-        # As with producers: the oldest stays in front.
-        self.view.attempts.pop(name, None)
-        _put(self.view.attempts, name, cell)
-        self._cells[Kind.ATTEMPT, name.encode()] = cell
-
-    def put_cursor(self, name: str, cell: CursorCell | None) -> None:
-        view = self.view
-        _put(view.cursors, name, cell)
-        retains = cell is not None and cell.retain and not cell.dropped
-        if retains or name in view.retaining:
-            _put(view.retaining, name, cell if retains else None)
-            view.retain_floor_known = None
-        self._cells[Kind.CURSOR, name.encode()] = cell
-
-    def put_session(self, session: int, cell: SessionCell | None) -> None:
-        view = self.view
-        _put(view.sessions, session, cell)
-        if cell is None:
-            view.held.pop(session, None)
-        else:
-            view.held.setdefault(session, Holding())
-        self._cells[Kind.SESSION, number_key(session)] = cell
-
-    def put_pin(self, pin: int, cell: PinCell) -> None:
-        self.view.pins[pin] = cell
-        self._pinned.append(pin)
-
-    def is_new_pin(self, pin: int) -> bool:
-        """Whether the pin is of this batch, so that its index and boundary are not known yet."""
-        return pin in self._pinned
-
-    def promise(self, ref: SnapshotRef) -> SnapshotRef:
-        """An answer that names a pin; if the pin is of this batch, it is completed at its end."""
-        if self.is_new_pin(ref.pin):
-            self._promised.append(ref)
-        return ref
-
-    def renew_pin(self, pin: int, cell: PinCell) -> None:
-        self.view.pins[pin] = cell
-        if not self.is_new_pin(pin):
-            self._cells[Kind.PIN, number_key(pin)] = cell
-
-    def drop_pin(self, pin: int) -> None:
-        del self.view.pins[pin]
-        self.view.scale.pinned.pop(pin, None)
-        if self.is_new_pin(pin):
-            self._pinned.remove(pin)
-            return
-        self.changes.unpinned.append(pin)
-        self._cells[Kind.PIN, number_key(pin)] = None
-
-    def put_stage(self, name: str, cell: StageCell | None) -> None:
-        _put(self.view.stages, name, cell)
-        self._cells[Kind.STAGE, name.encode()] = cell
-
-    def put_queue(self, key: bytes, cell: QueueCell | None) -> None:
-        view = self.view
-        known = view.queues.get(key)
-        if known is not None:
-            for shard in known.shards:
-                del view.owners[shard]
-        if cell is not None:
-            view.owners.update(dict.fromkeys(cell.shards, key))
-        _put(view.queues, key, cell)
-        self._cells[Kind.QUEUE, key] = cell
-
-    def put_catalog(self, cell: CatalogCell) -> None:
-        self.view.catalog = cell
-        self._cells[Kind.CATALOG, b""] = cell
-
-    def put_topic(self, key: bytes, cell: TopicCell | None) -> None:
-        """Under its name in the catalog, under no name in its own shard."""
-        if key:
-            _put(self.view.topics, key, cell)
-        else:
-            self.view.topic = cell
-        self._cells[Kind.TOPIC, key] = cell
-
-    def put_subscription(self, number: int, cell: SubscriptionCell | None) -> None:
-        _put(self.view.subscriptions, number, cell)
-        self._cells[Kind.SUBSCRIPTION, number_key(number)] = cell
-
-    def put_waiting(self, kind: Kind, key: bytes, cell: Waiting | None) -> None:
-        """Messages wait apart under this key, or (None) no longer do."""
-        name = (kind, key)
-        window = self.view.windows[kind]
-        if cell is not None:
-            window.put(key, cell)
-            if name not in self.waits:
-                self._born.add(name)
-            self.waits[name] = cell
-            return
-        window.drop(key)
-        self.waits[name] = None
-        if name in self._born:
-            # It was there within this batch alone.
-            del self.waits[name]
-            self._born.discard(name)
-
     # --- The end ----------------------------------------------------------------------------
 
     def empty(self) -> bool:
@@ -475,27 +280,3 @@ class Draft:
             )
         )
         return Batch(view.shard, view.index, self.now, changes, self.blocks)
-
-    def _encode_cells(self) -> list[tuple[int, bytes, bytes | None]]:
-        cells = [
-            (int(kind), key, None if cell is None else encode_cell(cell))
-            for changed in (self._cells, self.points)
-            for (kind, key), cell in changed.items()
-        ]
-        for lease, state in self._leases.items():
-            value = None if state is None else encode_cell(state.cell())
-            cells.append((int(Kind.LEASE), number_key(lease), value))
-        for (kind, key), cell in self.waits.items():
-            cells.append((int(kind), key, None if cell is None else encode_cell(cell.cell())))
-        for second in self._seconds:
-            waiting = self.view.deletes.get(second)
-            value = None if waiting is None else encode_cell(DeletesCell(pack_seqs(waiting)))
-            cells.append((int(Kind.DELETES), number_key(second), value))
-        return cells
-
-
-def _put(cells: dict[K, T], key: K, cell: T | None) -> None:
-    if cell is None:
-        cells.pop(key, None)
-    else:
-        cells[key] = cell
