@@ -37,9 +37,9 @@ from millrace.core.model import (
     Kind,
     QueueCell,
     ShardId,
-    TopicCell,
 )
 from millrace.core.receipt import Receipt, seal, unseal
+from millrace.core.topic_cells import TopicCell
 from millrace.core.view import View
 from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError, Refused
 from millrace.journal.local import LOCAL as LOCAL

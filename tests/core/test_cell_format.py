@@ -36,14 +36,13 @@ from millrace.core.model import (
     SessionCell,
     ShardId,
     StageCell,
-    SubscriptionCell,
     TakeoverCell,
-    TopicCell,
     WeightCell,
-    pack_seqs,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell, Slice
 from millrace.core.partitions import id_key
+from millrace.core.seqs import pack_seqs
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.waiting import Waiting, due_key, load, ready_key
 
 HISTORY = bytes(range(16))

@@ -31,10 +31,9 @@ from millrace.core.model import (
     ProducerCell,
     QueueSpec,
     ShardId,
-    pack_seqs,
-    unpack_seqs,
 )
 from millrace.core.partition_cells import Slice
+from millrace.core.seqs import pack_seqs, unpack_seqs
 from millrace.errors import Corrupt
 
 NUMBERS = st.integers(0, 2**63)

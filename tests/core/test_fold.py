@@ -7,7 +7,8 @@ from pyroaring import BitMap64
 from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes
 from millrace.core.fold import Interval, Mark, Reader, ShardMeta, fold, intervals_before
-from millrace.core.model import Death, Index, Millis, ShardId, TakeoverCell, pack_seqs
+from millrace.core.model import Death, Index, Millis, ShardId, TakeoverCell
+from millrace.core.seqs import pack_seqs
 
 A, B = b"a" * 16, b"b" * 16
 

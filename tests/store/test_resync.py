@@ -8,7 +8,8 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace.core.changes import Entry
-from millrace.core.model import Death, Epoch, History, Kind, Message, pack_seqs
+from millrace.core.model import Death, Epoch, History, Kind, Message
+from millrace.core.seqs import pack_seqs
 from millrace.errors import Full
 from millrace.store.memory_store import MemoryStore
 from millrace.store.resync import resync

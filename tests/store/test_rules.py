@@ -26,8 +26,8 @@ from millrace.core.model import (
     Message,
     Millis,
     ShardId,
-    pack_seqs,
 )
+from millrace.core.seqs import pack_seqs
 from millrace.errors import Corrupt, Full
 from millrace.log.record import Mark
 from millrace.store.cells import Table, Writes

@@ -49,13 +49,12 @@ from millrace.core.model import (
     Row,
     SessionCell,
     StageCell,
-    SubscriptionCell,
     TakeoverCell,
-    TopicCell,
     WeightCell,
-    unpack_seqs,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.seqs import unpack_seqs
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 

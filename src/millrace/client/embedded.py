@@ -19,18 +19,9 @@ from millrace.client.reading import Batches, Part
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Command, Explain, PublishStaged, QueueRef, Transaction
 from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import (
-    Cell,
-    History,
-    Kind,
-    ProducerCell,
-    QueueSpec,
-    Row,
-    ShardId,
-    SubscriptionCell,
-    TopicCell,
-)
+from millrace.core.model import Cell, History, Kind, ProducerCell, QueueSpec, Row, ShardId
 from millrace.core.receipt import Receipt
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.view import number
 from millrace.errors import (
     AcrossGroups,

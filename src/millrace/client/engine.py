@@ -15,17 +15,9 @@ from pyroaring import BitMap64
 from millrace.client.care import Care
 from millrace.core.commands import Command, QueueRef, Transaction
 from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import (
-    Cell,
-    History,
-    Kind,
-    QueueSpec,
-    Row,
-    ShardId,
-    SubscriptionCell,
-    TopicCell,
-)
+from millrace.core.model import Cell, History, Kind, QueueSpec, Row, ShardId
 from millrace.core.receipt import Receipt
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.errors import MillraceError
 from millrace.shard.arrivals import Fates
 

@@ -14,8 +14,9 @@ from millrace.client.message import Body, Rows, publish_one, publish_rows, seqs_
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core import carry, check, filters
 from millrace.core.commands import ProducerMode, Publish, Published
-from millrace.core.model import CATALOG, ShardId, TopicCell
+from millrace.core.model import CATALOG, ShardId
 from millrace.core.topic import deleted
+from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import (
     ConfigureTopic,
     DeleteTopic,

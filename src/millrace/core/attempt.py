@@ -13,7 +13,8 @@ from millrace.core.commands import Lease, Leased
 from millrace.core.draft import Draft
 from millrace.core.idcells import AttemptCell
 from millrace.core.lease_state import LeaseState
-from millrace.core.model import LeaseId, pack_seqs, unpack_seqs
+from millrace.core.model import LeaseId
+from millrace.core.seqs import pack_seqs, unpack_seqs
 from millrace.core.view import View
 
 

@@ -86,16 +86,7 @@ from millrace.core.draft import Draft
 from millrace.core.fold import ShardMeta
 from millrace.core.holder import Holders, ListHolders
 from millrace.core.leased_commands import Replace
-from millrace.core.model import (
-    CatalogCell,
-    CursorCell,
-    Kind,
-    Message,
-    QueueSpec,
-    Seq,
-    ShardId,
-    TopicCell,
-)
+from millrace.core.model import CatalogCell, CursorCell, Kind, Message, QueueSpec, Seq, ShardId
 from millrace.core.partition_commands import Delete
 from millrace.core.session_commands import (
     CloseSession,
@@ -108,6 +99,7 @@ from millrace.core.session_commands import (
     SessionRef,
     SuspectSession,
 )
+from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import (
     ConfigureTopic,
     CreateTopic,

@@ -15,7 +15,8 @@ from millrace.core.cell_draft import CellDraft
 from millrace.core.changes import Batch
 from millrace.core.flight import Chosen
 from millrace.core.layer import Expiring, Layer
-from millrace.core.model import Death, Index, Kind, Message, Millis, Seq, pack_seqs
+from millrace.core.model import Death, Index, Kind, Message, Millis, Seq
+from millrace.core.seqs import pack_seqs
 from millrace.core.view import View, number_key
 
 

@@ -20,15 +20,8 @@ from millrace.core.draft import Draft
 from millrace.core.idcells import DedupCell, ExpiryCell
 from millrace.core.lease_state import LeaseState
 from millrace.core.leased_commands import Life
-from millrace.core.model import (
-    Death,
-    Doom,
-    Kind,
-    LeaseId,
-    QueueSpec,
-    pack_seqs,
-    unpack_seqs,
-)
+from millrace.core.model import Death, Doom, Kind, LeaseId, QueueSpec
+from millrace.core.seqs import pack_seqs, unpack_seqs
 from millrace.core.view import View
 from millrace.errors import Invalid, Refused
 

@@ -17,7 +17,8 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace.core.changes import Batch
-from millrace.core.model import Death, TakeoverCell, unpack_seqs
+from millrace.core.model import Death, TakeoverCell
+from millrace.core.seqs import unpack_seqs
 
 
 class Mark(IntEnum):

@@ -17,9 +17,10 @@ from millrace.core import publish, topic
 from millrace.core.commands import Aside, Need, Numbered, Publish, Published
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
-from millrace.core.model import Seq, ShardId, SubscriptionCell
+from millrace.core.model import Seq, ShardId
 from millrace.core.place import Place
 from millrace.core.route import Shards, ranks, shards_of, split, split_runs
+from millrace.core.topic_cells import SubscriptionCell
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.errors import NotFound, Refused, Retry
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyroaring import BitMap64
 
-from millrace.core.model import LeaseCell, LeaseId, pack_seqs, unpack_seqs
+from millrace.core.model import LeaseCell, LeaseId
+from millrace.core.seqs import pack_seqs, unpack_seqs
 
 
 class LeaseState:

@@ -11,14 +11,13 @@ from enum import Enum, IntEnum
 from typing import Literal, NewType
 
 import msgspec
-from pyroaring import BitMap64
 
 from millrace.core import place
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell, group_of
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.spec import QueueSpec as QueueSpec
-from millrace.errors import Corrupt
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 
 Seq = NewType("Seq", int)
 """Number of a message within its shard, from 1; 0 means "before the first"."""
@@ -356,36 +355,6 @@ class CatalogCell(msgspec.Struct, frozen=True, array_like=True):
     """The key of all receipts: a fact of the cluster, so that any node can judge them."""
 
 
-class TopicCell(msgspec.Struct, frozen=True, array_like=True):
-    """A topic: in the catalog under its name, and the same in its own shard under no name."""
-
-    shard: int
-    max_lag: int
-    """So many rows wait at most for its slowest subscription; then publishes are refused."""
-
-
-class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
-    """What a topic forwards to a queue, and how far it has come. Its number is never given twice
-    within a history, and is taken from the pointer `cursor`."""
-
-    name: str
-    queue: int
-    """The queue's first shard: of a queue that is made anew under its name it is another one."""
-    target: str
-    """The queue as space/name."""
-    filter: str
-    """As `filters.text` writes it; empty: everything is forwarded."""
-    history: bytes
-    """In which it was made."""
-    since: int
-    """The topic's last seq when it was made: it gets what comes after."""
-    passed: int
-    """Rows up to this one are in the queue, or were filtered."""
-    forwarded: int = 0
-    filtered: int = 0
-    moved_ms: int = 0
-
-
 Cell = (
     QueueSpec
     | Pointers
@@ -448,53 +417,3 @@ class Start(Enum):
 
     BEGINNING = "beginning"
     END = "end"
-
-
-def pack_seqs(seqs: BitMap64) -> bytes:
-    """The portable roaring form, the same bytes for the same set; empty for the empty set."""
-    if not seqs:
-        return b""
-    seqs.run_optimize()
-    return bytes(_without_ties(seqs).serialize())
-
-
-def _without_ties(seqs: BitMap64) -> BitMap64:
-    """The set in its one form: runs only where they are shorter than the list of their seqs.
-
-    Where both are as long, `run_optimize` leaves what is there, so that the bytes would tell how
-    the set came to be.
-    """
-    facts = seqs.get_statistics()
-    if not facts["n_run_containers"]:
-        return seqs
-    if facts["n_containers"] == 1:
-        return BitMap64(seqs.to_array()) if _is_tied(seqs) else seqs
-    tied = BitMap64()
-    first: int | None = seqs.min()
-    while first is not None:
-        end = (first | 0xFFFF) + 1
-        part = seqs & BitMap64(range(first, end))
-        if _is_tied(part):
-            tied |= part
-        first = next(seqs.iter_equal_or_larger(end), None)
-    return (seqs - tied) | BitMap64(tied.to_array()) if tied else seqs
-
-
-def _is_tied(part: BitMap64) -> bool:
-    """Whether a set within one container is held as runs, and those are as long as a list."""
-    facts = part.get_statistics()
-    return 0 < facts["n_bytes_run_containers"] == 2 * facts["n_values_run_containers"]
-
-
-def unpack_seqs(data: bytes) -> BitMap64:
-    """The set that `pack_seqs` packed.
-
-    Raises:
-        Corrupt: the bytes are no set.
-    """
-    if not data:
-        return BitMap64()
-    try:
-        return BitMap64.deserialize(data)
-    except ValueError as error:
-        raise Corrupt(f"{len(data)} bytes are no set of seqs: {error}") from error

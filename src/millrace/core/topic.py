@@ -16,15 +16,8 @@ from millrace import limits
 from millrace.core.commands import Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
-from millrace.core.model import (
-    CATALOG,
-    CatalogCell,
-    ProducerCell,
-    QueueCell,
-    ShardId,
-    SubscriptionCell,
-    TopicCell,
-)
+from millrace.core.model import CATALOG, CatalogCell, ProducerCell, QueueCell, ShardId
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import (
     ConfigureTopic,
     CreateTopic,

@@ -44,14 +44,13 @@ from millrace.core.model import (
     SessionCell,
     ShardId,
     StageCell,
-    SubscriptionCell,
     TakeoverCell,
-    TopicCell,
     WeightCell,
-    unpack_seqs,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.seqs import unpack_seqs
 from millrace.core.takeover import resume
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.waiting import Waiting
 from millrace.core.weight import Scale
 from millrace.core.window import Window

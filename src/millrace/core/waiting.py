@@ -13,7 +13,8 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.codec import decode_cell
-from millrace.core.model import AsideCell, Kind, pack_seqs, unpack_seqs
+from millrace.core.model import AsideCell, Kind
+from millrace.core.seqs import pack_seqs, unpack_seqs
 
 _DUE = struct.Struct(">QQQ")
 _READY = struct.Struct(">QBQQ")

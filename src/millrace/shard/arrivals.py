@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from millrace import limits
-from millrace.core.model import SubscriptionCell
+from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import MillraceError
 
 Fate = int | Literal["filtered", "forwarded", "later", "gone"]

@@ -24,8 +24,9 @@ from millrace.core import carry, filters, picking
 from millrace.core.changes import Batch
 from millrace.core.codec import decode_cell
 from millrace.core.filters import Filter
-from millrace.core.model import CATALOG, Kind, ShardId, SubscriptionCell, TopicCell
+from millrace.core.model import CATALOG, Kind, ShardId
 from millrace.core.topic import passed_by_all
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.core.view import View
 from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge

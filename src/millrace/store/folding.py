@@ -15,7 +15,8 @@ from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS, Block
 from millrace.core.changes import Batch, Entry
 from millrace.core.codec import encode_cell
 from millrace.core.fold import fold
-from millrace.core.model import Death, Kind, TakeoverCell, unpack_seqs
+from millrace.core.model import Death, Kind, TakeoverCell
+from millrace.core.seqs import unpack_seqs
 from millrace.core.takeover import trim
 from millrace.core.view import number, number_key
 from millrace.errors import Fatal

@@ -13,7 +13,8 @@ from millrace.core.changes import Batch
 from millrace.core.codec import encode_cell
 from millrace.core.commands import Held, RowFacts
 from millrace.core.fold import Mark, Reader, ShardMeta, fold, intervals_before
-from millrace.core.model import Death, Kind, Row, TakeoverCell, unpack_seqs
+from millrace.core.model import Death, Kind, Row, TakeoverCell
+from millrace.core.seqs import unpack_seqs
 from millrace.core.takeover import trim
 from millrace.core.view import number, number_key
 from millrace.errors import Fatal

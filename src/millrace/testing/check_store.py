@@ -32,8 +32,8 @@ from millrace.core.model import (
     Row,
     ShardId,
     TakeoverCell,
-    pack_seqs,
 )
+from millrace.core.seqs import pack_seqs
 from millrace.core.takeover import shared_seq
 from millrace.core.view import number_key
 from millrace.errors import Fatal

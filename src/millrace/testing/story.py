@@ -22,8 +22,8 @@ from millrace.core.model import (
     ShardId,
     StageCell,
     TakeoverCell,
-    pack_seqs,
 )
+from millrace.core.seqs import pack_seqs
 from millrace.core.view import number_key
 from millrace.store.memory_store import MemoryStore
 from millrace.testing.compare_stores import GROUP, compare

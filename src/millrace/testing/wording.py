@@ -45,14 +45,13 @@ from millrace.core.model import (
     QueueSpec,
     SessionCell,
     StageCell,
-    SubscriptionCell,
     TakeoverCell,
-    TopicCell,
     WeightCell,
-    unpack_seqs,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.seqs import unpack_seqs
 from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import Brought, Forwarded, Subscribed, TopicRef
 from millrace.core.view import number
 from millrace.core.waiting import due_of, ready_since, seqs_in

@@ -1,0 +1,35 @@
+"""The cells of topics; see `model`."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TopicCell(msgspec.Struct, frozen=True, array_like=True):
+    """A topic: in the catalog under its name, and the same in its own shard under no name."""
+
+    shard: int
+    max_lag: int
+    """So many rows wait at most for its slowest subscription; then publishes are refused."""
+
+
+class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
+    """What a topic forwards to a queue, and how far it has come. Its number is never given twice
+    within a history, and is taken from the pointer `cursor`."""
+
+    name: str
+    queue: int
+    """The queue's first shard: of a queue that is made anew under its name it is another one."""
+    target: str
+    """The queue as space/name."""
+    filter: str
+    """As `filters.text` writes it; empty: everything is forwarded."""
+    history: bytes
+    """In which it was made."""
+    since: int
+    """The topic's last seq when it was made: it gets what comes after."""
+    passed: int
+    """Rows up to this one are in the queue, or were filtered."""
+    forwarded: int = 0
+    filtered: int = 0
+    moved_ms: int = 0
