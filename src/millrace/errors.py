@@ -94,6 +94,18 @@ class Gone(Refused):
     code = "gone"
 
 
+class Unauthenticated(Refused):
+    """Nobody is known by what was sent: no token, an unknown, an expired or a revoked one."""
+
+    code = "unauthenticated"
+
+
+class Denied(Refused):
+    """Whoever asks is known, and may not do this."""
+
+    code = "denied"
+
+
 class Forged(Refused):
     """The receipt was not made by this cluster for this queue."""
 
@@ -152,6 +164,12 @@ class Full(Retry):
     """The inbox, the log or the disk has no room for more; settling still works."""
 
     code = "full"
+
+
+class Exhausted(Retry):
+    """Whoever asks has used up what is allowed to them for now; `field` says which quota."""
+
+    code = "exhausted"
 
 
 class InUse(Retry):

@@ -94,6 +94,15 @@ class User(msgspec.Struct, frozen=True, array_like=True):
     rules: tuple[Rule, ...] = ()
 
 
+class Principal(msgspec.Struct, frozen=True):
+    """Who asks, as far as everything behind the door has to know."""
+
+    name: str
+    rules: tuple[Rule, ...]
+    where: str = ""
+    """The address that they ask from."""
+
+
 class Token(msgspec.Struct, frozen=True, array_like=True):
     """What is kept of a token."""
 
