@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from millrace.client.transaction import Later, Transaction
     from millrace.client.work import Work
     from millrace.client.worker import Verdict, Worker, WorkerStats
-    from millrace.core.commands import Explanation
+    from millrace.core.answers import Explanation
     from millrace.core.holder import Holder, Holders
     from millrace.core.model import Position, Row
     from millrace.core.place import Place
@@ -96,7 +96,7 @@ _HOMES = {
     "Backup": "millrace.client.care",
     "Confirmation": "millrace.client.publisher",
     "Cursor": "millrace.client.cursor",
-    "Explanation": "millrace.core.commands",
+    "Explanation": "millrace.core.answers",
     "Fatal": "millrace.errors",
     "Health": "millrace.client.health",
     "Holder": "millrace.core.holder",

@@ -23,10 +23,11 @@ from millrace.care.scrub import Pace as ScrubPace
 from millrace.care.warden import Duties, Means, Warden
 from millrace.care.watermark import memory_used
 from millrace.core import exact
+from millrace.core.answers import QueueRef
 from millrace.core.catalog import queue_key
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import decode_cell
-from millrace.core.commands import Found, QueueRef
+from millrace.core.commands import Found
 from millrace.core.model import (
     CATALOG,
     CatalogCell,

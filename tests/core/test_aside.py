@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.answers import Explanation, Leased, Published
 from millrace.core.commands import (
     Aside,
     Command,
     CreateQueue,
     Explain,
-    Explanation,
     Lease,
-    Leased,
     Publish,
-    Published,
     Purge,
     Release,
     Settle,

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from millrace.core import bounds
+from millrace.core.answers import Leased, Outcome
 from millrace.core.commands import (
     Aside,
     Bury,
     CreateQueue,
     Lease,
-    Leased,
-    Outcome,
     Publish,
     Purge,
     Release,

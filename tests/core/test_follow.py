@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.core.answers import SnapshotRef
 from millrace.core.codec import encode_cell
-from millrace.core.commands import CommitCursor, NextSnapshot, SnapshotRef
+from millrace.core.commands import CommitCursor, NextSnapshot
 from millrace.core.decide import Answer, decide
 from millrace.core.desk import Desk
 from millrace.core.fold import ShardMeta

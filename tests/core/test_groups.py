@@ -13,18 +13,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.commands import (
-    Aside,
-    Configure,
-    Explain,
-    Explanation,
-    Lease,
-    Leased,
-    Publish,
-    Published,
-    Purge,
-    Tick,
-)
+from millrace.core.answers import Explanation, Leased, Published
+from millrace.core.commands import Aside, Configure, Explain, Lease, Publish, Purge, Tick
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.model import OF_AN_ERA, Message, QueueSpec, Seq
 from tests.core.naive import LEASE_MS, QUEUE, NaiveQueue, NaiveRow

@@ -8,13 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from millrace.core.answers import Leased, Published
 from millrace.core.commands import (
     Aside,
     CreateQueue,
     Lease,
-    Leased,
     Publish,
-    Published,
     Purge,
     Release,
     Settle,

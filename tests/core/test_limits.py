@@ -7,6 +7,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.age import tick_due
+from millrace.core.answers import Leased, Outcome, Published, QueueRef
 from millrace.core.block import Block
 from millrace.core.commands import (
     CreateQueue,
@@ -14,17 +15,13 @@ from millrace.core.commands import (
     Extend,
     Found,
     Lease,
-    Leased,
     NextSnapshot,
     Numbered,
     OpenCursor,
-    Outcome,
     Pin,
     Publish,
-    Published,
     PublishStaged,
     Purge,
-    QueueRef,
     Release,
     Settle,
     Stage,

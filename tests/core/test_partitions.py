@@ -13,17 +13,8 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import bounds
-from millrace.core.commands import (
-    Configure,
-    Explain,
-    Explanation,
-    Lease,
-    Leased,
-    Publish,
-    Published,
-    Purge,
-    Tick,
-)
+from millrace.core.answers import Explanation, Leased, Published
+from millrace.core.commands import Configure, Explain, Lease, Publish, Purge, Tick
 from millrace.core.message_id import IDS, id_of, ids_of, key_of, seq_of
 from millrace.core.model import Kind, Message, QueueSpec, Seq
 from millrace.core.partition_commands import Delete

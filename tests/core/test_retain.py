@@ -5,20 +5,18 @@ from __future__ import annotations
 import pytest
 
 from millrace.core import retain, weight
+from millrace.core.answers import Leased, QueueRef, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.commands import (
     Command,
     CommitCursor,
     CreateQueue,
     Lease,
-    Leased,
     NextSnapshot,
     OpenCursor,
     Pin,
     Publish,
-    QueueRef,
     Settle,
-    SnapshotRef,
     Tick,
 )
 from millrace.core.fold import Reader

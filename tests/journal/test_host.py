@@ -14,6 +14,7 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace import errors, limits
+from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef
 from millrace.core.block import Block
 from millrace.core.changes import Entry
 from millrace.core.commands import (
@@ -21,18 +22,13 @@ from millrace.core.commands import (
     CreateQueue,
     DeleteQueue,
     Explain,
-    Explanation,
     Found,
     Lease,
-    Leased,
     NextSnapshot,
     OpenCursor,
-    Outcome,
     Pin,
     Publish,
-    Published,
     PublishStaged,
-    QueueRef,
     Settle,
     Stage,
 )

@@ -8,6 +8,7 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace import errors, limits
+from millrace.core.answers import Leased, Published, QueueRef, SnapshotRef
 from millrace.core.commands import (
     Command,
     CommitCursor,
@@ -15,17 +16,13 @@ from millrace.core.commands import (
     DeleteQueue,
     Extend,
     Lease,
-    Leased,
     Need,
     NextSnapshot,
     OpenCursor,
     Pin,
     Publish,
-    Published,
-    QueueRef,
     Release,
     Settle,
-    SnapshotRef,
 )
 from millrace.core.decide import decide
 from millrace.core.desk import Desk

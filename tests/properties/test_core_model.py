@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.answers import Leased, Outcome, Published, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.commands import (
     Bury,
@@ -31,21 +32,17 @@ from millrace.core.commands import (
     DropStage,
     Extend,
     Lease,
-    Leased,
     NextSnapshot,
     Numbered,
     OpenCursor,
-    Outcome,
     Pin,
     Publish,
-    Published,
     PublishStaged,
     Purge,
     Release,
     ResetCursor,
     Rewind,
     Settle,
-    SnapshotRef,
     Stage,
     Tick,
     Transaction,

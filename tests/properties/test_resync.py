@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from millrace.core.answers import Leased, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.changes import Entry
 from millrace.core.commands import (
@@ -25,7 +26,6 @@ from millrace.core.commands import (
     CreateQueue,
     DropStage,
     Lease,
-    Leased,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -33,7 +33,6 @@ from millrace.core.commands import (
     PublishStaged,
     Purge,
     Settle,
-    SnapshotRef,
     Stage,
     Tick,
     Unpin,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pyroaring import BitMap64
 
+from millrace.core.answers import Leased, QueueRef, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.commands import (
     Aside,
@@ -25,17 +26,14 @@ from millrace.core.commands import (
     DeleteQueue,
     DropStage,
     Lease,
-    Leased,
     NextSnapshot,
     OpenCursor,
     Pin,
     Publish,
     PublishStaged,
     Purge,
-    QueueRef,
     Release,
     Settle,
-    SnapshotRef,
     Stage,
     Tick,
     Unpin,

@@ -8,7 +8,8 @@ import pytest
 
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
-from millrace.core.commands import Pin, SnapshotRef, Unpin
+from millrace.core.answers import SnapshotRef
+from millrace.core.commands import Pin, Unpin
 from millrace.core.model import Message
 from millrace.errors import Fatal, NotFound
 from millrace.node import Node

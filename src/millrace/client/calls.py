@@ -12,7 +12,8 @@ from millrace.client.lease import Call, Lease, Leases, by_call, replaced
 from millrace.client.message import Body
 from millrace.client.shards import Shards
 from millrace.core import check
-from millrace.core.commands import Discard, Extend, Outcome, Release, Settle
+from millrace.core.answers import Outcome
+from millrace.core.commands import Discard, Extend, Release, Settle
 from millrace.errors import Forged, Refused
 
 Make = Callable[[Call], Settle | Release | Extend | Discard]

@@ -18,6 +18,7 @@ from millrace.client.message import rows_of
 from millrace.client.shards import Shards, ask_all
 from millrace.core import check, exact
 from millrace.core.across_commands import SnapshotAcross, Vector
+from millrace.core.answers import SnapshotRef
 from millrace.core.block import SCHEMA
 from millrace.core.commands import (
     CommitCursor,
@@ -25,7 +26,6 @@ from millrace.core.commands import (
     NextSnapshot,
     Pin,
     ResetCursor,
-    SnapshotRef,
     Transaction,
     Unpin,
 )

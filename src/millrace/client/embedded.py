@@ -16,8 +16,9 @@ from millrace import limits
 from millrace.client.care import Care
 from millrace.client.message import fitting, rows_of
 from millrace.client.reading import Batches, Part
+from millrace.core.answers import QueueRef
 from millrace.core.codec import decode_cell
-from millrace.core.commands import Command, Explain, PublishStaged, QueueRef, Transaction
+from millrace.core.commands import Command, Explain, PublishStaged, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Cell, History, Kind, ProducerCell, QueueSpec, Row, ShardId
 from millrace.core.receipt import Receipt

@@ -13,7 +13,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.client.care import Care
-from millrace.core.commands import Command, QueueRef, Transaction
+from millrace.core.answers import QueueRef
+from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Cell, History, Kind, QueueSpec, Row, ShardId
 from millrace.core.receipt import Receipt

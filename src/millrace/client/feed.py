@@ -17,7 +17,7 @@ from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, grant_of
 from millrace.client.shards import Shards
-from millrace.core.commands import Leased
+from millrace.core.answers import Leased
 from millrace.core.model import ShardId
 from millrace.core.session_commands import (
     CloseSession,

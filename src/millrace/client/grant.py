@@ -11,7 +11,8 @@ from pyroaring import BitMap64
 
 from millrace.client.engine import Engine
 from millrace.client.shards import Shards
-from millrace.core.commands import Extend, Leased, Outcome, Release
+from millrace.core.answers import Leased, Outcome
+from millrace.core.commands import Extend, Release
 from millrace.core.model import NEVER_MS, History, ShardId
 from millrace.errors import Full, MillraceError, Refused
 

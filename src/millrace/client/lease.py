@@ -15,7 +15,8 @@ from millrace.client.grant import Grant, Keepalive
 from millrace.client.message import Body
 from millrace.client.shards import Shards
 from millrace.core import check
-from millrace.core.commands import Discard, Extend, Leased, Outcome, Release, Settle
+from millrace.core.answers import Leased, Outcome
+from millrace.core.commands import Discard, Extend, Release, Settle
 from millrace.core.leased_commands import Replace
 from millrace.core.message_id import id_of
 from millrace.core.model import Headers, LeaseId, Message, Row, Seq, ShardId

@@ -13,8 +13,8 @@ from millrace.client.lease import Lease
 from millrace.client.message import by_turns
 from millrace.client.shards import Shards
 from millrace.core.across_commands import LeaseAcross, LeasedAcross
+from millrace.core.answers import Leased
 from millrace.core.commands import Lease as LeaseCommand
-from millrace.core.commands import Leased
 
 
 async def hand_out(

@@ -10,10 +10,11 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import bounds, check
+from millrace.core import bounds, check, check_rows
+from millrace.core.answers import Published
 from millrace.core.block import Block
 from millrace.core.check import HeadersLike
-from millrace.core.commands import Aside, Numbered, Publish, Published
+from millrace.core.commands import Aside, Numbered, Publish
 from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
@@ -62,22 +63,22 @@ def make_rows(
     usual = _turn(priority, delay, _PLAIN)
     if isinstance(rows, pa.Table):
         batches = rows.combine_chunks().to_batches()
-        return _all(check.rows(batches[0] if len(batches) == 1 else []), usual)
+        return _all(check_rows.rows(batches[0] if len(batches) == 1 else []), usual)
     if not isinstance(rows, list | tuple):
-        return _all(check.rows(rows), usual)
+        return _all(check_rows.rows(rows), usual)
     kinds = set(map(type, rows))
     if kinds == {bytes}:
         # The way of many bodies, which must cost little for each.
-        return _all(check.bodies(rows), usual)
+        return _all(check_rows.bodies(rows), usual)
     if Message not in kinds or len(rows) > limits.PUBLISH_MESSAGES_MAX:
-        return _all(check.rows(rows), usual)
+        return _all(check_rows.rows(rows), usual)
     checked = [
         check.message(row.body, row.key, row.headers, row.group)
         if isinstance(row, Message)
         else row
         for row in rows
     ]
-    return check.rows(checked), _runs(rows, usual)
+    return check_rows.rows(checked), _runs(rows, usual)
 
 
 def make_block(rows: Rows) -> Block:

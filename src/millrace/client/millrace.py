@@ -22,7 +22,8 @@ from millrace.client.shards import Shards
 from millrace.client.topic import Topic, lag_of
 from millrace.client.transaction import Transaction
 from millrace.core import check
-from millrace.core.commands import CreateQueue, DeleteQueue, QueueRef, SpecPart
+from millrace.core.answers import QueueRef
+from millrace.core.commands import CreateQueue, DeleteQueue, SpecPart
 from millrace.core.model import CATALOG
 from millrace.core.topic_commands import CreateTopic, DeleteTopic, TopicRef
 from millrace.errors import NotFound

@@ -9,7 +9,8 @@ from pyroaring import BitMap64
 from millrace.client.engine import Engine
 from millrace.client.shards import Shards
 from millrace.core import bounds, check, exact
-from millrace.core.commands import Explain, Explanation
+from millrace.core.answers import Explanation
+from millrace.core.commands import Explain
 from millrace.core.message_id import IDS, seq_of
 from millrace.core.model import Kind, Row
 from millrace.core.partition_cells import PartitionCell

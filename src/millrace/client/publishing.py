@@ -17,13 +17,8 @@ from millrace.client.shards import (
     stage_across,
 )
 from millrace.core import check
-from millrace.core.commands import (
-    DropStage,
-    Part,
-    ProducerMode,
-    Published,
-    PublishStaged,
-)
+from millrace.core.answers import Published
+from millrace.core.commands import DropStage, Part, ProducerMode, PublishStaged
 from millrace.core.model import ShardId
 
 T = TypeVar("T")

@@ -22,10 +22,10 @@ from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.shards import Shards, peek_across
 from millrace.client.work import Work
 from millrace.core import check
+from millrace.core.answers import Explanation
 from millrace.core.commands import (
     Configure,
     Discard,
-    Explanation,
     Extend,
     OpenCursor,
     Purge,

@@ -24,8 +24,9 @@ from millrace.client.lease import Lease, grant_of, seq_of
 from millrace.client.message import Message, make_block
 from millrace.client.shards import Shards
 from millrace.core import check, exact
+from millrace.core.answers import Outcome
 from millrace.core.bury import PREFIX
-from millrace.core.commands import Outcome, Part, Publish, Settle
+from millrace.core.commands import Part, Publish, Settle
 from millrace.core.commands import Transaction as Transact
 from millrace.core.model import Headers, Row, ShardId
 from millrace.core.route import shards_of

@@ -16,16 +16,9 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.message import seqs_of
 from millrace.core import check
+from millrace.core.answers import Explanation, Published, QueueRef
 from millrace.core.block import Block
-from millrace.core.commands import (
-    Explanation,
-    Part,
-    Publish,
-    Published,
-    QueueRef,
-    Stage,
-    Transaction,
-)
+from millrace.core.commands import Part, Publish, Stage, Transaction
 from millrace.core.message_id import id_of
 from millrace.core.model import Message, Row, Seq, ShardId
 from millrace.core.place import Place, Route

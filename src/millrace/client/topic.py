@@ -13,7 +13,8 @@ from millrace.client.engine import Engine
 from millrace.client.message import Body, Rows, publish_one, publish_rows, seqs_of
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core import carry, check, filters
-from millrace.core.commands import ProducerMode, Publish, Published
+from millrace.core.answers import Published
+from millrace.core.commands import ProducerMode, Publish
 from millrace.core.model import CATALOG, ShardId
 from millrace.core.topic import deleted
 from millrace.core.topic_cells import TopicCell

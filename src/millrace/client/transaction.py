@@ -17,10 +17,10 @@ from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import Placing, Shards
 from millrace.client.topic import Topic, engine_and_topic
 from millrace.core import carry, check
+from millrace.core.answers import Outcome
 from millrace.core.commands import (
     Discard,
     Extend,
-    Outcome,
     Part,
     ProducerMode,
     Publish,

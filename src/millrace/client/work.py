@@ -13,7 +13,8 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.client.grant import Grant
 from millrace.client.lease import Lease, grant_of, seq_of
-from millrace.core.commands import Outcome, Release
+from millrace.core.answers import Outcome
+from millrace.core.commands import Release
 from millrace.errors import Closed, Full
 
 Fetch = Callable[[int], Awaitable[list[Lease]]]

@@ -11,12 +11,8 @@ from __future__ import annotations
 
 from millrace.core import follow, lease
 from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
-from millrace.core.commands import (
-    Lease,
-    Leased,
-    Need,
-    NextSnapshot,
-)
+from millrace.core.answers import Leased
+from millrace.core.commands import Lease, Need, NextSnapshot
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.follow import Look

@@ -9,7 +9,8 @@ import msgspec
 from millrace.core.model import ShardId
 
 if TYPE_CHECKING:
-    from millrace.core.commands import Leased, NextSnapshot, SnapshotRef
+    from millrace.core.answers import Leased, SnapshotRef
+    from millrace.core.commands import NextSnapshot
 
 
 class LeaseAcross(msgspec.Struct, frozen=True):

@@ -18,7 +18,8 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import partitions, waiting
-from millrace.core.commands import Aside, Explanation, Need
+from millrace.core.answers import Explanation
+from millrace.core.commands import Aside, Need
 from millrace.core.draft import Draft
 from millrace.core.flight import Groups
 from millrace.core.model import OF_AN_ERA, Kind, QueueSpec, Seq

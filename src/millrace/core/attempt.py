@@ -9,7 +9,8 @@ Rule 2: a call that got nothing is not remembered: made again, it may get someth
 from __future__ import annotations
 
 from millrace.core import bounds
-from millrace.core.commands import Lease, Leased
+from millrace.core.answers import Leased
+from millrace.core.commands import Lease
 from millrace.core.draft import Draft
 from millrace.core.idcells import AttemptCell
 from millrace.core.lease_state import LeaseState

@@ -17,14 +17,8 @@ from millrace.core import (
     retain,
     topic,
 )
-from millrace.core.commands import (
-    Configure,
-    CreateQueue,
-    DeleteQueue,
-    Found,
-    QueueRef,
-    SpecPart,
-)
+from millrace.core.answers import QueueRef
+from millrace.core.commands import Configure, CreateQueue, DeleteQueue, Found, SpecPart
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, CatalogCell, QueueCell, QueueSpec, ShardId

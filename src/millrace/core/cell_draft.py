@@ -9,9 +9,9 @@ import heapq
 from typing import TypeVar
 
 from millrace import limits
+from millrace.core.answers import SnapshotRef
 from millrace.core.changes import Changes
 from millrace.core.codec import encode_cell
-from millrace.core.commands import SnapshotRef
 from millrace.core.idcells import AttemptCell
 from millrace.core.lease_state import LeaseState
 from millrace.core.model import (

@@ -6,16 +6,11 @@ Every error names the field and the limit. What comes back is made of plain valu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Literal
-
-import numpy as np
-import pyarrow as pa
 
 from millrace import limits
 from millrace.core import bounds, exact, rate
-from millrace.core.block import Block
-from millrace.core.column import Column
 from millrace.core.commands import Numbered, ProducerMode
 from millrace.core.group_cells import GROUP_HEADER, ORDERS, Order
 from millrace.core.model import Headers, Message
@@ -245,11 +240,12 @@ def headers(value: HeadersLike | None) -> Headers:
         out.append((header, item))
         size += len(_encoded(header, "headers")) + len(item)
         # At each step, for the pairs may come from where they never end.
-        _check_headers(len(out), size)
+        check_headers(len(out), size)
     return tuple(out)
 
 
-def _check_headers(number: int, size: int) -> None:
+def check_headers(number: int, size: int) -> None:
+    """Whether a message may have so many headers, of so many bytes."""
     if number > limits.HEADERS_MAX:
         raise TooLarge(
             f"a message has {number} headers or more, up to {limits.HEADERS_MAX} are allowed",
@@ -321,7 +317,7 @@ def message(
         if type(body) is not bytes:
             body = _bytes(body)
         if len(body) > limits.BODY_BYTES_MAX:
-            raise _body_too_large(len(body))
+            raise body_too_large(len(body))
     pairs = headers(headers_)
     if group_ is not None:
         pairs = headers((*pairs, (GROUP_HEADER, group(group_))))
@@ -341,7 +337,8 @@ def _bytes(body: object) -> bytes:
     raise Invalid(f"body is {type(body).__name__}, not bytes; {way}", field="body")
 
 
-def _body_too_large(size: int) -> TooLarge:
+def body_too_large(size: int) -> TooLarge:
+    """The error of a body with so many bytes."""
     return TooLarge(
         f"body has {size} bytes, up to {limits.BODY_BYTES_MAX} are allowed",
         field="body",
@@ -383,112 +380,3 @@ def _mode(value: object) -> ProducerMode:
     if text == "range":
         return "range"
     raise Invalid(f"mode is {shown(value)}, not dense, rising or range", field="mode")
-
-
-def bodies(value: Sequence[bytes]) -> Block:
-    """Rows for one publish, of bodies that are known to be bytes."""
-    _check_rows(len(value))
-    try:
-        block = Block.of_bodies(value)
-    except OverflowError as error:
-        raise _too_large_together() from error
-    _check_block(block)
-    return block
-
-
-def rows(value: object) -> Block:
-    """Rows for one publish: messages, bodies, or an Arrow batch with value, key and headers."""
-    if isinstance(value, pa.RecordBatch):
-        block = Block.of_arrow(value)
-        _check_block(block)
-        return block
-    if not isinstance(value, list | tuple):
-        raise Invalid(
-            f"rows are {type(value).__name__}, not a list of bytes or messages or an Arrow batch",
-            field="rows",
-        )
-    if not value:
-        raise Invalid("rows are empty; there is nothing to publish", field="rows")
-    _check_rows(len(value))
-    if set(map(type, value)) == {bytes}:
-        return bodies(value)
-    checked = []
-    for item in value:
-        if isinstance(item, Message):
-            checked.append(message(item.body, item.key, item.headers))
-        elif isinstance(item, tuple | list | Mapping):
-            raise Invalid(
-                f"a row is {type(item).__name__}, not bytes; for one with a key or headers take "
-                "millrace.Message(body, key=..., headers=...)",
-                field="rows",
-            )
-        else:
-            checked.append(message(item, None, None))
-    try:
-        return Block.of_messages(checked)
-    except OverflowError as error:
-        raise _too_large_together() from error
-
-
-def _too_large_together() -> TooLarge:
-    return TooLarge(
-        "the messages have more bytes than a block can count; publish in parts, or stage them",
-        field="rows",
-        limit=2**31 - 1,
-    )
-
-
-def _check_rows(number: int) -> None:
-    if number > limits.PUBLISH_MESSAGES_MAX:
-        raise TooLarge(
-            f"{number} messages at once, up to {limits.PUBLISH_MESSAGES_MAX} are allowed; "
-            "publish in parts, or stage them",
-            field="rows",
-            limit=limits.PUBLISH_MESSAGES_MAX,
-        )
-
-
-def _has_empty(column: Column, count: int) -> bool:
-    """Whether a value is there, but has no bytes."""
-    empty = np.diff(column.bounds()) == 0
-    absent = column.absent(count)
-    return bool((empty & ~absent).any() if absent is not None else empty.any())
-
-
-def _check_block(block: Block) -> None:
-    """The limits of every row, found without looking at each one in Python."""
-    if not block.count:
-        raise Invalid("rows are empty; there is nothing to publish", field="rows")
-    _check_rows(block.count)
-    largest = block.bodies.largest()
-    if largest > limits.BODY_BYTES_MAX:
-        raise _body_too_large(largest)
-    if block.keys is not None and block.keys.largest() > limits.KEY_BYTES_MAX:
-        raise TooLarge(
-            f"a key has {block.keys.largest()} bytes, up to {limits.KEY_BYTES_MAX} are allowed",
-            field="key",
-            limit=limits.KEY_BYTES_MAX,
-        )
-    if block.keys is not None and _has_empty(block.keys, block.count):
-        raise Invalid("a key is empty; make it null instead", field="key")
-    _check_block_headers(block)
-    if block.deletes():
-        absent = block.keys.absent(block.count) if block.keys is not None else None
-        for at in block.deletes():
-            if block.keys is None or (absent is not None and absent[at]):
-                raise Invalid(
-                    f"row {at} has neither a value nor the key that it deletes", field="key"
-                )
-
-
-def _check_block_headers(block: Block) -> None:
-    lists, names, values = block.header_lists, block.header_names, block.header_values
-    if lists is None or names is None or values is None:
-        return
-    ends = np.frombuffer(lists, np.int32)
-    sizes = np.diff(names.bounds()[ends]) + np.diff(values.bounds()[ends])
-    _check_headers(int(np.diff(ends).max()), int(sizes.max()))
-    try:
-        names.array(pa.binary(), int(ends[-1])).cast(pa.utf8())
-    except pa.ArrowInvalid as error:
-        raise Invalid("the name of a header is no UTF-8", field="headers") from error

@@ -8,7 +8,8 @@ from typing import Literal
 from pyroaring import BitMap64
 
 from millrace.core import aside, groups, lease, partitions, points, rate
-from millrace.core.commands import Explain, Explanation, Need, RowFacts
+from millrace.core.answers import Explanation
+from millrace.core.commands import Explain, Need, RowFacts
 from millrace.core.draft import Draft
 from millrace.core.group_list import number_of
 from millrace.core.lease_state import LeaseState

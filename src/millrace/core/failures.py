@@ -13,7 +13,8 @@ from itertools import islice
 from pyroaring import BitMap64
 
 from millrace.core import groups, partitions
-from millrace.core.commands import Discard, Outcome, Release
+from millrace.core.answers import Outcome
+from millrace.core.commands import Discard, Release
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
 from millrace.core.model import Death, Doom, QueueSpec

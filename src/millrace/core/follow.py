@@ -15,24 +15,18 @@ from typing import NamedTuple
 import msgspec
 
 from millrace import limits
+from millrace.core.answers import SnapshotRef
 from millrace.core.commands import (
     CommitCursor,
     NextSnapshot,
     OpenCursor,
     Pin,
     ResetCursor,
-    SnapshotRef,
     Stage,
     Unpin,
 )
 from millrace.core.draft import Draft
-from millrace.core.model import (
-    CursorCell,
-    PinCell,
-    Position,
-    StageCell,
-    Start,
-)
+from millrace.core.model import CursorCell, PinCell, Position, StageCell, Start
 from millrace.core.publish import check_deletes
 from millrace.core.takeover import resume, shared_index, shared_seq
 from millrace.core.view import View

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from millrace.core import publish, topic
-from millrace.core.commands import Aside, Need, Numbered, Publish, Published
+from millrace.core.answers import Published
+from millrace.core.commands import Aside, Need, Numbered, Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import Seq, ShardId

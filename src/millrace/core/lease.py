@@ -13,7 +13,8 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import aside, expiry, failures, groups, rate, rotation, serving
-from millrace.core.commands import Lease, Leased, Need
+from millrace.core.answers import Leased
+from millrace.core.commands import Lease, Need
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
 from millrace.core.model import Doom, LeaseId

@@ -23,15 +23,9 @@ from millrace.core import (
     rotation,
     topic,
 )
+from millrace.core.answers import Published
 from millrace.core.block import Block, key_list
-from millrace.core.commands import (
-    Need,
-    Numbered,
-    Publish,
-    Published,
-    PublishStaged,
-    StageFacts,
-)
+from millrace.core.commands import Need, Numbered, Publish, PublishStaged, StageFacts
 from millrace.core.draft import Draft
 from millrace.core.group_list import group_numbers
 from millrace.core.lease import supersede_leased

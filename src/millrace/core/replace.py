@@ -12,7 +12,8 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace.core import expiry, groups, partitions, publish, work
-from millrace.core.commands import Leased, Need, Outcome, Publish, Settle
+from millrace.core.answers import Leased, Outcome
+from millrace.core.commands import Need, Publish, Settle
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
 from millrace.core.leased_commands import Replace

@@ -17,7 +17,8 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core import failures
 from millrace.core import lease as leasing
-from millrace.core.commands import Lease, Need, Outcome, Release
+from millrace.core.answers import Outcome
+from millrace.core.commands import Lease, Need, Release
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
 from millrace.core.model import NEVER_MS, LeaseId, SessionCell

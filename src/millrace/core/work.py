@@ -10,7 +10,8 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace.core import aside, groups, partitions
-from millrace.core.commands import Discard, Extend, Outcome, Release, Rewind, Settle
+from millrace.core.answers import Outcome
+from millrace.core.commands import Discard, Extend, Release, Rewind, Settle
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
 from millrace.core.leased_commands import Replace

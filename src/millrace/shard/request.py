@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross
+from millrace.core.answers import Leased, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.commands import (
     Bury,
@@ -16,14 +17,12 @@ from millrace.core.commands import (
     Discard,
     Extend,
     Lease,
-    Leased,
     OpenCursor,
     Pin,
     Publish,
     PublishStaged,
     Release,
     Settle,
-    SnapshotRef,
     Stage,
     Transaction,
     Unpin,

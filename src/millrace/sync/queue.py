@@ -15,7 +15,7 @@ from millrace.client.queue import Queue as AsyncQueue
 from millrace.client.redrive import Edit, Where
 from millrace.client.settings import QueueSettings
 from millrace.client.shards import Shards
-from millrace.core.commands import Explanation
+from millrace.core.answers import Explanation
 from millrace.core.holder import Holders
 from millrace.core.model import QueueSpec, Row
 from millrace.errors import Refused

@@ -15,6 +15,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross, Vector
+from millrace.core.answers import SnapshotRef
 from millrace.core.block import Block
 from millrace.core.catalog import queue_key
 from millrace.core.commands import (
@@ -40,7 +41,6 @@ from millrace.core.commands import (
     ResetCursor,
     Rewind,
     Settle,
-    SnapshotRef,
     SpecPart,
     Stage,
     Tick,

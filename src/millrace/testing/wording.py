@@ -10,17 +10,10 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core import bounds
 from millrace.core.across_commands import LeasedAcross, Vector
+from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.changes import Batch
 from millrace.core.codec import decode_cell
-from millrace.core.commands import (
-    Explanation,
-    Leased,
-    Outcome,
-    Published,
-    QueueRef,
-    SnapshotRef,
-)
 from millrace.core.expiry import expiry_of
 from millrace.core.fold import ShardMeta
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from millrace.client.cursor import Cursor, Snapshot
 from millrace.client.transaction import Later
-from millrace.core.commands import Pin, SnapshotRef
+from millrace.core.answers import SnapshotRef
+from millrace.core.commands import Pin
 from millrace.errors import Fatal, MillraceError
 from millrace.testing.checker_history import Call, Commit, Other, Publish, Read, Seen
 from millrace.testing.workload import Client, Over, Place, Session, World, seen_of
