@@ -13,39 +13,19 @@ from itertools import zip_longest
 
 from millrace.core import bounds
 from millrace.core.model import Message
-from millrace.testing.model_parts import (
-    Answered,
-    Limits,
-    ModelCursor,
-    ModelLease,
-    ModelPin,
-    ModelRow,
-)
-
-Answer = object
-"""What is compared with the core's answer, in the plain form that `check` makes of that one."""
+from millrace.testing.model_followers import Answer, ModelFollowers
+from millrace.testing.model_parts import Answered, Limits, ModelLease, ModelRow
 
 
 @dataclass
-class Model:
+class Model(ModelFollowers):
     """One shard. Calls are in the order of the commands; `end_batch` after those of each batch."""
 
-    keyed: bool
-    log: bool
-    keep_deletes_ms: int
-    now: int = 0
-    rows: dict[int, ModelRow] = field(default_factory=dict)
     leases: dict[int, ModelLease] = field(default_factory=dict)
     producers: dict[str, tuple[int, dict[int, Answered]]] = field(default_factory=dict)
-    cursors: dict[str, ModelCursor] = field(default_factory=dict)
-    pins: dict[int, ModelPin] = field(default_factory=dict)
     stages: dict[str, list[Message]] = field(default_factory=dict)
     ended_stages: set[str] = field(default_factory=set)
     lease_id: int = 0
-    pin_id: int = 0
-    cursor_id: int = 0
-    floor: int = 0
-    purged: int = 0
     limits: Limits = field(default_factory=Limits)
     used: dict[str, tuple[int, int]] = field(default_factory=dict)
     """De-duplication id → the first one's seq, and until when that is known."""
@@ -57,10 +37,6 @@ class Model:
     dead: list[tuple[int, str, int, int]] = field(default_factory=list)
     """What the other queue was given: seq here, why, deliveries, failures."""
 
-    @property
-    def last(self) -> int:
-        return len(self.rows)
-
     def end_batch(self) -> None:
         """A pin shows what its batch left."""
         for pin in self.pins.values():
@@ -68,11 +44,6 @@ class Model:
                 pin.rows = self.visible(retain=pin.retain)
                 pin.boundary, pin.floor, pin.purged = self.last, self.floor, self.purged
         self.ended_stages.clear()
-
-    def visible(self, *, retain: bool) -> dict[int, bytes | None]:
-        """The rows that a reader sees as of now."""
-        shown = ("live", "kept") if retain else ("live",)
-        return {row.seq: row.body for row in self.rows.values() if row.state in shown}
 
     # --- Publish ------------------------------------------------------------------------------
 
@@ -358,104 +329,6 @@ class Model:
             if row.lease:
                 self._leave(row, "purged")
         return start if self.keyed else max(start, self.purged + 1)
-
-    # --- Followers ----------------------------------------------------------------------------
-
-    def retain_floor(self) -> int:
-        return min((c.seq for c in self.cursors.values() if c.retain), default=self.last)
-
-    def _pass(self) -> None:
-        for row in self.rows.values():
-            if row.state == "kept" and row.seq <= self.retain_floor():
-                row.state = "settled"
-
-    def open_cursor(self, name: str, start: int, *, retain: bool) -> Answer:
-        """`start` is the seq after which it begins, -1 for the end."""
-        if name not in self.cursors:
-            self._put_cursor(name, start, retain=retain)
-        elif self.cursors[name].retain != retain:
-            return "Exists"
-        return self.cursors[name].seq
-
-    def _put_cursor(self, name: str, start: int, *, retain: bool) -> None:
-        self.cursor_id += 1
-        seq = self.last if start < 0 else start
-        self.cursors[name] = ModelCursor(self.cursor_id, retain, seq, seq, seq)
-
-    def next(self, name: str, after: int, pin_ms: int, read: int = 0) -> Answer:
-        """`read` is what the reader has read under an earlier history, all of it shared."""
-        cursor = self.cursors.get(name)
-        if cursor is None:
-            return "NotFound"
-        boundary = cursor.start if cursor.seq < cursor.end else cursor.seq
-        pin = self.pins.get(cursor.pin)
-        place = max(cursor.seq, after if after <= self.last else 0)
-        read = max(place, read)
-        if pin and pin.rows is not None and pin.boundary == after > cursor.seq:
-            boundary = after
-        goes_on = pin and pin.rows is not None and place < pin.boundary >= read
-        floor = pin.floor if pin and goes_on else self.floor
-        if 0 < read < floor:
-            return "CursorExpired"
-        if self.last <= place:
-            return None
-        if pin and goes_on:
-            pin.deadline = max(pin.deadline, self.now + pin_ms)
-        elif not pin or pin.rows is not None:
-            self.pins.pop(cursor.pin, None)
-            cursor.pin = self.pin(pin_ms, name, retain=cursor.retain)
-        return (cursor.pin, place, boundary)
-
-    def commit(self, name: str, cursor_id: int, seq: int, start: int, end: int) -> Answer:
-        cursor = self.cursors.get(name)
-        if cursor is None or cursor.id != cursor_id:
-            return "NotFound"
-        if not start <= seq <= end <= self.last:
-            return "Invalid"
-        if seq < cursor.seq:
-            return "Stale"
-        pin = self.pins.get(cursor.pin)
-        if seq < end and (pin is None or pin.boundary != end):
-            return "SnapshotExpired"
-        if seq == end:
-            start = seq
-            if pin is not None and pin.rows is not None and pin.boundary <= seq:
-                del self.pins[cursor.pin]
-                cursor.pin = 0
-        elif cursor.seq < cursor.end and start < cursor.end:
-            start = min(start, cursor.start)
-        cursor.seq, cursor.start, cursor.end = seq, start, end
-        if cursor.retain:
-            self._pass()
-        return seq
-
-    def reset(self, name: str, start: int) -> Answer:
-        cursor = self.cursors.get(name)
-        if cursor is None:
-            return "NotFound"
-        self.pins.pop(cursor.pin, None)
-        self._put_cursor(name, start, retain=cursor.retain)
-        self._pass()
-        return self.cursors[name].seq
-
-    def delete_cursor(self, name: str) -> Answer:
-        cursor = self.cursors.pop(name, None)
-        if cursor is not None:
-            self.pins.pop(cursor.pin, None)
-            self._pass()
-        return cursor is not None
-
-    def pin(self, pin_ms: int, cursor: str = "", *, retain: bool = False) -> int:
-        self.pin_id += 1
-        self.pins[self.pin_id] = ModelPin(0, 0, self.now + pin_ms, cursor, retain)
-        return self.pin_id
-
-    def unpin(self, pin: int) -> Answer:
-        found = self.pins.pop(pin, None)
-        if found is not None and found.cursor in self.cursors:
-            cursor = self.cursors[found.cursor]
-            cursor.pin = 0 if cursor.pin == pin else cursor.pin
-        return found is not None
 
     # --- Time ---------------------------------------------------------------------------------
 

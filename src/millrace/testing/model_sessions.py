@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millrace.core.model import NEVER_MS, Message
-from millrace.testing.model import Answer, Model
+from millrace.testing.model import Model
+from millrace.testing.model_followers import Answer
 
 
 @dataclass

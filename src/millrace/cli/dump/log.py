@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from millrace.cli.bounds import HEX_BYTES
-from millrace.cli.describe import entry_fields, entry_lines
+from millrace.cli.describe_entries import entry_fields, entry_lines
 from millrace.cli.folder import LOG, Damage, Folder, Problem
 from millrace.cli.records import Gap, Record, SegmentFile, list_segments, read_records
 from millrace.cli.show import Fields, Output, Value, note
