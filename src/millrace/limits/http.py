@@ -34,3 +34,18 @@ HTTP_IDLE_SECONDS_MAX = 75
 
 HTTP_WRITE_SECONDS_MAX = 30
 """Whoever takes in nothing for so long is cut off."""
+
+HTTP_QUERY_FIELDS_MAX = 32
+"""Names behind the question mark of an address."""
+
+DESK_QUEUES_MAX = 4096
+"""Queues, and topics, whose places a server remembers."""
+
+HTTP_BODIES_BYTES_MAX = 1024 * 1024 * 1024
+"""Bytes of all bodies that are being read; beyond them requests are refused at their heads."""
+
+HTTP_STOP_SECONDS = 10
+"""Requests that are being handled have so long to end when a server stops."""
+
+HTTP_BACKLOG = 1024
+"""Connections that wait to be taken in."""

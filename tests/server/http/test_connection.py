@@ -16,7 +16,7 @@ from millrace.server.http.response import Response
 GET = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-def admit(request: Request, length: int | None) -> Response | None:
+def admit(request: Request, length: int | None, _: str) -> Response | None:
     return Response(401, b"no", type="text/plain") if request.path == "/secret" else None
 
 

@@ -22,13 +22,17 @@ from millrace.server.http.response import BODILESS, Response
 Handle = Callable[[Request], Awaitable[Response]]
 """Answers a request that was admitted. It may raise nothing but cancellation."""
 
+Admit = Callable[[Request, int | None, str], Response | None]
+"""Judges a request by its head, the length that it declares and the address that it comes from;
+None: it may go on."""
+
 
 class Site:
     """What the connections of a listener share."""
 
     def __init__(
         self,
-        admit: Callable[[Request, int | None], Response | None],
+        admit: Admit,
         handle: Handle,
         complain: Callable[[BadRequest], Response],
         *,
@@ -77,7 +81,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._loop = asyncio.get_running_loop()
-        self._parser = Parser(site.admit, body_bytes_max=site.body_bytes_max)
+        self._peer = ""
+        self._parser = Parser(self._admit, body_bytes_max=site.body_bytes_max)
         self._waiting: deque[Request] = deque()
         self._task: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
@@ -94,6 +99,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._site.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -116,6 +123,9 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._go_on()
         self._look_ahead()
+
+    def _admit(self, request: Request, length: int | None) -> Response | None:
+        return self._site.admit(request, length, self._peer)
 
     def _hold(self, size: int) -> None:
         self._site.body_bytes += size - self._held

@@ -36,7 +36,7 @@ class Refusal(Protocol):
 class Request:
     """A request, whole or still being read."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "principal", "query", "refusal")
+    __slots__ = ("body", "context", "headers", "keep_alive", "method", "path", "query", "refusal")
 
     def __init__(self) -> None:
         self.method = ""
@@ -49,8 +49,8 @@ class Request:
         self.keep_alive = True
         self.refusal: Refusal | None = None
         """Set by whoever judged the head: the body is not kept."""
-        self.principal: object = None
-        """Who asks, as the same judge found."""
+        self.context: object = None
+        """What the same judge found: who asks, and for what."""
 
 
 Admit = Callable[[Request, int | None], Refusal | None]

@@ -1,0 +1,103 @@
+"""From a request to its answer: who asks, whether they may, which route, and what became of it.
+
+Rule 1: a request is judged before its body is read: known, allowed, within its quota, of a length
+that there is room for.
+Rule 2: nobody who is not known learns which queues there are, nor which addresses.
+Rule 3: an error that nobody foresaw is logged whole and answered without a word of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from millrace import limits
+from millrace.errors import Denied, Fatal, Full, MillraceError, NotFound
+from millrace.server.access import Principal, may
+from millrace.server.http.connection import Site
+from millrace.server.http.parser import Request
+from millrace.server.http.response import Response
+from millrace.server.rest import problem
+from millrace.server.rest.all import ROUTES
+from millrace.server.rest.desk import Desk
+from millrace.server.rest.route import Ask, Route, denied
+
+_logger = logging.getLogger("millrace.server")
+
+
+class Guard(Protocol):
+    """Knows who asks."""
+
+    def admit(self, headers: dict[str, str], peer: str) -> Principal | MillraceError:
+        """Whoever sent these headers; or why nobody is known by them."""
+        ...
+
+
+class App:
+    """Answers requests by the routes of the table."""
+
+    def __init__(self, desk: Desk, guard: Guard) -> None:
+        self._desk = desk
+        self._guard = guard
+        self.site = Site(self.admit, self.handle, problem.answer_bad)
+
+    def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
+        """Judge a request by its head."""
+        found = ROUTES.find(request.path)
+        route = self._route(request, found[0]) if found is not None else None
+        is_public = isinstance(route, Route) and route.verb == "public"
+        principal = Principal("", (), peer)
+        if not is_public:
+            known = self._guard.admit(request.headers, peer)
+            if isinstance(known, MillraceError):
+                return problem.answer_error(known)
+            principal = known
+        if found is None or route is None:
+            error = NotFound(f"nothing is at {request.path[:200]!r}; see /v1", field="path")
+            return problem.answer_error(error)
+        if isinstance(route, Response):
+            return route
+        params = found[1]
+        refused = self._judge(route, principal, params)
+        if refused is not None:
+            return problem.answer_error(refused)
+        if self.site.body_bytes + (length or 0) > limits.HTTP_BODIES_BYTES_MAX:
+            most = limits.HTTP_BODIES_BYTES_MAX
+            text = f"requests hold {most} bytes already; send this one again later"
+            return problem.answer_error(Full(text, field="body", limit=most))
+        request.context = Ask(request, route, params, self._desk, principal)
+        return None
+
+    def _route(self, request: Request, routes: dict[str, Route]) -> Route | Response | None:
+        method = "GET" if request.method == "HEAD" else request.method
+        route = routes.get(method)
+        return route if route is not None else problem.answer_method(sorted(routes))
+
+    def _judge(self, route: Route, principal: Principal, params: dict[str, str]) -> Denied | None:
+        verb = route.verb
+        if verb == "public" or verb == "known":
+            return None
+        space = params.get("space", "")
+        name = params.get("queue") or params.get("topic") or "*"
+        if space == "system":
+            verb = "admin"
+        if may(principal.rules, verb, space or "*", name):
+            return None
+        return denied(principal, verb, space, name)
+
+    async def handle(self, request: Request) -> Response:
+        """Answer a request that was admitted."""
+        ask = request.context
+        assert isinstance(ask, Ask)
+        try:
+            return await ask.route.handle(ask)
+        except MillraceError as error:
+            if isinstance(error, Fatal):
+                _logger.error("%s %s: %s", request.method, ask.route.path, error)
+            return problem.answer_error(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            _logger.exception("%s %s ended in an error", request.method, ask.route.path)
+            return problem.answer_error(Fatal("the server made a mistake; its log has more"))

@@ -1,0 +1,56 @@
+"""Listening: connections of a site on addresses, and the look over them once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+
+from millrace import limits
+from millrace.server.http.connection import Connection, Site
+
+
+class Listener:
+    """Takes connections in for a site until it is stopped."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._servers: list[asyncio.Server] = []
+        self._looking: asyncio.Task[None] | None = None
+
+    async def listen(
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None
+    ) -> tuple[str, int]:
+        """Take connections in at an address; returns the one that it is, if `port` is 0."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Connection(self._site),
+            host,
+            port,
+            ssl=tls,
+            backlog=limits.HTTP_BACKLOG,
+            reuse_address=True,
+        )
+        self._servers.append(server)
+        if self._looking is None:
+            self._looking = loop.create_task(self._look())
+        name = server.sockets[0].getsockname()
+        return str(name[0]), int(name[1])
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(1)
+            self._site.look(loop.time())
+
+    async def stop(self, seconds: float = limits.HTTP_STOP_SECONDS) -> None:
+        """Take nobody in any more, let those who are being answered end, then close."""
+        for server in self._servers:
+            server.close()
+        await self._site.stop(seconds)
+        if self._looking is not None:
+            self._looking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._looking
+        for server in self._servers:
+            await server.wait_closed()

@@ -1,0 +1,1 @@
+"""The native API over HTTP: what is asked, what is answered, and the description of both."""

@@ -1,0 +1,204 @@
+"""Messages in JSON: text as it is, and base64 where bytes are no text."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as BadBase64
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from millrace.client.lease import Lease
+from millrace.client.message import Message
+from millrace.core.model import Headers, Row
+from millrace.core.place import Place
+from millrace.errors import Invalid
+
+Seq = int | str
+"""A message's number within its queue; where that has several shards, text: `shard:seq`."""
+
+HeadersIn = dict[str, str] | list[tuple[str, str]]
+
+
+class MessageIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message to be published."""
+
+    body: str | UnsetType | None = UNSET
+    """Text. Null, with a key: the key is deleted."""
+    body_base64: str | UnsetType = UNSET
+    """Bytes that are no text."""
+    key: str | None = None
+    key_base64: str | None = None
+    headers: HeadersIn = {}
+    """An object, or pairs where order or duplicates matter."""
+    group: str | None = None
+    """Whom it waits for, where the queue's order asks for it; else those with its key."""
+    priority: Annotated[int, msgspec.Meta(ge=0, le=9)] | None = None
+    delay: float | None = None
+    """Seconds before anybody gets it."""
+    dedup: str | None = None
+    """Its de-duplication id."""
+    ttl: float | None = None
+    """Seconds after which it expires."""
+
+
+class MessageOut(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message as it is stored."""
+
+    seq: Seq
+    time_ms: int
+    """When it was published, in milliseconds since 1970."""
+    body: str | UnsetType | None = UNSET
+    """The body, if it is text in UTF-8; null: the message deletes its key."""
+    body_base64: str | UnsetType = UNSET
+    key: str | None = None
+    key_base64: str | None = None
+    headers: HeadersIn = {}
+    """An object; pairs where a name stands twice. Values that are no text are in base64, and named
+    in `headers_base64`."""
+    headers_base64: tuple[str, ...] = ()
+
+
+class LeaseOut(MessageOut, frozen=True, omit_defaults=True, kw_only=True):
+    """A message that is the caller's until its deadline."""
+
+    receipt: str
+    """By which it is settled, released, extended, discarded or replaced."""
+    deadline_ms: int
+    deliveries: int
+    failures: int = 0
+    version: int
+    """Rises with every lease call: a fencing token."""
+    id: str | None = None
+    """Where the queue's delivery is "partitions"."""
+
+
+def message_in(one: MessageIn) -> Message:
+    """What a program would hand over."""
+    return Message(
+        body_in(one.body, one.body_base64),
+        key_in(one),
+        one.headers,
+        one.priority,
+        one.delay,
+        one.dedup,
+        one.ttl,
+        one.group,
+    )
+
+
+def body_in(body: str | UnsetType | None, coded: str | UnsetType) -> bytes | None:
+    """The bytes of `body` or `body_base64`; None: a delete."""
+    if isinstance(body, str) and coded is UNSET:
+        return body.encode()
+    if isinstance(coded, str) and body is UNSET:
+        return _decoded(coded, "body_base64")
+    if body is None and coded is UNSET:
+        return None
+    if body is UNSET and coded is UNSET:
+        raise Invalid("the message has no body; send body or body_base64", field="body")
+    raise Invalid("the message has both body and body_base64; send one", field="body")
+
+
+def key_in(one: MessageIn) -> bytes | str | None:
+    """The key's bytes or text."""
+    if one.key_base64 is None:
+        return one.key
+    if one.key is not None:
+        raise Invalid("the message has both key and key_base64; send one", field="key")
+    return _decoded(one.key_base64, "key_base64")
+
+
+def _decoded(text: str, field: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (BadBase64, ValueError) as error:
+        raise Invalid(f"{field} is no base64: {error}", field=field) from error
+
+
+def seq_out(seq: int) -> Seq:
+    """A seq, or a place as text: numbers above 2^53 are not safe in JSON."""
+    return str(seq) if isinstance(seq, Place) else seq
+
+
+def seq_in(seq: Seq, field: str) -> int:
+    """What `seq_out` made, or digits.
+
+    Raises:
+        Invalid: it is neither.
+    """
+    if isinstance(seq, int):
+        return seq
+    shard, colon, rest = seq.partition(":")
+    parts = (shard, rest) if colon else ("0", shard)
+    if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise Invalid(f"{field} is {seq[:40]!r}; write 17, or 3:17 for shard 3", field=field)
+    return Place.of(int(parts[0]), int(parts[1])) if colon else int(shard)
+
+
+def row_out(row: Row) -> MessageOut:
+    """A row in JSON."""
+    body, body_base64 = _bytes_out(row.body)
+    key, key_base64 = _key_out(row.key)
+    headers, coded = _headers_out(row.headers)
+    return MessageOut(
+        seq_out(row.seq), row.time_ms, body, body_base64, key, key_base64, headers, coded
+    )
+
+
+def lease_out(lease: Lease) -> LeaseOut:
+    """A lease in JSON."""
+    body, body_base64 = _bytes_out(lease.body)
+    key, key_base64 = _key_out(lease.key)
+    headers, coded = _headers_out(lease.headers)
+    id = lease.id
+    return LeaseOut(
+        seq_out(lease.seq),
+        lease.time_ms,
+        body,
+        body_base64,
+        key,
+        key_base64,
+        headers,
+        coded,
+        receipt=lease.receipt,
+        deadline_ms=lease.deadline_ms,
+        deliveries=lease.deliveries,
+        failures=lease.failures,
+        version=lease.version,
+        id=None if id is None else str(id),
+    )
+
+
+def _bytes_out(data: bytes | None) -> tuple[str | UnsetType | None, str | UnsetType]:
+    if data is None:
+        return None, UNSET
+    try:
+        return data.decode(), UNSET
+    except UnicodeDecodeError:
+        return UNSET, b64encode(data).decode()
+
+
+def _key_out(data: bytes | None) -> tuple[str | None, str | None]:
+    if data is None:
+        return None, None
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError:
+        return None, b64encode(data).decode()
+
+
+def _headers_out(headers: Headers) -> tuple[HeadersIn, tuple[str, ...]]:
+    if not headers:
+        return {}, ()
+    coded: list[str] = []
+    pairs: list[tuple[str, str]] = []
+    for name, value in headers:
+        try:
+            pairs.append((name, value.decode()))
+        except UnicodeDecodeError:
+            pairs.append((name, b64encode(value).decode()))
+            coded.append(name)
+    found = dict(pairs)
+    return (found if len(found) == len(pairs) else pairs), tuple(coded)

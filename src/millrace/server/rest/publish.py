@@ -1,0 +1,218 @@
+"""Publishing: one message, many, Arrow, or a body as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import pyarrow as pa
+from msgspec import UNSET, UnsetType
+
+from millrace import limits
+from millrace.client.message import Message
+from millrace.client.queue import Queue
+from millrace.core.commands import ProducerMode
+from millrace.errors import Invalid, TooLarge
+from millrace.server.http.response import Response
+from millrace.server.rest.message import MessageIn, Seq, body_in, key_in, message_in, seq_out
+from millrace.server.rest.route import JSON, Ask, Media, decode, encode, read_query
+from millrace.server.rest.table import QUEUE, ROUTES
+
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
+
+BULK = (
+    Media(NDJSON, "Messages, one a line."),
+    Media(ARROW, "An Arrow IPC stream with the column `value` and, if need be, `key`, `headers`."),
+    Media(BYTES, "The body of one message, as it is."),
+)
+
+Number = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PublishAsk(MessageIn, frozen=True, forbid_unknown_fields=True):
+    """One message, or several under `messages`, which are published all or nothing."""
+
+    messages: list[MessageIn] | UnsetType = UNSET
+    producer: str | None = None
+    """A name of the producer's own. With a number, a repeat changes nothing."""
+    number: Number | None = None
+    mode: ProducerMode = "dense"
+    """dense: one after the other; rising: gaps are allowed; range: (after, number] of a source."""
+    after: Number | None = None
+
+
+class PublishQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of messages that are not JSON: what their body does not say."""
+
+    key: str | None = None
+    group: str | None = None
+    priority: int | None = None
+    delay: float | None = None
+    dedup: str | None = None
+    ttl: float | None = None
+    producer: str | None = None
+    number: Number | None = None
+    mode: ProducerMode = "dense"
+    after: Number | None = None
+
+
+class Published(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the messages are."""
+
+    count: int
+    """How many there are."""
+    seq: Seq | None = None
+    """The first one's number; those after it follow. Null: they were known, and where they are is
+    forgotten by now."""
+    seqs: tuple[Seq, ...] = ()
+    """All of them, where they do not follow each other."""
+
+
+_decoder = msgspec.json.Decoder(PublishAsk)
+_line = msgspec.json.Decoder(MessageIn)
+
+
+@ROUTES.raw(
+    "POST",
+    f"{QUEUE}/messages",
+    "publish",
+    takes=PublishAsk,
+    gives=Published,
+    also_takes=BULK,
+    status=201,
+    tag="messages",
+)
+async def publish(ask: Ask) -> Response:
+    """Publish a message, or several at once; answered when nothing can lose them any more."""
+    kind = ask.type
+    if kind in (JSON, "") and not ask.request.query:
+        told = decode(_decoder, ask.request.body)
+        if told.messages is UNSET:
+            return one_out(await ask.queue(lambda queue: _publish(queue, told)))
+        rows = many_in(told, told.messages)
+        places = await ask.queue(
+            lambda queue: queue.publish_many(
+                rows,
+                producer=told.producer,
+                number=told.number,
+                mode=told.mode,
+                after=told.after,
+            )
+        )
+        return many_out(places, len(rows))
+    query = read_query(ask, PublishQuery)
+    if kind == BYTES:
+        body = bytes(ask.request.body)
+        return one_out(await ask.queue(lambda queue: _publish_bytes(queue, body, query)))
+    found = rows_in(ask, query)
+    places = await ask.queue(lambda queue: _publish_rows(queue, found, query))
+    return many_out(places, len(found))
+
+
+async def _publish(queue: Queue, told: PublishAsk) -> int | None:
+    return await queue.publish(
+        body_in(told.body, told.body_base64),
+        key=key_in(told),
+        headers=told.headers,
+        group=told.group,
+        priority=told.priority,
+        delay=told.delay,
+        dedup=told.dedup,
+        ttl=told.ttl,
+        producer=told.producer,
+        number=told.number,
+        mode=told.mode,
+    )
+
+
+async def _publish_bytes(queue: Queue, body: bytes, query: PublishQuery) -> int | None:
+    return await queue.publish(
+        body,
+        key=query.key,
+        group=query.group,
+        priority=query.priority,
+        delay=query.delay,
+        dedup=query.dedup,
+        ttl=query.ttl,
+        producer=query.producer,
+        number=query.number,
+        mode=query.mode,
+    )
+
+
+async def _publish_rows(
+    queue: Queue, rows: list[Message] | pa.Table, query: PublishQuery
+) -> Sequence[int]:
+    return await queue.publish_many(
+        rows,
+        priority=query.priority,
+        delay=query.delay,
+        ttl=query.ttl,
+        producer=query.producer,
+        number=query.number,
+        mode=query.mode,
+        after=query.after,
+    )
+
+
+def many_in(told: MessageIn, messages: list[MessageIn]) -> list[Message]:
+    """The messages of a call that names several."""
+    if told.body is not UNSET or told.body_base64 is not UNSET:
+        raise Invalid("there are both a body and messages; send one of them", field="messages")
+    return [message_in(one) for one in messages]
+
+
+def rows_in(ask: Ask, query: PublishQuery) -> list[Message] | pa.Table:
+    """The messages of a body that is not JSON."""
+    if query.key is not None or query.group is not None or query.dedup is not None:
+        raise Invalid("key, group and dedup are each message's own: say them there", field="query")
+    kind, body = ask.type, ask.request.body
+    if kind == NDJSON:
+        return _lines(body)
+    if kind == ARROW:
+        return _table(body)
+    raise Invalid(
+        f"the body is {kind[:80]!r}; send {JSON}, {NDJSON}, {ARROW} or {BYTES}",
+        field="content-type",
+    )
+
+
+def _lines(body: bytes | bytearray) -> list[Message]:
+    found: list[Message] = []
+    for number, line in enumerate(bytes(body).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        if len(found) >= limits.PUBLISH_MESSAGES_MAX:
+            most = limits.PUBLISH_MESSAGES_MAX
+            raise TooLarge(f"there are more than {most} lines", field="lines", limit=most)
+        try:
+            found.append(message_in(decode(_line, line)))
+        except Invalid as error:
+            raise Invalid(f"line {number}: {error.message}", field=error.field) from error
+    return found
+
+
+def _table(body: bytes | bytearray) -> pa.Table:
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            table = reader.read_all()
+            table.validate(full=True)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise Invalid(f"the body is no Arrow stream: {error}", field="body") from error
+    return table
+
+
+def one_out(seq: int | None) -> Response:
+    """The answer to one message."""
+    return Response(201, encode(Published(1, None if seq is None else seq_out(seq))))
+
+
+def many_out(places: Sequence[int], count: int) -> Response:
+    """The answer to several."""
+    if isinstance(places, range) or len(places) < 2:
+        first = seq_out(places[0]) if places else None
+        return Response(201, encode(Published(count, first)))
+    return Response(201, encode(Published(count, None, tuple(map(seq_out, places)))))

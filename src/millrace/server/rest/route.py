@@ -1,0 +1,341 @@
+"""Routes: the one table that requests are matched by and that the description is made from.
+
+Rule 1: a route says who may use it (`verb`), what it takes and what it gives; whoever matches it
+has been judged by that before a byte of the body is kept.
+Rule 2: what a route takes is decoded by the type that describes it: no field is read that is not
+in the description, and none is unchecked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Generic, Literal, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from millrace import limits
+from millrace.client.queue import Queue
+from millrace.client.topic import Topic
+from millrace.errors import Denied, Invalid
+from millrace.server.access import Principal, Verb, may
+from millrace.server.http.parser import Request
+from millrace.server.http.response import Response
+from millrace.server.rest.desk import Desk
+
+Takes = TypeVar("Takes", bound=msgspec.Struct)
+Gives = TypeVar("Gives")
+T = TypeVar("T")
+
+JSON = "application/json"
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request that says nothing beyond its address."""
+
+
+class Ask:
+    """A request on its way through a route."""
+
+    __slots__ = ("desk", "params", "principal", "request", "route")
+
+    def __init__(
+        self,
+        request: Request,
+        route: Route,
+        params: dict[str, str],
+        desk: Desk,
+        principal: Principal,
+    ) -> None:
+        self.request = request
+        self.route = route
+        self.params = params
+        """What stands in the place of the address's names."""
+        self.desk = desk
+        self.principal = principal
+
+    async def queue(self, use: Callable[[Queue], Awaitable[T]]) -> T:
+        """What `use` comes to with the queue that the address names."""
+        params = self.params
+        return await self.desk.queue(params["space"], params["queue"], use)
+
+    async def topic(self, use: Callable[[Topic], Awaitable[T]]) -> T:
+        """What `use` comes to with the topic that the address names."""
+        params = self.params
+        return await self.desk.topic(params["space"], params["topic"], use)
+
+    def check(self, verb: Verb, space: str, name: str) -> None:
+        """See that the caller may do something with what stands in the body.
+
+        Raises:
+            Denied: they may not.
+        """
+        if not may(self.principal.rules, verb, space, name):
+            raise denied(self.principal, verb, space, name)
+
+    @property
+    def type(self) -> str:
+        """The media type of the body, without its parameters."""
+        found = self.request.headers.get("content-type", "")
+        return found.partition(";")[0].strip().lower()
+
+    def query(self) -> dict[str, str]:
+        """What stands behind the question mark.
+
+        Raises:
+            Invalid: a name stands there twice, or there are too many.
+        """
+        text = self.request.query
+        if not text:
+            return {}
+        try:
+            pairs = parse_qsl(
+                text,
+                keep_blank_values=True,
+                strict_parsing=True,
+                max_num_fields=limits.HTTP_QUERY_FIELDS_MAX,
+            )
+        except ValueError as error:
+            raise Invalid(f"the query cannot be read: {error}", field="query") from error
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise Invalid("a name stands twice in the query", field="query")
+        return found
+
+
+Handle = Callable[[Ask], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """A body that is not JSON: its type, and what it is."""
+
+    type: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one address."""
+
+    method: str
+    path: str
+    verb: Verb | Literal["public", "known"]
+    """What its caller must be allowed to do with what the address names. `known`: be known;
+    `public`: nothing."""
+    handle: Handle
+    name: str
+    summary: str
+    takes: type[msgspec.Struct] | None = None
+    gives: object = None
+    status: int = 200
+    also_takes: tuple[Media, ...] = ()
+    gives_media: tuple[Media, ...] = ()
+    tag: str = ""
+
+
+@dataclass(slots=True)
+class _Step:
+    words: dict[str, _Step] = field(default_factory=dict)
+    any: _Step | None = None
+    name: str = ""
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+_PARAM = re.compile(r"\{(\w+)\}")
+
+
+class Routes:
+    """Every route, and which one a request is for."""
+
+    def __init__(self) -> None:
+        self.all: list[Route] = []
+        self._root = _Step()
+
+    def add(self, route: Route) -> None:
+        """One more."""
+        self.all.append(route)
+        step = self._root
+        for word in route.path.split("/")[1:]:
+            found = _PARAM.fullmatch(word)
+            if found is None:
+                step = step.words.setdefault(word, _Step())
+                continue
+            if step.any is None:
+                step.any = _Step(name=found[1])
+            assert step.any.name == found[1], route.path
+            step = step.any
+        assert route.method not in step.routes, route.path
+        step.routes[route.method] = route
+
+    def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
+        """The routes of an address by method, and what stands in the place of its names."""
+        step = self._root
+        params: dict[str, str] = {}
+        for word in path.split("/")[1:]:
+            known = step.words.get(word)
+            if known is not None:
+                step = known
+                continue
+            if step.any is None or not word:
+                return None
+            step = step.any
+            params[step.name] = unquote(word) if "%" in word else word
+        return (step.routes, params) if step.routes else None
+
+    def json(
+        self,
+        method: str,
+        path: str,
+        verb: Verb | Literal["public", "known"],
+        takes: type[Takes],
+        gives: type[Gives],
+        *,
+        status: int = 200,
+        tag: str = "",
+        also_takes: tuple[Media, ...] = (),
+    ) -> Callable[
+        [Callable[[Ask, Takes], Awaitable[Gives | Response]]],
+        Callable[[Ask, Takes], Awaitable[Gives | Response]],
+    ]:
+        """Have a function answer a method of an address in JSON; its first line says what it does.
+
+        What a GET or DELETE takes stands in the query, else in the body.
+        """
+        read = _Reader(takes, is_query=method in ("GET", "DELETE", "HEAD"))
+
+        def add(
+            function: Callable[[Ask, Takes], Awaitable[Gives | Response]],
+        ) -> Callable[[Ask, Takes], Awaitable[Gives | Response]]:
+            async def handle(ask: Ask) -> Response:
+                found = await function(ask, read(ask))
+                if isinstance(found, Response):
+                    return found
+                return Response(status, encode(found))
+
+            self.add(
+                Route(
+                    method,
+                    path,
+                    verb,
+                    handle,
+                    function.__name__,
+                    (function.__doc__ or "").strip(),
+                    None if takes is Nothing else takes,
+                    gives,
+                    status,
+                    also_takes,
+                    tag=tag,
+                )
+            )
+            return function
+
+        return add
+
+    def raw(
+        self,
+        method: str,
+        path: str,
+        verb: Verb | Literal["public", "known"],
+        *,
+        takes: type[msgspec.Struct] | None = None,
+        gives: object = None,
+        gives_media: tuple[Media, ...] = (),
+        also_takes: tuple[Media, ...] = (),
+        status: int = 200,
+        tag: str = "",
+    ) -> Callable[[Handle], Handle]:
+        """Have a function answer that reads the request and makes the answer itself."""
+
+        def add(function: Handle) -> Handle:
+            self.add(
+                Route(
+                    method,
+                    path,
+                    verb,
+                    function,
+                    getattr(function, "__name__", "route"),
+                    (function.__doc__ or "").strip(),
+                    takes,
+                    gives,
+                    status,
+                    also_takes,
+                    gives_media,
+                    tag,
+                )
+            )
+            return function
+
+        return add
+
+
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+"""Any answer as JSON."""
+
+
+class _Reader(Generic[Takes]):
+    """Reads what a route takes."""
+
+    def __init__(self, kind: type[Takes], *, is_query: bool) -> None:
+        self._kind = kind
+        self._is_query = is_query
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def __call__(self, ask: Ask) -> Takes:
+        if self._is_query:
+            return read_query(ask, self._kind)
+        if ask.request.query:
+            raise Invalid("what is asked for stands in the body, not in the query", field="query")
+        return self.body(ask)
+
+    def body(self, ask: Ask) -> Takes:
+        """What the body says; an empty one says nothing."""
+        kind = ask.type
+        if kind not in (JSON, "") and not kind.endswith("+json"):
+            raise Invalid(f"the body is {kind!r}; send {JSON}", field="content-type")
+        return decode(self._decoder, ask.request.body or b"{}")
+
+
+def read_query(ask: Ask, kind: type[Takes]) -> Takes:
+    """What the query says, by the same types as a body."""
+    try:
+        return msgspec.convert(ask.query(), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+
+
+def decode(decoder: msgspec.json.Decoder[Takes], data: bytes | bytearray | memoryview) -> Takes:
+    """What JSON says.
+
+    Raises:
+        Invalid: it is no JSON, or not what the decoder takes; the error names the field.
+    """
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise _invalid(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"the body is no JSON: {error}", field="body") from error
+    except RecursionError as error:
+        raise Invalid("the body is nested too deeply", field="body") from error
+
+
+_PLACE = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
+
+
+def _invalid(error: msgspec.ValidationError) -> Invalid:
+    text = str(error)
+    found = _PLACE.search(text)
+    if found is None:
+        unknown = re.search(r"field `([^`]*)`", text)
+        return Invalid(text, field=unknown[1] if unknown else "body")
+    return Invalid(f"{found[1]}: {text[: found.start()]}", field=found[1])
+
+
+def denied(principal: Principal, verb: Verb, space: str, name: str) -> Denied:
+    """What someone is told who may not do this."""
+    what = f"{space}/{name}" if space else "the server"
+    return Denied(f"{principal.name!r} may not {verb} {what}; ask whoever manages it", field="verb")

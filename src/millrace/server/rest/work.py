@@ -1,0 +1,171 @@
+"""Leasing messages, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from millrace import limits
+from millrace.client.queue import Queue
+from millrace.errors import Invalid, Refused
+from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, seq_out
+from millrace.server.rest.problem import Problem, problem_of
+from millrace.server.rest.route import Ask
+from millrace.server.rest.table import QUEUE, ROUTES
+
+Receipts = Annotated[list[str], msgspec.Meta(min_length=1, max_length=limits.LEASE_MESSAGES_MAX)]
+
+
+class LeaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is wanted, and for how long."""
+
+    count: int = 1
+    seconds: float = 30
+    """For how long nobody else gets them."""
+    wait: float = 0
+    """For how long to wait for the first one."""
+    attempt: str | None = None
+    """An id of the caller's own: the same call again is given the same messages."""
+
+
+class Leases(msgspec.Struct, frozen=True):
+    """Messages that are the caller's now; none, if none came."""
+
+    messages: list[LeaseOut]
+
+
+@ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work")
+async def lease(ask: Ask, told: LeaseAsk) -> Leases:
+    """Lease messages, waiting for the first one if need be."""
+    found = await ask.queue(
+        lambda queue: queue.lease(
+            told.count, seconds=told.seconds, wait=told.wait, attempt=told.attempt
+        )
+    )
+    return Leases([lease_out(one) for one in found])
+
+
+class ReceiptsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages, by the receipts of their leases."""
+
+    receipts: Receipts
+
+
+class RefusedOut(msgspec.Struct, frozen=True):
+    """A message of which something was refused."""
+
+    seq: Seq
+    problem: Problem
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """What became of the messages: each is judged alone."""
+
+    done: int
+    refused: list[RefusedOut] = []
+
+
+def _ended(told: list[str], refused: dict[int, Refused]) -> Ended:
+    if refused and len(told) == 1:
+        raise next(iter(refused.values()))
+    found = [RefusedOut(seq_out(seq), problem_of(error)) for seq, error in refused.items()]
+    return Ended(len(told) - len(found), found)
+
+
+@ROUTES.json("POST", f"{QUEUE}/settle", "work", ReceiptsAsk, Ended, tag="work")
+async def settle(ask: Ask, told: ReceiptsAsk) -> Ended:
+    """The work on these messages is done: nobody gets them again."""
+    receipts = told.receipts
+    return _ended(receipts, await ask.queue(lambda queue: queue.settle(receipts)))
+
+
+class ReleaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages are given back, and how."""
+
+    receipts: Receipts
+    failed: bool = False
+    """It counts as a failure."""
+    delay: float = 0
+    """Seconds before anybody gets them."""
+
+
+@ROUTES.json("POST", f"{QUEUE}/release", "work", ReleaseAsk, Ended, tag="work")
+async def release(ask: Ask, told: ReleaseAsk) -> Ended:
+    """Give messages back."""
+    return _ended(
+        told.receipts,
+        await ask.queue(
+            lambda queue: queue.release(told.receipts, failed=told.failed, delay=told.delay)
+        ),
+    )
+
+
+@ROUTES.json("POST", f"{QUEUE}/discard", "work", ReceiptsAsk, Ended, tag="work")
+async def discard(ask: Ask, told: ReceiptsAsk) -> Ended:
+    """Make dead letters of messages that nobody will ever be able to work on."""
+    return _ended(told.receipts, await ask.queue(lambda queue: queue.discard(told.receipts)))
+
+
+class ExtendAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages are held on to, and for how long from now."""
+
+    receipts: Receipts
+    seconds: float = 30
+
+
+@ROUTES.json("POST", f"{QUEUE}/extend", "work", ExtendAsk, Ended, tag="work")
+async def extend(ask: Ask, told: ExtendAsk) -> Ended:
+    """Hold messages for longer."""
+    return _ended(
+        told.receipts, await ask.queue(lambda queue: queue.extend(told.receipts, told.seconds))
+    )
+
+
+class ReplaceAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message's successor."""
+
+    receipt: str
+    body: str | UnsetType = UNSET
+    body_base64: str | UnsetType = UNSET
+    seconds: float = 30
+
+
+@ROUTES.json("POST", f"{QUEUE}/replace", "work", ReplaceAsk, LeaseOut, tag="work")
+async def replace(ask: Ask, told: ReplaceAsk) -> LeaseOut:
+    """Put another message in the place of a leased one, and hold that one instead."""
+    body = body_in(told.body, told.body_base64)
+    if body is None:
+        raise Invalid("the message has no body; send body or body_base64", field="body")
+    after = await ask.queue(lambda queue: queue.replace(told.receipt, body, seconds=told.seconds))
+    return lease_out(after)
+
+
+class IdsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which messages, by their ids."""
+
+    ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=limits.LEASE_MESSAGES_MAX)]
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """How many were there."""
+
+    count: int
+
+
+@ROUTES.json("POST", f"{QUEUE}/delete", "work", IdsAsk, Deleted, tag="work")
+async def delete_messages(ask: Ask, told: IdsAsk) -> Deleted:
+    """End messages by their ids, whoever holds them, where the delivery is "partitions"."""
+    ids = [_id(text) for text in told.ids]
+
+    async def use(queue: Queue) -> int:
+        return await queue.delete(ids)
+
+    return Deleted(await ask.queue(use))
+
+
+def _id(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise Invalid(f"{text[:40]!r} is no id of a message", field="ids")
+    return int(text)

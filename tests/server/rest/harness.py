@@ -1,0 +1,114 @@
+"""A server in this process, on a real folder, and a client of the standard library for it."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import millrace
+from millrace.errors import MillraceError, Unauthenticated
+from millrace.server.access import Principal, Rule, parse_rule
+from millrace.server.app import App
+from millrace.server.listen import Listener
+from millrace.server.rest.desk import Desk
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "root": ("allow * */*",),
+    "worker": ("allow work default/orders",),
+    "producer": ("allow publish default/orders",),
+    "nobody": (),
+}
+"""Tokens, and the rules of those who are known by them."""
+
+
+class Door:
+    """Knows the roles above by their names."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Rule, ...]] = {
+            name: tuple(map(parse_rule, rules)) for name, rules in ROLES.items()
+        }
+
+    def admit(self, headers: dict[str, str], peer: str) -> Principal | MillraceError:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme != "Bearer" or token not in self._known:
+            return Unauthenticated("send a token that is known here", field="authorization")
+        return Principal(token, self._known[token], peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, object]:
+        found = json.loads(self.body)
+        assert isinstance(found, dict)
+        return found
+
+    def items(self, name: str) -> list[dict[str, object]]:
+        """A list within it."""
+        found = self.json[name]
+        assert isinstance(found, list)
+        return found
+
+
+class Served:
+    """A server that is there, and its Millrace."""
+
+    def __init__(self, port: int, millrace: millrace.Millrace) -> None:
+        self.port = port
+        self.millrace = millrace
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        role: str | None = "root",
+        type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Ask once, on a connection of its own."""
+        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body)
+        sent = {} if role is None else {"authorization": f"Bearer {role}"}
+        if data is not None:
+            sent["content-type"] = type
+        sent.update(headers or {})
+        return await asyncio.to_thread(self._ask, method, path, data, sent)
+
+    def _ask(
+        self, method: str, path: str, data: bytes | str | None, headers: Mapping[str, str]
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, data, dict(headers))
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return Answer(answer.status, found, answer.read())
+        finally:
+            connection.close()
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Served]:
+    """A server on the folder, with the queue `orders`."""
+    async with millrace.open(folder) as m:
+        await m.queue("orders")
+        app = App(Desk(m), Door())
+        listener = Listener(app.site)
+        _, port = await listener.listen("127.0.0.1", 0)
+        try:
+            yield Served(port, m)
+        finally:
+            await listener.stop(5)
