@@ -6,6 +6,7 @@ import pytest
 
 from millrace.testing.checker import check
 from millrace.testing.checker_history import Call, History, Lease, Publish, Seen, Sent, Shard
+from millrace.testing.checker_lives import AGE_SLACK_MS, BYTES_SLACK, ROW_BYTES
 
 SHARD, DEAD = 1, 2
 DAY_MS = 24 * 3600 * 1000
@@ -81,3 +82,26 @@ def test_a_log_has_its_newest_messages_and_no_others() -> None:
     assert history.left(*rows[3:], published=4, expired=3)[0].startswith("I1: m3")
     history, rows = told()
     assert history.left(*rows[1:], published=4, expired=1)[0].startswith("E3: [2]")
+
+
+@pytest.mark.parametrize(("seen_ms", "is_over"), [(1499, False), (1500, True)])
+def test_a_log_ends_what_is_too_old_and_nothing_else(seen_ms: int, *, is_over: bool) -> None:
+    history = Told(Shard(retention="log", keep_ms=500, seen_ms=seen_ms))
+    row = history.publish(1)
+    history.lease(1100, row)
+    found = history.left(published=1, expired=1)
+    assert [text.partition(":")[0] for text in found] == ["I1"] * (not is_over)
+    assert history.left(row, published=1) == []
+    history.shards[SHARD].seen_ms = 1501 + AGE_SLACK_MS
+    assert [text.partition(":")[0] for text in history.left(row, published=1)] == ["E3"]
+
+
+@pytest.mark.parametrize(("keep_bytes", "is_over"), [(2 * ROW_BYTES, True), (1000, False)])
+def test_a_log_ends_what_is_too_many_bytes(keep_bytes: int, *, is_over: bool) -> None:
+    history = Told(Shard(retention="log", keep_bytes=keep_bytes))
+    rows = [history.publish(seq) for seq in range(1, 4)]
+    found = history.left(*rows[1:], published=3, expired=1)
+    assert [text.partition(":")[0] for text in found] == ["I1"] * (not is_over)
+    large = rows[2]._replace(body=bytes(BYTES_SLACK + 2000))
+    found = history.left(*rows[:2], large, published=3)
+    assert any(text.startswith("E3") for text in found)

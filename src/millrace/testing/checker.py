@@ -8,7 +8,8 @@ I4 no two live leases      I5 settle OK is final    I6 the newest revision of a 
 I7 snapshots are atomic    I9 seqs only rise        I12 the counters add up
 Those of failures are in `checker_failures.py`, those of priorities and delays in
 `checker_turns.py`, those of orders in `checker_groups.py`, those of messages that go by themselves
-in `checker_lives.py`.
+in `checker_lives.py`, those of partitions in `checker_partitions.py`, those of maxima in
+`checker_length.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from millrace.testing.checker_history import (
     Shard,
 )
 from millrace.testing.checker_leases import check_leases
-from millrace.testing.checker_lives import check_lives, may_be_over
+from millrace.testing.checker_length import check_length, handed_out
+from millrace.testing.checker_lives import Lives, check_lives
+from millrace.testing.checker_partitions import check_partitions
 from millrace.testing.checker_snapshots import check_snapshots
 from millrace.testing.checker_topics import check_topics
 from millrace.testing.checker_turns import check_turns
@@ -51,6 +54,8 @@ def check(history: History) -> Violations:
         check_turns,
         check_groups,
         check_lives,
+        check_partitions,
+        check_length,
         check_failures,
         check_snapshots,
         check_keys,
@@ -194,7 +199,12 @@ def check_loss(history: History) -> Violations:
     dropped = {drop.shard for drop in history.of(Drop) if drop.may_be_done}
     known = revisions(history)
     asked = history.first_asked()
-    letters = letters_of(history)
+    letters, lives = letters_of(history), Lives(history)
+    given = {
+        number: handed_out(history, number)
+        for number, shard in history.shards.items()
+        if shard.is_dropping and shard.dead_letter is None
+    }
     for call in history.of(Publish):
         shard = history.shards[call.shard]
         if not call.is_ok or call.first is None or call.shard in dropped:
@@ -207,7 +217,9 @@ def check_loss(history: History) -> Violations:
                 seq in shard.live
                 or is_purged(history, call.shard, seq, asked[call.shard, row.tag])
                 or row.body is None
-                or may_be_over(history, shard, seq, row.tag)
+                or lives.may_be_over(call.shard, seq, row.tag)
+                # Dropped to make room, which nobody who was handed out is.
+                or (call.shard in given and row.tag not in given[call.shard])
                 or (shard.dead_letter, row.tag) in letters
                 or ((call.shard, seq) in settled and shard.retention == "work")
                 or (row.key and _is_superseded(known[call.shard, row.key], seq))

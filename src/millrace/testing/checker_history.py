@@ -53,6 +53,8 @@ class Seen(NamedTuple):
     time_ms: int = 0
     deliveries: int = 0
     failures: int = 0
+    id: int | None = None
+    """Where messages have ids."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,6 +93,8 @@ class Publish(Call):
     """The producer's number."""
     first: int | None = None
     """The first seq; an old repeat is answered without it."""
+    ids: tuple[int, ...] = ()
+    """Instead of seqs, where messages have ids."""
     is_late: bool = False
     """A repeat of what was answered long ago."""
 
@@ -134,6 +138,13 @@ class Extend(Call):
     seq: int
     version: int
     deadline_ms: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Delete(Call):
+    """A message was ended by its id."""
+
+    tag: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -232,6 +243,16 @@ class Shard:
     ttl_ms: int = 0
     expired_are_letters: bool = False
     keep_messages: int = 0
+    keep_ms: int = 0
+    keep_bytes: int = 0
+    seen_ms: int = 0
+    """When it was looked at in the end."""
+    partitions: tuple[int, int] = (0, 0)
+    """How many there are at least and at most; 0: it has none."""
+    max_messages: int = 0
+    max_bytes: int = 0
+    is_dropping: bool = False
+    """What does not fit drops the oldest that wait; else it is refused."""
 
 
 class History:
@@ -338,6 +359,8 @@ def _shown(call: Call) -> str:
             text = f"{call.seq} of lease {call.version}"
         case Read():
             text = f"{call.cursor or 'pin'}{' retaining' if call.retain else ''}"
+        case Delete():
+            text = call.tag
         case Commit():
             text = f"{call.cursor} at {call.seq}"
         case TopicPublish():
@@ -363,7 +386,7 @@ def _told(call: Call) -> str:
         return call.error
     match call:
         case Publish():
-            return f"first {call.first}"
+            return f"ids {list(call.ids)}" if call.ids else f"first {call.first}"
         case TopicPublish():
             return f"first {call.first}, {call.queues}"
         case TopicRead():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millrace import limits
@@ -25,9 +26,12 @@ from millrace.testing.simulator_flips import flip_bits
 from millrace.testing.simulator_machine import Fault, Machine, Plan, draw_plan
 from millrace.testing.simulator_peace import make_peace
 from millrace.testing.workload import (
+    AGING,
+    BOUNDED,
     DESK,
     MORTAL,
     ORDERED,
+    SLICED,
     TAPE,
     TURNED,
     Client,
@@ -36,6 +40,7 @@ from millrace.testing.workload import (
     World,
 )
 from millrace.testing.workload_consumers import Consumer
+from millrace.testing.workload_deleters import Deleter
 from millrace.testing.workload_followers import Follower, Pinner
 from millrace.testing.workload_ids import Retrier, Sender
 from millrace.testing.workload_owners import Owner
@@ -71,13 +76,16 @@ class Report:
 class Run:
     """One run of the simulator; everything in it follows from the seed."""
 
-    def __init__(self, seed: int, steps: int) -> None:
+    def __init__(
+        self, seed: int, steps: int, clients: Callable[[World], list[Client]] | None = None
+    ) -> None:
+        """`clients`: who takes part, instead of everybody."""
         self.seed = seed
         self.plan: Plan = draw_plan(seed)
         self.history = History()
         self.machine = Machine(seed, self.plan, self.history)
         self.world = World(seed, self.history, self.machine.clock, steps)
-        self.clients = make_clients(self.world)
+        self.clients = (clients or make_clients)(self.world)
         self.events = 0
         self._segments_max = 0
         self._full_lives = 0
@@ -295,7 +303,48 @@ def make_clients(world: World) -> list[Client]:
     clients += [Consumer("c0", world), Consumer("c1", world)]
     clients += [TopicPublisher("t0", world), TopicPublisher("t1", world)]
     clients.append(Subscriber("s0", world))
+    sliced = chance.choice(SLICED)
+    clients += make_sliced(world, sliced, 20)
+    for number, queue in enumerate([*chance.sample(BOUNDED, 2), chance.choice(AGING)], 22):
+        clients += make_pair(world, queue, number)
     return clients + make_shard_clients(world)
+
+
+def make_sliced(world: World, queue: str, number: int) -> list[Client]:
+    """The clients of a queue that is served by partitions."""
+    names = (f"w{number}", f"w{number + 1}")
+    workers: list[Client] = [Worker(name, world, queue, "plain") for name in names]
+    return [Publisher(f"p{number}", world, queue), Deleter(f"d{number}", world, queue), *workers]
+
+
+def make_pair(world: World, queue: str, number: int) -> list[Client]:
+    """Somebody who publishes, and somebody who works."""
+    target = world.chance(f"target{number}").choice(["plain", queue])
+    worker = Worker(f"w{number}", world, queue, target)
+    return [Publisher(f"p{number}", world, queue), worker]
+
+
+def make_sliced_clients(world: World) -> list[Client]:
+    """Clients of partitions alone: what a run has of them at all is little."""
+    found = [make_sliced(world, queue, 10 * at) for at, queue in enumerate(SLICED, 1)]
+    return [client for clients in [*found, _make_takers(world)] for client in clients]
+
+
+def make_bounded_clients(world: World) -> list[Client]:
+    """Clients of queues that hold so much, alone."""
+    found = [make_pair(world, queue, at) for at, queue in enumerate(BOUNDED, 1)]
+    return [client for clients in [*found, _make_takers(world)] for client in clients]
+
+
+def make_aging_clients(world: World) -> list[Client]:
+    """Clients of logs that end their oldest messages, alone."""
+    found = [make_pair(world, queue, at) for at, queue in enumerate(AGING, 1)]
+    return [client for clients in [*found, _make_takers(world)] for client in clients]
+
+
+def _make_takers(world: World) -> list[Client]:
+    """Those who work on what others pass on."""
+    return [Worker(f"{queue}0", world, queue, "log") for queue in ("plain", "keyed")]
 
 
 __all__ = ["Over", "Report", "Run"]

@@ -58,6 +58,15 @@ class Shape(NamedTuple):
     dead_letter_expired: bool = False
     keep_messages: int = 0
     dedup: float = 300
+    keep: float = 0
+    keep_bytes: int = 0
+    delivery: str | None = None
+    partitions_min: int | None = None
+    partitions_max: int | None = None
+    partition_age: float | None = None
+    max_messages: int = 0
+    max_bytes: int = 0
+    overflow: str | None = None
 
 
 DAYS = 100 * 24 * 3600
@@ -98,7 +107,31 @@ QUEUES = {
     "mortal": Shape(keyed=True, ttl=5, dead_letter=DEAD, dead_letter_expired=True),
     "tape": Shape(retention="log", keep_messages=25),
     "once": Shape(dedup=7 * 24 * 3600),
+    "slices": Shape(delivery="partitions", partitions_min=3, partitions_max=3),
+    "spread": Shape(
+        delivery="partitions",
+        partitions_min=1,
+        partitions_max=4,
+        partition_age=2,
+        dead_letter=DEAD,
+        max_failures=2,
+    ),
+    "narrow": Shape(max_messages=5),
+    "bulky": Shape(max_bytes=60_000),
+    "leaky": Shape(max_messages=5, overflow="drop", dead_letter=DEAD),
+    "spill": Shape(max_messages=5, overflow="drop"),
+    "spool": Shape(retention="log", keep=100),
+    "band": Shape(retention="log", keep=DAYS, keep_bytes=100_000),
 }
+
+SLICED = ["slices", "spread"]
+"""Queues that are served by partitions."""
+
+BOUNDED = ["narrow", "bulky", "leaky", "spill"]
+"""Queues that hold so much, and no more."""
+
+AGING = ["spool", "band"]
+"""Logs that keep their messages for a time, or so many bytes of them."""
 
 MORTAL = ["brief", "mortal"]
 """Queues whose messages have a time to live."""
@@ -113,7 +146,10 @@ ORDERED = ["ranks", "trials", "shares", "file"]
 """Queues whose messages wait for one another."""
 
 TURNED = ["turns", "lagged", "rota"]
-"""Queues whose messages have priorities and delays."""
+"""Queues that are there for priorities and delays."""
+
+DROPPING = ["leaky", "spill"]
+"""Queues that drop the oldest messages, wherever they wait: some have priorities and delays."""
 
 DESK = "desk"
 """The queue of consumers with sessions."""
@@ -309,7 +345,7 @@ class Client:
         """Messages that were never sent before, some of which do not wait in order."""
         keyed = QUEUES[place.name].keyed
         rows = tuple(self._make_row(keyed=keyed) for _ in range(count))
-        for row in rows if turns and place.name in TURNED else ():
+        for row in rows if turns and place.name in (*TURNED, *DROPPING) else ():
             self._draw_turn(row)
         for row in rows if turns and place.name in ORDERED else ():
             self._draw_group(row)
@@ -375,10 +411,11 @@ def seen_of(
     time_ms: int,
     deliveries: int = 0,
     failures: int = 0,
+    id_: int | None = None,
 ) -> Seen:
     """A message as it came back."""
     tag = next((value.decode() for name, value in headers if name == TAG), "untagged")
-    return Seen(seq, tag, key, body, time_ms, deliveries, failures)
+    return Seen(seq, tag, key, body, time_ms, deliveries, failures, id_)
 
 
 def shard_of(shape: Shape, dead: int | None) -> Shard:
@@ -397,4 +434,10 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         ttl_ms=round(shape.ttl * 1000),
         expired_are_letters=shape.dead_letter_expired,
         keep_messages=shape.keep_messages,
+        keep_ms=round(shape.keep * 1000),
+        keep_bytes=shape.keep_bytes,
+        partitions=(shape.partitions_min or 0, shape.partitions_max or 0),
+        max_messages=shape.max_messages,
+        max_bytes=shape.max_bytes,
+        is_dropping=shape.overflow == "drop",
     )

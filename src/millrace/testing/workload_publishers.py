@@ -52,9 +52,15 @@ class Publisher(Client):
             return
         # Groups take no staged messages.
         stages = 0 if QUEUES[place.name].order in ("group", "fair") else 1
+        # What a queue has that waits to be moved counts no longer, and cannot be told apart.
+        shape = QUEUES[place.name]
+        looks = 1 if shape.max_messages and not shape.dead_letter else 0
         action = self.chance.choices(
-            [self._plain, self._many, self._numbered, self._late, self._staged, self._both],
-            [3, 2, 4, 1, stages, 1],
+            [
+                *(self._plain, self._many, self._numbered, self._late, self._staged, self._both),
+                self._look,
+            ],
+            [3, 2, 4, 1, stages, 1, looks],
         )[0]
         await action(session, place)
 
@@ -71,13 +77,13 @@ class Publisher(Client):
             delay=delay,
             ttl=self.life(row),
         )
-        await self.ask(session, call, work, _note_first)
+        await self.ask(session, call, work, self._note_first)
 
     async def _many(self, session: Session, place: Place) -> None:
         rows = self.make_rows(place, self.chance.randint(1, 12))
         call = Publish(shard=place.shard, rows=rows)
         work = place.queue.publish_many(self._many_rows(rows))
-        await self.ask(session, call, work, _note_range)
+        await self.ask(session, call, work, self._note_range)
 
     def _many_rows(self, rows: tuple[Sent, ...]) -> list[Message] | pa.RecordBatch:
         if self.chance.random() < 0.7 or any(map(self._is_special, rows)):
@@ -95,6 +101,14 @@ class Publisher(Client):
 
     def _is_special(self, row: Sent) -> bool:
         return row.tag in self.history.turns or row.tag in self.history.lives
+
+    async def _look(self, session: Session, place: Place) -> None:
+        """Ask how many there are."""
+        call = Other(shard=place.shard, what="count")
+        most = QUEUES[place.name].max_messages
+        counts = await self.ask(session, call, place.queue.stats(), lambda call, counts: None)
+        if counts is not None and counts["live"] > most:
+            self.blame(f"M1: {place.name} has {counts['live']} messages, of {most}")
 
     # --- Numbers -------------------------------------------------------------------------------
 
@@ -115,7 +129,7 @@ class Publisher(Client):
         call = _again(given)
         was_open = place.shard in self._open
         self._open[place.shard] = call
-        await self.ask(session, call, self._send(place, call), _note_range)
+        await self.ask(session, call, self._send(place, call), self._note_range)
         if call.is_ok or (call.outcome is Outcome.REFUSED and not was_open):
             # A repeat that is refused says nothing about the first attempt.
             del self._open[place.shard]
@@ -141,7 +155,7 @@ class Publisher(Client):
             return
         call = _again(self.chance.choice(old))
         call.is_late = True
-        await self.ask(session, call, self._send(place, call), _note_range)
+        await self.ask(session, call, self._send(place, call), self._note_range)
         excuses = ("Full", "Closed", "NotFound", "TooLarge")
         if call.outcome is Outcome.REFUSED and not call.error.startswith(excuses):
             self.blame(f"I6: a repeat of {call.producer}/{call.sequence}: {call.error}")
@@ -166,7 +180,7 @@ class Publisher(Client):
             await self.ask(session, dropped, place.queue.drop_stage(stage), lambda call, was: None)
             return
         call = Publish(shard=place.shard, rows=tuple(row for rows in parts for row in rows))
-        await self.ask(session, call, place.queue.publish_staged([stage]), _note_range)
+        await self.ask(session, call, place.queue.publish_staged([stage]), self._note_range)
 
     # --- Transactions --------------------------------------------------------------------------
 
@@ -190,9 +204,21 @@ class Publisher(Client):
 
         def note(_: Sequence[Call], answers: list[Later[int | None]]) -> None:
             for call, answer in zip(calls, answers, strict=True):
-                call.first = answer.value
+                self._note_first(call, answer.value)
 
         await self.ask_together(session, calls, work(), note)
+
+    # --- Answers -------------------------------------------------------------------------------
+
+    def _note_first(self, call: Publish, first: int | None) -> None:
+        self._note_range(call, () if first is None else (first,))
+
+    def _note_range(self, call: Publish, told: Sequence[int]) -> None:
+        """Seqs or ids, as the queue tells them."""
+        if self.history.shards[call.shard].partitions[1]:
+            call.ids = tuple(told)
+        else:
+            call.first = told[0] if len(told) else None
 
 
 def publish_in(
@@ -216,11 +242,3 @@ def publish_in(
 def _again(call: Publish) -> Publish:
     """The same call once more."""
     return Publish(shard=call.shard, rows=call.rows, producer=call.producer, sequence=call.sequence)
-
-
-def _note_first(call: Publish, first: int | None) -> None:
-    call.first = first
-
-
-def _note_range(call: Publish, seqs: Sequence[int]) -> None:
-    call.first = seqs[0] if len(seqs) else None

@@ -228,6 +228,7 @@ def _note_leases(call: Lease, leases: list[Leased]) -> None:
             time_ms=lease.time_ms,
             deliveries=lease.deliveries,
             failures=lease.failures,
+            id_=lease.id,
         )
         for lease in leases
     )
