@@ -1,9 +1,10 @@
 """Who may do what: users, their rules, and the secrets by which they are known.
 
 Rule 1: what no rule allows is denied, and a rule that denies wins over all that allow.
-Rule 2: there is one function that decides, for every verb on every resource: `may`.
-Rule 3: a token is never kept, only its digest; one that is unknown, expired or revoked is answered
-in the same words.
+Rule 2: there is one function that decides, for every verb on every resource: `judge`, and `may`,
+which is its short form.
+Rule 3: nothing in the space `system` is to be had without `admin`, whatever the verb.
+Rule 4: a token is never kept, only its digest.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import hashlib
 import re
 from base64 import urlsafe_b64encode
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
+from millrace import limits
 from millrace.errors import Invalid
 
 Verb = Literal["publish", "work", "read", "manage", "admin"]
@@ -23,6 +25,9 @@ Verb = Literal["publish", "work", "read", "manage", "admin"]
 care for users and for the whole."""
 
 VERBS: tuple[Verb, ...] = get_args(Verb)
+SYSTEM = "system"
+"""The space of what the server itself keeps: users, audit."""
+
 TOKEN_PREFIX = "mr_"
 TOKEN_BYTES = 32
 _RULE = re.compile(r"(allow|deny)\s+([a-z,*]+)\s+([A-Za-z0-9_.*-]+)/([A-Za-z0-9_.*-]+)")
@@ -50,7 +55,7 @@ def parse_rule(text: str) -> Rule:
     found = _RULE.fullmatch(text.strip())
     if found is None:
         raise Invalid(
-            f"{text!r} is no rule; write one as 'allow publish,work default/orders-*'",
+            f"{text[:200]!r} is no rule; write one as 'allow publish,work default/orders-*'",
             field="rule",
         )
     named = found[2].split(",")
@@ -61,49 +66,153 @@ def parse_rule(text: str) -> Rule:
             f"{found[2]!r} are no verbs; there are {', '.join(VERBS)}, and * for all of them",
             field="rule",
         )
+    for pattern in (found[3], found[4]):
+        if len(pattern) > limits.NAME_CHARS_MAX:
+            raise Invalid(
+                f"a pattern has up to {limits.NAME_CHARS_MAX} characters, as a name has",
+                field="rule",
+                limit=limits.NAME_CHARS_MAX,
+            )
     return Rule(found[1] == "allow", verbs, found[3], found[4])
+
+
+class Ruling(NamedTuple):
+    """Whether it may be done, and by which rule; without one nothing allows it."""
+
+    allowed: bool
+    rule: Rule | None
+    why: str
+
+
+def judge(rules: tuple[Rule, ...], verb: Verb, space: str, name: str) -> Ruling:
+    """Whether someone with these rules may do this, and why.
+
+    What `rules` say does not depend on their order.
+    """
+    needed: tuple[Verb, ...] = (verb,)
+    if space == SYSTEM and verb != "admin":
+        needed = (verb, "admin")
+    allowing: Rule | None = None
+    for rule in rules:
+        if not (_fits(rule.space, space) and _fits(rule.name, name)):
+            continue
+        if not rule.allow and any(one in rule.verbs for one in needed):
+            return Ruling(False, rule, "a rule that denies wins over all that allow")
+        if rule.allow and needed[-1] in rule.verbs and allowing is None:
+            allowing = rule
+    if allowing is not None:
+        return Ruling(True, allowing, "a rule allows it, and none denies it")
+    if len(needed) > 1:
+        return Ruling(False, None, f"whatever is done in the space {SYSTEM!r} takes admin there")
+    return Ruling(False, None, "no rule allows it")
 
 
 def may(rules: tuple[Rule, ...], verb: Verb, space: str, name: str) -> bool:
     """Whether someone with these rules may do this."""
-    allowed = False
-    for rule in rules:
-        if verb in rule.verbs and _fits(rule.space, space) and _fits(rule.name, name):
-            if not rule.allow:
-                return False
-            allowed = True
-    return allowed
+    return judge(rules, verb, space, name).allowed
 
 
 def _fits(pattern: str, name: str) -> bool:
+    """Whether a name fits; * stands for any part of it.
+
+    The parts between stars are found one after the other, each as early as it can be: no pattern,
+    however contrived, takes long.
+    """
     if "*" not in pattern:
         return pattern == name
-    return pattern == "*" or _glob(pattern).fullmatch(name) is not None
+    first, *middle, last = _parts(pattern)
+    if len(name) < len(first) + len(last):
+        return False
+    if not (name.startswith(first) and name.endswith(last)):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 @lru_cache(maxsize=4096)
-def _glob(pattern: str) -> re.Pattern[str]:
-    """A pattern in which * stands for any part of a name."""
-    return re.compile(".*".join(map(re.escape, re.split(r"\*+", pattern))))
+def _parts(pattern: str) -> list[str]:
+    return pattern.split("*")
 
 
-class User(msgspec.Struct, frozen=True, array_like=True):
+# --- Who is known --------------------------------------------------------------------------------
+
+
+class Quota(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What one principal may have; 0 is without a bound."""
+
+    requests: float = 0
+    """A second, on average; twice as many at once after a pause."""
+    bytes: int = 0
+    """Bytes of bodies a second, sent and received; twice as many at once after a pause."""
+    queues: int = 0
+    """Queues and topics that they have made and that are still there."""
+    in_flight: int = 0
+    """Messages that are leased to them and not ended."""
+    cursors: int = 0
+    """Cursors that they have made and that are still there."""
+    pins: int = 0
+    """Snapshots that are held for them."""
+
+
+UNBOUNDED = Quota()
+
+
+class User(msgspec.Struct, frozen=True):
     """Someone who is known by tokens or keys."""
 
     name: str
     rules: tuple[Rule, ...] = ()
+    quota: Quota = UNBOUNDED
 
 
-class Principal(msgspec.Struct, frozen=True):
-    """Who asks, as far as everything behind the door has to know."""
+class Principal:
+    """Who asks, and what they may do.
 
-    name: str
-    rules: tuple[Rule, ...]
-    where: str = ""
-    """The address that they ask from."""
+    What was found out about one is shared by all requests of it, until something of it changes.
+    """
+
+    __slots__ = ("_known", "name", "quota", "rules", "where")
+
+    def __init__(
+        self, name: str, rules: tuple[Rule, ...], where: str = "", quota: Quota = UNBOUNDED
+    ) -> None:
+        self.name = name
+        self.rules = rules
+        self.where = where
+        """The address that they ask from."""
+        self.quota = quota
+        self._known: dict[tuple[Verb, str, str], bool] = {}
+
+    def at(self, where: str) -> Principal:
+        """The same one, asking from an address."""
+        other = Principal(self.name, self.rules, where, self.quota)
+        other._known = self._known
+        return other
+
+    def may(self, verb: Verb, space: str, name: str) -> bool:
+        """Whether they may do this; see `judge`."""
+        asked = (verb, space, name)
+        found = self._known.get(asked)
+        if found is None:
+            if len(self._known) >= limits.RULINGS_KEPT_MAX:
+                self._known.clear()
+            found = self._known[asked] = judge(self.rules, verb, space, name).allowed
+        return found
+
+    def judge(self, verb: Verb, space: str, name: str) -> Ruling:
+        """The same, with the reason."""
+        return judge(self.rules, verb, space, name)
+
+    def __repr__(self) -> str:
+        return f"<Principal {self.name}>"
 
 
-class Token(msgspec.Struct, frozen=True, array_like=True):
+class Token(msgspec.Struct, frozen=True):
     """What is kept of a token."""
 
     user: str
@@ -113,6 +222,21 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
     expires_ms: int = 0
     """0: never."""
 
+    @property
+    def id(self) -> str:
+        """By which people tell it from others: the beginning of its digest."""
+        return self.digest[:6].hex()
+
+
+class AccessKey(msgspec.Struct, frozen=True):
+    """What is kept of an access key; its secret is not."""
+
+    id: str
+    user: str
+    name: str
+    made_ms: int
+    expires_ms: int = 0
+
 
 def make_token(secret: bytes) -> str:
     """The text of a token, from 32 random bytes."""
@@ -120,35 +244,14 @@ def make_token(secret: bytes) -> str:
     return TOKEN_PREFIX + urlsafe_b64encode(secret).rstrip(b"=").decode()
 
 
+_TOKEN = re.compile(rf"{TOKEN_PREFIX}[A-Za-z0-9_-]{{43}}")
+
+
+def is_token(text: str) -> bool:
+    """Whether a text has the shape of a token; whether it is one, only its digest tells."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 def digest_of(token: str) -> bytes:
     """By which a token is known; of 256 random bits a plain hash tells nothing."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-
-
-class Book:
-    """The users and tokens that are known now."""
-
-    def __init__(self) -> None:
-        self._users: dict[str, User] = {}
-        self._tokens: dict[bytes, Token] = {}
-
-    def put_user(self, name: str, user: User | None) -> None:
-        """A user is new, was changed or is gone; the tokens of one who is gone know nobody."""
-        if user is None:
-            self._users.pop(name, None)
-        else:
-            self._users[name] = user
-
-    def put_token(self, digest: bytes, token: Token | None) -> None:
-        """A token is new, or was revoked."""
-        if token is None:
-            self._tokens.pop(digest, None)
-        else:
-            self._tokens[digest] = token
-
-    def who(self, token: str, now_ms: int) -> User | None:
-        """The user whose token this is; None for whatever reason there is none."""
-        found = self._tokens.get(digest_of(token))
-        if found is None or (found.expires_ms and found.expires_ms <= now_ms):
-            return None
-        return self._users.get(found.user)

@@ -1,0 +1,61 @@
+"""Users, tokens and keys; what strangers and tenants may ask for."""
+
+from __future__ import annotations
+
+USERS_MAX = 10_000
+"""Users of a server: all of them are in memory."""
+
+TOKENS_MAX = 100_000
+"""Tokens and keys of all users together: all of them are in memory."""
+
+USER_SECRETS_MAX = 100
+"""Tokens and keys of one user; so that none is forgotten among many."""
+
+TOKEN_MS_MAX = 10 * 365 * 86_400_000
+"""A token that expires does so within ten years."""
+
+RULES_MAX = 100
+"""Rules of one user: each request may have to look at all of them."""
+
+RULINGS_KEPT_MAX = 1_024
+"""Answers to what one user may do that are remembered; then they are found anew."""
+
+SECRET_FILE_BYTES_MAX = 4_096
+"""A file that holds a secret is not larger; what is, is another file."""
+
+CREDENTIAL_CHARS_MAX = 4_096
+"""Of the header that says who asks; the longest of ours has below a hundred."""
+
+FAILURES_BURST = 20
+"""Wrong credentials of one address that are answered at once."""
+
+FAILURES_PER_SECOND = 1
+"""Wrong credentials of one address, beyond the first ones."""
+
+FAILURE_ADDRESSES_MAX = 4_096
+"""Addresses whose failures are counted; the one that was quiet for the longest is forgotten."""
+
+BOOK_PAUSE_MS_MAX = 1_000
+"""Between two attempts to follow what others change of users."""
+
+BOOK_KEEP_DELETES_SECONDS = 7 * 86_400
+"""For so long it is told that a user or token has gone; who comes later reads everything anew."""
+
+QUOTA_PRINCIPALS_MAX = 10_000
+"""Principals whose use is counted; the one that was quiet for the longest begins anew."""
+
+QUOTA_HELD_MAX = 100_000
+"""Lease calls and pins of one principal that are counted; beyond it the oldest is not."""
+
+AUDIT_TEXT_CHARS_MAX = 500
+"""Of each text in a note of the audit."""
+
+AUDIT_KEEP_SECONDS = 90 * 86_400
+"""For so long acts are kept, unless the settings say otherwise."""
+
+AUDIT_KEEP_BYTES = 256 * 1024 * 1024
+"""And no more than so many bytes of them."""
+
+AUDIT_DENIED_PER_SECOND = 10
+"""Acts that were denied are noted so often; beyond it they are counted, and the next note says how
+many there were: whoever may do nothing may not fill the disk either."""

@@ -1,0 +1,392 @@
+"""The book of users: the keyed log `system/access`, followed.
+
+Rule 1: a change that this process made is in force before it is answered; one that another process
+made as soon as its commit is heard of. Nothing is polled: the book waits on the shard.
+Rule 2: whoever cannot be read is not known.
+Rule 3: each act and its note in the audit are one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from millrace import limits
+from millrace.client.cursor import Cursor
+from millrace.client.millrace import Millrace
+from millrace.client.queue import Queue
+from millrace.core import check
+from millrace.errors import (
+    Closed,
+    Exhausted,
+    Exists,
+    Fatal,
+    Invalid,
+    NotFound,
+    Refused,
+    Retry,
+    TooLarge,
+)
+from millrace.server import record
+from millrace.server.access import (
+    SYSTEM,
+    TOKEN_BYTES,
+    AccessKey,
+    Principal,
+    Token,
+    User,
+    digest_of,
+    make_token,
+)
+from millrace.server.audit import AUDIT, Actor, Audit
+from millrace.server.ledger import Ledger
+from millrace.server.record import Kind, Known, Made
+from millrace.server.roll import Roll
+from millrace.server.secret import new_key_id, secret_of
+
+ACCESS = "access"
+"""The queue of the space `system`."""
+
+RESERVED = ("-", "anonymous", "local", "settings")
+"""Names that the server itself acts under."""
+
+
+class Book:
+    """Who is known, and how that is changed."""
+
+    def __init__(
+        self,
+        millrace: Millrace,
+        queue: Queue,
+        audit: Audit,
+        secret: bytes | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._millrace = millrace
+        self._queue = queue
+        self._secret = secret
+        self._now_ms = now_ms
+        self._ledger = Ledger()
+        self._acts = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.audit = audit
+
+    @classmethod
+    async def open(
+        cls,
+        millrace: Millrace,
+        *,
+        follower: str | None = "server",
+        secret: bytes | None = None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> Book:
+        """Read the book whole, and follow it from then on, until it is closed.
+
+        `follower` names the process among those that follow it, and stays the same when it starts
+        again; None reads once and does not follow. `secret` is what the secrets of access keys are
+        made of (`secret.key_secret`).
+
+        Raises:
+            Invalid: there is a queue `system/access` that is no keyed log.
+        """
+        clock = now_ms or _now_ms
+        audit = await Audit.open(millrace, clock)
+        book = cls(millrace, await _find(millrace), audit, secret, clock)
+        if follower is None:
+            await book._read()
+        else:
+            cursor = await book._begin(follower)
+            book._task = asyncio.get_running_loop().create_task(book._follow(follower, cursor))
+        return book
+
+    async def close(self) -> None:
+        """Follow it no more; harmless the second time."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    @property
+    def roll(self) -> Roll:
+        """Everyone who is known now."""
+        return self._ledger.roll
+
+    @property
+    def unread(self) -> dict[str, str]:
+        """Messages that make nobody known, by their keys, and why."""
+        return dict(self._ledger.unread)
+
+    # --- Users --------------------------------------------------------------------------------
+
+    async def add_user(self, user: User, by: Actor) -> None:
+        """Make a user known.
+
+        Raises:
+            Exists: there is one of this name.
+            Invalid, TooLarge: the name, or there are too many users or rules.
+        """
+        async with self._acts:
+            if self.roll.user(user.name) is not None:
+                raise Exists(f"there is a user {user.name!r} already", field="user")
+            _at_most(len(self.roll.users) + 1, limits.USERS_MAX, "users")
+            await self._put_user(user, by, "user.add")
+
+    async def set_user(self, user: User, by: Actor) -> None:
+        """Give a user other rules and another quota; in force for requests that begin after it.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        async with self._acts:
+            self._known(user.name)
+            await self._put_user(user, by, "user.set")
+
+    async def _put_user(self, user: User, by: Actor, act: str) -> None:
+        if check.name(user.name, "user") in RESERVED:
+            raise Invalid(f"{user.name!r} is a name of the server's own", field="user")
+        _at_most(len(user.rules), limits.RULES_MAX, "rules")
+        detail = "; ".join(map(str, user.rules))
+        await self._commit({record.user_key(user.name): user}, by, act, user.name, detail)
+
+    async def remove_user(self, name: str, by: Actor) -> None:
+        """Forget a user with all their tokens and keys.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        async with self._acts:
+            self._known(name)
+            gone: dict[str, Known | None] = {record.user_key(name): None}
+            gone |= {record.token_key(one.digest): None for one in self.roll.tokens(name)}
+            gone |= {record.access_key(one.id): None for one in self.roll.keys(name)}
+            await self._commit(gone, by, "user.remove", name, f"{len(gone) - 1} tokens and keys")
+
+    def _known(self, name: str) -> User:
+        found = self.roll.user(name)
+        if found is None:
+            raise NotFound(f"there is no user {name[:100]!r}", field="user")
+        return found
+
+    # --- Tokens and keys ----------------------------------------------------------------------
+
+    async def new_token(
+        self, user: str, name: str, by: Actor, *, seconds: float | None = None
+    ) -> tuple[Token, str]:
+        """Make a token; its text is told now and never again.
+
+        `seconds`: how long it is good; None: until it is revoked.
+
+        Raises:
+            NotFound: there is no such user.
+            Invalid, TooLarge: the name or the time, or the user has too many.
+        """
+        text = make_token(secrets.token_bytes(TOKEN_BYTES))
+        return await self.put_token(text, user, name, by, seconds=seconds), text
+
+    async def put_token(
+        self, text: str, user: str, name: str, by: Actor, *, seconds: float | None = None
+    ) -> Token:
+        """Have a user known by a token that was made elsewhere; as `new_token` otherwise."""
+        async with self._acts:
+            made_ms, expires_ms = self._times(user, name, seconds)
+            token = Token(user, name, digest_of(text), made_ms, expires_ms)
+            changes: dict[str, Known | None] = {record.token_key(token.digest): token}
+            await self._commit(changes, by, "token.new", f"{user}/{name}", token.id)
+        return token
+
+    async def revoke_token(self, token: Token, by: Actor) -> None:
+        """Make a token know nobody any more; harmless the second time."""
+        async with self._acts:
+            gone: dict[str, Known | None] = {record.token_key(token.digest): None}
+            target = f"{token.user}/{token.name}"
+            await self._commit(gone, by, "token.revoke", target, token.id)
+
+    async def new_key(
+        self, user: str, name: str, by: Actor, *, seconds: float | None = None
+    ) -> tuple[AccessKey, str]:
+        """Make an access key; returns it with its secret. As `new_token` otherwise."""
+        async with self._acts:
+            made_ms, expires_ms = self._times(user, name, seconds)
+            key = AccessKey(new_key_id(secrets.token_bytes(10)), user, name, made_ms, expires_ms)
+            secret = self.secret_of(key.id)
+            changes: dict[str, Known | None] = {record.access_key(key.id): key}
+            await self._commit(changes, by, "key.new", f"{user}/{name}", key.id)
+        return key, secret
+
+    async def revoke_key(self, key: AccessKey, by: Actor) -> None:
+        """Make an access key know nobody any more; harmless the second time."""
+        async with self._acts:
+            gone: dict[str, Known | None] = {record.access_key(key.id): None}
+            await self._commit(gone, by, "key.revoke", f"{key.user}/{key.name}", key.id)
+
+    def secret_of(self, key_id: str) -> str:
+        """The secret of an access key, also of an id that nobody has: look who has it after.
+
+        Raises:
+            Invalid: the file that secrets are made of is not here.
+        """
+        if self._secret is None:
+            raise Invalid("access keys need the file that key_file names", field="key_file")
+        return secret_of(key_id, self._secret)
+
+    def _times(self, user: str, name: str, seconds: float | None) -> tuple[int, int]:
+        self._known(user)
+        check.name(name, "name")
+        count = len(self.roll.tokens(user)) + len(self.roll.keys(user)) + 1
+        _at_most(count, limits.USER_SECRETS_MAX, f"tokens and keys of {user}")
+        _at_most(self._ledger.secrets + 1, limits.TOKENS_MAX, "tokens and keys")
+        now_ms = self._now_ms()
+        if seconds is None:
+            return now_ms, 0
+        return now_ms, now_ms + check.millis(seconds, "expires", limits.TOKEN_MS_MAX)
+
+    # --- What users have made -----------------------------------------------------------------
+
+    async def claim(self, principal: Principal, kind: Kind, name: str) -> None:
+        """Count something against the quota of whoever is about to make it.
+
+        `name` is space/queue, or space/queue/cursor. What is counted already is not counted twice,
+        whoever has made it. Only users have quotas of this kind.
+
+        Raises:
+            Exhausted: they have made as many as they may.
+        """
+        async with self._acts:
+            if self.roll.user(principal.name) is None or self._ledger.maker(kind, name):
+                return
+            quota = principal.quota
+            most = quota.queues if kind == "queues" else quota.cursors
+            if most and self._ledger.made_by(principal.name, kind) >= most:
+                raise Exhausted(
+                    f"{principal.name} has {most} {kind}, as many as they may; delete one first",
+                    field=kind,
+                    limit=most,
+                    after_ms=60_000,
+                )
+            made: dict[str, Known | None] = {record.made_key(kind, name): Made(principal.name)}
+            await self._publish(made)
+
+    async def unclaim(self, kind: Kind, name: str) -> None:
+        """Something is gone, and for a queue all that was made in it: it counts no more."""
+        async with self._acts:
+            keys = self._ledger.made_within(kind, name)
+            if keys:
+                await self._publish(dict.fromkeys(keys))
+
+    # --- The log ------------------------------------------------------------------------------
+
+    async def _commit(
+        self,
+        changes: dict[str, Known | None],
+        by: Actor,
+        act: str,
+        target: str,
+        detail: str,
+    ) -> None:
+        await self._publish(changes, self.audit.message(by, act, target, detail=detail))
+
+    async def _publish(self, changes: dict[str, Known | None], note: bytes | None = None) -> None:
+        """Write changes, and the note of them; they are in force when it returns."""
+        async with self._millrace.transaction(space=SYSTEM) as t:
+            seqs = {
+                key: t.publish(ACCESS, None if known is None else record.encode(known), key=key)
+                for key, known in changes.items()
+            }
+            if note is not None:
+                t.publish(AUDIT, note)
+        for key, known in changes.items():
+            seq = seqs[key].value
+            if seq is None:
+                # It was committed by an earlier attempt whose place is forgotten.
+                await self._read()
+                return
+            self._ledger.put(key, seq, known)
+
+    async def _read(self) -> None:
+        """Read everything there is, and know nobody else."""
+        async with self._queue.snapshot() as snapshot:
+            rows = [(row.key, row.seq, row.body) async for row in snapshot.rows()]
+            boundary = snapshot.boundary
+        self._ledger.replace(_texts(rows), boundary)
+
+    async def _begin(self, follower: str) -> Cursor:
+        """Read everything; what comes after is read by the cursor that is returned."""
+        cursor = await self._queue.cursor(follower, start="end")
+        await cursor.reset("end")
+        await self._read()
+        return cursor
+
+    async def _follow(self, follower: str, cursor: Cursor) -> None:
+        while True:
+            try:
+                async for snapshot in cursor:
+                    async for row in snapshot.rows():
+                        self._ledger.read(_text(row.key), row.seq, row.body)
+                    self._ledger.forget_gone(snapshot.boundary)
+                    await snapshot.commit()
+            except (Closed, Fatal):
+                return
+            except Retry as error:
+                await asyncio.sleep(min(error.after_ms, limits.BOOK_PAUSE_MS_MAX) / 1000)
+            except Refused:
+                # The queue or the cursor was taken away, or both are too far apart.
+                cursor = await self._begin_again(follower)
+
+    async def _begin_again(self, follower: str) -> Cursor:
+        while True:
+            await asyncio.sleep(limits.BOOK_PAUSE_MS_MAX / 1000)
+            try:
+                queue = await _find(self._millrace)
+                if queue.shards.ids != self._queue.shards.ids:
+                    # Another queue of the name: its seqs have nothing to do with the old ones.
+                    self._queue = queue
+                    self._ledger = Ledger()
+                return await self._begin(follower)
+            except Closed:
+                raise
+            except (Retry, Refused):
+                continue
+
+
+async def _find(millrace: Millrace) -> Queue:
+    try:
+        queue = await millrace.find(ACCESS, space=SYSTEM)
+    except NotFound:
+        return await millrace.queue(
+            ACCESS,
+            space=SYSTEM,
+            keyed=True,
+            retention="log",
+            keep_deletes=limits.BOOK_KEEP_DELETES_SECONDS,
+        )
+    spec = await queue.spec()
+    if not spec.keyed or spec.retention != "log":
+        raise Invalid(
+            f"the queue {SYSTEM}/{ACCESS} is no keyed log: the space {SYSTEM!r} belongs to the "
+            "server; move what is in it elsewhere, and delete it",
+            field="queue",
+        )
+    return queue
+
+
+def _texts(
+    rows: Iterable[tuple[bytes | None, int, bytes | None]],
+) -> list[tuple[str, int, bytes | None]]:
+    return [(_text(key), seq, body) for key, seq, body in rows]
+
+
+def _text(key: bytes | None) -> str:
+    return (key or b"").decode("utf-8", "backslashreplace")
+
+
+def _at_most(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise TooLarge(f"there may be {most} {what}, not {count}", field=what, limit=most)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

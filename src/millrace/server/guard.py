@@ -1,0 +1,171 @@
+"""Who asks, judged by the head of a request.
+
+Rule 1: whoever is not known is refused; the words are the same whatever was wrong.
+Rule 2: without credentials one is known only from the same machine, only where the operator said
+so, and only where nothing hints at someone else behind the request: a proxy, or a page of another
+site in a browser.
+Rule 3: wrong credentials are answered so often for one address; right ones are never held up by the
+wrong ones of others.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Callable, Mapping
+from ipaddress import IPv6Address, ip_address
+
+from millrace import limits
+from millrace.errors import Exhausted, MillraceError, Unauthenticated
+from millrace.server.access import Principal, parse_rule
+from millrace.server.bucket import Bucket
+from millrace.server.roll import ANONYMOUS_RULES, Roll
+
+_PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""Headers that tell that someone else is behind whoever is connected."""
+
+
+def _unknown() -> Unauthenticated:
+    return Unauthenticated(
+        "nobody is known by this; send a token that is good as 'authorization: Bearer mr_…'; "
+        "`millrace token new USER` makes one",
+        field="authorization",
+    )
+
+
+class Guard:
+    """Finds out who asks."""
+
+    def __init__(
+        self,
+        roll: Callable[[], Roll],
+        now_ms: Callable[[], int],
+        *,
+        anonymous: bool = False,
+        anonymous_rules: tuple[str, ...] = ANONYMOUS_RULES,
+    ) -> None:
+        self._roll = roll
+        self._now_ms = now_ms
+        self._failures = Failures()
+        self._anonymous: Principal | None = None
+        self.configure(anonymous=anonymous, anonymous_rules=anonymous_rules)
+
+    def configure(self, *, anonymous: bool, anonymous_rules: tuple[str, ...]) -> None:
+        """Let others in or not who say nothing of who they are; at once."""
+        self._anonymous = None
+        if anonymous:
+            self._anonymous = Principal("anonymous", tuple(map(parse_rule, anonymous_rules)))
+
+    def admit(self, headers: Mapping[str, str], peer: str = "") -> Principal | MillraceError:
+        """Who asks, by the headers (names in lower case) and the address of who is connected.
+
+        Or why nobody is let in: `Unauthenticated`, or `Exhausted` by an address that has failed too
+        often of late.
+        """
+        given = headers.get("authorization")
+        if given is None:
+            if self._anonymous is not None and is_loopback(peer) and is_own(headers):
+                return self._anonymous.at(peer)
+            return self.fail(peer)
+        user, token = credentials(given)
+        principal = self._roll().who(token, self._now_ms())
+        if principal is None or user not in ("", principal.name):
+            return self.fail(peer)
+        return principal.at(peer)
+
+    def fail(self, peer: str) -> MillraceError:
+        """Count wrong credentials, also such as were judged elsewhere; returns what to answer."""
+        after_ms = self._failures.count(peer, self._now_ms())
+        if not after_ms:
+            return _unknown()
+        return Exhausted(
+            "too many requests from your address say nothing of who asks",
+            field="authorization",
+            limit=limits.FAILURES_PER_SECOND,
+            after_ms=after_ms,
+        )
+
+
+def credentials(given: str) -> tuple[str, str]:
+    """User and token of an `authorization` header; of one that is none, what nobody has."""
+    if len(given) > limits.CREDENTIAL_CHARS_MAX:
+        return "", ""
+    scheme, _, rest = given.partition(" ")
+    scheme = scheme.lower()
+    if scheme == "bearer":
+        return "", rest.strip()
+    if scheme != "basic":
+        return "", ""
+    try:
+        user, _, token = b64decode(rest.strip(), validate=True).decode("utf-8").partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return user, token
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is of this machine itself."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return (mapped or found).is_loopback
+
+
+def is_own(headers: Mapping[str, str]) -> bool:
+    """Whether nothing hints at someone else behind a request of this machine."""
+    if any(name in headers for name in _PASSED_ON):
+        return False
+    host = headers.get("host", "")
+    if not _is_loopback_host(host):
+        # A name that somebody else has pointed at this machine.
+        return False
+    origin = headers.get("origin")
+    if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+        return False
+    return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+
+
+def _is_loopback_host(host: str) -> bool:
+    if host.startswith("["):
+        name = host[1:].partition("]")[0]
+    else:
+        name = host.partition(":")[0]
+    return name.lower() == "localhost" or is_loopback(name)
+
+
+class Failures:
+    """How often each address was wrong of late; bounded, the quietest is forgotten."""
+
+    def __init__(self, most: int = limits.FAILURE_ADDRESSES_MAX) -> None:
+        self._most = most
+        self._buckets: dict[str, Bucket] = {}
+
+    def count(self, address: str, now_ms: int) -> int:
+        """Count one; returns after how many milliseconds to come again, 0 if that is at once."""
+        place = _place(address)
+        bucket = self._buckets.pop(place, None)
+        if bucket is None:
+            if len(self._buckets) >= self._most:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = Bucket(limits.FAILURES_PER_SECOND, limits.FAILURES_BURST, now_ms)
+        # The order of the table is that of the last failures.
+        self._buckets[place] = bucket
+        return bucket.take(1, now_ms)
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
+def _place(address: str) -> str:
+    """What counts as one: an IPv6 network of 64 bits is given to one customer as a whole."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(IPv6Address(int(found) >> 64 << 64))
+    return str(found)

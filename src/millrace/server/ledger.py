@@ -1,0 +1,119 @@
+"""What the messages of `system/access` add up to.
+
+Rule: of each key the message with the highest seq counts, in whatever order they are heard of: what
+this process has written itself, it knows before it reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millrace.server import record
+from millrace.server.access import AccessKey, Token, User
+from millrace.server.record import Kind, Known, Made, Unread
+from millrace.server.roll import Roll
+
+
+class Ledger:
+    """Who is known, and who has made what."""
+
+    def __init__(self) -> None:
+        self.roll = Roll()
+        self.unread: dict[str, str] = {}
+        self._seqs: dict[str, int] = {}
+        """Of each key the newest message that was heard of."""
+        self._gone: dict[str, int] = {}
+        """Of those the ones that delete; until all that is older was read."""
+        self._made: dict[str, str] = {}
+        """By the keys of messages, who has made it."""
+
+    @property
+    def secrets(self) -> int:
+        """How many tokens and keys there are."""
+        return self.roll.secrets
+
+    def put(self, key: str, seq: int, known: Known | None) -> None:
+        """Take in a message; None deletes what is under the key."""
+        if seq <= self._seqs.get(key, 0):
+            return
+        self._seqs[key] = seq
+        self.unread.pop(key, None)
+        if known is None:
+            self._gone[key] = seq
+        else:
+            self._gone.pop(key, None)
+        self._know(key, known)
+
+    def read(self, key: str, seq: int, body: bytes | None) -> None:
+        """Take in a message as it was read."""
+        why = ""
+        known: Known | None = None
+        if body is not None:
+            try:
+                known = record.decode(key, body)
+            except Unread as error:
+                why = str(error)
+        self.put(key, seq, known)
+        if why and self._seqs[key] == seq:
+            self.unread[key] = why
+
+    def replace(self, rows: Iterable[tuple[str, int, bytes | None]], boundary: int) -> None:
+        """Take in all that there is up to a boundary: what is older and not among it has gone."""
+        found = list(rows)
+        there = {key for key, _, _ in found}
+        older = [key for key, seq in self._seqs.items() if seq <= boundary and key not in there]
+        for key in older:
+            del self._seqs[key]
+            self._gone.pop(key, None)
+            self.unread.pop(key, None)
+            self._know(key, None)
+        for key, seq, body in found:
+            self.read(key, seq, body)
+        self.forget_gone(boundary)
+
+    def forget_gone(self, boundary: int) -> None:
+        """All up to the boundary was read: nothing older can come any more."""
+        for key in [key for key, seq in self._gone.items() if seq <= boundary]:
+            del self._gone[key]
+            del self._seqs[key]
+
+    def _know(self, key: str, known: Known | None) -> None:
+        kind, _, rest = key.partition("/")
+        if kind == "user":
+            self.roll.put_user(rest, known if isinstance(known, User) else None)
+        elif kind == "token":
+            digest = _digest(rest)
+            self.roll.put_token(digest, known if isinstance(known, Token) else None)
+        elif kind == "key":
+            self.roll.put_key(rest, known if isinstance(known, AccessKey) else None)
+        elif kind == "made":
+            if isinstance(known, Made):
+                self._made[key] = known.user
+            else:
+                self._made.pop(key, None)
+
+    # --- What was made ------------------------------------------------------------------------
+
+    def maker(self, kind: Kind, name: str) -> str | None:
+        """Who has made it, as far as that was noted."""
+        return self._made.get(record.made_key(kind, name))
+
+    def made_by(self, user: str, kind: Kind) -> int:
+        """How many of a kind a user has made."""
+        begin = record.made_key(kind, "")
+        return sum(who == user and key.startswith(begin) for key, who in self._made.items())
+
+    def made_within(self, kind: Kind, name: str) -> list[str]:
+        """The keys that say who has made it, and what is in it."""
+        own = record.made_key(kind, name)
+        within = record.made_key("cursors", f"{name}/")
+        return [
+            key for key in self._made if key == own or (kind == "queues" and key.startswith(within))
+        ]
+
+
+def _digest(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""

@@ -1,0 +1,99 @@
+"""Users, tokens and keys as messages of the queue `system/access` (docs/formats/access.md).
+
+Rule: a message that is none of these makes nobody known. It is not skipped in silence: who reads it
+is told why it says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from millrace.errors import Invalid
+from millrace.server.access import AccessKey, Quota, Token, User, parse_rule
+
+Kind = Literal["queues", "cursors"]
+"""What is counted of a user for as long as it is there."""
+
+
+class _User(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    rules: list[str]
+    quota: Quota = Quota()
+
+
+class _Token(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    user: str
+    name: str
+    made_ms: int
+    expires_ms: int = 0
+
+
+class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who has made a queue, a topic or a cursor."""
+
+    user: str
+
+
+Known = User | Token | AccessKey | Made
+
+
+class Unread(Exception):
+    """A message of the queue says nothing; why."""
+
+
+def user_key(name: str) -> str:
+    """The key of a user's message."""
+    return f"user/{name}"
+
+
+def token_key(digest: bytes) -> str:
+    """The key of a token's message."""
+    return f"token/{digest.hex()}"
+
+
+def access_key(key_id: str) -> str:
+    """The key of an access key's message."""
+    return f"key/{key_id}"
+
+
+def made_key(kind: Kind, name: str) -> str:
+    """The key of the message that says who has made something."""
+    return f"made/{kind}/{name}"
+
+
+def encode(known: Known) -> bytes:
+    """What the message says."""
+    if isinstance(known, User):
+        rules = [str(rule) for rule in known.rules]
+        return msgspec.json.encode(_User(rules, known.quota))
+    if isinstance(known, Made):
+        return msgspec.json.encode(known)
+    made = _Token(known.user, known.name, known.made_ms, known.expires_ms)
+    return msgspec.json.encode(made)
+
+
+def decode(key: str, body: bytes) -> Known:
+    """What a message under this key says.
+
+    Raises:
+        Unread: nothing; a newer version may have written it, or someone by hand.
+    """
+    kind, _, rest = key.partition("/")
+    try:
+        if kind == "user":
+            user = msgspec.json.decode(body, type=_User)
+            return User(rest, tuple(map(parse_rule, user.rules)), user.quota)
+        if kind == "made":
+            return msgspec.json.decode(body, type=Made)
+        if kind not in ("token", "key"):
+            raise Unread("its key is of no kind that is known")
+        found = msgspec.json.decode(body, type=_Token)
+        if kind == "key":
+            return AccessKey(rest, found.user, found.name, found.made_ms, found.expires_ms)
+        digest = bytes.fromhex(rest)
+        if len(digest) != 32:
+            raise Unread("its key has no digest of 32 bytes")
+        return Token(found.user, found.name, digest, found.made_ms, found.expires_ms)
+    except (msgspec.MsgspecError, Invalid, ValueError) as error:
+        raise Unread(str(error)) from error
