@@ -344,6 +344,12 @@ class Node:
         found = self.store.cells(CATALOG, Kind.QUEUE, prefix)
         return sorted(key[len(prefix) :].decode() for _, key, _ in found)
 
+    def spaces(self) -> list[str]:
+        """The spaces that hold queues or topics, as far as they are committed."""
+        kinds = (Kind.QUEUE, Kind.TOPIC)
+        found = (cell for kind in kinds for cell in self.store.cells(CATALOG, kind))
+        return sorted({key.partition(b"\0")[0].decode() for _, key, _ in found})
+
     def find_topic(self, space: str, name: str) -> ShardId | None:
         """The shard of a topic, as far as it is committed."""
         value = self.store.cell(CATALOG, Kind.TOPIC, queue_key(space, name))

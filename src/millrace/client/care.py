@@ -15,7 +15,7 @@ from millrace.care.restore import Target, find_plan, finish, lay_out
 from millrace.care.vault import Vault
 from millrace.care.verify import verify as look_at
 from millrace.client.finish import finish as done_to_the_end
-from millrace.client.health import Health
+from millrace.client.health import Gauges, Health
 from millrace.client.paths import folder_of
 from millrace.core import exact
 from millrace.errors import Closed, Invalid
@@ -136,6 +136,13 @@ class Care:
             archive_gap=following is not None and following.gap > 0,
             archive_error=str(error) if error is not None else None,
         )
+
+    def gauges(self) -> Gauges:
+        """What the engine has counted since it was opened, and how large it is."""
+        self._check_open()
+        node = self._node
+        live, dead = node.store.sealed_bytes()
+        return Gauges(node.writer.commits, live, dead, node.warden.free_bytes())
 
     async def stop(self) -> None:
         """End what is under way; what it has made is removed."""

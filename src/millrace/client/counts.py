@@ -58,5 +58,8 @@ async def all_holders(engine: Engine, shards: Shards) -> Holders:
         ]
     first, wanted = found[0].first, found[0].wanted
     return Holders(
-        shards.place(shards.first, first), shards.place(shards.first, wanted), tuple(held)
+        shards.place(shards.first, first),
+        shards.place(shards.first, wanted),
+        tuple(held),
+        sum(holders.in_flight for holders in found),
     )

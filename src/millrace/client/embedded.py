@@ -254,6 +254,10 @@ class EmbeddedEngine:
         self._check_open()
         return self._node.find_queue(space, name)
 
+    async def spaces(self) -> list[str]:
+        self._check_open()
+        return self._node.spaces()
+
     async def queue_names(self, space: str) -> list[str]:
         self._check_open()
         return self._node.queue_names(space)

@@ -99,6 +99,10 @@ class Engine(Protocol):
         """A number that rises with each call: messages without a key take turns by it."""
         ...
 
+    async def spaces(self) -> list[str]:
+        """The spaces in which there are queues or topics, in order."""
+        ...
+
     async def queue_names(self, space: str) -> list[str]:
         """The queues of a space, in order."""
         ...

@@ -93,6 +93,10 @@ class Millrace:
             raise NotFound(f"there is no queue {name!r} in {space!r}{hint}", field="queue")
         return Queue(self._engine, self._keepalive, space, name, Shards.of(found))
 
+    async def spaces(self) -> list[str]:
+        """The spaces in which there are queues or topics, in order."""
+        return await self._engine.spaces()
+
     async def queues(self, *, space: str = "default") -> list[str]:
         """The names of a space's queues, in order."""
         return await self._engine.queue_names(check.name(space, "space"))
@@ -217,6 +221,11 @@ class Millrace:
     def __repr__(self) -> str:
         state = "" if self._closing is None else ", closed"
         return f"<Millrace at {self._engine.where}{state}>"
+
+
+def engine_of(millrace: Millrace) -> Engine:
+    """What it stands on."""
+    return millrace._engine
 
 
 def _unheard(_: int, __: int) -> None:

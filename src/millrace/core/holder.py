@@ -39,3 +39,5 @@ class Holders(msgspec.Struct, frozen=True):
     """Without those who hold rows back, none before this seq would be left for its number or
     bytes."""
     held: tuple[Holder, ...]
+    in_flight: int = 0
+    """Messages that were handed out and have not ended, those included that were given back."""

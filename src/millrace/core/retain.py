@@ -230,4 +230,5 @@ def list_holders(draft: Draft) -> Holders | Need:
     if view.doomed:
         first, count = view.doomed.min(), len(view.doomed)
         held.append(Holder("dead letters", "", first, count, 0, 0))
-    return Holders(view.ended_to + 1, max(_wanted(view), view.ended_to) + 1, tuple(held))
+    wanted = max(_wanted(view), view.ended_to) + 1
+    return Holders(view.ended_to + 1, wanted, tuple(held), len(view.holder))

@@ -32,6 +32,7 @@ from millrace.journal.suffix import Suffixes
 from millrace.log.lane import Lane
 from millrace.log.record import Mark, Position
 from millrace.log.segments import Log
+from millrace.meter import Commits
 
 
 class LogWriter:
@@ -51,6 +52,8 @@ class LogWriter:
         self._rolling: asyncio.Future[None] | None = None
         self._telling = False
         self._sync_seconds = 0.0
+        self.commits = Commits()
+        """What was written so far, counted."""
         self._record_bytes_target = min(limits.RECORD_BYTES_TARGET, log.record_bytes_max)
         self.record_bytes_max = log.record_bytes_max - limits.RECORD_SLACK_BYTES
         self.suffix_bytes_max = min(limits.UNCOMMITTED_BYTES_MAX, log.record_bytes_max)
@@ -177,7 +180,7 @@ class LogWriter:
             or self._sync_seconds >= limits.INLINE_SYNC_SECONDS_MAX
         ):
             future = self._lane.submit(append)
-            future.add_done_callback(lambda future: self._finish(future, began))
+            future.add_done_callback(lambda future: self._finish(future, began, length))
             return
         try:
             result = append()
@@ -187,18 +190,21 @@ class LogWriter:
             self._fail(_unexpected(error))
             raise
         else:
-            self._note_sync(self._loop.time() - began)
+            self._note_sync(self._loop.time() - began, length)
             self._done(*result)
 
-    def _finish(self, future: asyncio.Future[tuple[Position, Mark]], began: float) -> None:
+    def _finish(
+        self, future: asyncio.Future[tuple[Position, Mark]], began: float, size: int
+    ) -> None:
         error = future.exception()
         if error is not None:
             self._fail(error if isinstance(error, MillraceError) else _unexpected(error))
             return
-        self._note_sync(self._loop.time() - began)
+        self._note_sync(self._loop.time() - began, size)
         self._done(*future.result())
 
-    def _note_sync(self, seconds: float) -> None:
+    def _note_sync(self, seconds: float, size: int) -> None:
+        self.commits.note(seconds, size, len(self._writing))
         # A running mean that forgets: a slow disk is noticed within some ten records.
         self._sync_seconds += (min(seconds, 0.1) - self._sync_seconds) / 8
 

@@ -49,3 +49,6 @@ HTTP_STOP_SECONDS = 10
 
 HTTP_BACKLOG = 1024
 """Connections that wait to be taken in."""
+
+METRICS_QUEUES_MAX = 1_000
+"""Queues of which a page of metrics tells one by one."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import Protocol
 
 from millrace import limits
@@ -18,6 +19,7 @@ from millrace.server.access import Principal, may
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.metrics import Traffic, gather
 from millrace.server.rest import problem
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
@@ -40,6 +42,7 @@ class App:
     def __init__(self, desk: Desk, guard: Guard) -> None:
         self._desk = desk
         self._guard = guard
+        self._traffic = Traffic()
         self.site = Site(self.admit, self.handle, problem.answer_bad)
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
@@ -66,7 +69,7 @@ class App:
             most = limits.HTTP_BODIES_BYTES_MAX
             text = f"requests hold {most} bytes already; send this one again later"
             return problem.answer_error(Full(text, field="body", limit=most))
-        request.context = Ask(request, route, params, self._desk, principal)
+        request.context = Ask(request, route, params, self._desk, principal, self)
         return None
 
     def _route(self, request: Request, routes: dict[str, Route]) -> Route | Response | None:
@@ -86,10 +89,26 @@ class App:
             return None
         return denied(principal, verb, space, name)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it takes no new requests."""
+        return self.site.stopping
+
+    async def metrics(self) -> bytes:
+        """What it has counted."""
+        return await gather(self._desk, self._traffic, len(self.site.connections))
+
     async def handle(self, request: Request) -> Response:
         """Answer a request that was admitted."""
         ask = request.context
         assert isinstance(ask, Ask)
+        began = perf_counter()
+        response = await self._answer(request, ask)
+        took = None if ask.waits else perf_counter() - began
+        self._traffic.note(request.method, ask.route.path, response.status, took)
+        return response
+
+    async def _answer(self, request: Request, ask: Ask) -> Response:
         try:
             return await ask.route.handle(ask)
         except MillraceError as error:

@@ -68,6 +68,14 @@ class Book:
             if (spans := self._spans.get(shard))
         }
 
+    def weights(self) -> tuple[int, int]:
+        """About how many bytes of the files are wanted, and how many are not."""
+        size = dead = 0
+        for facts in self._files.values():
+            size += facts.size
+            dead += facts.size * min(facts.dead, facts.rows) // max(facts.rows, 1)
+        return size - dead, dead
+
     # --- Changes ---------------------------------------------------------------------------------
 
     def add(self, number: int, facts: FileFacts) -> None:

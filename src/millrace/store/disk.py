@@ -248,6 +248,10 @@ class DiskStore:
         """Sealed files that were found damaged since the store was opened, and what was found."""
         return self._emptying.damaged
 
+    def sealed_bytes(self) -> tuple[int, int]:
+        """About how many bytes of sealed files are wanted, and how many are not."""
+        return self._book.weights()
+
     def file_numbers(self) -> list[int]:
         """The sealed files that rows may lie in; on the engine's thread."""
         return self._book.numbers()

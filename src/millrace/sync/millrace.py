@@ -75,6 +75,10 @@ class Millrace:
         """
         return Queue(self._portal, self._portal.run(self._twin.find(name, space=space)))
 
+    def spaces(self) -> list[str]:
+        """The spaces in which there are queues or topics, in order."""
+        return self._portal.run(self._twin.spaces())
+
     def queues(self, *, space: str = "default") -> list[str]:
         """The names of a space's queues, in order."""
         return self._portal.run(self._twin.queues(space=space))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.server.rest import publish, work
+from millrace.server.rest import publish, status, work
 from millrace.server.rest.table import ROUTES
 
-MODULES = (publish, work)
+MODULES = (publish, status, work)
 
 __all__ = ["MODULES", "ROUTES"]

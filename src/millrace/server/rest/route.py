@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -36,10 +36,23 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request that says nothing beyond its address."""
 
 
+class Server(Protocol):
+    """What routes know of the server that they are part of."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it takes no new requests."""
+        ...
+
+    async def metrics(self) -> bytes:
+        """What it has counted."""
+        ...
+
+
 class Ask:
     """A request on its way through a route."""
 
-    __slots__ = ("desk", "params", "principal", "request", "route")
+    __slots__ = ("desk", "params", "principal", "request", "route", "server", "waits")
 
     def __init__(
         self,
@@ -48,6 +61,7 @@ class Ask:
         params: dict[str, str],
         desk: Desk,
         principal: Principal,
+        server: Server,
     ) -> None:
         self.request = request
         self.route = route
@@ -55,6 +69,9 @@ class Ask:
         """What stands in the place of the address's names."""
         self.desk = desk
         self.principal = principal
+        self.server = server
+        self.waits = False
+        """It may take its time: it waits for what is not there yet."""
 
     async def queue(self, use: Callable[[Queue], Awaitable[T]]) -> T:
         """What `use` comes to with the queue that the address names."""

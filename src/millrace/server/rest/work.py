@@ -39,6 +39,7 @@ class Leases(msgspec.Struct, frozen=True):
 @ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work")
 async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     """Lease messages, waiting for the first one if need be."""
+    ask.waits = told.wait > 0
     found = await ask.queue(
         lambda queue: queue.lease(
             told.count, seconds=told.seconds, wait=told.wait, attempt=told.attempt

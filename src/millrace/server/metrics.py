@@ -1,0 +1,191 @@
+"""What is measured, as Prometheus reads it.
+
+Rule 1: looking costs the engine little: counters are read where they are kept, and of many queues
+only so many are told one by one.
+Rule 2: labels hold names of queues, topics and routes, never what a stranger has sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.client.health import Gauges
+from millrace.client.millrace import engine_of
+from millrace.client.queue import Queue
+from millrace.core.model import CursorCell, Kind
+from millrace.errors import MillraceError
+from millrace.meter import SECONDS, Histogram
+from millrace.server.rest.desk import Desk
+
+TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Page:
+    """Families of samples, in the order in which they are told."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, list[str]] = {}
+
+    def gauge(
+        self, name: str, help: str, value: float, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """A value as it is now."""
+        self._add(name, "gauge", help, f"{name}{_labels(labels)} {_number(value)}")
+
+    def counter(
+        self, name: str, help: str, value: float, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """A value that only rises."""
+        self._add(name, "counter", help, f"{name}{_labels(labels)} {_number(value)}")
+
+    def histogram(
+        self, name: str, help: str, found: Histogram, labels: Mapping[str, str] | None = None
+    ) -> None:
+        """How values were spread."""
+        total = 0
+        for bound, count in zip((*found.bounds, None), found.counts, strict=True):
+            total += count
+            place = {**(labels or {}), "le": "+Inf" if bound is None else _number(bound)}
+            self._add(name, "histogram", help, f"{name}_bucket{_labels(place)} {total}")
+        self._add(name, "histogram", help, f"{name}_sum{_labels(labels)} {_number(found.sum)}")
+        self._add(name, "histogram", help, f"{name}_count{_labels(labels)} {total}")
+
+    def _add(self, name: str, kind: str, help: str, line: str) -> None:
+        family = self._families.get(name)
+        if family is None:
+            family = self._families[name] = [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
+        family.append(line)
+
+    def text(self) -> bytes:
+        """All of it."""
+        return "".join(f"{line}\n" for lines in self._families.values() for line in lines).encode()
+
+
+def _labels(labels: Mapping[str, str] | None) -> str:
+    if not labels:
+        return ""
+    told = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return "{" + ",".join(told) + "}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))
+
+
+class Traffic:
+    """The requests of a server, counted by route."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, int], int] = {}
+        self._seconds: dict[str, Histogram] = {}
+
+    def note(self, method: str, route: str, status: int, seconds: float | None) -> None:
+        """A request was answered; `seconds` is None where waiting was what it asked for."""
+        at = (method, route, status)
+        self._counts[at] = self._counts.get(at, 0) + 1
+        if seconds is not None:
+            found = self._seconds.get(route)
+            if found is None:
+                found = self._seconds[route] = Histogram(SECONDS)
+            found.add(seconds)
+
+    def tell(self, page: Page) -> None:
+        """Write it down."""
+        for (method, route, status), count in sorted(self._counts.items()):
+            labels = {"method": method, "route": route, "status": str(status)}
+            page.counter("millrace_http_requests_total", "Requests answered.", count, labels)
+        for route, found in sorted(self._seconds.items()):
+            name = "millrace_http_request_seconds"
+            text = "From the last byte of a request to its answer, long polls left out."
+            page.histogram(name, text, found, {"route": route})
+
+
+def tell_gauges(page: Page, gauges: Gauges) -> None:
+    """What the engine has counted."""
+    commits = gauges.commits
+    page.histogram(
+        "millrace_commit_seconds", "From the write of a record to its sync.", commits.seconds
+    )
+    page.histogram("millrace_commit_bytes", "Bytes of a record.", commits.bytes)
+    page.histogram("millrace_commit_entries", "Batches written together.", commits.entries)
+    name, text = "millrace_sealed_bytes", "Bytes of sealed files, about."
+    page.gauge(name, text, gauges.sealed_live_bytes, {"state": "live"})
+    page.gauge(name, text, gauges.sealed_dead_bytes, {"state": "dead"})
+    page.gauge("millrace_disk_free_bytes", "Bytes that fit on the disk.", gauges.disk_free_bytes)
+
+
+async def tell_queue(page: Page, engine: Engine, queue: Queue) -> None:
+    """What a queue holds, has held, and who keeps it."""
+    labels = {"space": queue.space, "queue": queue.name}
+    counts = await queue.stats()
+    page.counter("millrace_published_total", "Messages published.", counts.pop("published"), labels)
+    page.gauge("millrace_depth", "Messages that are there.", counts.pop("live"), labels)
+    for how, count in counts.items():
+        page.counter("millrace_ended_total", "Messages ended.", count, {**labels, "how": how})
+    rows = await queue.peek(1)
+    age = max(0, engine.now_ms() - rows[0].time_ms) / 1000 if rows else 0.0
+    page.gauge("millrace_oldest_seconds", "Age of the oldest message.", age, labels)
+    holders = await queue.holders()
+    page.gauge("millrace_in_flight", "Messages handed out.", holders.in_flight, labels)
+    pins = [holder for holder in holders.held if holder.kind == "pin"]
+    page.gauge("millrace_pins", "Snapshots that are pinned.", len(pins), labels)
+    kept = sum(pin.bytes for pin in pins)
+    page.gauge("millrace_pinned_bytes", "Bytes that only snapshots keep.", kept, labels)
+    await _tell_cursors(page, engine, queue, labels)
+
+
+async def _tell_cursors(
+    page: Page, engine: Engine, queue: Queue, labels: Mapping[str, str]
+) -> None:
+    lags: dict[tuple[str, bool], list[tuple[int, float, float]]] = {}
+    for shard in queue.shards.ids:
+        meta = await engine.meta(shard)
+        for name, cell in (await engine.cells(shard, Kind.CURSOR)).items():
+            if isinstance(cell, CursorCell):
+                seq = cell.position.seq
+                rows = meta.last_seq - seq
+                size = rows * meta.weight / max(meta.published, 1)
+                oldest = await engine.peek(shard, seq, None, 1) if rows else []
+                age = max(0, engine.now_ms() - oldest[0].time_ms) / 1000 if oldest else 0.0
+                lags.setdefault((name, cell.retain), []).append((rows, size, age))
+    for (name, retain), found in lags.items():
+        own = {**labels, "cursor": name, "retain": str(retain).lower()}
+        rows, size, age = (
+            sum(one[0] for one in found),
+            sum(one[1] for one in found),
+            max(one[2] for one in found),
+        )
+        page.gauge("millrace_cursor_lag_rows", "Rows published since its place.", rows, own)
+        page.gauge("millrace_cursor_lag_bytes", "Their bytes, by the mean.", int(size), own)
+        page.gauge("millrace_cursor_lag_seconds", "Age of the oldest of them.", age, own)
+
+
+async def gather(desk: Desk, traffic: Traffic, connections: int) -> bytes:
+    """The whole page."""
+    page = Page()
+    engine = engine_of(desk.millrace)
+    page.gauge("millrace_http_connections", "Connections that are open.", connections)
+    traffic.tell(page)
+    tell_gauges(page, engine.care.gauges())
+    left = limits.METRICS_QUEUES_MAX
+    for space in await desk.millrace.spaces():
+        for name in (await desk.millrace.queues(space=space))[:left]:
+            left -= 1
+            try:
+                await tell_queue(page, engine, await desk.millrace.find(name, space=space))
+            except MillraceError:
+                # Deleted meanwhile, or damaged: whoever uses it hears of that.
+                continue
+        for name in await desk.millrace.topics(space=space):
+            topic = await desk.millrace.find_topic(name, space=space)
+            for one in (await topic.describe()).subscriptions:
+                own = {"space": space, "topic": name, "subscription": one.name}
+                page.gauge("millrace_topic_lag_rows", "Messages not forwarded.", one.lag, own)
+                page.gauge("millrace_topic_lag_seconds", "Age of the oldest.", one.lag_seconds, own)
+    return page.text()
