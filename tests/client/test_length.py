@@ -148,6 +148,81 @@ async def test_what_is_dropped_is_a_dead_letter_and_a_full_queue_keeps_it_waitin
     assert await bodies(queue) == [b"5", b"6"]
 
 
+@embedded
+async def test_dead_letters_go_on_from_queue_to_queue_and_never_round(m: Millrace) -> None:
+    last = await m.queue("last")
+    middle = await m.queue("middle", max_messages=2, overflow="drop", dead_letter="last")
+    first = await m.queue("first", max_messages=2, overflow="drop", dead_letter="middle")
+    for at in range(9):
+        await first.publish(b"%d" % at)
+
+    async def have_come() -> bool:
+        return (await last.stats())["live"] == 5
+
+    await eventually(have_come)
+    assert [row.body for row in await middle.peek()] == [b"5", b"6"]
+    await last.configure(max_messages=5, overflow="drop", dead_letter="first")
+    await first.publish_many([b"9", b"10"])
+    # They wait for room in middle, whose own would come back by way of last.
+    assert (await first.stats())["live"] == 4
+    await middle.settle(await middle.lease(2))
+
+    async def have_gone_on() -> bool:
+        return (await middle.stats())["live"] == 2
+
+    await eventually(have_gone_on)
+    assert [row.body for row in await middle.peek()] == [b"7", b"8"]
+    assert (await last.stats())["published"] == 5
+
+
+@embedded
+async def test_what_is_dropped_waits_for_a_dead_letter_queue_that_was_deleted(m: Millrace) -> None:
+    await m.queue("dead")
+    queue = await m.queue("jobs", max_messages=2, overflow="drop", dead_letter="dead")
+    await m.delete_queue("dead")
+    for at in range(6):
+        await queue.publish(b"%d" % at)
+    [held] = await queue.lease()
+    await held.discard()
+    assert (await queue.stats())["live"] == 6, "nothing is gone"
+    dead = await m.queue("dead")
+
+    async def have_come() -> bool:
+        return (await dead.stats())["live"] == 5
+
+    await eventually(have_come)
+    assert await bodies(dead) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await bodies(queue) == [b"5"]
+
+
+@embedded
+async def test_who_retains_what_was_settled_is_named(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_messages=2, overflow="drop")
+    cursor = await queue.cursor("slow", start="beginning", retain=True)
+    await queue.publish_many([b"a", b"b"])
+    await queue.settle(await queue.lease(2))
+    with pytest.raises(errors.Full, match="retaining cursors"):
+        await queue.publish(b"c")
+    snapshot = await cursor.next()
+    assert snapshot is not None
+    assert [row.body async for row in snapshot.rows()] == [b"a", b"b"]
+    await snapshot.commit()
+    await queue.publish(b"c")
+    assert await bodies(queue) == [b"c"]
+
+
+@embedded
+async def test_a_repeat_is_answered_by_a_full_queue(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_messages=2)
+    first = await queue.publish(b"a", producer="p", number=1)
+    second = await queue.publish(b"b", dedup="b")
+    assert await queue.publish(b"a", producer="p", number=1) == first
+    assert await queue.publish(b"b", dedup="b") == second
+    with pytest.raises(errors.Full):
+        await queue.publish_many([Message(b"b", dedup="b"), Message(b"c")])
+    assert (await queue.stats())["live"] == 2
+
+
 def test_counts_survive_a_restart(tmp_path: Path) -> None:
     async def first() -> None:
         async with millrace.open(tmp_path) as m:

@@ -165,6 +165,39 @@ async def test_without_their_queue_they_stay(m: Millrace) -> None:
 
 
 @embedded
+async def test_a_full_queue_takes_what_fits_and_the_others_stay(m: Millrace) -> None:
+    orders, dead = await make(m, *(b"%d" % number for number in range(7)))
+    await orders.configure(max_messages=3)
+    await orders.publish(b"there")
+    driving = dead.redrive()
+    with pytest.raises(errors.Full) as full:
+        await driving.run()
+    assert (full.value.field, full.value.limit) == ("max_messages", 3)
+    assert driving.stats == RedriveStats(total=7, moved=2)
+    assert await bodies(orders) == [b"there", b"0", b"1"]
+    assert await bodies(dead) == [b"2", b"3", b"4", b"5", b"6"]
+    await orders.configure(max_messages=0)
+    # What was not moved was not handed out, and goes when there is room.
+    assert await dead.redrive().run() == RedriveStats(total=5, moved=5)
+    assert (await dead.stats())["settled"] == 7
+
+
+@embedded
+async def test_who_is_dropped_to_make_room_comes_back_and_is_left_for_another_time(
+    m: Millrace,
+) -> None:
+    orders, dead = await make(m, *(b"%d" % number for number in range(7)))
+    await orders.configure(max_messages=3, overflow="drop")
+    assert await dead.redrive().run() == RedriveStats(total=7, moved=7)
+
+    async def are_back() -> bool:
+        return len(await bodies(dead)) == 4
+
+    await eventually(are_back)
+    assert sorted([*await bodies(orders), *await bodies(dead)]) == [b"%d" % n for n in range(7)]
+
+
+@embedded
 async def test_functions_that_fail_move_nothing_more(m: Millrace) -> None:
     orders, dead = await make(m, b"a", b"b")
 

@@ -30,7 +30,7 @@ from millrace.core.commands import Part, Publish, Settle
 from millrace.core.commands import Transaction as Transact
 from millrace.core.model import Headers, Row, ShardId
 from millrace.core.route import shards_of
-from millrace.errors import Gone, Invalid, NotFound, Stale, Superseded, TooLarge
+from millrace.errors import Full, Gone, Invalid, NotFound, Stale, Superseded, TooLarge
 
 Where = Callable[[Row], bool]
 """Whether a message is to be moved."""
@@ -106,7 +106,8 @@ class Redrive:
 
         Raises:
             NotFound: a queue that messages would go to is not there; the others may be moved.
-            Full: there is no room now, or too much is in flight. Begin again later.
+            Full: there is no room now, or too much is in flight. What fits was moved, the others
+                are where they were. Begin again later.
             TooLarge: what `edit` made of a message.
         """
         async for _ in self:
@@ -239,8 +240,8 @@ class Redrive:
             for lease in leases:
                 await self._move([lease], wanted)
             return
-        except TooLarge:
-            # No record of this log holds them all.
+        except (TooLarge, Full):
+            # No record of this log holds them all, or there is room for some of them.
             if len(leases) == 1:
                 raise
             half = len(leases) // 2

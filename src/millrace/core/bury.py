@@ -3,6 +3,7 @@
 Rule 1: burying is one entry: the copy in the dead-letter queue and the end here. So nothing is lost
 in between, and nothing is doubled.
 Rule 2: where the dead-letter queue was deleted, dead letters wait until there is one again.
+Rule 3: a dead letter makes nobody drop what would come back to its own queue: that would never end.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
         taker, part = desk.draft(ShardId(shard)), Publish(tuple(messages))
         if taker is None:
             return NotFound(f"there is no queue {view.spec.dead_letter!r}", field="dead_letter")
-        checked = publish.check_publish(taker, part) or publish.check_room(taker, part)
+        may_drop = not _comes_back(desk, taker.view, source.name)
+        checked = publish.check_publish(taker, part)
+        checked = checked or publish.check_room(taker, part, may_drop=may_drop)
         if isinstance(checked, Refused | Retry | Need):
             return checked
         parts.append((taker, part))
@@ -91,6 +94,22 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
         publish.do_publish(taker, part)
     _end_all(draft, by_lease, Death.DEAD_LETTERED)
     return len(rows)
+
+
+def _comes_back(desk: Desk, taker: View, source: str) -> bool:
+    """Whether what the taker drops to make room goes, from queue to queue, to the source."""
+    spec = taker.spec
+    passed: set[str] = set()
+    while spec.overflow == "drop" and spec.dead_letter and spec.dead_letter not in passed:
+        if spec.dead_letter == source:
+            return True
+        passed.add(spec.dead_letter)
+        target = _target(desk, spec)
+        first = desk.draft(ShardId(target.shards[0])) if target is not None else None
+        if first is None:
+            return False
+        spec = first.view.spec
+    return False
 
 
 def _end_all(draft: Draft, by_lease: Mapping[int, BitMap64], why: Death) -> None:

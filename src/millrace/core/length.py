@@ -20,6 +20,7 @@ from millrace.core.block import Block
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.model import Death, Doom, Message, QueueSpec
+from millrace.core.view import View
 from millrace.errors import Full, Invalid, Refused, Retry, TooLarge
 
 
@@ -67,8 +68,8 @@ def size_of(rows: Block | tuple[Message, ...]) -> int:
     )
 
 
-def check(draft: Draft, asked: Asked) -> Refused | Retry | Need | None:
-    """Whether there is room for it, or can be made."""
+def check(draft: Draft, asked: Asked, *, may_drop: bool = True) -> Refused | Retry | Need | None:
+    """Whether there is room for it, or (`may_drop`) can be made where the queue drops."""
     view, spec = draft.view, draft.view.spec
     if not spec.is_bounded:
         return None
@@ -89,8 +90,8 @@ def check(draft: Draft, asked: Asked) -> Refused | Retry | Need | None:
     excess, field = _excess(draft, asked)
     if excess <= 0:
         return None
-    if spec.overflow == "refuse":
-        return _full(spec, field)
+    if spec.overflow == "refuse" or not may_drop:
+        return _full(view, field)
     wanted = _step(excess, asked.rows)
     if spec.dead_letter and len(view.doomed) >= bounds.DOOMED_MAX:
         return Full(
@@ -101,7 +102,7 @@ def check(draft: Draft, asked: Asked) -> Refused | Retry | Need | None:
     found, need = _oldest(draft, wanted, view.last_seq, asked.ends)
     if need is not None:
         return need
-    return None if len(found) >= wanted else _full(spec, field)
+    return None if len(found) >= wanted else _full(view, field)
 
 
 def make_room(draft: Draft, first: int, size: int) -> None:
@@ -129,10 +130,13 @@ def make_room(draft: Draft, first: int, size: int) -> None:
     expiry.note_gaps(draft, dropped)
 
 
-def _full(spec: QueueSpec, field: str) -> Full:
+def _full(view: View, field: str) -> Full:
+    spec = view.spec
     most = spec.max_messages if field == "max_messages" else spec.max_bytes
+    last = ", and what is settled goes when its retaining cursors have read it"
     return Full(
-        f"the queue holds its {most} {field.removeprefix('max_')}; settling makes room",
+        f"the queue holds its {most} {field.removeprefix('max_')}; settling makes room"
+        + (last if view.retaining else ""),
         field=field,
         limit=most,
     )

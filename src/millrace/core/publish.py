@@ -61,14 +61,14 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     return need
 
 
-def check_room(draft: Draft, *commands: Publish | PublishStaged) -> Checked:
-    """Whether there is room for all of these, which were checked otherwise."""
+def check_room(draft: Draft, *commands: Publish | PublishStaged, may_drop: bool = True) -> Checked:
+    """Whether there is room for all of these, which were checked otherwise, or may be made."""
     if not draft.view.spec.is_bounded:
         return None
     asked = length.Asked(0, 0, BitMap64())
     for command in commands:
         asked = asked.plus(asked_of(draft, command))
-    return length.check(draft, asked)
+    return length.check(draft, asked, may_drop=may_drop)
 
 
 def asked_of(draft: Draft, command: Publish | PublishStaged) -> length.Asked:

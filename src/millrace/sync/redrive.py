@@ -33,7 +33,8 @@ class Redrive:
 
         Raises:
             NotFound: a queue that messages would go to is not there; the others may be moved.
-            Full: there is no room now, or too much is in flight. Begin again later.
+            Full: there is no room now, or too much is in flight. What fits was moved, the others
+                are where they were. Begin again later.
             TooLarge: what `edit` made of a message.
         """
         return self._portal.run(self._twin.run())
