@@ -315,6 +315,6 @@ def test_a_draft_ends_a_cell_that_it_has_ended_and_put_again() -> None:
     assert view is not None
     [(_, key, _)] = naive.group.store.cells(QUEUE, Kind.READY)
     draft = Draft(view, Millis(naive.group.now))
-    for cell in (None, Waiting(BitMap64([1]), 9), None):
+    for cell in (None, Waiting.of(BitMap64([1]), 9), None):
         draft.put_waiting(Kind.READY, key, cell)
     assert draft.waits == {(Kind.READY, key): None}, "it is stored, and nobody ends it"

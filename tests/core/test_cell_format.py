@@ -241,14 +241,14 @@ def test_keys(key: bytes, written: str) -> None:
 
 
 def test_the_key_tells_who_waits_alone() -> None:
-    alone = Waiting(BitMap64([3]), 4)
+    alone = Waiting.of(BitMap64([3]), 4)
     cell = alone.cell()
     assert (cell, encode_cell(cell).hex()) == (AsideCell(b"", 4), "93c4000490")
     assert load(Kind.DUE, due_key(1, 2, 3), bytes.fromhex("92c40004")) == alone
     # As earlier versions have written it.
     older = encode_cell(AsideCell(pack_seqs(BitMap64([3])), 4))
     assert load(Kind.DUE, due_key(1, 2, 3), older) == alone
-    both = Waiting(BitMap64([3, 70_000]), 4)
+    both = Waiting.of(BitMap64([3, 70_000]), 4)
     assert load(Kind.DUE, due_key(1, 2, 3), encode_cell(both.cell())) == both
 
 

@@ -11,6 +11,9 @@ from millrace import errors, limits
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
 from millrace.client.topic import Subscription, Topic
+from millrace.core.changes import Batch
+from millrace.core.model import Kind
+from millrace.core.view import View
 from millrace.errors import Fatal
 from millrace.node import Node
 from tests.simulation.harness import SETTINGS, Bench
@@ -160,6 +163,43 @@ def test_a_subscription_that_fell_behind_reads_the_store(monkeypatch: pytest.Mon
 
     bench = Bench()
     bench.live(main)
+    assert not bench.failures
+
+
+class Served:
+    """Beside a host: how many subscriptions each batch of a topic has served."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def stir(self, view: View, batch: Batch | None) -> None:
+        if view.topic is not None and batch is not None:
+            kinds = [kind for kind, _, _ in batch.changes.cells]
+            self.counts.append(kinds.count(Kind.SUBSCRIPTION))
+
+    def end(self, error: Fatal) -> None:
+        raise error
+
+
+def test_many_subscriptions_are_served_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch touches the queues of more of them than its bound says."""
+    monkeypatch.setattr(limits, "FORWARD_PARCELS_MAX", 4)
+
+    async def main(m: Millrace, node: Node) -> list[int]:
+        topic = await m.topic("orders")
+        names = [f"q{at}" for at in range(10)]
+        for name in names:
+            await topic.subscribe(await m.queue(name))
+        served = Served()
+        node.host_of(await shard_of(m)).tell(served)
+        published = await topic.publish_many([b"one", b"two"], wait=True)
+        assert published.queues == {name: [1, 2] for name in names}
+        for name in names:
+            assert await bodies(m, name) == [b"one", b"two"]
+        return served.counts
+
+    bench = Bench()
+    assert bench.live(main) == [0, 4, 4, 2]
     assert not bench.failures
 
 

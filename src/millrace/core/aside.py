@@ -81,22 +81,21 @@ def put_aside(
     Deletes, which are named by their places from 0 on, are for no worker anyway.
     """
     view = draft.view
-    by_turn: dict[tuple[int, int], BitMap64] = {}
+    by_turn: dict[tuple[int, int], list[int]] = {}
     for at, rows, priority, delay_ms in runs_of(count, runs, view.spec.delay_ms):
         if delay_ms or priority != USUAL:
             turn = (draft.now + delay_ms if delay_ms else 0, priority)
-            seqs = by_turn.setdefault(turn, BitMap64())
-            seqs.add_range(first + at, first + at + rows)
-    gone = BitMap64([first + at for at in deletes])
-    highest = view.pointers.aside
-    for (due_ms, priority), seqs in by_turn.items():
-        if gone:
-            seqs -= gone
+            by_turn.setdefault(turn, []).extend(range(first + at, first + at + rows))
+    gone = {first + at for at in deletes}
+    apart: list[int] = []
+    for (due_ms, priority), named in by_turn.items():
+        seqs = [seq for seq in named if seq not in gone] if gone else named
         if seqs:
-            draft.aside |= seqs
-            highest = max(highest, seqs.max())
+            apart += seqs
             kind = Kind.DUE if due_ms else Kind.READY
             _add(draft, kind, due_ms or draft.now, priority, seqs)
+    draft.aside.update(apart)
+    highest = max(apart, default=0)
     if highest > view.pointers.aside:
         draft.put_pointers(msgspec.structs.replace(view.pointers, aside=highest))
 
@@ -116,8 +115,9 @@ def runs_of(
         yield at, count - at, USUAL, delay_ms
 
 
-def _add(draft: Draft, kind: Kind, at_ms: int, priority: int, seqs: BitMap64) -> None:
-    """Have a cell name these; what comes to its turn together is gathered within a batch.
+def _add(draft: Draft, kind: Kind, at_ms: int, priority: int, seqs: Sequence[int]) -> None:
+    """Have a cell name these, which rise; what comes to its turn together is gathered within a
+    batch.
 
     What is ready now does not join those who have waited for longer: it would overtake others.
     """
@@ -125,31 +125,24 @@ def _add(draft: Draft, kind: Kind, at_ms: int, priority: int, seqs: BitMap64) ->
     key = draft.gathering.get(turn)
     known = draft.waits.get((kind, key)) if key is not None else None
     if key is not None and known is not None:
-        both = known.seqs | seqs
+        both = known.seqs | BitMap64(seqs)
         if len(both) <= limits.ASIDE_CELL_SEQS_MAX:
-            draft.put_waiting(kind, key, Waiting(both, priority))
+            draft.put_waiting(kind, key, Waiting.of(both, priority))
             return
-    for part in _parts(seqs):
-        key = _key(draft.view, kind, at_ms, priority, part)
-        draft.put_waiting(kind, key, Waiting(part, priority))
+    step = limits.ASIDE_CELL_SEQS_MAX
+    for at in range(0, len(seqs), step):
+        part = seqs[at : at + step]
+        more = BitMap64(part) if len(part) > 1 else None
+        key = _key(draft.view, kind, at_ms, priority, part[0])
+        draft.put_waiting(kind, key, Waiting(part[0], priority, more))
         draft.gathering[turn] = key
 
 
-def _parts(seqs: BitMap64) -> Iterator[BitMap64]:
-    """The seqs, as many at a time as a cell takes."""
-    if len(seqs) <= limits.ASIDE_CELL_SEQS_MAX:
-        yield seqs
-        return
-    left = iter(seqs)
-    while part := BitMap64(islice(left, limits.ASIDE_CELL_SEQS_MAX)):
-        yield part
-
-
-def _key(view: View, kind: Kind, at_ms: int, priority: int, seqs: BitMap64) -> bytes:
+def _key(view: View, kind: Kind, at_ms: int, priority: int, first: int) -> bytes:
     era = view.pointers.era
     if kind is Kind.DUE:
-        return due_key(era, at_ms, seqs.min())
-    return ready_key(era, priority, at_ms, seqs.min())
+        return due_key(era, at_ms, first)
+    return ready_key(era, priority, at_ms, first)
 
 
 # --- Lease -------------------------------------------------------------------------------------
@@ -170,14 +163,14 @@ def _promote(draft: Draft) -> Need | None:
     room = limits.PROMOTE_CELLS_MAX - draft.promoted
     due = view.due.take_below(due_key(view.pointers.era, draft.now + 1, 0), room)
     draft.promoted += len(due)
-    ready: dict[int, tuple[int, list[BitMap64]]] = {}
+    draft.end_waiting(Kind.DUE, [key for key, _ in due])
+    ready: dict[int, tuple[int, list[Waiting]]] = {}
     for key, cell in due:
-        draft.put_waiting(Kind.DUE, key, None)
         if cell.priority not in ready:
             ready[cell.priority] = (due_of(key), [])
-        ready[cell.priority][1].append(cell.seqs)
-    for priority, (since, sets) in ready.items():
-        _add(draft, Kind.READY, since, priority, BitMap64.union(*sets))
+        ready[cell.priority][1].append(cell)
+    for priority, (since, cells) in ready.items():
+        _add(draft, Kind.READY, since, priority, list(waiting.union(cells)))
     return _need_cells(view, Kind.DUE) if len(due) < room else None
 
 
@@ -230,8 +223,8 @@ def _leave(draft: Draft, key: bytes, cell: Waiting, rest: BitMap64) -> None:
     """Of a cell only `rest` still waits."""
     draft.put_waiting(Kind.READY, key, None)
     if rest:
-        after = _key(draft.view, Kind.READY, ready_since(key), cell.priority, rest)
-        draft.put_waiting(Kind.READY, after, Waiting(rest, cell.priority))
+        after = _key(draft.view, Kind.READY, ready_since(key), cell.priority, rest.min())
+        draft.put_waiting(Kind.READY, after, Waiting.of(rest, cell.priority))
 
 
 def take(draft: Draft, count: int, *, least: int) -> list[BitMap64]:
@@ -245,8 +238,9 @@ def take(draft: Draft, count: int, *, least: int) -> list[BitMap64]:
         if found is None or found[1].priority < least:
             break
         key, cell = found
-        taken = BitMap64(islice(cell.seqs, count)) if len(cell.seqs) > count else cell.seqs
-        _leave(draft, key, cell, cell.seqs - taken)
+        seqs = cell.seqs
+        taken = BitMap64(islice(seqs, count)) if len(seqs) > count else seqs
+        _leave(draft, key, cell, seqs - taken)
         turns.append(taken)
         count -= len(taken)
         draft.ready_known -= len(taken)

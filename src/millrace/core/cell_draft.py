@@ -6,6 +6,7 @@ Each is written down and applied to the view in the same step, as every change o
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import TypeVar
 
 from millrace import limits
@@ -200,11 +201,19 @@ class CellDraft:
             self.waits[name] = cell
             return
         window.drop(key)
-        self.waits[name] = None
-        if name in self._born:
-            # It was there within this batch alone.
-            del self.waits[name]
-            self._born.discard(name)
+        self.end_waiting(kind, (key,))
+
+    def end_waiting(self, kind: Kind, keys: Iterable[bytes]) -> None:
+        """As `put_waiting` of None, for cells that were taken out of their window."""
+        waits, born = self.waits, self._born
+        for key in keys:
+            name = (kind, key)
+            if name in born:
+                # It was there within this batch alone.
+                del waits[name]
+                born.discard(name)
+            else:
+                waits[name] = None
 
     def _encode_cells(self) -> list[tuple[int, bytes, bytes | None]]:
         cells = [
@@ -216,7 +225,7 @@ class CellDraft:
             value = None if state is None else encode_cell(state.cell())
             cells.append((int(Kind.LEASE), number_key(lease), value))
         for (kind, key), cell in self.waits.items():
-            cells.append((int(kind), key, None if cell is None else encode_cell(cell.cell())))
+            cells.append((int(kind), key, None if cell is None else cell.encoded()))
         for second in self._seconds:
             waiting = self.view.deletes.get(second)
             value = None if waiting is None else encode_cell(DeletesCell(pack_seqs(waiting)))

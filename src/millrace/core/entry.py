@@ -50,7 +50,7 @@ def _delay(draft: Draft, due_ms: int, seqs: Sequence[int], numbers: Sequence[int
         part = BitMap64(seqs[at : at + step])
         draft.aside |= part
         key = due_key(view.pointers.era, due_ms, seqs[at])
-        cell = Waiting(part, limits.PRIORITY_DEFAULT, tuple(numbers[at : at + step]))
+        cell = Waiting.of(part, limits.PRIORITY_DEFAULT, tuple(numbers[at : at + step]))
         draft.put_waiting(Kind.DUE, key, cell)
     if seqs:
         highest = max(view.pointers.aside, seqs[-1])

@@ -7,30 +7,53 @@ Rule 2: a key ends with the first seq of the cell, so that no two cells have the
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Sequence
 
+import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.codec import decode_cell
+from millrace.core.codec import decode_cell, encode_cell
 from millrace.core.model import AsideCell, Kind
 from millrace.core.seqs import pack_seqs, unpack_seqs
 
 _DUE = struct.Struct(">QQQ")
 _READY = struct.Struct(">QBQQ")
 
+_ALONE = [encode_cell(AsideCell(b"", priority)) for priority in range(limits.PRIORITY_MAX + 1)]
+"""By its priority, the cell of a message that waits alone."""
+_PRIORITY_ALONE = {value: priority for priority, value in enumerate(_ALONE)}
 
-class Waiting(NamedTuple):
-    """An `AsideCell` at work. Not to be changed."""
 
-    seqs: BitMap64
+class Waiting(msgspec.Struct, frozen=True, gc=False):
+    """An `AsideCell` at work. Of those that name a single message there may be millions."""
+
+    first: int
     priority: int
+    more: BitMap64 | None = None
+    """All of them, if there are several."""
     groups: tuple[int, ...] = ()
 
+    @classmethod
+    def of(cls, seqs: BitMap64, priority: int, groups: tuple[int, ...] = ()) -> Waiting:
+        """These wait; the set must not be changed any more."""
+        return cls(seqs.min(), priority, seqs if len(seqs) > 1 else None, groups)
+
+    @property
+    def seqs(self) -> BitMap64:
+        """The messages; not to be changed."""
+        return BitMap64((self.first,)) if self.more is None else self.more
+
     def cell(self) -> AsideCell:
-        """Of a single message the key alone tells which it is: of these there may be millions."""
-        seqs = pack_seqs(self.seqs) if len(self.seqs) > 1 else b""
+        """Of a single message the key alone tells which it is."""
+        seqs = pack_seqs(self.more) if self.more is not None else b""
         return AsideCell(seqs, self.priority, self.groups)
+
+    def encoded(self) -> bytes:
+        """The bytes of the cell."""
+        if self.more is None and not self.groups:
+            return _ALONE[self.priority]
+        return encode_cell(self.cell())
 
 
 Waits = dict[tuple[Kind, bytes], Waiting | None]
@@ -39,9 +62,18 @@ Waits = dict[tuple[Kind, bytes], Waiting | None]
 
 def load(kind: Kind, key: bytes, value: bytes) -> Waiting:
     """The cell that these bytes are."""
+    priority = _PRIORITY_ALONE.get(value)
+    if priority is not None:
+        return Waiting(int.from_bytes(key[-8:], "big"), priority)
     cell = decode_cell(kind, value)
     assert isinstance(cell, AsideCell)
-    return Waiting(seqs_in(key, cell), cell.priority, cell.groups)
+    return Waiting.of(seqs_in(key, cell), cell.priority, cell.groups)
+
+
+def union(cells: Sequence[Waiting]) -> BitMap64:
+    """The messages of all of these cells."""
+    alone = BitMap64([cell.first for cell in cells])
+    return alone.union(*(cell.more for cell in cells if cell.more is not None))
 
 
 def seqs_in(key: bytes, cell: AsideCell) -> BitMap64:

@@ -5,9 +5,9 @@ from __future__ import annotations
 ASIDE_CELL_SEQS_MAX = 1_024
 """Messages of one cell of those that wait apart: two bytes each, where they lie apart."""
 
-WINDOW_CELLS = 4_096
-"""Cells of messages that wait apart which are asked for at once, some 15 ms; up to twice as many
-are held of each kind, some 3 MiB."""
+WINDOW_CELLS = 1_024
+"""Cells of messages that wait apart which are asked for at once, some 4 ms; up to twice as many
+are held of each kind, some 500 KiB."""
 
 RING_TURNS = 8_192
 """Turns of groups that are asked for at once; up to twice as many are held, some 3 MiB."""

@@ -23,6 +23,10 @@ WAITERS_MAX = 10_000
 WAIT_ENDS_STEP_MS = 10
 """Waits that end within this time end together: each end looks at all that wait."""
 
+WAKE_STEP_MS = 5
+"""Leases and delays that end so soon after others wake those who wait for them together: where
+thousands end every second, a batch for each millisecond would be most of the work."""
+
 LEASE_WAIT_MS_MAX = 60_000
 """The longest time that a lease call waits for messages."""
 

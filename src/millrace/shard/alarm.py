@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+
+from millrace import limits
 
 _SOON_SECONDS = 0.001
 """Timers may ring a little early: what is not over then is looked at again after this time."""
 
 
 class Alarm:
-    """Makes a call at the soonest of the times that it was set to, and is unset then."""
+    """Makes a call at the soonest of the times that it was set to, and is unset then.
+
+    What follows the last call closely waits a little, so that one call does for many times.
+    """
 
     def __init__(
         self,
@@ -21,9 +27,11 @@ class Alarm:
         self._call = call
         self._timer: asyncio.TimerHandle | None = None
         self._at = 0.0
+        self._rang = -math.inf
 
     def set(self, at: float) -> None:
         """Ring at this time of the loop too, if it does not ring before."""
+        at = max(at, self._rang + limits.WAKE_STEP_MS / 1000)
         if self._timer is not None:
             if self._at <= at:
                 return
@@ -40,4 +48,5 @@ class Alarm:
 
     def _ring(self) -> None:
         self._timer = None
+        self._rang = self._loop.time()
         self._call()

@@ -207,7 +207,7 @@ class Forwarder:
             parcels.append((_addressed(parcel, number), at))
             line.turn = number
             size += size_of(Forward((parcel,)))
-            if size >= limits.FORWARD_ROUND_BYTES_MAX:
+            if size >= limits.FORWARD_ROUND_BYTES_MAX or len(parcels) == limits.FORWARD_PARCELS_MAX:
                 break
         return parcels
 

@@ -217,6 +217,8 @@ class Layered:
                 # What comes after the last of them in this layer is not known yet.
                 ends.append(keys[-1] + b"\0")
         end = min(ends, default=None)
+        if not changed:
+            return list(known.items()), end
         found = {**known, **changed}
         page = [
             (key, value)
@@ -230,9 +232,10 @@ class Layered:
     ) -> tuple[dict[bytes, bytes], list[bytes]]:
         """Some of the cells within [low, high) that the index holds, and where others may begin."""
         prefix = number_bytes(number)
-        page = self.cells.range(Table.CELLS, prefix + low, prefix + high, limit=limit + 1)
+        # One that `low` goes on from may be the first, one that goes on behind them the last.
+        page = self.cells.range(Table.CELLS, prefix + low, prefix + high, limit=limit + 2)
         ends: list[bytes] = []
-        if len(page) > limit:
+        if len(page) == limit + 2:
             # The last one may have more parts than this page has room for.
             cut = page[-1][0][:-2]
             page = [cell for cell in page if cell[0][:-2] != cut] or self._parts(cut)
