@@ -22,7 +22,7 @@ from millrace.core.commands import (
 )
 from millrace.core.fold import Reader
 from millrace.core.leased_commands import Life
-from millrace.core.model import CATALOG, LeaseId, Message, QueueSpec, ShardId
+from millrace.core.model import CATALOG, Kind, LeaseId, Message, QueueSpec, ShardId
 from millrace.testing.group import Group
 
 QUEUE = ShardId(1)
@@ -150,6 +150,31 @@ def test_many_go_in_steps(count: int) -> None:
     assert view is not None
     assert view.is_idle()
     assert not view.pointers.expires
+
+
+def let_go(group: Group) -> int:
+    """How many of the cells of what goes by itself the last batch of the queue has dropped."""
+    [batch] = [one for one in group.committed()[-1].batches if one.shard == QUEUE]
+    return sum(kind == Kind.EXPIRY and value is None for kind, _, value in batch.changes.cells)
+
+
+@pytest.mark.parametrize("what", ["ids", "messages"])
+def test_no_batch_lets_go_of_more_than_its_bound(what: str) -> None:
+    """However much is due: a tick does one step, and a lease call, with that of a tick, a few."""
+    group = Group()
+    spec = QueueSpec(ttl_ms=1_000) if what == "messages" else QueueSpec(dedup_ms=1_000)
+    group.ask((CATALOG, CreateQueue("default", "q", spec)))
+    for at in range(6 * bounds.EXPIRY_CELLS_STEP):
+        ids = tuple(f"{at}-{one}" for one in range(3)) if what == "ids" else ()
+        group.ask((QUEUE, Publish(tuple(Message(b"x") for _ in range(3)), ids=ids)))
+    group.now += 1_000
+    assert group.ask((QUEUE, Tick())) == [True]
+    assert let_go(group) == bounds.EXPIRY_CELLS_STEP
+    group.ask((QUEUE, Lease(5, 1_000)))
+    assert let_go(group) == bounds.EXPIRY_CELLS_STEP * bounds.EXPIRY_STEPS_MAX
+    group.ask((QUEUE, Tick()), (QUEUE, Lease(5, 1_000)), (QUEUE, Lease(5, 1_000)))
+    assert let_go(group) == bounds.EXPIRY_CELLS_STEP * bounds.EXPIRY_STEPS_MAX
+    group.check()
 
 
 def test_no_more_expire_than_dead_letters_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ DEDUP_MS_MAX = 7 * 24 * 3600 * 1000
 EXPIRY_CELL_MAX = 256
 """What one cell lets go at its time; with a step of cells it fits the smallest record."""
 
-EXPIRY_STEPS_MAX = 4
-"""Such steps that one batch makes before a lease call is given anything: some 100 ms."""
+EXPIRY_STEPS_MAX = 2
+"""Such steps that one batch makes before a lease call is given anything: some 50 ms."""
 
 EXPIRY_SEQS_MAX = 1_024
 """Messages whose time to live one cell names."""

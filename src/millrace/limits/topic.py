@@ -24,8 +24,9 @@ FORWARD_BYTES_MAX = 1024 * 1024
 FORWARD_ROUND_BYTES_MAX = 16 * 1024 * 1024
 """Bytes that a topic forwards at once to all of its queues; the others come next."""
 
-FORWARD_PARCELS_MAX = 64
-"""Subscriptions that a topic serves at once: each touches a queue of its own, some 30 ms in all."""
+FORWARD_PARCELS_MAX = 32
+"""Subscriptions that a topic serves at once: each has a queue, which may have to be loaded; some
+30 ms in all."""
 
 FORWARD_MEMORY_BYTES_MAX = 16 * 1024 * 1024
 """New rows of a topic that are at hand for its subscriptions; older ones are read again."""
