@@ -51,9 +51,22 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
     if verb in ("check", "dump"):
         # These are given the folder as an argument.
         desk.data.rename(tmp_path / "data")
-    done = run_script(line, tmp_path)
+    done = run_script(served(line) if verb == "serve" else line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
+
+
+def served(line: str) -> str:
+    """The same, at a port that is free, until it has said that it serves."""
+    command = re.sub(r"( --port \d+|$)", " --port 0", line, count=1)
+    return f"""
+        coproc {command}
+        pid=$COPROC_PID
+        read -r said <&"${{COPROC[0]}}"
+        [[ $said == serving* ]]
+        kill -TERM $pid
+        wait $pid
+    """
 
 
 def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -22,6 +22,7 @@ class Program(LateVerbs):
 
     homes: ClassVar[Mapping[str, Home]] = {
         "demo": Home(f"{_COMMANDS}.demo", "demo", "Make a folder with sample data to play with."),
+        "serve": Home(f"{_COMMANDS}.serve", "serve", "Serve the queues over HTTP."),
         "queue": Home(f"{_COMMANDS}.queue", "queue", "List, make, show, change or end queues."),
         "topic": Home(f"{_COMMANDS}.topic", "topic", "Hand messages on to many queues."),
         "publish": Home(f"{_COMMANDS}.publish", "publish", "Publish a message, or one per line."),

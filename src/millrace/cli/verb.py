@@ -21,6 +21,7 @@ from millrace.cli.ending import BROKEN_PIPE, INTERRUPTED, Ended, ended
 from millrace.cli.kinds import DURATION
 from millrace.cli.shell import Shell
 from millrace.errors import MillraceError
+from millrace.loop import new_loop
 
 DATA_VARIABLE = "MILLRACE_DATA"
 SEGMENT_VARIABLE = "MILLRACE_SEGMENT_BYTES"
@@ -29,10 +30,13 @@ DATA_DEFAULT = Path("millrace-data")
 Body = Callable[..., Coroutine[Any, Any, int | None]]
 
 
-def verb(name: str, *, examples: str, has_data: bool = True) -> Callable[[Body], click.Command]:
+def verb(
+    name: str, *, examples: str, has_data: bool = True, is_fast: bool = False
+) -> Callable[[Body], click.Command]:
     """Make a coroutine function a verb; `examples` are command lines, one on each line.
 
     `has_data`: it works on the folder that is named for all verbs; others are given paths.
+    `is_fast`: it runs for long, on the fastest event loop there is.
     """
 
     def make(body: Body) -> click.Command:
@@ -51,7 +55,8 @@ def verb(name: str, *, examples: str, has_data: bool = True) -> Callable[[Body],
                 patience=patience,
                 segment_bytes=segment_bytes,
             )
-            ctx.exit(_run(body(shell, **arguments), ctx.command_path, is_json=is_json))
+            new = new_loop if is_fast else None
+            ctx.exit(_run(body(shell, **arguments), ctx.command_path, new, is_json=is_json))
 
         # Click keeps them in reverse, and options of the verb's own come first in its help.
         own = reversed(getattr(body, "__click_params__", []))
@@ -114,10 +119,17 @@ def _folder(ctx: click.Context, data: Path | None) -> Path:
     return given if isinstance(given, Path) else data or DATA_DEFAULT
 
 
-def _run(work: Coroutine[Any, Any, int | None], path: str, *, is_json: bool) -> int:
+def _run(
+    work: Coroutine[Any, Any, int | None],
+    path: str,
+    new: Callable[[], asyncio.AbstractEventLoop] | None,
+    *,
+    is_json: bool,
+) -> int:
     try:
         try:
-            return asyncio.run(work) or 0
+            with asyncio.Runner(loop_factory=new) as runner:
+                return runner.run(work) or 0
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from millrace import limits
+from millrace import limits, loop
 from millrace.client.unheard import take_back
 from millrace.errors import Closed, Invalid
 
@@ -101,7 +101,7 @@ class Portal:
         self._closed = False
         self._process = os.getpid()
         self._at_exit: Callable[[], None] | None = None
-        self._runner = asyncio.Runner(loop_factory=new_loop or _new_loop)
+        self._runner = asyncio.Runner(loop_factory=new_loop or loop.new_loop)
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         self._thread = threading.Thread(
             target=self._serve, args=(started,), name="millrace", daemon=True
@@ -251,15 +251,6 @@ def once(coroutine: Coroutine[Any, Any, T]) -> T:
         return portal.run(coroutine)
     finally:
         portal.end(_rest)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed, which costs less per call."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 async def _rest() -> None:
