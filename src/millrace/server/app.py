@@ -24,6 +24,7 @@ from millrace.server.rest import problem
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
 from millrace.server.rest.route import Ask, Route, denied
+from millrace.server.rest.stopping import Stopping
 
 _logger = logging.getLogger("millrace.server")
 
@@ -43,7 +44,13 @@ class App:
         self._desk = desk
         self._guard = guard
         self._traffic = Traffic()
+        self.stopping = Stopping()
         self.site = Site(self.admit, self.handle, problem.answer_bad)
+
+    def stop(self) -> None:
+        """Answer those who wait for something to come: nothing has. Call it before the listener's
+        own `stop`, which waits for them."""
+        self.stopping.stop()
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""
@@ -83,8 +90,6 @@ class App:
             return None
         space = params.get("space", "")
         name = params.get("queue") or params.get("topic") or "*"
-        if space == "system":
-            verb = "admin"
         if may(principal.rules, verb, space or "*", name):
             return None
         return denied(principal, verb, space, name)
@@ -92,7 +97,7 @@ class App:
     @property
     def is_stopping(self) -> bool:
         """Whether it takes no new requests."""
-        return self.site.stopping
+        return self.stopping.is_set or self.site.stopping
 
     async def metrics(self) -> bytes:
         """What it has counted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "root": ("allow * */*",),
     "worker": ("allow work default/orders",),
     "producer": ("allow publish default/orders",),
+    "reader": ("allow read default/orders",),
+    "manager": ("allow manage default/orders*", "allow publish default/orders-dead"),
     "nobody": (),
 }
 """Tokens, and the rules of those who are known by them."""
@@ -40,6 +42,10 @@ class Door:
             return Unauthenticated("send a token that is known here", field="authorization")
         return Principal(token, self._known[token], peer)
 
+    def know(self, name: str, rules: tuple[str, ...]) -> None:
+        """Know one more, or by other rules."""
+        self._known[name] = tuple(map(parse_rule, rules))
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -55,6 +61,12 @@ class Answer:
         assert isinstance(found, dict)
         return found
 
+    def text(self, name: str) -> str:
+        """A text within it."""
+        found = self.json[name]
+        assert isinstance(found, str)
+        return found
+
     def items(self, name: str) -> list[dict[str, object]]:
         """A list within it."""
         found = self.json[name]
@@ -65,9 +77,11 @@ class Answer:
 class Served:
     """A server that is there, and its Millrace."""
 
-    def __init__(self, port: int, millrace: millrace.Millrace) -> None:
+    def __init__(self, port: int, millrace: millrace.Millrace, app: App, door: Door) -> None:
         self.port = port
         self.millrace = millrace
+        self.app = app
+        self.door = door
 
     async def ask(
         self,
@@ -100,15 +114,23 @@ class Served:
             connection.close()
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Come back when it holds; the test's own limit ends a wait in vain."""
+    for _ in iter(holds, True):
+        await asyncio.sleep(0.001)
+
+
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[Served]:
     """A server on the folder, with the queue `orders`."""
     async with millrace.open(folder) as m:
         await m.queue("orders")
-        app = App(Desk(m), Door())
+        door = Door()
+        app = App(Desk(m), door)
         listener = Listener(app.site)
         _, port = await listener.listen("127.0.0.1", 0)
         try:
-            yield Served(port, m)
+            yield Served(port, m, app, door)
         finally:
+            app.stop()
             await listener.stop(5)

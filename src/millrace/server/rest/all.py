@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.server.rest import publish, status, work
+from millrace.server.rest import look, publish, queues, stages, status, work
 from millrace.server.rest.table import ROUTES
 
-MODULES = (publish, status, work)
+MODULES = (queues, publish, look, stages, work, status)
 
 __all__ = ["MODULES", "ROUTES"]

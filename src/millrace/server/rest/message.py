@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as BadBase64
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from millrace.client.cursor import Start
 from millrace.client.lease import Lease
 from millrace.client.message import Message
 from millrace.core.model import Headers, Row
@@ -17,6 +19,8 @@ from millrace.errors import Invalid
 
 Seq = int | str
 """A message's number within its queue; where that has several shards, text: `shard:seq`."""
+
+_SAFE_MAX = 2**53 - 1
 
 HeadersIn = dict[str, str] | list[tuple[str, str]]
 
@@ -118,8 +122,8 @@ def _decoded(text: str, field: str) -> bytes:
 
 
 def seq_out(seq: int) -> Seq:
-    """A seq, or a place as text: numbers above 2^53 are not safe in JSON."""
-    return str(seq) if isinstance(seq, Place) else seq
+    """A seq; a place or an id as text: numbers above 2^53 are not safe in JSON."""
+    return str(seq) if isinstance(seq, Place) or seq > _SAFE_MAX else seq
 
 
 def seq_in(seq: Seq, field: str) -> int:
@@ -135,6 +139,26 @@ def seq_in(seq: Seq, field: str) -> int:
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
         raise Invalid(f"{field} is {seq[:40]!r}; write 17, or 3:17 for shard 3", field=field)
     return Place.of(int(parts[0]), int(parts[1])) if colon else int(shard)
+
+
+def start_in(start: int | str) -> Start:
+    """Where to begin: "beginning", "end", a seq, or a time as ISO 8601 writes it.
+
+    Raises:
+        Invalid: it is none of these.
+    """
+    if isinstance(start, int) or start in ("beginning", "end"):
+        return start
+    if start.isascii() and start.replace(":", "", 1).isdigit() and len(start) < 30:
+        return seq_in(start, "start")
+    try:
+        return datetime.fromisoformat(start)
+    except ValueError:
+        raise Invalid(
+            f"start is {start[:40]!r}, not beginning, end, a seq, or a time as in "
+            "2026-01-31T12:00:00Z",
+            field="start",
+        ) from None
 
 
 def row_out(row: Row) -> MessageOut:

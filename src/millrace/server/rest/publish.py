@@ -23,11 +23,11 @@ NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
 BYTES = "application/octet-stream"
 
-BULK = (
-    Media(NDJSON, "Messages, one a line."),
-    Media(ARROW, "An Arrow IPC stream with the column `value` and, if need be, `key`, `headers`."),
-    Media(BYTES, "The body of one message, as it is."),
+LINES = Media(NDJSON, "Messages, one a line.")
+ARROW_ROWS = Media(
+    ARROW, "An Arrow IPC stream with the column `value` and, if need be, `key`, `headers`."
 )
+BULK = (LINES, ARROW_ROWS, Media(BYTES, "The body of one message, as it is."))
 
 Number = Annotated[int, msgspec.Meta(ge=0)]
 

@@ -20,10 +20,11 @@ from millrace import limits
 from millrace.client.queue import Queue
 from millrace.client.topic import Topic
 from millrace.errors import Denied, Invalid
-from millrace.server.access import Principal, Verb, may
+from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.rest.desk import Desk
+from millrace.server.rest.stopping import Stopping
 
 Takes = TypeVar("Takes", bound=msgspec.Struct)
 Gives = TypeVar("Gives")
@@ -38,6 +39,11 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Server(Protocol):
     """What routes know of the server that they are part of."""
+
+    @property
+    def stopping(self) -> Stopping:
+        """Who waits for something to come."""
+        ...
 
     @property
     def is_stopping(self) -> bool:
@@ -73,6 +79,11 @@ class Ask:
         self.waits = False
         """It may take its time: it waits for what is not there yet."""
 
+    async def until(self, wait: Callable[[], Awaitable[T]]) -> T | None:
+        """What `wait` comes to, however long that takes; None if the server stops first."""
+        self.waits = True
+        return await self.server.stopping.until(wait)
+
     async def queue(self, use: Callable[[Queue], Awaitable[T]]) -> T:
         """What `use` comes to with the queue that the address names."""
         params = self.params
@@ -91,6 +102,11 @@ class Ask:
         """
         if not may(self.principal.rules, verb, space, name):
             raise denied(self.principal, verb, space, name)
+
+    def sees(self, name: str) -> bool:
+        """Whether the caller may do anything with a queue or topic of the address's space."""
+        space = self.params["space"]
+        return any(may(self.principal.rules, verb, space, name) for verb in VERBS)
 
     @property
     def type(self) -> str:

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from millrace import limits
+from millrace.client.lease import Lease
 from millrace.client.queue import Queue
 from millrace.errors import Invalid, Refused
 from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, seq_out
@@ -39,13 +40,16 @@ class Leases(msgspec.Struct, frozen=True):
 @ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work")
 async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     """Lease messages, waiting for the first one if need be."""
-    ask.waits = told.wait > 0
-    found = await ask.queue(
-        lambda queue: queue.lease(
-            told.count, seconds=told.seconds, wait=told.wait, attempt=told.attempt
+
+    async def use() -> list[Lease]:
+        return await ask.queue(
+            lambda queue: queue.lease(
+                told.count, seconds=told.seconds, wait=told.wait, attempt=told.attempt
+            )
         )
-    )
-    return Leases([lease_out(one) for one in found])
+
+    found = await (ask.until(use) if told.wait > 0 else use())
+    return Leases([lease_out(one) for one in found or ()])
 
 
 class ReceiptsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
