@@ -265,22 +265,22 @@ async def test_what_users_make_is_counted_against_their_quotas(m: Millrace) -> N
     await book.add_user(ADA, BY)
     ada = book.roll.principal("ada")
     assert ada is not None
-    await book.claim(ada, "queues", "default/a")
-    await book.claim(ada, "queues", "default/a")
-    await book.claim(ada, "queues", "default/b")
+    await book.claim(ada, ada.quota, "queues", "default/a")
+    await book.claim(ada, ada.quota, "queues", "default/a")
+    await book.claim(ada, ada.quota, "queues", "default/b")
     with pytest.raises(Exhausted) as caught:
-        await book.claim(ada, "queues", "default/c")
+        await book.claim(ada, ada.quota, "queues", "default/c")
     assert (caught.value.field, caught.value.limit) == ("queues", 2)
     assert caught.value.after_ms > 0
-    await book.claim(ada, "cursors", "default/a/x")
+    await book.claim(ada, ada.quota, "cursors", "default/a/x")
     with pytest.raises(Exhausted):
-        await book.claim(ada, "cursors", "default/b/x")
+        await book.claim(ada, ada.quota, "cursors", "default/b/x")
     again = await Book.open(m, follower=None)
     with pytest.raises(Exhausted):
-        await again.claim(ada, "queues", "default/c")
+        await again.claim(ada, ada.quota, "queues", "default/c")
     await again.unclaim("queues", "default/a")
-    await again.claim(ada, "queues", "default/c")
-    await again.claim(ada, "cursors", "default/b/x")
+    await again.claim(ada, ada.quota, "queues", "default/c")
+    await again.claim(ada, ada.quota, "cursors", "default/b/x")
 
 
 @embedded

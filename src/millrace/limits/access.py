@@ -59,3 +59,12 @@ AUDIT_KEEP_BYTES = 256 * 1024 * 1024
 AUDIT_DENIED_PER_SECOND = 10
 """Acts that were denied are noted so often; beyond it they are counted, and the next note says how
 many there were: whoever may do nothing may not fill the disk either."""
+
+CONFIG_BYTES_MAX = 4 * 1024 * 1024
+"""A file of settings; thousands of queues fit into it."""
+
+FRONTENDS_MAX = 64
+"""Front-end processes of one server."""
+
+CONNECTIONS_MAX = 10_000
+"""Connections of a server, unless the settings say otherwise."""

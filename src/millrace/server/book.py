@@ -36,6 +36,7 @@ from millrace.server.access import (
     TOKEN_BYTES,
     AccessKey,
     Principal,
+    Quota,
     Token,
     User,
     digest_of,
@@ -185,15 +186,16 @@ class Book:
             Invalid, TooLarge: the name or the time, or the user has too many.
         """
         text = make_token(secrets.token_bytes(TOKEN_BYTES))
-        return await self.put_token(text, user, name, by, seconds=seconds), text
+        digest = digest_of(text)
+        return await self.put_digest(digest, user, name, by, seconds=seconds), text
 
-    async def put_token(
-        self, text: str, user: str, name: str, by: Actor, *, seconds: float | None = None
+    async def put_digest(
+        self, digest: bytes, user: str, name: str, by: Actor, *, seconds: float | None = None
     ) -> Token:
         """Have a user known by a token that was made elsewhere; as `new_token` otherwise."""
         async with self._acts:
             made_ms, expires_ms = self._times(user, name, seconds)
-            token = Token(user, name, digest_of(text), made_ms, expires_ms)
+            token = Token(user, name, digest, made_ms, expires_ms)
             changes: dict[str, Known | None] = {record.token_key(token.digest): token}
             await self._commit(changes, by, "token.new", f"{user}/{name}", token.id)
         return token
@@ -246,11 +248,12 @@ class Book:
 
     # --- What users have made -----------------------------------------------------------------
 
-    async def claim(self, principal: Principal, kind: Kind, name: str) -> None:
+    async def claim(self, principal: Principal, quota: Quota, kind: Kind, name: str) -> None:
         """Count something against the quota of whoever is about to make it.
 
-        `name` is space/queue, or space/queue/cursor. What is counted already is not counted twice,
-        whoever has made it. Only users have quotas of this kind.
+        `quota` is what `Quotas.of` says of the principal, `name` space/queue, or
+        space/queue/cursor. What is counted already is not counted twice, whoever has made it. Only
+        users have quotas of this kind.
 
         Raises:
             Exhausted: they have made as many as they may.
@@ -258,7 +261,6 @@ class Book:
         async with self._acts:
             if self.roll.user(principal.name) is None or self._ledger.maker(kind, name):
                 return
-            quota = principal.quota
             most = quota.queues if kind == "queues" else quota.cursors
             if most and self._ledger.made_by(principal.name, kind) >= most:
                 raise Exhausted(

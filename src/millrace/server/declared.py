@@ -1,0 +1,290 @@
+"""Queues, topics and users that are declared in the settings.
+
+Rule: what is declared is as the file says after each start and reload; what is not, is left alone.
+No queue, topic or user is deleted because a file no longer names it; a token of a user whom it
+names is revoked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, cast
+
+import msgspec
+
+from millrace import limits
+from millrace.client.millrace import Millrace
+from millrace.client.queue import Queue
+from millrace.client.settings import QueueSettings, make_spec
+from millrace.client.topic import lag_of
+from millrace.core import check
+from millrace.errors import Invalid, MillraceError, NotFound
+from millrace.server.access import Quota, User, parse_rule
+from millrace.server.audit import Actor
+from millrace.server.book import Book
+
+BY = Actor("settings")
+"""Who acts where the settings say something."""
+
+_FIXED = ("shards", "route")
+"""Said of a queue when it is made, and not a part of its settings."""
+
+_DECLARED = "declared-"
+"""Tokens of declared users are named so, with the beginning of their digests."""
+
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+Where = Callable[..., str]
+"""File and line of keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredQueue:
+    """A queue, and what is said of it."""
+
+    space: str
+    name: str
+    settings: dict[str, object]
+    shards: int | None = None
+    route: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTopic:
+    """A topic, and the queues that are subscribed to it."""
+
+    space: str
+    name: str
+    max_lag: int | None = None
+    subscribe: tuple[tuple[str, dict[str, object] | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredUser:
+    """A user, and the digests of tokens by which they are known."""
+
+    user: User
+    digests: tuple[bytes, ...] = ()
+
+
+# --- Read -----------------------------------------------------------------------------------------
+
+
+def read_queues(values: object, where: Where) -> tuple[DeclaredQueue, ...]:
+    """The table `[queues]`.
+
+    Raises:
+        Invalid: something in it; the error names file, line and field.
+    """
+    out: list[DeclaredQueue] = []
+    for key, table in _tables(values, "queues", where):
+        with _At(where, "queues", key):
+            space, name = _named(key, "queue")
+            settings = {one: value for one, value in table.items() if one not in _FIXED}
+            make_spec(space, cast("QueueSettings", settings))
+            shards, route = table.get("shards"), table.get("route")
+            if shards is not None:
+                shards = check.count(shards, "shards", limits.SHARDS_MAX)
+            out.append(DeclaredQueue(space, name, settings, shards, check.route(route)))
+    return tuple(out)
+
+
+def read_topics(values: object, where: Where) -> tuple[DeclaredTopic, ...]:
+    """The table `[topics]`; as `read_queues`."""
+    out: list[DeclaredTopic] = []
+    for key, table in _tables(values, "topics", where):
+        with _At(where, "topics", key):
+            _known(table, ("max_lag", "subscribe"), "topic")
+            space, name = _named(key, "topic")
+            lag = table.get("max_lag")
+            if lag is not None:
+                lag = lag_of(lag)
+            subscribe = table.get("subscribe", [])
+            if not isinstance(subscribe, list):
+                raise Invalid("subscribe is no list of queues", field="subscribe")
+            out.append(DeclaredTopic(space, name, lag, tuple(map(_subscription, subscribe))))
+    return tuple(out)
+
+
+def _subscription(value: object) -> tuple[str, dict[str, object] | None]:
+    if isinstance(value, str):
+        return check.name(value, "subscribe"), None
+    if not isinstance(value, dict):
+        raise Invalid(
+            f"subscribe has {check.shown(value)}, not a queue or {{queue = …, filter = …}}",
+            field="subscribe",
+        )
+    _known(value, ("queue", "filter"), "subscription")
+    wanted = value.get("filter")
+    if wanted is not None and not isinstance(wanted, dict):
+        raise Invalid("filter is no table of headers", field="filter")
+    return check.name(value.get("queue"), "subscribe"), wanted
+
+
+def read_users(values: object, where: Where) -> tuple[DeclaredUser, ...]:
+    """The table `[users]`; as `read_queues`."""
+    out: list[DeclaredUser] = []
+    for key, table in _tables(values, "users", where):
+        with _At(where, "users", key):
+            _known(table, ("rules", "quota", "tokens"), "user")
+            name = check.name(key, "user")
+            rules = tuple(map(parse_rule, _texts(table.get("rules", []), "rules")))
+            quota = read_quota(table.get("quota", {}))
+            digests = tuple(map(_digest, _texts(table.get("tokens", []), "tokens")))
+            out.append(DeclaredUser(User(name, rules, quota), digests))
+    return tuple(out)
+
+
+def read_quota(value: object) -> Quota:
+    """A table of quotas.
+
+    Raises:
+        Invalid: there is no such quota, or it is no number from 0 on.
+    """
+    if not isinstance(value, dict):
+        raise Invalid("quota is no table", field="quota")
+    _known(value, Quota.__struct_fields__, "quota")
+    try:
+        quota = msgspec.convert(value, Quota)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"quota: {error}", field="quota") from error
+    for name in Quota.__struct_fields__:
+        amount = value.get(name, 0)
+        if not 0 <= amount < 2**53:
+            raise Invalid(f"{name} is {amount}, not a number from 0 on", field=name, limit=0)
+    return quota
+
+
+def _texts(value: object, field: str) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise Invalid(f"{field} is {check.shown(value)}, not a list of texts", field=field)
+    return value
+
+
+def _digest(text: str) -> bytes:
+    found = _DIGEST.fullmatch(text)
+    if found is None:
+        raise Invalid(
+            "tokens has something else than 'sha256:' and 64 hexadecimal digits; a token itself "
+            "does not belong into a file of settings",
+            field="tokens",
+        )
+    return bytes.fromhex(found[1])
+
+
+def _named(key: str, field: str) -> tuple[str, str]:
+    space, slash, name = key.partition("/")
+    if not slash:
+        space, name = "default", key
+    space, name = check.name(space, "space"), check.name(name, field)
+    if space == "system":
+        raise Invalid("the space 'system' belongs to the server", field="space")
+    return space, name
+
+
+def _known(table: Mapping[str, object], names: tuple[str, ...], what: str) -> None:
+    for name in table:
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            raise Invalid(f"{check.shown(name)} is no setting of a {what}; {hint}", field=name)
+
+
+def _tables(values: object, name: str, where: Where) -> list[tuple[str, dict[str, Any]]]:
+    if not isinstance(values, dict):
+        raise Invalid(f"{where(name)}: {name} is no table; write [{name}.NAME]", field=name)
+    for key, table in values.items():
+        if not isinstance(table, dict):
+            said = f"{name}.{key} is no table; write [{name}.{key}]"
+            raise Invalid(f"{where(name, key)}: {said}", field=key)
+    return list(values.items())
+
+
+class _At:
+    """Says in which file and line an error is."""
+
+    def __init__(self, where: Where, *keys: str) -> None:
+        self._where = where
+        self._keys = keys
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MillraceError):
+            place = self._where(*self._keys, *([error.field] if error.field else []))
+            said = f"{place}: {'.'.join(self._keys)}: {error.message}"
+            raise Invalid(said, field=error.field, limit=error.limit) from error
+
+
+# --- Bring about ----------------------------------------------------------------------------------
+
+
+async def declare_queues(millrace: Millrace, queues: tuple[DeclaredQueue, ...]) -> None:
+    """Make the queues that are missing, and set those that are there.
+
+    Raises:
+        Invalid, Exists: one is there, and is otherwise in what is fixed when it is made.
+    """
+    found: dict[tuple[str, str], Queue] = {}
+    for one in queues:
+        # Dead letters may go to a queue that is only made after this one.
+        first = {name: value for name, value in one.settings.items() if name != "dead_letter"}
+        found[one.space, one.name] = await _declare_queue(millrace, one, first)
+    for one in queues:
+        letters = one.settings.get("dead_letter")
+        if letters is not None:
+            await found[one.space, one.name].configure(dead_letter=cast("str", letters))
+
+
+async def _declare_queue(
+    millrace: Millrace, one: DeclaredQueue, settings: dict[str, object]
+) -> Queue:
+    given = cast("QueueSettings", settings)
+    try:
+        queue = await millrace.find(one.name, space=one.space)
+    except NotFound:
+        return await millrace.queue(
+            one.name, space=one.space, shards=one.shards, route=one.route, **given
+        )
+    if one.shards is not None or one.route is not None:
+        await millrace.queue(one.name, space=one.space, shards=one.shards, route=one.route)
+    if settings:
+        await queue.configure(**given)
+    return queue
+
+
+async def declare_topics(millrace: Millrace, topics: tuple[DeclaredTopic, ...]) -> None:
+    """Make the topics that are missing, and the subscriptions.
+
+    Raises:
+        NotFound: a queue that is to be subscribed is not there.
+        Exists: a subscription is there with another filter.
+    """
+    for one in topics:
+        topic = await millrace.topic(one.name, space=one.space)
+        if one.max_lag is not None:
+            await topic.configure(max_lag=one.max_lag)
+        for queue, wanted in one.subscribe:
+            await topic.subscribe(queue, filter=wanted)
+
+
+async def declare_users(book: Book, users: tuple[DeclaredUser, ...]) -> None:
+    """Make the users known that are declared, by their tokens."""
+    for one in users:
+        known = book.roll.user(one.user.name)
+        if known is None:
+            await book.add_user(one.user, BY)
+        elif known != one.user:
+            await book.set_user(one.user, BY)
+        there = {token.digest: token for token in book.roll.tokens(one.user.name)}
+        for digest in one.digests:
+            if digest not in there:
+                name = f"{_DECLARED}{digest[:6].hex()}"
+                await book.put_digest(digest, one.user.name, name, BY)
+        for digest, token in there.items():
+            if token.name.startswith(_DECLARED) and digest not in one.digests:
+                await book.revoke_token(token, BY)

@@ -1,0 +1,175 @@
+"""One setting of a server: what it takes, from a file, from the environment, from a flag.
+
+Rule: a value is taken whole or refused, with the name of the setting, what it takes, and its limit.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from millrace.core import check, exact
+from millrace.errors import Invalid
+
+T = TypeVar("T")
+
+SEPARATOR = ";"
+"""Between several values in one text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a setting takes."""
+
+    words: str
+    """For people."""
+    read: Callable[[str, object], object]
+    """Name and value to what is kept; raises `Invalid`."""
+    is_text: bool = False
+    """A text stands for itself; any other kind is read from a text as TOML has it."""
+    is_flag: bool = False
+    is_list: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is known of a setting besides its value."""
+
+    taken: Taken
+    what: str
+    is_live: bool
+    """It may be changed while the server runs."""
+
+
+def setting(default: T, taken: Taken, what: str, *, live: bool = False) -> T:
+    """A field of a dataclass that is a setting."""
+    made: T = field(default=default, metadata={"about": About(taken, what, live)})
+    return made
+
+
+def from_text(name: str, taken: Taken, text: str) -> object:
+    """The value of a setting that comes as text, from the environment or a flag.
+
+    Raises:
+        Invalid: it is none.
+    """
+    if taken.is_list:
+        parts = [part.strip() for part in text.split(SEPARATOR)]
+        return taken.read(name, [part for part in parts if part])
+    if taken.is_text:
+        return taken.read(name, text)
+    if taken.is_flag:
+        flags = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        return taken.read(name, flags.get(text.strip().lower(), text))
+    try:
+        value = tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    return taken.read(name, value)
+
+
+def _refuse(name: str, value: object, words: str, limit: int | None = None) -> Invalid:
+    return Invalid(f"{name} is {check.shown(value)}, not {words}", field=name, limit=limit)
+
+
+def whole(least: int, most: int) -> Taken:
+    """A whole number within bounds."""
+
+    def read(name: str, value: object) -> int:
+        number = exact.whole(value)
+        if number is None:
+            raise _refuse(name, value, "a whole number")
+        if not least <= number <= most:
+            limit = least if number < least else most
+            raise _refuse(name, value, f"within {least} and {most}", limit)
+        return number
+
+    return Taken(f"a whole number from {least} to {most}", read)
+
+
+def seconds(least: float, most: float) -> Taken:
+    """A number of seconds within bounds."""
+
+    def read(name: str, value: object) -> float:
+        number = exact.number(value)
+        if number is None or not math.isfinite(number):
+            raise _refuse(name, value, "a number of seconds")
+        if not least <= number <= most:
+            limit = least if number < least else most
+            raise _refuse(name, value, f"within {least:g} and {most:g} seconds", int(limit))
+        return number
+
+    return Taken(f"seconds, from {least:g} to {most:g}", read)
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse(name, value, "true or false")
+    return value
+
+
+FLAG = Taken("true or false", _flag, is_flag=True)
+
+
+def _text(name: str, value: object) -> str:
+    text = exact.text(value)
+    if text is None or not text.isprintable():
+        raise _refuse(name, value, "a text on one line")
+    return text
+
+
+TEXT = Taken("a text", _text, is_text=True)
+
+
+def _path(name: str, value: object) -> Path | None:
+    text = str(value) if isinstance(value, Path) else exact.text(value)
+    if text is None or "\0" in text:
+        raise _refuse(name, value, "a path")
+    return Path(text).expanduser() if text else None
+
+
+PATH = Taken("a path", _path, is_text=True)
+
+
+def _folder(name: str, value: object) -> Path:
+    found = _path(name, value)
+    if found is None:
+        raise _refuse(name, value, "a path")
+    return found
+
+
+FOLDER = Taken("a path", _folder, is_text=True)
+
+
+def one_of(*words: str) -> Taken:
+    """One of some words."""
+
+    def read(name: str, value: object) -> str:
+        text = exact.text(value)
+        if text not in words or text is None:
+            raise _refuse(name, value, f"one of {', '.join(words)}")
+        return text
+
+    return Taken(f"one of {', '.join(words)}", read, is_text=True)
+
+
+def several(words: str, read_one: Callable[[str, str], str]) -> Taken:
+    """Several texts, each of a kind; one alone may stand without brackets."""
+
+    def read(name: str, value: object) -> tuple[str, ...]:
+        found = [value] if isinstance(value, str) else value
+        if not isinstance(found, list | tuple):
+            raise _refuse(name, value, f"a list of {words}")
+        out: list[str] = []
+        for one in found:
+            text = exact.text(one)
+            if text is None:
+                raise _refuse(name, one, f"a text, as all of {words}")
+            out.append(read_one(name, text))
+        return tuple(out)
+
+    return Taken(words, read, is_text=True, is_list=True)

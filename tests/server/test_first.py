@@ -1,0 +1,97 @@
+"""The first administrator."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from millrace import Millrace
+from millrace.errors import Invalid
+from millrace.server.access import User, make_token
+from millrace.server.audit import Actor
+from millrace.server.book import Book
+from millrace.server.first import first_admin
+from tests.client.harness import opened, run
+
+TOKEN = make_token(bytes(32))
+
+
+async def begin(m: Millrace, path: Path) -> tuple[Book, bool]:
+    book = await Book.open(m, follower=None)
+    return book, await first_admin(book, path)
+
+
+def test_where_nobody_is_known_an_administrator_is_made_once(tmp_path: Path) -> None:
+    path = tmp_path / "admin.token"
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            book, is_new = await begin(m, path)
+            assert is_new
+            token = path.read_text().strip()
+            found = book.roll.who(token, 1)
+            assert found is not None
+            assert found.may("admin", "system", "access")
+            _, is_new = await begin(m, path)
+            assert not is_new
+            assert path.read_text().strip() == token
+
+    run(main())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_where_someone_is_known_nobody_is_made(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            book = await Book.open(m, follower=None)
+            await book.add_user(User("ada"), Actor("root"))
+            assert not await first_admin(book, tmp_path / "admin.token")
+            assert list(book.roll.users) == ["ada"]
+
+    run(main())
+    assert not (tmp_path / "admin.token").exists()
+
+
+def test_a_token_that_is_there_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "admin.token"
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o600)
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            book, _ = await begin(m, path)
+            assert book.roll.who(TOKEN, 1) is not None
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"), [("secret", 0o600), (TOKEN[:-1], 0o600), ("", 0o600), (TOKEN, 0o644)]
+)
+def test_a_weak_or_open_token_is_refused_and_nobody_made(
+    tmp_path: Path, text: str, mode: int
+) -> None:
+    path = tmp_path / "admin.token"
+    path.write_text(text)
+    path.chmod(mode)
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            with pytest.raises(Invalid) as caught:
+                await begin(m, path)
+            assert caught.value.field == "admin_token_file"
+            assert text == "" or text not in caught.value.message
+            assert not (await Book.open(m, follower=None)).roll.users
+
+    run(main())
+
+
+def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            with pytest.raises(Invalid, match="cannot be written"):
+                await begin(m, tmp_path / "missing" / "admin.token")
+
+    run(main())
