@@ -28,7 +28,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "serving.md"
 
 WHOLE = """
 data = "/var/lib/millrace"
-listen = ["0.0.0.0:7117", "[::1]:7118"]
+listen = ["0.0.0.0:7070", "[::1]:7118"]
 tls_certificate = "/etc/cert.pem"
 tls_key = "/etc/key.pem"
 stop_seconds = 2.5
@@ -80,7 +80,7 @@ def test_a_file_says_everything(file: Path) -> None:
     loaded = load(file)
     settings = loaded.settings
     assert settings.data == Path("/var/lib/millrace")
-    assert [str(one) for one in settings.addresses] == ["0.0.0.0:7117", "[::1]:7118"]
+    assert [str(one) for one in settings.addresses] == ["0.0.0.0:7070", "[::1]:7118"]
     assert settings.is_tls
     assert (settings.stop_seconds, settings.log_level) == (2.5, "debug")
     assert settings.quota == Quota(requests=100, bytes=1_000_000)
@@ -143,7 +143,7 @@ def test_a_file_is_named_by_the_environment(file: Path) -> None:
 
 def test_variables_of_others_are_left_alone_and_typing_errors_told() -> None:
     environ = {
-        "MILLRACE_PORT": "tcp://10.0.0.1:7117",
+        "MILLRACE_PORT": "tcp://10.0.0.1:7070",
         "MILLRACE_SERVICE_HOST": "10.0.0.1",
         "MILLRACE_QUEUE": "orders",
         "MILLRACE_LISTN": "x",
@@ -171,8 +171,8 @@ def test_variables_of_others_are_left_alone_and_typing_errors_told() -> None:
         ('statsd = "a\\nb"', "statsd", ["one line"]),
         ("listen = 5", "listen", ["addresses"]),
         ("listen = [5]", "listen", ["text"]),
-        ("listen = 'localhost'", "listen", ["127.0.0.1:7117"]),
-        ("listen = '::1:99'", "listen", ["[::1]:7117"]),
+        ("listen = 'localhost'", "listen", ["127.0.0.1:7070"]),
+        ("listen = '::1:99'", "listen", ["[::1]:7070"]),
         ("listen = '127.0.0.1:99999'", "listen", ["address"]),
         ("listen = []", "listen", ["no address"]),
         ("anonymous_rules = ['fly']", "rule", ["line 1", "allow publish"]),

@@ -23,7 +23,7 @@ from millrace.server.roll import Roll
 TEXT = make_token(bytes(range(32)))
 DIGEST = digest_of(TEXT)
 BEARER = {"authorization": f"Bearer {TEXT}", "host": "localhost:1"}
-OWN = {"host": "localhost:7117"}
+OWN = {"host": "localhost:7070"}
 
 
 def guard(*, anonymous: bool = False, expires_ms: int = 0, now_ms: int = 50) -> Guard:
@@ -101,7 +101,7 @@ def test_nobody_else_is_let_in_without_credentials(address: str) -> None:
     [
         {},
         {"host": "evil.example"},
-        {"host": "localhost.evil.example:7117"},
+        {"host": "localhost.evil.example:7070"},
         {**OWN, "x-forwarded-for": "192.0.2.1"},
         {**OWN, "forwarded": "for=192.0.2.1"},
         {**OWN, "via": "1.1 proxy"},
@@ -122,8 +122,8 @@ def test_someone_behind_the_request_is_not_let_in_without_credentials(
     "headers",
     [
         {"host": "127.0.0.1"},
-        {"host": "[::1]:7117"},
-        {**OWN, "origin": "http://localhost:7117", "sec-fetch-site": "same-origin"},
+        {"host": "[::1]:7070"},
+        {**OWN, "origin": "http://localhost:7070", "sec-fetch-site": "same-origin"},
     ],
 )
 def test_the_same_machine_is_its_own(headers: dict[str, str]) -> None:

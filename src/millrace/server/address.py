@@ -25,7 +25,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, field: str) -> Address:
-    """An address as `127.0.0.1:7117` or `[::1]:7117`.
+    """An address as `127.0.0.1:7070` or `[::1]:7070`.
 
     Raises:
         Invalid: it is none.
@@ -37,7 +37,7 @@ def parse_address(text: str, field: str) -> Address:
         colon = ""
     if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
         raise Invalid(
-            f"{field} {text[:100]!r} is no address; write it as 127.0.0.1:7117 or [::1]:7117",
+            f"{field} {text[:100]!r} is no address; write it as 127.0.0.1:7070 or [::1]:7070",
             field=field,
             limit=65_535,
         )

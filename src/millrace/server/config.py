@@ -56,7 +56,7 @@ class ServerSettings:
 
     data: Path = setting(Path("millrace-data"), FOLDER, "The folder with the queues.")
     listen: tuple[str, ...] = setting(
-        ("127.0.0.1:7117",), ADDRESSES, "Where HTTP is spoken; port 0 takes any that is free."
+        ("127.0.0.1:7070",), ADDRESSES, "Where HTTP is spoken; port 0 takes any that is free."
     )
     socket: bool = setting(
         True, FLAG, "Let other processes of this user use the folder through a socket in it."
