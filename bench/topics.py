@@ -34,7 +34,9 @@ async def topic_10(batches: int = 24, rounds: int = 5) -> list[Result]:
                 usage = Usage(node_of(m).log)
                 began = time.perf_counter()
                 await spread(lambda: topic.publish_many(rows), batches - IN_FLIGHT, IN_FLIGHT)
-                await spread(lambda: topic.publish_many(rows, wait=True), IN_FLIGHT, IN_FLIGHT)
+                await spread(
+                    lambda: topic.publish_many(rows, until_arrived=True), IN_FLIGHT, IN_FLIGHT
+                )
                 if turn:
                     direct.append(took)
                     forwarded.append(time.perf_counter() - began)

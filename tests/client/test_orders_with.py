@@ -82,7 +82,7 @@ async def test_a_successor_keeps_its_group_waiting(m: Millrace) -> None:
 async def test_what_comes_by_a_topic_waits_in_its_group(m: Millrace) -> None:
     topic, queue = await m.topic("events"), await m.queue("accounts", order="group")
     await topic.subscribe(queue)
-    await topic.publish_many(rows("a0", "a1", "b0"), wait=True)
+    await topic.publish_many(rows("a0", "a1", "b0"), until_arrived=True)
     [first, other] = await queue.lease(2)
     assert [first.body, other.body] == [b"a0", b"b0"]
     assert await queue.lease(5) == []

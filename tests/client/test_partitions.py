@@ -241,7 +241,7 @@ async def test_topics_and_dead_letters_reach_partitions(m: Millrace) -> None:
     jobs = await m.queue("jobs", delivery="partitions")
     topic = await m.topic("news")
     await topic.subscribe(jobs)
-    await topic.publish(b"news", priority=9, delay=60, wait=True)
+    await topic.publish(b"news", priority=9, delay=60, until_arrived=True)
     await m.queue("work", max_failures=1, dead_letter="jobs")
     work = await m.find("work")
     await work.publish(b"bad")

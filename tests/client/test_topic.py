@@ -35,9 +35,9 @@ async def test_d1_topic_reaches_every_queue(m: Millrace) -> None:
     queues = [await m.queue(f"q{number}") for number in range(3)]
     for queue in queues:
         assert await topic.subscribe(queue)
-    sent = await topic.publish(b"a", key="k", headers={"h": "v"}, wait=True)
+    sent = await topic.publish(b"a", key="k", headers={"h": "v"}, until_arrived=True)
     assert sent == millrace.Sent(1, {"q0": 1, "q1": 1, "q2": 1})
-    many = await topic.publish_many([b"b", b"c"], wait=True)
+    many = await topic.publish_many([b"b", b"c"], until_arrived=True)
     assert many == millrace.SentMany(range(2, 4), {f"q{number}": [2, 3] for number in range(3)})
     for queue in queues:
         rows = await queue.peek()
@@ -50,7 +50,7 @@ async def test_d1_direct_enqueue_works_beside_it(m: Millrace) -> None:
     topic, queue = await m.topic("orders"), await m.queue("orders")
     await topic.subscribe(queue)
     await queue.publish(b"direct")
-    assert (await topic.publish(b"by topic", wait=True)).queues == {"orders": 2}
+    assert (await topic.publish(b"by topic", until_arrived=True)).queues == {"orders": 2}
     assert await bodies(queue) == [b"direct", b"by topic"]
 
 
@@ -67,9 +67,9 @@ async def test_who_does_not_wait_is_answered_at_once(m: Millrace) -> None:
 @embedded
 async def test_a_topic_without_subscriptions_accepts_and_drops(m: Millrace) -> None:
     topic, queue = await m.topic("orders"), await m.queue("q")
-    assert await topic.publish(b"lost", wait=True) == millrace.Sent(1, {})
+    assert await topic.publish(b"lost", until_arrived=True) == millrace.Sent(1, {})
     await topic.subscribe(queue)
-    await topic.publish(b"kept", wait=True)
+    await topic.publish(b"kept", until_arrived=True)
     assert await bodies(queue) == [b"kept"]
     assert (await topic.describe()).published == 2
 
@@ -80,7 +80,7 @@ async def test_a_later_subscription_sees_later_messages_alone(m: Millrace) -> No
     await topic.subscribe(early)
     await topic.publish(b"a")
     await topic.subscribe(late)
-    assert (await topic.publish(b"b", wait=True)).queues == {"early": 2, "late": 1}
+    assert (await topic.publish(b"b", until_arrived=True)).queues == {"early": 2, "late": 1}
     assert await bodies(late) == [b"b"]
 
 
@@ -98,7 +98,7 @@ async def test_filters(m: Millrace) -> None:
             b"c",
             Message(b"d", headers={"to": "eu-north", "total": "250.5"}),
         ],
-        wait=True,
+        until_arrived=True,
     )
     assert sent.queues == {
         "eu": [1, "filtered", "filtered", 2],
@@ -128,9 +128,9 @@ async def test_subscribing_again_changes_nothing(m: Millrace) -> None:
     with pytest.raises(errors.Exists):
         await topic.subscribe("q")
     assert await topic.subscribe("q", name="all")
-    assert (await topic.publish(b"x", wait=True)).queues == {"q": "filtered", "all": 1}
+    assert (await topic.publish(b"x", until_arrived=True)).queues == {"q": "filtered", "all": 1}
     # Both of them, to the same queue.
-    await topic.publish(b"y", headers={"a": "b"}, wait=True)
+    await topic.publish(b"y", headers={"a": "b"}, until_arrived=True)
     assert await bodies(queue) == [b"x", b"y", b"y"]
 
 
@@ -138,7 +138,7 @@ async def test_subscribing_again_changes_nothing(m: Millrace) -> None:
 async def test_queues_of_other_spaces(m: Millrace) -> None:
     topic, queue = await m.topic("orders", space="shop"), await m.queue("q", space="books")
     await topic.subscribe(queue)
-    assert (await topic.publish(b"x", wait=True)).queues == {"books.q": 1}
+    assert (await topic.publish(b"x", until_arrived=True)).queues == {"books.q": 1}
     with pytest.raises(errors.NotFound) as refused:
         await topic.subscribe("q")
     assert refused.value.field == "queue"
@@ -151,10 +151,10 @@ async def test_deleting_a_queue_ends_its_subscriptions(m: Millrace) -> None:
     topic, other = await m.topic("orders"), await m.queue("other")
     await topic.subscribe(await m.queue("q"))
     await topic.subscribe(other)
-    await topic.publish(b"a", wait=True)
+    await topic.publish(b"a", until_arrived=True)
     await m.delete_queue("q")
     queue = await m.queue("q")
-    assert (await topic.publish(b"b", wait=True)).queues == {"other": 2}
+    assert (await topic.publish(b"b", until_arrived=True)).queues == {"other": 2}
     assert await bodies(queue) == []
     assert [one.name for one in await topic.subscriptions()] == ["other"]
 
@@ -163,10 +163,10 @@ async def test_deleting_a_queue_ends_its_subscriptions(m: Millrace) -> None:
 async def test_unsubscribing(m: Millrace) -> None:
     topic, queue = await m.topic("orders"), await m.queue("q")
     await topic.subscribe(queue)
-    await topic.publish(b"a", wait=True)
+    await topic.publish(b"a", until_arrived=True)
     assert await topic.unsubscribe("q")
     assert not await topic.unsubscribe("q")
-    await topic.publish(b"b", wait=True)
+    await topic.publish(b"b", until_arrived=True)
     assert await bodies(queue) == [b"a"]
 
 
@@ -174,7 +174,7 @@ async def test_unsubscribing(m: Millrace) -> None:
 async def test_deleting_a_topic(m: Millrace) -> None:
     topic, queue = await m.topic("orders"), await m.queue("q")
     await topic.subscribe(queue)
-    await topic.publish(b"a", wait=True)
+    await topic.publish(b"a", until_arrived=True)
     assert await m.delete_topic("orders")
     again = await m.topic("orders")
     for call in (topic.publish(b"b"), topic.describe(), topic.publish_many([b"b"])):
@@ -184,7 +184,7 @@ async def test_deleting_a_topic(m: Millrace) -> None:
     assert not await topic.delete()
     assert await again.subscriptions() == []
     await again.subscribe(queue)
-    await again.publish(b"c", wait=True)
+    await again.publish(b"c", until_arrived=True)
     assert await bodies(queue) == [b"a", b"c"]
     assert await again.delete()
     assert await m.topics() == []
@@ -217,11 +217,11 @@ async def test_priority_and_delay_hold_in_the_queue(m: Millrace, clock: Clock) -
     clock.stop()
     topic, queue = await m.topic("orders"), await m.queue("q")
     await topic.subscribe(queue)
-    await topic.publish(b"later", delay=60, wait=True)
-    await topic.publish(b"short-lived", ttl=30, wait=True)
-    await topic.publish_many([b"low", Message(b"high", priority=9)], priority=1, wait=True)
+    await topic.publish(b"later", delay=60, until_arrived=True)
+    await topic.publish(b"short-lived", ttl=30, until_arrived=True)
+    await topic.publish_many([b"low", Message(b"high", priority=9)], priority=1, until_arrived=True)
     table = pa.table({"value": [b"table"]})
-    await topic.publish_many(table, priority=5, wait=True)
+    await topic.publish_many(table, priority=5, until_arrived=True)
     leases = await queue.lease(10, seconds=600)
     assert [one.body for one in leases] == [b"high", b"table", b"short-lived", b"low"]
     for lease in leases:
@@ -236,8 +236,8 @@ async def test_priority_and_delay_hold_in_the_queue(m: Millrace, clock: Clock) -
 async def test_numbers_make_a_publish_to_a_topic_idempotent(m: Millrace) -> None:
     topic, queue = await m.topic("orders"), await m.queue("q")
     await topic.subscribe(queue)
-    first = await topic.publish(b"a", producer="p", number=1, wait=True)
-    again = await topic.publish(b"a", producer="p", number=1, wait=True)
+    first = await topic.publish(b"a", producer="p", number=1, until_arrived=True)
+    again = await topic.publish(b"a", producer="p", number=1, until_arrived=True)
     assert first == again == millrace.Sent(1, {"q": 1})
     assert await bodies(queue) == [b"a"]
 
@@ -246,10 +246,10 @@ async def test_numbers_make_a_publish_to_a_topic_idempotent(m: Millrace) -> None
 async def test_a_message_that_is_known_by_its_id_is_not_forwarded_again(m: Millrace) -> None:
     topic, queue = await m.topic("orders"), await m.queue("q")
     await topic.subscribe(queue)
-    first = await topic.publish(b"a", dedup="one", wait=True)
-    assert await topic.publish(b"a", dedup="one", wait=True) == first
+    first = await topic.publish(b"a", dedup="one", until_arrived=True)
+    assert await topic.publish(b"a", dedup="one", until_arrived=True) == first
     many = [Message(b"b", dedup="two"), Message(b"a", dedup="one"), Message(b"c")]
-    sent = await topic.publish_many(many, wait=True)
+    sent = await topic.publish_many(many, until_arrived=True)
     assert list(sent.seqs) == [2, 1, 3]
     assert sent.queues == {"q": [2, 1, 3]}
     assert await bodies(queue) == [b"a", b"b", b"c"]
@@ -292,7 +292,7 @@ async def test_queues_with_several_shards(m: Millrace) -> None:
         Message(b"%d" % n, key=f"k{n % 7}", headers={"even": "yes"} if n % 2 == 0 else {})
         for n in range(60)
     ]
-    sent = await topic.publish_many(rows, wait=True)
+    sent = await topic.publish_many(rows, until_arrived=True)
     for at, place in enumerate(sent.queues["keyed"]):
         assert isinstance(place, int)
         found = await keyed.get(place)
@@ -319,7 +319,7 @@ async def test_queues_with_several_shards(m: Millrace) -> None:
     assert await topic.unsubscribe("spread")
     await m.delete_queue("keyed")
     assert await topic.subscriptions() == []
-    assert (await topic.publish(b"x", wait=True)).queues == {}
+    assert (await topic.publish(b"x", until_arrived=True)).queues == {}
 
 
 @embedded
@@ -337,7 +337,7 @@ async def test_keyed_queues_and_logs(m: Millrace) -> None:
     await topic.subscribe(keyed)
     await topic.subscribe(log)
     for body in (b"1", b"2"):
-        await topic.publish(body, key="k", priority=3, wait=True)
+        await topic.publish(body, key="k", priority=3, until_arrived=True)
     assert await bodies(keyed) == [b"2"]
     assert await bodies(log) == [b"1", b"2"]
 
@@ -364,7 +364,7 @@ async def test_many_publishers_keep_the_order_of_the_topic(m: Millrace) -> None:
         sent: list[tuple[int, bytes]] = []
         for at in range(50):
             body = f"{who}.{at}".encode()
-            seq = (await topic.publish(body, wait=at % 7 == 0)).seq
+            seq = (await topic.publish(body, until_arrived=at % 7 == 0)).seq
             assert seq is not None
             sent.append((seq, body))
         return sent
@@ -399,7 +399,7 @@ def test_what_was_not_forwarded_is_forwarded_after_a_restart(tmp_path: Path) -> 
             await forwarded(topic)
             for name in ("a", "b"):
                 assert await bodies(await m.find(name)) == [b"%d" % n for n in range(100)]
-            assert (await topic.publish(b"x", wait=True)).queues == {"a": 101, "b": 101}
+            assert (await topic.publish(b"x", until_arrived=True)).queues == {"a": 101, "b": 101}
 
     run(publish())
     run(find())
@@ -426,9 +426,9 @@ def test_the_blocking_twin(tmp_path: Path) -> None:
     with millrace.sync.open(tmp_path) as m:
         topic, queue = m.topic("orders"), m.queue("q")
         assert topic.subscribe(queue)
-        assert topic.publish(b"a", wait=True) == millrace.Sent(1, {"q": 1})
+        assert topic.publish(b"a", until_arrived=True) == millrace.Sent(1, {"q": 1})
         with m.transaction() as t:
             t.publish(topic, b"b")
-        assert topic.publish(b"c", wait=True) == millrace.Sent(3, {"q": 3})
+        assert topic.publish(b"c", until_arrived=True) == millrace.Sent(3, {"q": 3})
         assert [row.body for row in queue.peek()] == [b"a", b"b", b"c"]
         assert m.topics() == ["orders"]

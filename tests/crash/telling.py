@@ -30,7 +30,7 @@ async def tell(player: Player, chance: random.Random) -> None:
             Message(body_of(tag), headers={"wanted": "yes"} if is_wanted(tag) else {})
             for tag in tags
         ]
-        call = topic.publish_many(messages, wait=chance.random() < 0.3)
+        call = topic.publish_many(messages, until_arrived=chance.random() < 0.3)
         await player.do(Tell(player.op(), tags), call)
         await asyncio.sleep(chance.random() * 0.1)
 

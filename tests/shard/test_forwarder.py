@@ -94,7 +94,7 @@ def test_a_topic_refuses_more_than_may_wait_and_names_the_slowest() -> None:
             await topic.publish(b"more")
         assert (refused.value.field, refused.value.limit) == ("max_lag", 2)
         await topic.unsubscribe("all")
-        assert (await topic.publish(b"more", wait=True)).queues == {"small": 3}
+        assert (await topic.publish(b"more", until_arrived=True)).queues == {"small": 3}
 
     bench = stuck()
     bench.live(look)
@@ -106,7 +106,7 @@ def test_who_waits_hears_of_the_end(how: str) -> None:
     async def look(m: Millrace, node: Node) -> object:
         topic = await m.find_topic("orders")
         await asyncio.sleep(3)
-        waiting = asyncio.create_task(topic.publish(b"x", wait=True))
+        waiting = asyncio.create_task(topic.publish(b"x", until_arrived=True))
         await asyncio.sleep(3)
         assert not waiting.done()
         match how:

@@ -39,14 +39,14 @@ async def publish(
     bench.disk.hook = count
     for number in range(6):
         body = b"%d" % number
-        sent = await topic.publish(body, headers={"n": body}, wait=number % 2 == 1)
+        sent = await topic.publish(body, headers={"n": body}, until_arrived=number % 2 == 1)
         told[body] = sent.queues
         if number == 3:
             await node.keeper.checkpoint()
-    await topic.publish(b"last", wait=True)
+    await topic.publish(b"last", until_arrived=True)
     await topic.unsubscribe("some")
     await m.delete_queue("keyed")
-    await topic.publish(b"to one", wait=True)
+    await topic.publish(b"to one", until_arrived=True)
     await node.keeper.checkpoint()
 
 

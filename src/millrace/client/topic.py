@@ -40,7 +40,7 @@ class Sent:
     seq: int | None
     """Its seq in the topic; None where that is forgotten."""
     queues: dict[str, Fate]
-    """Of those who wait: for each subscription the message's seq in the queue, or "filtered", or
+    """With `until_arrived`: for each subscription the message's seq in the queue, or "filtered", or
     "forwarded" (it is there, where is not known any more), or "later" (the engine was closed
     first), or "gone" (the subscription ended)."""
 
@@ -52,7 +52,7 @@ class SentMany:
     seqs: Sequence[int]
     """Their seqs in the topic; empty where that is forgotten."""
     queues: dict[str, list[Fate]]
-    """Of those who wait: for each subscription what became of each message; see `Sent`."""
+    """With `until_arrived`: for each subscription what became of each message; see `Sent`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,12 @@ class Topic:
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
-        wait: bool = False,
+        until_arrived: bool = False,
     ) -> Sent:
         """Publish a message to every queue that is subscribed now.
 
-        Returns once it can no longer be lost; with `wait`, once every queue has it, and with
-        where it is.
+        Returns once it can no longer be lost; with `until_arrived`, once every queue has it, and
+        with where it is.
         Everything else is as with `Queue.publish`: `priority`, `delay` and `ttl` hold in the
         queues, times from now on; a message that is known by its `dedup` id is not forwarded
         again. Without any subscription the message is dropped.
@@ -151,7 +151,7 @@ class Topic:
         message = check.message(body, key, headers, group)
         numbered = check.numbered(producer, number, mode, None)
         command = publish_one(message, numbered, priority, delay, dedup, ttl)
-        answer, queues = await self._publish(command, wait=wait)
+        answer, queues = await self._publish(command, until_arrived=until_arrived)
         return Sent(answer.first, {name: fates[0] for name, fates in queues.items()})
 
     async def publish_many(
@@ -165,23 +165,23 @@ class Topic:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-        wait: bool = False,
+        until_arrived: bool = False,
     ) -> SentMany:
         """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
         numbered = check.numbered(producer, number, mode, after)
         command = publish_rows(rows, numbered, priority, delay, ttl)
-        answer, queues = await self._publish(command, wait=wait)
+        answer, queues = await self._publish(command, until_arrived=until_arrived)
         return SentMany(seqs_of(answer), queues)
 
     async def _publish(
-        self, command: Publish, *, wait: bool
+        self, command: Publish, *, until_arrived: bool
     ) -> tuple[Published, dict[str, list[Fate]]]:
-        wait = check.flag(wait, "wait")
+        until_arrived = check.flag(until_arrived, "until_arrived")
         try:
             answer = await self._engine.ask(self._shard, carry.pack(command), Published)
         except NotFound as error:
             raise deleted() from error
-        if not wait or answer.first is None or not answer.count:
+        if not until_arrived or answer.first is None or not answer.count:
             return answer, {}
         if not answer.seqs:
             return answer, await self._engine.arrived(self._shard, answer.first, answer.count)

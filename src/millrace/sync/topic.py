@@ -55,14 +55,14 @@ class Topic:
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
-        wait: bool = False,
+        until_arrived: bool = False,
     ) -> Sent:
         """Publish a message to every queue that is subscribed now.
 
-        Returns once it can no longer be lost; with `wait`, once every queue has it, and with where
-        it is. Everything else is as with `Queue.publish`: `priority`, `delay` and `ttl` hold in the
-        queues, times from now on; a message that is known by its `dedup` id is not forwarded again.
-        Without any subscription the message is dropped.
+        Returns once it can no longer be lost; with `until_arrived`, once every queue has it, and
+        with where it is. Everything else is as with `Queue.publish`: `priority`, `delay` and `ttl`
+        hold in the queues, times from now on; a message that is known by its `dedup` id is not
+        forwarded again. Without any subscription the message is dropped.
 
         Raises:
             Invalid, TooLarge: the body, key, headers, priority, delay, producer or number.
@@ -83,7 +83,7 @@ class Topic:
                 producer=producer,
                 number=number,
                 mode=mode,
-                wait=wait,
+                until_arrived=until_arrived,
             )
         )
 
@@ -98,7 +98,7 @@ class Topic:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
-        wait: bool = False,
+        until_arrived: bool = False,
     ) -> SentMany:
         """Publish messages, all or nothing; see `publish`, and `Queue.publish_many` for `rows`."""
         return self._portal.run(
@@ -111,7 +111,7 @@ class Topic:
                 number=number,
                 mode=mode,
                 after=after,
-                wait=wait,
+                until_arrived=until_arrived,
             )
         )
 

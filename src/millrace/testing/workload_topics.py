@@ -67,7 +67,7 @@ class TopicPublisher(Client):
             messages,
             producer=self.name,
             number=self._last + 1,
-            wait=self.is_patient or self.chance.random() < 0.4,
+            until_arrived=self.is_patient or self.chance.random() < 0.4,
         )
         await self.ask(session, call, work, _note)
         if call.is_ok:

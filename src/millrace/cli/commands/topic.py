@@ -284,7 +284,7 @@ async def publish(
                 ttl=ttl,
                 group=None if group is None else exact(group),
                 dedup=dedup,
-                wait=True,
+                until_arrived=True,
             )
         )
         await asyncio.wait([sent], timeout=wait)
