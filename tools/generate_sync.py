@@ -69,7 +69,7 @@ BODIES = {
     ("Snapshot", "rows"): "for batch in self.batches():\n    yield from rows_of(batch)",
     # Signals come to the main thread, not to the engine's.
     ("Worker", "run"): "with stopping_on_signals(self._twin.stop) if signals else nullcontext():\n"
-    "    self._portal.run(self._twin.run())",
+    "    self._portal.run(self._twin.run)",
 }
 """What the rules would do less well."""
 
@@ -237,7 +237,9 @@ def _care() -> str:
     tree = ast.parse((SOURCE / "care.py").read_text(encoding="utf-8"))
     found = {node.name: node for node in tree.body if isinstance(node, ast.AsyncFunctionDef)}
     text = "\n\n\n".join(
-        _function(found[name], name, f"return once({name}_async({_arguments(found[name])}))")
+        _function(
+            found[name], name, f"return once({_later(f'{name}_async({_arguments(found[name])})')})"
+        )
         for name in CARE
     )
     extra = [f"from millrace.client.care import {name} as {name}_async" for name in CARE]
@@ -248,6 +250,8 @@ def _assemble(module: str, tree: ast.Module, text: str, extra: list[str]) -> str
     """Put the imports in front that the text needs."""
     used = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
     imports = list(extra)
+    if "partial" in used:
+        imports.append("from functools import partial")
     for name in sorted(used):
         line = _import(module, tree, name)
         if line is not None:
@@ -365,7 +369,7 @@ def _body(owner: str, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     if isinstance(method, ast.AsyncFunctionDef):
         if returns != owner and (handed := HANDED_OUT & set(re.findall(r"\w+", returns))):
             return _received(method.name, returns, handed.pop(), call)
-        call = f"self._portal.run({call})"
+        call = f"self._portal.run({_later(call)})"
     if method.name == "__aenter__" and returns == owner:
         return f"{call}\nreturn self"
     if method.name == "__anext__":
@@ -381,6 +385,12 @@ def _body(owner: str, method: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return f"return {_wrapped(returns, call)}"
 
 
+def _later(call: str) -> str:
+    """The call, to be made on the engine's thread, with arguments that are looked at here."""
+    function, _, arguments = call.removesuffix(")").partition("(")
+    return f"partial({function}, {arguments})" if arguments else function
+
+
 def _received(name: str, returns: str, facade: str, call: str) -> str:
     """The code that takes what is given back unless the caller gets it, whatever interrupts."""
     wraps = {
@@ -390,7 +400,7 @@ def _received(name: str, returns: str, facade: str, call: str) -> str:
     }
     if returns not in wraps:
         raise SystemExit(f"generate_sync: no rule for {returns}")
-    text = f"return self._portal.receive({call}, lambda found: {wraps[returns]})"
+    text = f"return self._portal.receive({_later(call)}, lambda found: {wraps[returns]})"
     if name == "__anext__":
         text = f"try:\n    {text}\nexcept StopAsyncIteration:\n    raise StopIteration from None"
     return text

@@ -22,13 +22,13 @@ async def thread() -> int:
 
 def test_calls_run_on_one_other_thread() -> None:
     portal = Portal()
-    first = portal.run(thread())
+    first = portal.run(thread)
     assert first != threading.get_ident()
-    assert portal.run(thread()) == first
+    assert portal.run(thread) == first
     portal.end(nothing)
     portal.end(nothing)
     with pytest.raises(errors.Closed):
-        portal.run(nothing())
+        portal.run(nothing)
 
 
 def test_its_own_thread_must_not_wait_for_itself() -> None:
@@ -36,9 +36,9 @@ def test_its_own_thread_must_not_wait_for_itself() -> None:
 
     async def inside() -> None:
         with pytest.raises(errors.Invalid, match="own thread"):
-            portal.run(nothing())
+            portal.run(nothing)
 
-    portal.run(inside())
+    portal.run(inside)
     portal.end(nothing)
 
 
@@ -53,7 +53,7 @@ def test_what_still_waits_at_the_end_is_told() -> None:
 
     def call() -> None:
         try:
-            portal.run(wait())
+            portal.run(wait)
         except errors.Closed as error:
             found.append(error)
 

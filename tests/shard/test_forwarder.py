@@ -192,7 +192,7 @@ def test_many_subscriptions_are_served_some_at_a_time(monkeypatch: pytest.Monkey
             await topic.subscribe(await m.queue(name))
         served = Served()
         node.host_of(await shard_of(m)).tell(served)
-        published = await topic.publish_many([b"one", b"two"], wait=True)
+        published = await topic.publish_many([b"one", b"two"], until_arrived=True)
         assert published.queues == {name: [1, 2] for name in names}
         for name in names:
             assert await bodies(m, name) == [b"one", b"two"]

@@ -32,12 +32,18 @@ class Opened(Protocol):
 
 M = TypeVar("M", bound=Opened)
 
+Make = Callable[[], Coroutine[Any, Any, T]]
+"""Begins a call, on the loop's thread; its arguments were looked at before."""
+
 
 class _Call(Generic[T]):
-    """A call on its way. All but `wait` happens on the loop's thread, in the order of asking."""
+    """A call on its way. All but `wait` happens on the loop's thread, in the order of asking.
 
-    def __init__(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], None]) -> None:
-        self.coroutine = coroutine
+    The coroutine, too, is made there: one that an interrupted thread holds would never be awaited.
+    """
+
+    def __init__(self, make: Make[T], undo: Callable[[T], None]) -> None:
+        self._make = make
         self.is_on_its_way = False
         self._undo = undo
         self._task: asyncio.Task[T] | None = None
@@ -65,8 +71,11 @@ class _Call(Generic[T]):
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin, on the loop."""
-        self._task = loop.create_task(self.coroutine)
+        self._task = loop.create_task(self._call())
         self._task.add_done_callback(self._end)
+
+    async def _call(self) -> T:
+        return await self._make()
 
     def _end(self, task: asyncio.Task[T]) -> None:
         # It goes where it was made: what a thread drops runs code there, which must not be where a
@@ -121,29 +130,24 @@ class Portal:
 
     # --- Calls --------------------------------------------------------------------------------
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of the call, once it has one. Interrupted, the call is cancelled.
+    def run(self, make: Make[T]) -> T:
+        """The result of the call that `make` begins, once it has one. Interrupted, it is cancelled.
 
         Raises:
             Closed: the engine was closed, before or meanwhile.
             Invalid: this is the engine's own thread, which must not wait for itself.
         """
-        return self._run(coroutine, _same, _nothing)
+        return self._run(make, _same, _nothing)
 
-    def receive(self, coroutine: Coroutine[Any, Any, T], wrap: Callable[[T], R]) -> R:
+    def receive(self, make: Make[T], wrap: Callable[[T], R]) -> R:
         """As `run`, wrapped. What the call hands out is either returned, or was given back.
 
         An interruption may come at any step, also when the answer is there already.
         """
-        return self._run(coroutine, wrap, take_back)
+        return self._run(make, wrap, take_back)
 
-    def _run(
-        self,
-        coroutine: Coroutine[Any, Any, T],
-        wrap: Callable[[T], R],
-        undo: Callable[[T], None],
-    ) -> R:
-        call = _Call(coroutine, undo)
+    def _run(self, make: Make[T], wrap: Callable[[T], R], undo: Callable[[T], None]) -> R:
+        call = _Call(make, undo)
         is_heard = False
         try:
             self._begin(call)
@@ -171,7 +175,6 @@ class Portal:
 
     def _abandon(self, call: _Call[T]) -> None:
         if not call.is_on_its_way:
-            call.coroutine.close()
             return
         # A loop that was closed has ended its calls.
         with suppress(RuntimeError):
@@ -185,7 +188,7 @@ class Portal:
 
         while True:
             try:
-                item = self.run(step())
+                item = self.run(step)
             except StopAsyncIteration:
                 return
             yield item
@@ -212,10 +215,10 @@ class Portal:
                 await each.close()
 
         try:
-            return self.run(wait())
+            return self.run(wait)
         except BaseException:
             try:
-                self.run(close())
+                self.run(close)
             finally:
                 self._end()
             raise
@@ -230,7 +233,7 @@ class Portal:
         if self._closed or os.getpid() != self._process:
             return
         try:
-            self.run(close())
+            self.run(close)
         finally:
             self._end()
 
@@ -244,11 +247,11 @@ class Portal:
         self._thread.join()
 
 
-def once(coroutine: Coroutine[Any, Any, T]) -> T:
+def once(make: Make[T]) -> T:
     """The result of a call that needs no engine, on a thread of its own that ends with it."""
     portal = Portal()
     try:
-        return portal.run(coroutine)
+        return portal.run(make)
     finally:
         portal.end(_rest)
 

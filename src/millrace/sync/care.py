@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
 from millrace.client.care import Restored, Verified
 from millrace.client.care import restore as restore_async
@@ -37,7 +38,15 @@ def restore(
         Corrupt: the backup is damaged; the error names the file.
     """
     return once(
-        restore_async(backup, into, index=index, time=time, settings=settings, progress=progress)
+        partial(
+            restore_async,
+            backup,
+            into,
+            index=index,
+            time=time,
+            settings=settings,
+            progress=progress,
+        )
     )
 
 
@@ -57,4 +66,4 @@ def verify(
         Refused: the folder has moved on too far to be compared.
         InUse: the folder is open.
     """
-    return once(verify_async(backup, against=against, progress=progress))
+    return once(partial(verify_async, backup, against=against, progress=progress))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Unpack
 
@@ -63,7 +64,7 @@ class Millrace:
         return Queue(
             self._portal,
             self._portal.run(
-                self._twin.queue(name, space=space, shards=shards, route=route, **settings)
+                partial(self._twin.queue, name, space=space, shards=shards, route=route, **settings)
             ),
         )
 
@@ -73,15 +74,15 @@ class Millrace:
         Raises:
             NotFound: there is none; the error names the one that is spelled most like it.
         """
-        return Queue(self._portal, self._portal.run(self._twin.find(name, space=space)))
+        return Queue(self._portal, self._portal.run(partial(self._twin.find, name, space=space)))
 
     def spaces(self) -> list[str]:
         """The spaces in which there are queues or topics, in order."""
-        return self._portal.run(self._twin.spaces())
+        return self._portal.run(self._twin.spaces)
 
     def queues(self, *, space: str = "default") -> list[str]:
         """The names of a space's queues, in order."""
-        return self._portal.run(self._twin.queues(space=space))
+        return self._portal.run(partial(self._twin.queues, space=space))
 
     def delete_queue(self, name: str, *, space: str = "default") -> bool:
         """End a queue with all that it holds; returns whether there was one.
@@ -89,7 +90,7 @@ class Millrace:
         Subscriptions of topics to it end with it. A queue that is made anew under the name has
         nothing in common with it.
         """
-        return self._portal.run(self._twin.delete_queue(name, space=space))
+        return self._portal.run(partial(self._twin.delete_queue, name, space=space))
 
     def topic(self, name: str, *, space: str = "default", max_lag: int | None = None) -> Topic:
         """The topic of this name, made if it is missing.
@@ -102,7 +103,8 @@ class Millrace:
             Invalid, TooLarge: the name or `max_lag`.
         """
         return Topic(
-            self._portal, self._portal.run(self._twin.topic(name, space=space, max_lag=max_lag))
+            self._portal,
+            self._portal.run(partial(self._twin.topic, name, space=space, max_lag=max_lag)),
         )
 
     def find_topic(self, name: str, *, space: str = "default") -> Topic:
@@ -111,15 +113,17 @@ class Millrace:
         Raises:
             NotFound: there is none; the error names the one that is spelled most like it.
         """
-        return Topic(self._portal, self._portal.run(self._twin.find_topic(name, space=space)))
+        return Topic(
+            self._portal, self._portal.run(partial(self._twin.find_topic, name, space=space))
+        )
 
     def topics(self, *, space: str = "default") -> list[str]:
         """The names of a space's topics, in order."""
-        return self._portal.run(self._twin.topics(space=space))
+        return self._portal.run(partial(self._twin.topics, space=space))
 
     def delete_topic(self, name: str, *, space: str = "default") -> bool:
         """End a topic at once, with what was not forwarded; returns whether there was one."""
-        return self._portal.run(self._twin.delete_topic(name, space=space))
+        return self._portal.run(partial(self._twin.delete_topic, name, space=space))
 
     def transaction(self, *, space: str = "default") -> Transaction:
         """A context in which everything is done at once when it ends, or nothing is.
@@ -150,15 +154,15 @@ class Millrace:
             InUse: another process makes one there.
             Full: there is no room; what was begun is removed.
         """
-        return self._portal.run(self._twin.backup(into, follow=follow, progress=progress))
+        return self._portal.run(partial(self._twin.backup, into, follow=follow, progress=progress))
 
     def unfollow(self) -> bool:
         """Archive the log no more; returns whether it was archived. What was archived stays."""
-        return self._portal.run(self._twin.unfollow())
+        return self._portal.run(self._twin.unfollow)
 
     def health(self) -> Health:
         """How the engine is: its archive, and what else watches over the data."""
-        return self._portal.run(self._twin.health())
+        return self._portal.run(self._twin.health)
 
     def close(self) -> None:
         """Finish what was accepted and let the folder go; harmless the second time.
@@ -168,7 +172,7 @@ class Millrace:
         self._portal.end(self._twin.close)
 
     def __enter__(self) -> Millrace:
-        self._portal.run(self._twin.__aenter__())
+        self._portal.run(self._twin.__aenter__)
         return self
 
     def __exit__(

@@ -37,7 +37,7 @@ class Redrive:
                 are where they were. Begin again later.
             TooLarge: what `edit` made of a message.
         """
-        return self._portal.run(self._twin.run())
+        return self._portal.run(self._twin.run)
 
     def __iter__(self) -> Redrive:
         return self
@@ -45,10 +45,10 @@ class Redrive:
     def __next__(self) -> RedriveStats:
         """The next step: first a look at the queue, then some messages at a time."""
         try:
-            return self._portal.run(self._twin.__anext__())
+            return self._portal.run(self._twin.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
 
     def close(self) -> None:
         """Move no more, and give back what was leased."""
-        self._portal.run(self._twin.close())
+        self._portal.run(self._twin.close)

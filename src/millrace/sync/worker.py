@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from types import TracebackType
 
 from millrace.client.lease import Lease as AsyncLease
@@ -108,7 +109,7 @@ class Worker:
             Closed: this worker has ended before.
         """
         with stopping_on_signals(self._twin.stop) if signals else nullcontext():
-            self._portal.run(self._twin.run())
+            self._portal.run(self._twin.run)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ask for the end: nothing more is leased, and what was leased ahead is given back.
@@ -120,7 +121,7 @@ class Worker:
         self._twin.stop(at_once=at_once)
 
     def __enter__(self) -> Worker:
-        self._portal.run(self._twin.__aenter__())
+        self._portal.run(self._twin.__aenter__)
         return self
 
     def __exit__(
@@ -129,7 +130,7 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._portal.run(self._twin.__aexit__(kind, error, trace))
+        self._portal.run(partial(self._twin.__aexit__, kind, error, trace))
 
 
 Handle = Callable[[Lease], object] | Callable[[Lease, Transaction], object]
