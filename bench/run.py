@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import care, disk, groups, large, publish, queues, read, sessions, topics, work
+from bench import care, disk, groups, large, publish, queues, read, server, sessions, topics, work
 from bench.report import Result, print_table, write_json
 
 Measurement = Callable[[], Awaitable[list[Result]]]
@@ -38,6 +38,12 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "session_100": sessions.session_100,
         "stuck_disk": disk.stuck_disk,
         "backup_publish": care.backup_publish,
+    },
+    "server": {
+        "rest_single": server.rest_single,
+        "rest_bulk_arrow": server.rest_bulk_arrow,
+        "long_poll_latency": server.long_poll_latency,
+        "idle_polls": server.idle_polls,
     },
 }
 

@@ -53,6 +53,19 @@ async def _hindrance(ask: Ask) -> str:
     return "short of disk or memory" if health.refuses else ""
 
 
+class Whoami(msgspec.Struct, frozen=True):
+    """Who asks, as the server knows them."""
+
+    name: str
+    rules: list[str]
+
+
+@ROUTES.json("GET", "/v1/whoami", "known", Nothing, Whoami, tag="status")
+async def whoami(ask: Ask, told: Nothing) -> Whoami:
+    """Who is known by what was sent, and what they may do."""
+    return Whoami(ask.principal.name, [str(rule) for rule in ask.principal.rules])
+
+
 @ROUTES.raw(
     "GET",
     "/metrics",
