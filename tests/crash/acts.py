@@ -24,6 +24,7 @@ from tests.crash.events import (
 )
 from tests.crash.losing import lose, lose_all
 from tests.crash.player import Player
+from tests.crash.pooling import empty_pools, use_pools
 from tests.crash.scene import KEYS, LASTING, TURNS
 from tests.crash.telling import tell
 from tests.crash.winding import wind
@@ -73,6 +74,9 @@ async def play(player: Player) -> None:
         _follow(player, "output"),
         _follow_keyed(player),
     ]
+    if player.duty.life % 2 == 0:
+        # In every other life, so that the others have their time.
+        acts += use_pools(player)
     if player.chance("end").random() < CLOSE_EARLY:
         acts.append(_close_early(player))
     async with asyncio.TaskGroup() as tasks:
@@ -296,6 +300,7 @@ async def drain(player: Player) -> None:
             if held:
                 await player.end(queue, held, is_settle=True)
     await lose_all(player)
+    await empty_pools(player)
     for queue in player.cursors:
         while (snapshot := await player.read(queue, wait=0)) is not None:
             await player.do(Commit(player.op(), queue, snapshot.boundary), snapshot.commit())

@@ -180,6 +180,29 @@ class GoBack(Attempt):
     start: int
 
 
+class Pour(Attempt):
+    """Publish these to a pool."""
+
+    pool: str
+    tags: list[int]
+
+
+class Draw(Attempt):
+    """Lease messages of a pool at a time, for a time; 0: as long as a session lasts."""
+
+    pool: str
+    at_ms: int
+    lease_ms: int
+
+
+class Spill(Attempt):
+    """Settle, or give back, these messages of a pool."""
+
+    pool: str
+    tags: list[int]
+    is_settle: bool
+
+
 class Answer(Event):
     """What became of an attempt; without one, that is UNKNOWN."""
 
@@ -248,6 +271,15 @@ class Lost(Answer):
     refused: list[int]
 
 
+class Drawn(Answer):
+    """What was leased of a pool, and what is locked with it: tag and lock of each."""
+
+    at_ms: int
+    rows: list[tuple[int, str]]
+    late: list[int] = []
+    """Tags whose time was over, by the engine's own clock."""
+
+
 class Look(Event):
     """A whole queue as it is while nothing else happens."""
 
@@ -290,6 +322,14 @@ class LookLetters(Event):
     """What was ever published to the queue of dead letters."""
 
 
+class LookPool(Event):
+    """A whole pool while nothing happens, but that messages expire."""
+
+    pool: str
+    rows: list[int]
+    counters: dict[str, int]
+
+
 class LookTopic(Event):
     """The tags of the topic's two queues, in the order of their seqs."""
 
@@ -327,9 +367,15 @@ AnyAttempt = (
     | Wind
     | Pull
     | GoBack
+    | Pour
+    | Draw
+    | Spill
 )
-AnyAnswer = Done | Refused | Sent | Staged | Took | Ended | Showed | Got | Lost | Pulled | WentBack
-AnyEvent = AnyAttempt | AnyAnswer | Look | Others | LookLetters | LookTopic | Serving | Closed
+AnyAnswer = (
+    Done | Refused | Sent | Staged | Took | Ended | Showed | Got | Lost | Pulled | WentBack | Drawn
+)
+AnyLook = Look | Others | LookLetters | LookPool | LookTopic
+AnyEvent = AnyAttempt | AnyAnswer | AnyLook | Serving | Closed
 
 
 class Duty(msgspec.Struct, array_like=True):

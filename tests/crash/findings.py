@@ -14,6 +14,7 @@ KINDS = {
     "skipped": "a cursor, or a log's worker, that left out rows, or moved by itself",
     "shared": "leased by two at once",
     "early": "handed out before its delay was over",
+    "late": "handed out after its time to live was over",
     "misjudged": "an answer that contradicts an earlier one",
     "miscounted": "counters that do not agree with what happened",
 }

@@ -61,6 +61,7 @@ from tests.crash.findings import Findings
 from tests.crash.follower import Follower
 from tests.crash.letters import Letters
 from tests.crash.others import OtherQueues
+from tests.crash.pools import Pools
 from tests.crash.reel import Reel
 from tests.crash.scene import Shape
 from tests.crash.stages import Stages
@@ -103,6 +104,7 @@ class Ledger:
         self._letters = Letters(self.findings)
         self._told = Told(self.findings)
         self._reel = Reel(self.findings)
+        self._pools = Pools(self.findings, self.counts)
         self._stages = {name: Stages(book) for name, book in self.books.items()}
         self._clock = 0
         self.life = 0
@@ -123,6 +125,8 @@ class Ledger:
     def hear(self, event: AnyEvent) -> None:
         """Take in the next event."""
         self._clock += 1
+        if self._pools.hear(event):
+            return
         for book in self.books.values():
             book.clock = self._clock
         match event:
@@ -413,6 +417,7 @@ class Ledger:
     def end_life(self, *, seed: int) -> Duty:
         """The process is no more. What it tried and was not answered is UNKNOWN from now on."""
         self.life += 1
+        self._pools.end_life()
         self.counts["unknown"] += len(self._tried)
         for attempt, _ in self._tried.values():
             self._reel.leave(attempt)

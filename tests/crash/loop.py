@@ -207,7 +207,7 @@ def summary(ledger: Ledger) -> str:
         f"{counts['attempted']:,} attempted, {counts['acknowledged']:,} acknowledged, "
         f"{counts['settled']:,} settled, {counts['transactions']:,} transactions, "
         f"{counts['shown']:,} followed, {counts['dead letters']:,} dead letters, "
-        f"{counts['forwarded']:,} forwarded, "
+        f"{counts['forwarded']:,} forwarded, {counts['drawn']:,} drawn from pools, "
         f"{counts['unknown']:,} calls unknown, {counts['refused']:,} refused; "
         f"{ledger.findings.line()}"
     )

@@ -15,6 +15,7 @@ import millrace
 from tests.crash import acts
 from tests.crash.events import Closed, Duty, Look, LookLetters, Others, Serving, duty_in, tag_of
 from tests.crash.player import Player, tags_in
+from tests.crash.pooling import find_pools, look_at_pools
 from tests.crash.scene import (
     DEAD,
     FOLLOWER,
@@ -62,6 +63,7 @@ async def find_queues(player: Player) -> None:
     await player.millrace.queue(REEL, retention="log")
     await player.millrace.queue(FRAGILE, max_failures=MAX_FAILURES, dead_letter=DEAD)
     await find_topic(player.millrace)
+    await find_pools(player.millrace)
 
 
 async def look(player: Player) -> None:
@@ -78,6 +80,7 @@ async def look(player: Player) -> None:
         player.say(Look(name, counters, rows, cursor, producers, await queue.stages()))
     await _look_at_letters(player)
     await look_at_topic(player)
+    await look_at_pools(player)
     published = {}
     for name in await player.millrace.queues():
         if name not in LASTING:

@@ -47,7 +47,19 @@ TOLD_ALL, TOLD_SOME = "told-all", "told-some"
 REEL = "reel"
 """A log whose only worker is sent back now and then."""
 
-LASTING = {*QUEUES, FRAGILE, DEAD, TOLD_ALL, TOLD_SOME, REEL}
+CROWD, RANKS, SLICES, BRIEF, DESK = "crowd", "ranks", "slices", "brief", "desk"
+"""Queues whose messages are known by their tags alone: one with several shards, one whose messages
+wait for those of their group, one with partitions, one where every other message expires, and one
+that is worked on by sessions."""
+
+POOLS = (CROWD, RANKS, SLICES, BRIEF, DESK)
+
+PARTITIONS = 3
+
+LIFE_MS = 250
+"""The time to live of messages that have one."""
+
+LASTING = {*QUEUES, FRAGILE, DEAD, TOLD_ALL, TOLD_SOME, REEL, *POOLS}
 """Queues that nobody deletes."""
 
 KEYS = 60

@@ -41,6 +41,7 @@ from tests.crash.events import (
 from tests.crash.findings import KINDS
 from tests.crash.ledger import Ledger
 from tests.crash.scene import QUEUES
+from tests.crash.test_pools import BAD as POOLS_BAD
 
 CRASH = "crash"
 """The process ends here, and another one opens the folder."""
@@ -477,7 +478,7 @@ def test_a_fault_is_named(kind: str, what: str, history: History) -> None:
 
 
 def test_every_kind_of_fault_is_tried() -> None:
-    assert {kind for kind, _, _ in BAD} == set(KINDS)
+    assert {kind for kind, _, _ in [*BAD, *POOLS_BAD]} == set(KINDS)
 
 
 def test_what_is_unknown_is_handed_on() -> None:

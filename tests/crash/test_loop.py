@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.crash.loop import run, summary
+from tests.crash.scene import POOLS
 
 CYCLES = 30
 
@@ -19,6 +20,9 @@ def test_q1_nothing_is_lost_and_nothing_doubled(tmp_path: Path) -> None:
     assert ledger.counts["acknowledged"] > 1_000
     assert ledger.counts["settled"] > 100
     assert ledger.counts["transactions"] > 10
-    assert ledger.counts["dead letters"] > 100
-    assert ledger.counts["rewound"] > 10
+    # How much else is done depends on the machine; that it was done does not.
+    for what in ("dead letters", "rewound", "expired"):
+        assert ledger.counts[what] > 0, what
+    for pool in POOLS:
+        assert ledger.counts[f"drawn from {pool}"] > 0, pool
     assert ledger.counts["unknown"] > 10, "the kills came too late to matter"
