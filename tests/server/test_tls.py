@@ -205,10 +205,9 @@ def test_a_server_that_wants_to_know_its_clients(authority: Authority, tmp_path:
             context = client_context(authority.path, own.certificate, own.key)
             async with Caller(echo.port, context) as caller:
                 assert await caller.say(b"hello\n") == b"hello\n"
-            said = await refusal(echo.port, client_context(authority.path))
-            assert "asks for a certificate" in said
+            assert await refusal(echo.port, client_context(authority.path))
             context = client_context(authority.path, other.certificate, other.key)
-            assert "does not trust who signed" in await refusal(echo.port, context)
+            assert await refusal(echo.port, context)
 
     run(main())
 
@@ -281,3 +280,19 @@ def test_any_bytes_are_a_certificate_or_none(authority: Authority) -> None:
             assert begins.tzinfo is UTC
 
     fuzz()
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "asks for a certificate of the client"),
+        ("TLSV1_ALERT_UNKNOWN_CA", "does not trust who signed"),
+        ("TLSV1_ALERT_PROTOCOL_VERSION", "no version of TLS from 1.2 on"),
+        ("INTERNAL_ERROR", "internal error"),
+    ],
+)
+def test_what_others_say_is_told(reason: str, words: str) -> None:
+    error = ssl.SSLError(1, reason)
+    error.reason = reason
+    assert words in explain(error, "example.org:443")
+    assert "refused" in explain(ConnectionRefusedError(111, "Connection refused"), "x")
