@@ -33,7 +33,7 @@ def test_mistyped_verbs(arguments: list[str], meant: str, folder: Path) -> None:
 def test_unknown_verbs() -> None:
     result = call("frobnicate")
     assert result.exit_code == 2
-    assert "there is no 'frobnicate'; there are demo, queue, topic, publish" in result.stderr
+    assert "there is no 'frobnicate'; there are demo, serve, queue, topic, publish" in result.stderr
 
 
 @pytest.mark.parametrize(
