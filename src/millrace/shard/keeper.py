@@ -85,6 +85,8 @@ class Keeper:
         self._pauses = 0
         self._may_commit = asyncio.Event()
         self._may_commit.set()
+        self.rounds = 0
+        """How often it has looked around."""
         self.error: MillraceError | None = None
 
     def start(self) -> None:
@@ -165,6 +167,7 @@ class Keeper:
             self._host.tick()
         else:
             self._host.look()
+        self.rounds += 1
 
     async def _prepare(self) -> None:
         """Have segments ready ahead of need; on a full disk, those who wait for room are told."""
