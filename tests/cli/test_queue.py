@@ -127,6 +127,13 @@ def test_retention_and_who_holds_back(desk: Desk) -> None:
     assert "10MB" in result.stderr
 
 
+def test_ids_are_text_in_json(desk: Desk) -> None:
+    desk.text("queue", "make", "parts", "--delivery", "partitions")
+    told = desk.one("publish", "parts", "x")["seq"]
+    assert isinstance(told, str)
+    assert told.isdecimal()
+
+
 def test_several_shards(desk: Desk) -> None:
     made = desk.one("queue", "make", "events", "--shards", "3", "--route", "spread")
     assert made["made"] is True
@@ -137,6 +144,8 @@ def test_several_shards(desk: Desk) -> None:
     assert isinstance(shards, list)
     assert sum(shard["live"] for shard in shards) == 3
     assert "3, by spread" in desk.text("queue", "show", "events")
+    assert [line["seq"] for line in desk.lines("peek", "events")] == sorted(told)
+    assert desk.one("explain", "events", told[0])["seq"] == told[0]
     rows = desk.text("peek", "events").splitlines()[1:]
     assert sorted(told) == [row.split()[0] for row in rows]
     first, *others = sorted(told)

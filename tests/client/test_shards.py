@@ -161,10 +161,14 @@ async def test_a_message_is_replaced_within_its_shard(tmp_path: Path) -> None:
 async def test_what_needs_one_shard_says_so(tmp_path: Path) -> None:
     async with opened(tmp_path) as m:
         queue = await m.queue("orders", shards=4)
-        with pytest.raises(Invalid, match="a session needs a queue with one shard, not 4"):
+        with pytest.raises(Invalid, match="a session needs a queue with one shard, not 4") as no:
             queue.session()
-        with pytest.raises(Invalid, match="attempt id needs a queue with one shard, not 4"):
+        assert (no.value.field, no.value.limit) == ("shards", 1)
+        assert "lease from this one, or make a queue with shards=1" in str(no.value)
+        with pytest.raises(Invalid, match="attempt id needs a queue with one shard, not 4") as no:
             await queue.lease(1, attempt="a")
+        assert (no.value.field, no.value.limit) == ("attempt", 1)
+        assert "leave the id out, or make a queue with shards=1" in str(no.value)
         with pytest.raises(Invalid, match="never meet"):
             await queue.configure(dedup_by_body=True)
         with pytest.raises(Invalid, match="never meet"):
@@ -231,6 +235,26 @@ async def test_keyed_revisions_meet(tmp_path: Path) -> None:
         told = await queue.explain(old[7])
         assert (told.seq, told.state, told.superseded_by) == (old[7], "dead", new[7])
         assert [row.seq for row in await queue.peek(100)] == sorted(new)
+
+
+@looped
+async def test_arrow_counts_the_shards_of_the_queue(tmp_path: Path) -> None:
+    async with opened(tmp_path) as m:
+        await m.queue("another", shards=3)
+        queue = await m.queue("orders", shards=4)
+        places = sorted(map(place_of, await queue.publish_many(as_messages(KEYS))))
+        async with queue.snapshot() as snapshot:
+            tables = [
+                snapshot.arrow().read_all(),
+                pa.Table.from_batches([batch async for batch in snapshot.batches()]),
+            ]
+            for table in tables:
+                found = [Place.of(row["shard"], row["seq"]) for row in table.to_pylist()]
+                assert sorted(found) == places
+        single = await m.queue("single")
+        await single.publish(b"x")
+        async with single.snapshot() as snapshot:
+            assert snapshot.arrow().read_all()["shard"].to_pylist() == [0]
 
 
 # --- Working ------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Rule 1: with JSON, each line is one object, whose `type` says what it describes.
 Rule 2: in a pipe no text is cut, coloured or folded; on a terminal, a row is one line.
-Rule 3: what comes from a message was escaped before it came here, and is never read as markup.
+Rule 3: a place is SHARD:SEQ in JSON as well: as a number, many readers would round it.
+Rule 4: what comes from a message was escaped before it came here, and is never read as markup.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import click
 
+from millrace import Place
 from millrace.cli.bounds import COLUMN_CHARACTERS_MIN
 
 
@@ -38,7 +40,7 @@ class Printer:
 
     def line_of(self, kind: str, fields: Mapping[str, object], text: str) -> str:
         """The line that `line` says, for those who say many at once."""
-        return json.dumps({"type": kind, **fields}) if self.is_json else text
+        return json.dumps({"type": kind, **_said(fields)}) if self.is_json else text
 
     def listing(self, kind: str, fields: Mapping[str, object], texts: Mapping[str, str]) -> None:
         """Say one thing with many parts, one below the other."""
@@ -78,6 +80,18 @@ class Printer:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
+
+
+def _said(fields: Mapping[str, object]) -> dict[str, object]:
+    return {name: _plain(value) for name, value in fields.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Place):
+        return str(value)
+    if isinstance(value, Mapping):
+        return _said(value)
+    return list(map(_plain, value)) if isinstance(value, list | tuple) else value
 
 
 def _fitting(columns: Sequence[Column], widths: Sequence[int], room: int) -> list[int]:

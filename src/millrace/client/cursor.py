@@ -97,16 +97,20 @@ class Snapshot:
     def arrow(self) -> pa.RecordBatchReader:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
 
-        The columns are shard, seq, key, headers, time and value; a delete has no value. Batches
-        stay valid as long as they are kept, also when the snapshot has gone. The thread that pulls
-        the reader reads the rows, from the disk if need be, which would hold up an event loop: in a
-        coroutine take `batches`, or pull in another thread, and leave the loop free meanwhile.
+        The columns are shard (which one of the queue, from 0), seq (within it), key, headers, time
+        and value; a delete has no value. Batches stay valid as long as they are kept, also when the
+        snapshot has gone. The thread that pulls the reader reads the rows, from the disk if need
+        be, which would hold up an event loop: in a coroutine take `batches`, or pull in another
+        thread, and leave the loop free meanwhile.
 
         Raises:
             SnapshotExpired: from the reader, once the snapshot is no longer pinned.
         """
         scans = [
-            self._engine.scan(shard, ref.after, ref.boundary, Reader(ref.pin, ref.retain))
+            map(
+                partial(self._shards.numbered, shard),
+                self._engine.scan(shard, ref.after, ref.boundary, Reader(ref.pin, ref.retain)),
+            )
             for shard, ref in self._unread()
         ]
         found = scans[0] if len(scans) == 1 else chain.from_iterable(scans)
@@ -128,8 +132,8 @@ class Snapshot:
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """The batches of `arrow`, letting others run between them and while they are read."""
         async with aclosing(self._batches()) as batches:
-            async for _, batch in batches:
-                yield batch
+            async for shard, batch in batches:
+                yield self._shards.numbered(shard, batch)
                 await asyncio.sleep(0)
 
     async def rows(self) -> AsyncIterator[Row]:

@@ -31,7 +31,7 @@ async def hand_out(
         parts = [(shards.first, answer)] if answer.seqs else []
     else:
         if command.attempt:
-            shards.only("a lease call with an attempt id", "attempt")
+            shards.only("a lease call with an attempt id", "attempt", "leave the id out")
         across = LeaseAcross(shards.ids, command.count, command.lease_ms)
         answers = await engine.ask(shards.first, across, LeasedAcross, wait_ms=wait_ms)
         parts = list(answers.parts)

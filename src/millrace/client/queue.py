@@ -88,7 +88,7 @@ class Queue(Publishing):
         (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is cancelled, nothing
         stays leased. Whoever makes a call again with the same id `attempt`, because the answer was
         lost, gets the same messages under the same receipts: for five minutes, as long as none of
-        them was settled, released, extended or ran out.
+        them was settled, released, extended or ran out. The queue must then have one shard.
 
         Raises:
             Full: too many messages are in flight; settle some first.
@@ -186,9 +186,10 @@ class Queue(Publishing):
         The session holds up to `credit` messages at once, and settling lets more come; with
         `refill=False` it is handed as many, and more where it grants more. Each message is its own
         as long as it lasts, or for `lease` seconds. If nobody speaks for it any more, it keeps them
-        for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened.
+        for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened. The
+        queue must have one shard.
         """
-        shard = self._shards.only("a session", "queue")
+        shard = self._shards.only("a session", "shards", "lease from this one")
         begin = (
             opening(credit, refill, lease, suspect, name)
             if resume is None

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import msgspec
+import pyarrow as pa
 
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.message import seqs_of
 from millrace.core import check
 from millrace.core.answers import Explanation, Published, QueueRef
-from millrace.core.block import Block
+from millrace.core.block import SCHEMA, Block
 from millrace.core.commands import Part, Publish, Stage, Transaction
 from millrace.core.message_id import id_of
 from millrace.core.model import Message, Row, Seq, ShardId
@@ -54,14 +55,20 @@ class Shards:
         """Whether there is no other."""
         return len(self.ids) == 1
 
-    def only(self, what: str, field: str) -> ShardId:
-        """The queue's only shard, for something that cannot be done over several.
+    def only(self, what: str, field: str, way: str) -> ShardId:
+        """The queue's only shard, for something that cannot be done over several; `way` is what
+        else can be.
 
         Raises:
             Invalid: there are others.
         """
         if not self.is_one:
-            raise Invalid(f"{what} needs a queue with one shard, not {len(self.ids)}", field=field)
+            raise Invalid(
+                f"{what} needs a queue with one shard, not {len(self.ids)}; {way}, or make a queue "
+                "with shards=1",
+                field=field,
+                limit=1,
+            )
         return self.first
 
     def __contains__(self, shard: ShardId) -> bool:
@@ -102,6 +109,11 @@ class Shards:
         return [
             Row(Place.of(at, row.seq), row.time_ms, row.body, row.key, row.headers) for row in rows
         ]
+
+    def numbered(self, shard: ShardId, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of a shard as Arrow: the column `shard` counts those of the queue, from 0."""
+        column = pa.repeat(pa.scalar(self._number[shard], pa.uint64()), batch.num_rows)
+        return pa.RecordBatch.from_arrays([column, *batch.columns[1:]], schema=SCHEMA)
 
     def explained(self, shard: ShardId, answer: Explanation) -> Explanation:
         """Where a message of a shard stands, by its place."""

@@ -68,9 +68,11 @@ class Snapshot:
     def arrow(self) -> pa.RecordBatchReader:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
 
-        The columns are shard, seq, key, headers, time and value; a delete has no value. Batches
-        stay valid as long as they are kept, also when the snapshot has gone. The thread that pulls
-        the reader reads the rows, from the disk if need be; any thread may pull it.
+        The columns are shard (which one of the queue, from 0), seq (within it), key, headers, time
+        and value; a delete has no value. Batches stay valid as long as they are kept, also when the
+        snapshot has gone. The thread that pulls the reader reads the rows, from the disk if need
+        be, which would hold up an event loop: in a coroutine take `batches`, or pull in another
+        thread, and leave the loop free meanwhile.
 
         Raises:
             SnapshotExpired: from the reader, once the snapshot is no longer pinned.

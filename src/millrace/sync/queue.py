@@ -73,7 +73,7 @@ class Queue(Publishing):
         (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is interrupted, nothing
         stays leased. Whoever makes a call again with the same id `attempt`, because the answer was
         lost, gets the same messages under the same receipts: for five minutes, as long as none of
-        them was settled, released, extended or ran out.
+        them was settled, released, extended or ran out. The queue must then have one shard.
 
         Raises:
             Full: too many messages are in flight; settle some first.
@@ -153,7 +153,8 @@ class Queue(Publishing):
         The session holds up to `credit` messages at once, and settling lets more come; with
         `refill=False` it is handed as many, and more where it grants more. Each message is its own
         as long as it lasts, or for `lease` seconds. If nobody speaks for it any more, it keeps them
-        for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened.
+        for `suspect` seconds. `resume` is the id of a session that goes on, as it was opened. The
+        queue must have one shard.
         """
         return Session(
             self._portal,

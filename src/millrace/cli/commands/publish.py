@@ -143,7 +143,7 @@ async def publish(
             producer=producer,
             number=number,
         )
-    fields = {"queue": shown_name(found), "seq": seq}
+    fields = {"queue": shown_name(found), "seq": _exact(found, seq)}
     text = str(seq) if seq is not None else "published before, its seq is forgotten"
     shell.out.line("published", fields, text)
 
@@ -250,12 +250,17 @@ async def _publish_lines(
     fields = {
         "queue": shown_name(queue),
         "count": count,
-        "first_seq": first,
-        "last_seq": last,
+        "first_seq": _exact(queue, first),
+        "last_seq": _exact(queue, last),
         "next_number": number,
     }
     where = f", seqs {first} to {last}" if first is not None else ""
     shell.out.line("published", fields, f"published {count:,} messages{where}")
+
+
+def _exact(queue: Queue, seq: int | None) -> int | str | None:
+    """What a message is called, for JSON: an id, which has 63 bits, as text."""
+    return str(seq) if seq is not None and queue.shards.key else seq
 
 
 def _size(source: IO[bytes]) -> int | None:
