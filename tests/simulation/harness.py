@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from millrace.client.embedded import EmbeddedEngine
@@ -12,9 +13,9 @@ from millrace.node import Node, Ports
 from millrace.settings import Settings
 from millrace.store.memory import Image, MemoryCells
 from millrace.testing.clock import SimClock
-from millrace.testing.disk import SimDisk
+from millrace.testing.disk import Crashed, Effect, SimDisk
 from millrace.testing.lanes import Pace, SimLane, Steps
-from millrace.testing.loop import SimLoop
+from millrace.testing.loop import Halted, SimLoop
 
 T = TypeVar("T")
 
@@ -61,6 +62,21 @@ class Bench:
             loop.bury()
             self.disk = self.disk.kill()
 
+    def end_before(self, effect: int) -> None:
+        """End the machine before its effect of this number, counted from now on."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        left = effect
+
+        def count(_: Effect) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                loop.halt()
+                raise Crashed
+
+        self.disk.hook = count
+
     def _ports(self) -> Ports:
         pace = Pace(self.lane_seconds, 0.0, 0.0)
         return Ports(
@@ -74,3 +90,38 @@ class Bench:
     def _open_cells(self) -> MemoryCells:
         self.cells = MemoryCells(self._image)
         return self.cells
+
+
+STEPS_MAX = 300
+"""More effects than any script here takes."""
+
+Script = Callable[[Millrace, Node, Callable[[], None]], Awaitable[None]]
+"""Does something; what is called in it says from when on the machine may end."""
+
+
+def at_every_step(
+    make: Callable[[Bench], Script], *, power: bool = False
+) -> Iterator[tuple[Bench, bool]]:
+    """Machines that ended before the first effect of a script, the second and so on.
+
+    `make` may use the machine before. At last comes one that did not end; each time it is told
+    whether it did. With `power`, what was not synced is lost, or not.
+    """
+    for step in range(1, STEPS_MAX):
+        bench, has_ended = Bench(), False
+        script = make(bench)
+        try:
+            bench.live(_with(script, lambda b=bench, at=step: b.end_before(at)), close=False)  # type: ignore[misc]
+        except Halted:
+            has_ended = True
+        if power:
+            bench.disk = bench.disk.crash()
+        yield bench, has_ended
+        if not has_ended:
+            assert step > 3, "there was hardly anything to interrupt"
+            return
+    raise AssertionError("it never gets to its end")
+
+
+def _with(script: Script, begin: Callable[[], None]) -> Callable[[Millrace, Node], Awaitable[None]]:
+    return lambda m, node: script(m, node, begin)

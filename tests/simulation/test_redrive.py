@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+
+import pytest
 
 from millrace.client.millrace import Millrace
+from millrace.errors import Full
 from millrace.node import Node
-from millrace.testing.disk import Crashed, Effect
-from millrace.testing.loop import Halted, SimLoop
-from tests.simulation.harness import Bench
+from tests.simulation.harness import Bench, Script, at_every_step
 
 BODIES = [b"%d" % number for number in range(6)]
-STEPS_MAX = 200
-"""More effects than all this takes."""
 
 
 async def fill(m: Millrace, node: Node) -> None:
@@ -26,23 +26,34 @@ async def fill(m: Millrace, node: Node) -> None:
             return
 
 
-async def redrive(bench: Bench, m: Millrace, crash_at: int) -> None:
-    """Move those with even numbers, two at a time, and end before the effect of this number."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    effects = 0
+def redrive(bench: Bench) -> Script:
+    """Move those with even numbers, two at a time."""
+    bench.live(fill)
 
-    def count(effect: Effect) -> None:
-        nonlocal effects
-        effects += 1
-        if effects == crash_at:
-            loop.halt()
-            raise Crashed
+    async def script(m: Millrace, node: Node, begin: Callable[[], None]) -> None:
+        dead = await m.find("dead")
+        await asyncio.sleep(60)
+        begin()
+        await dead.redrive(where=lambda row: int(row.body or b"") % 2 == 0, rate=2).run()
 
-    dead = await m.find("dead")
-    await asyncio.sleep(60)
-    bench.disk.hook = count
-    await dead.redrive(where=lambda row: int(row.body or b"") % 2 == 0, rate=2).run()
+    return script
+
+
+def redrive_into_a_full_queue(bench: Bench) -> Script:
+    """Move what fits; make room, and move the others."""
+    bench.live(fill)
+
+    async def script(m: Millrace, node: Node, begin: Callable[[], None]) -> None:
+        dead, orders = await m.find("dead"), await m.find("orders")
+        await orders.configure(max_messages=4)
+        await asyncio.sleep(60)
+        begin()
+        with pytest.raises(Full):
+            await dead.redrive().run()
+        await orders.configure(max_messages=0)
+        await dead.redrive().run()
+
+    return script
 
 
 async def look(m: Millrace, node: Node) -> tuple[list[bytes | None], list[bytes | None]]:
@@ -50,26 +61,23 @@ async def look(m: Millrace, node: Node) -> tuple[list[bytes | None], list[bytes 
     return [row.body for row in await queue.peek()], [row.body for row in await dead.peek()]
 
 
-def test_a_crash_at_every_step_loses_and_doubles_nothing() -> None:
-    for crash_at in range(1, STEPS_MAX):
-        bench = Bench()
-        bench.live(fill)
-        has_crashed = False
-        try:
-            bench.live(
-                lambda m, node, b=bench, at=crash_at: redrive(b, m, at),  # type: ignore[misc]
-                close=False,
-            )
-        except Halted:
-            has_crashed = True
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_at_every_step_loses_and_doubles_nothing(*, power: bool) -> None:
+    for bench, has_ended in at_every_step(redrive, power=power):
         back, dead = bench.live(look)
         assert sorted([*back, *dead]) == BODIES  # type: ignore[type-var]
         assert {*back} <= {b"0", b"2", b"4"}
-        if not has_crashed:
+        if not has_ended:
             assert (back, dead) == ([b"0", b"2", b"4"], [b"1", b"3", b"5"])
-            assert crash_at > 3
-            return
-    raise AssertionError("it never gets to its end")
+
+
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_at_every_step_into_a_full_queue_loses_and_doubles_nothing(*, power: bool) -> None:
+    for bench, has_ended in at_every_step(redrive_into_a_full_queue, power=power):
+        back, dead = bench.live(look)
+        assert sorted([*back, *dead]) == BODIES  # type: ignore[type-var]
+        if not has_ended:
+            assert sorted(back) == BODIES  # type: ignore[type-var]
 
 
 def test_it_keeps_to_its_rate() -> None:

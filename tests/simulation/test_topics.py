@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from millrace.client.millrace import Millrace
 from millrace.node import Node
-from millrace.testing.disk import Crashed, Effect
-from millrace.testing.loop import Halted, SimLoop
-from tests.simulation.harness import Bench
+from tests.simulation.harness import Bench, Script, at_every_step
 
 QUEUES = ["all", "keyed", "some"]
-STEPS_MAX = 300
-"""More effects than all this takes."""
 
 
-async def publish(
-    m: Millrace, node: Node, bench: Bench, crash_at: int, told: dict[bytes, object]
-) -> None:
-    """Publish to a topic with three queues, and end before the effect of this number."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    topic = await m.topic("orders")
-    for name in QUEUES:
-        await m.queue(name, keyed=name == "keyed")
-        await topic.subscribe(name, filter={"n": ["1", "4"]} if name == "some" else None)
-    effects = 0
+def publish(told: dict[bytes, object]) -> Script:
+    """Publish to a topic with three queues, two of which go."""
 
-    def count(effect: Effect) -> None:
-        nonlocal effects
-        effects += 1
-        if effects == crash_at:
-            loop.halt()
-            raise Crashed
+    async def script(m: Millrace, node: Node, begin: Callable[[], None]) -> None:
+        topic = await m.topic("orders")
+        for name in QUEUES:
+            await m.queue(name, keyed=name == "keyed")
+            await topic.subscribe(name, filter={"n": ["1", "4"]} if name == "some" else None)
+        begin()
+        for number in range(6):
+            body = b"%d" % number
+            sent = await topic.publish(body, headers={"n": body}, until_arrived=number % 2 == 1)
+            told[body] = sent.queues
+            if number == 3:
+                await node.keeper.checkpoint()
+        await topic.publish(b"last", until_arrived=True)
+        await topic.unsubscribe("some")
+        await m.delete_queue("keyed")
+        await topic.publish(b"to one", until_arrived=True)
+        await node.keeper.checkpoint()
 
-    bench.disk.hook = count
-    for number in range(6):
-        body = b"%d" % number
-        sent = await topic.publish(body, headers={"n": body}, until_arrived=number % 2 == 1)
-        told[body] = sent.queues
-        if number == 3:
-            await node.keeper.checkpoint()
-    await topic.publish(b"last", until_arrived=True)
-    await topic.unsubscribe("some")
-    await m.delete_queue("keyed")
-    await topic.publish(b"to one", until_arrived=True)
-    await node.keeper.checkpoint()
+    return script
 
 
 async def look(m: Millrace, node: Node) -> dict[str, list[bytes | None]]:
@@ -67,18 +55,13 @@ async def look(m: Millrace, node: Node) -> dict[str, list[bytes | None]]:
 
 @pytest.mark.parametrize("power", [False, True])
 def test_d1_a_crash_at_every_step_loses_and_doubles_none(*, power: bool) -> None:
-    for crash_at in range(1, STEPS_MAX):
-        bench, told = Bench(), dict[bytes, object]()
-        has_crashed = False
-        try:
-            bench.live(
-                lambda m, node, b=bench, at=crash_at, t=told: publish(m, node, b, at, t),  # type: ignore[misc]
-                close=False,
-            )
-        except Halted:
-            has_crashed = True
-        if power:
-            bench.disk = bench.disk.crash()
+    told: dict[bytes, object] = {}
+
+    def make(_: Bench) -> Script:
+        told.clear()
+        return publish(told)
+
+    for bench, _ in at_every_step(make, power=power):
         found = bench.live(look)
         assert not bench.failures
         everything = found["all"]
@@ -93,7 +76,3 @@ def test_d1_a_crash_at_every_step_loses_and_doubles_none(*, power: bool) -> None
             if queues:
                 place = wanted.index(body) + 1 if body in wanted else "filtered"
                 assert queues == {"all": at, "keyed": at, "some": place}
-        if not has_crashed:
-            assert crash_at > 10
-            return
-    raise AssertionError("it never gets to its end")
