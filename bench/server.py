@@ -33,15 +33,15 @@ class Served:
     def __init__(self, folder: Path, *options: str) -> None:
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "millrace.cli", "serve", "--json", "--port", "0"),
-                *("--data", str(folder), *options),
+                *(sys.executable, "-m", "millrace.cli", "serve", "--json"),
+                *("--listen", "127.0.0.1:0", "--data", str(folder), *options),
             ],
             stdout=subprocess.PIPE,
             text=True,
         )
         assert self.process.stdout is not None
         told = json.loads(self.process.stdout.readline())
-        self.token: str = told["token"]
+        self.token = Path(told["token_file"]).read_text().strip()
         self.port = int(told["address"].rpartition(":")[2])
         self.ask("PUT", QUEUE, "{}")
 
@@ -244,7 +244,7 @@ def _polled_latency(server: Served, messages: int) -> list[float]:
 
 async def idle_polls(polls: int = 10_000, seconds: float = 300.0) -> list[Result]:
     """What long polls cost that wait for nothing."""
-    with scratch() as folder, served(folder / "data") as server:
+    with scratch() as folder, served(folder / "data", "--set", "connections_max=20000") as server:
         pid = server.process.pid
         before = _anonymous_kb(pid)
         loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
 
 def served(line: str) -> str:
     """The same, at a port that is free, until it has said that it serves."""
-    command = re.sub(r"( --port \d+|$)", " --port 0", line, count=1)
+    command = re.sub(r"( --listen \S+|$)", " --listen 127.0.0.1:0", line, count=1)
     return f"""
         coproc {command}
         pid=$COPROC_PID

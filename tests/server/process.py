@@ -17,7 +17,9 @@ class Process:
     """A server that was started here, and is ended here."""
 
     def __init__(self, folder: Path, *options: object) -> None:
-        command = [sys.executable, "-m", "millrace.cli", "serve", "--json", "--port", "0"]
+        command = [sys.executable, "-m", "millrace.cli", "serve", "--json"]
+        if "--listen" not in options:
+            command += ["--listen", "127.0.0.1:0"]
         self._process = subprocess.Popen(
             [*command, "--data", str(folder), *map(str, options)],
             stdout=subprocess.PIPE,
@@ -33,7 +35,8 @@ class Process:
             assert self._process.stderr is not None
             raise AssertionError(self._process.stderr.read())
         told = json.loads(line)
-        self.token = told.get("token", "")
+        self.is_first: bool = told["first"]
+        self.token = Path(told["token_file"]).read_text().strip()
         self.address: str = told["address"]
         return self
 
@@ -73,6 +76,12 @@ class Process:
             return Answer(answer.status, found, answer.read())
         finally:
             connection.close()
+
+    def reload(self) -> dict[str, object]:
+        """Have it read its settings again; returns what it says of it."""
+        self._process.send_signal(signal.SIGHUP)
+        assert self._process.stdout is not None
+        return dict(json.loads(self._process.stdout.readline()))
 
     def stop(self) -> int:
         """Ask it to end; returns its exit code."""

@@ -25,7 +25,7 @@ def test_what_was_acknowledged_and_leased_survives_the_end(
     folder = tmp_path / "data"
     make_queue(folder)
     with Process(folder) as server:
-        token = server.token
+        assert server.is_first
         for number in range(20):
             body = {"body": str(number), "producer": "p", "number": number + 1}
             assert server.ask("POST", f"{ORDERS}/messages", body).status == 201
@@ -36,13 +36,13 @@ def test_what_was_acknowledged_and_leased_survives_the_end(
         else:
             assert server.stop() == 0
     with Process(folder) as server:
-        assert server.token == ""
+        assert not server.is_first
         again = {"body": "19", "producer": "p", "number": 20}
-        repeated = server.ask("POST", f"{ORDERS}/messages", again, token=token)
+        repeated = server.ask("POST", f"{ORDERS}/messages", again)
         assert repeated.json == {"count": 1, "seq": 20}
-        settled = server.ask("POST", f"{ORDERS}/settle", {"receipts": receipts}, token=token)
+        settled = server.ask("POST", f"{ORDERS}/settle", {"receipts": receipts})
         assert settled.json == {"done": 5, "refused": []}
-        rest = server.ask("POST", f"{ORDERS}/leases", {"count": 100}, token=token)
+        rest = server.ask("POST", f"{ORDERS}/leases", {"count": 100})
         assert [one["body"] for one in rest.items("messages")] == [str(n) for n in range(5, 20)]
         assert server.stop() == 0
     with sync.open(folder) as m:
@@ -53,14 +53,83 @@ def test_the_folder_is_the_servers_as_long_as_it_runs(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     make_queue(folder)
     with Process(folder) as server:
-        second = start("serve", "--port", "0", "--data", folder)
+        second = start("serve", "--listen", "127.0.0.1:0", "--data", folder)
         assert second.returncode == 3
         assert "in use" in second.stderr or "open" in second.stderr
         assert server.stop() == 0
 
 
 def test_others_cannot_reach_it_unencrypted(tmp_path: Path) -> None:
-    refused = start("serve", "--host", "0.0.0.0", "--port", "0", "--data", tmp_path / "data")
+    refused = start("serve", "--listen", "0.0.0.0:0", "--data", tmp_path / "data")
     assert refused.returncode == 1
-    assert "other machines" in refused.stderr
+    assert "without TLS" in refused.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_long_poll_is_answered_when_the_server_stops(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    make_queue(folder)
+    with Process(folder) as server:
+        connection = server.connect()
+        connection.request(
+            "POST",
+            f"{ORDERS}/leases",
+            '{"wait": 60}',
+            {"authorization": f"Bearer {server.token}", "content-type": "application/json"},
+        )
+        # Whoever is served after it knows that it has arrived.
+        assert server.ask("GET", "/healthz").status == 200
+        assert server.stop() == 0
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (200, b'{"messages":[]}')
+        connection.close()
+
+
+def test_settings_are_read_again_on_demand(tmp_path: Path) -> None:
+    file = tmp_path / "millrace.toml"
+    file.write_text("[queues.orders]\nmax_messages = 2\n")
+    with Process(tmp_path / "data", "--config", file) as server:
+        for _ in range(2):
+            assert server.ask("POST", f"{ORDERS}/messages", {"body": "x"}).status == 201
+        full = server.ask("POST", f"{ORDERS}/messages", {"body": "x"})
+        assert (full.status, full.json["code"]) == (503, "full")
+        assert int(full.headers["retry-after"]) >= 1
+        file.write_text("log_format = 'json'\n[queues.orders]\nmax_messages = 3\n")
+        told = server.reload()
+        assert told == {"type": "reloaded", "now": ["queues"], "restart": ["log_format"]}
+        assert server.ask("POST", f"{ORDERS}/messages", {"body": "x"}).status == 201
+        file.write_text("[queues.orders]\nmax_mesages = 4\n")
+        told = server.reload()
+        assert told["type"] == "not_reloaded"
+        assert "max_messages" in str(told["message"])
+        assert server.stop() == 0
+
+
+def test_an_unreadable_file_of_settings_is_told_of(tmp_path: Path) -> None:
+    missing = start("serve", "--config", tmp_path / "none.toml", "--data", tmp_path / "data")
+    assert missing.returncode == 1
+    assert "none.toml" in missing.stderr
+    (tmp_path / "bad.toml").write_text("listen = [")
+    bad = start("serve", "--config", tmp_path / "bad.toml", "--data", tmp_path / "data")
+    assert bad.returncode == 1
+    assert "bad.toml" in bad.stderr
+    wrong = start("serve", "--set", "stop_secnds=3", "--data", tmp_path / "data")
+    assert "stop_seconds" in wrong.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_beyond_its_connections_a_server_says_so(tmp_path: Path) -> None:
+    make_queue(tmp_path / "data")
+    with Process(tmp_path / "data", "--set", "connections_max=2") as server:
+        held = [server.connect() for _ in range(2)]
+        for connection in held:
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read()
+        third = server.connect()
+        third.connect()
+        answer = third.sock.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"2 connections" in answer
+        for connection in (*held, third):
+            connection.close()
+        assert server.stop() == 0

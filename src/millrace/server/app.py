@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import Protocol
 
 from millrace import limits
-from millrace.errors import Denied, Fatal, Full, MillraceError, NotFound
+from millrace.errors import Denied, Exhausted, Fatal, Full, MillraceError, NotFound
 from millrace.server.access import Principal, may
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.metrics import Traffic, gather
+from millrace.server.quota import Quotas
 from millrace.server.rest import problem
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
@@ -27,6 +28,11 @@ from millrace.server.rest.route import Ask, Route, denied
 from millrace.server.rest.stopping import Stopping
 
 _logger = logging.getLogger("millrace.server")
+
+
+def now_ms() -> int:
+    """The time of the server's clock."""
+    return time_ns() // 1_000_000
 
 
 class Guard(Protocol):
@@ -40,12 +46,20 @@ class Guard(Protocol):
 class App:
     """Answers requests by the routes of the table."""
 
-    def __init__(self, desk: Desk, guard: Guard) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        guard: Guard,
+        *,
+        quotas: Quotas | None = None,
+        body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
+    ) -> None:
         self._desk = desk
         self._guard = guard
         self._traffic = Traffic()
         self.stopping = Stopping()
-        self.site = Site(self.admit, self.handle, problem.answer_bad)
+        self._quotas = Quotas() if quotas is None else quotas
+        self.site = Site(self.admit, self.handle, problem.answer_bad, body_bytes_max=body_bytes_max)
 
     def stop(self) -> None:
         """Answer those who wait for something to come: nothing has. Call it before the listener's
@@ -76,6 +90,10 @@ class App:
             most = limits.HTTP_BODIES_BYTES_MAX
             text = f"requests hold {most} bytes already; send this one again later"
             return problem.answer_error(Full(text, field="body", limit=most))
+        try:
+            self._quotas.take(principal, now_ms(), size=length or 0)
+        except Exhausted as error:
+            return problem.answer_error(error)
         request.context = Ask(request, route, params, self._desk, principal, self)
         return None
 

@@ -2,86 +2,163 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-import millrace
 from millrace.cli.ending import Ended
 from millrace.cli.shell import Shell
 from millrace.cli.stopping import Stop
 from millrace.cli.verb import verb
+from millrace.errors import MillraceError
 
-HOST = "127.0.0.1"
-PORT = 7070
+if TYPE_CHECKING:
+    from millrace.server.config import Loaded
+    from millrace.server.server import Server
 
 
 @verb(
     "serve",
     examples="""
         millrace serve
-        millrace serve --port 8080 --data ./queues
+        millrace serve --listen 127.0.0.1:8080 --data ./queues
+        millrace serve --set stop_seconds=30 --set anonymous=true
     """,
+    has_data=False,
     is_fast=True,
 )
-@click.option("--host", default=HOST, show_default=True, help="The address to listen at.")
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    help="The port; 0: one that is free.",
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Settings in TOML. [MILLRACE_CONFIG]",
 )
-async def serve(shell: Shell, *, host: str, port: int) -> None:
-    """Serve the queues of the folder over HTTP, until Ctrl-C.
+@click.option(
+    "--data",
+    "folder",
+    metavar="PATH",
+    help="The folder with the queues; made if it is missing. [MILLRACE_DATA, or ./millrace-data]",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", multiple=True, help="Where. [127.0.0.1:7070; port 0: any]"
+)
+@click.option("--tls-certificate", metavar="FILE", help="Speak HTTPS with this chain, as PEM.")
+@click.option("--tls-key", metavar="FILE", help="The key of the certificate, as PEM.")
+@click.option(
+    "--set",
+    "others",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Any setting of the table in the guide; may be repeated.",
+)
+async def serve(
+    shell: Shell,
+    *,
+    config: Path | None,
+    folder: str | None,
+    listen: tuple[str, ...],
+    tls_certificate: str | None,
+    tls_key: str | None,
+    others: tuple[str, ...],
+) -> None:
+    """Serve the queues of a folder over HTTP, until Ctrl-C.
 
-    The folder is made if it is missing. Whoever asks must be known by a token; the first start
-    makes the user `admin`, and prints a token of theirs once. What was acknowledged before the end
-    is there after the next start, and what was leased can still be settled then.
+    Whoever asks must be known by a token. The first start makes the user `admin`, whose token lies
+    in the file `admin.token` of the folder. Settings come from flags, the environment and a file,
+    in this order; SIGHUP reads them again. What was acknowledged before the end is there after the
+    next start, and what was leased can still be settled then.
     """
+    given = click.get_current_context().find_root().obj
+    flags: dict[str, object] = {
+        "data": folder or (str(given) if isinstance(given, Path) else None),
+        "listen": ";".join(listen) or None,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
+        **dict(map(_split, others)),
+    }
+    told = {name: value for name, value in flags.items() if value is not None}
     try:
-        from millrace.server.book import Book
-        from millrace.server.guard import Guard, is_loopback
+        from millrace.server import logs
+        from millrace.server.config import load
         from millrace.server.server import Server
     except ModuleNotFoundError as error:
         hint = "`pip install 'millrace[server]'` brings it"
         raise Ended(f"{error.name} is missing", hint, code="missing") from error
-    if not is_loopback(host) and host != "localhost":
-        raise Ended(
-            f"{host} can be reached from other machines, and nothing would be encrypted",
-            f"listen at {HOST}, and put a proxy with TLS in front of it",
-            code="insecure",
-        )
-    async with Stop() as stop, shell.open(make=True, settings=millrace.Settings()) as m:
-        book = await Book.open(m)
-        server = Server(m, book, Guard(lambda: book.roll, _now_ms))
+
+    def read() -> Loaded:
+        return load(config, os.environ, told)
+
+    loaded = read()
+    logs.set_up(loaded.settings.log_level, loaded.settings.log_format)
+    server = Server(loaded.settings)
+    async with Stop() as stop:
+        await server.start()
         try:
-            token = await server.first_token()
-            address = await server.listen(host, port)
-            _greet(shell, str(address), token)
-            await stop.asked.wait()
+            for warning in loaded.warnings:
+                shell.out.note(f"warning: {warning}")
+            _greet(shell, server)
+            hangup = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+            while not stop.is_set:
+                await stop.unless(hangup.wait())
+                if hangup.is_set():
+                    hangup.clear()
+                    await _reload(shell, server, read)
         finally:
             shell.out.note("stopping: what is being answered is finished first")
             await server.stop()
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+def _split(text: str) -> tuple[str, object]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.UsageError(f"--set {text!r} is no NAME=VALUE")
+    return name.strip().replace("-", "_"), value
 
 
-def _greet(shell: Shell, address: str, token: str | None) -> None:
-    fields: dict[str, object] = {"address": address, "data": str(shell.path)}
-    if token is not None:
-        fields["token"] = token
-    known = "$TOKEN" if token is None else token
+async def _reload(shell: Shell, server: Server, read: Callable[[], Loaded]) -> None:
+    """Take up what was changed; what is wrong leaves everything as it is."""
+    try:
+        found = await server.reload(read().settings)
+    except MillraceError as error:
+        text = f"not reloaded: {error.message}"
+        shell.out.line("not_reloaded", {"message": error.message, "field": error.field}, text)
+        return
+    shell.out.line(
+        "reloaded",
+        {"now": list(found.now), "restart": list(found.restart)},
+        f"reloaded: {', '.join(found.now) or 'nothing has changed'}"
+        + (f"; only a restart changes {', '.join(found.restart)}" if found.restart else ""),
+    )
+
+
+def _greet(shell: Shell, server: Server) -> None:
+    settings = server.settings
+    token, address = settings.admin_token_path, server.addresses[0]
+    security = "TLS, tokens" if settings.is_tls else "no TLS, tokens"
+    if settings.anonymous:
+        security += "; programs of this machine need none"
+    fields = {
+        "address": address,
+        "addresses": server.addresses,
+        "data": str(settings.data),
+        "token_file": str(token),
+        "first": server.is_first,
+    }
+    queue = f"{address}/v1/spaces/default/queues/orders"
+    known = f'-H "Authorization: Bearer $(cat {token})"'
     lines = [
-        f"serving {shell.path} at {address}, this machine only; a token is needed",
-        *([f"token of admin, shown this once: {token}"] if token is not None else []),
+        f"serving {settings.data} at {', '.join(server.addresses)} ({security})",
+        *([f"the token of admin is in {token}"] if server.is_first else []),
         "a first message:",
-        f"  curl -X PUT -H 'Authorization: Bearer {known}' "
-        f"{address}/v1/spaces/default/queues/orders",
-        f"  curl -H 'Authorization: Bearer {known}' -H 'Content-Type: application/json' "
-        f'-d \'{{"body": "hello"}}\' {address}/v1/spaces/default/queues/orders/messages',
+        f"  curl -X PUT {known} {queue}",
+        f"  curl {known} -d '{{\"body\": \"hello\"}}' -H 'Content-Type: application/json' "
+        f"{queue}/messages",
         "Ctrl-C stops",
     ]
     shell.out.line("serving", fields, "\n".join(lines))

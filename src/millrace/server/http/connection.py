@@ -43,6 +43,8 @@ class Site:
         self.complain = complain
         self.body_bytes_max = body_bytes_max
         self.connections: set[Connection] = set()
+        self.connections_max = limits.CONNECTIONS_MAX
+        """Beyond it whoever connects is told to come again, and cut off."""
         self.stopping = False
         self.body_bytes = 0
         """What the bodies that are being read hold, over all connections."""
@@ -102,6 +104,10 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._site.connections.add(self)
+        if len(self._site.connections) > self._site.connections_max:
+            most = self._site.connections_max
+            self._bad = BadRequest(503, f"there are {most} connections already; come again later")
+            self._go_on()
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._bad is not None:

@@ -1,0 +1,48 @@
+"""What the server logs: lines of text, or objects of JSON; control characters are escaped.
+
+Bodies, keys of messages, tokens and secrets are never logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+from millrace.server.audit import plain
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+class _Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{_time(record)} {record.levelname.lower()} {plain(record.getMessage())}"
+        if record.exc_info:
+            return f"{line}\n{self.formatException(record.exc_info)}"
+        return line
+
+
+def _time(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+def set_up(level: str, form: str) -> None:
+    """Log to the standard error from now on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logger = logging.getLogger("millrace")
+    logger.handlers = [handler]
+    logger.setLevel(level.upper())
+    logger.propagate = False
