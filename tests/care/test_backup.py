@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -151,5 +151,9 @@ def test_a_file_is_no_place_for_backups_and_a_time_has_a_zone(tmp_path: Path) ->
         with pytest.raises(errors.Invalid, match="time zone") as caught:
             await millrace.restore(tmp_path / "vault", tmp_path / "x", time=datetime(2026, 1, 1))
         assert caught.value.field == "time"
+        early = datetime(2026, 1, 1, tzinfo=UTC)
+        with pytest.raises(errors.Refused, match="cannot be reached") as before:
+            await millrace.restore(tmp_path / "vault", tmp_path / "x", time=early)
+        assert before.value.field == "time"
 
     run(main())

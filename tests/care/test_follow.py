@@ -139,6 +139,10 @@ def test_a_gap_is_told_of_and_never_crossed(tmp_path: Path) -> None:
         with pytest.raises(errors.Refused, match="gap") as refusal:
             await millrace.restore(vault, tmp_path / "never")
         last = refusal.value.limit
+        assert refusal.value.field == "index"
+        with pytest.raises(errors.Refused, match="gap") as refusal:
+            await millrace.restore(vault, tmp_path / "never", time=datetime.now(UTC))
+        assert refusal.value.field == "time"
         await millrace.restore(vault, tmp_path / "before", index=last)
         async with opened(tmp_path / "before") as m:
             assert await bodies(m) == [b"archived"]

@@ -177,7 +177,7 @@ def _check_reached(
         raise Refused(
             f"the archive has a gap before {walk.gap}, which cannot be crossed: index {last} is "
             "the last before it. Name that index, or restore a backup that was made later",
-            field="index",
+            field="time" if target.time_ms is not None else "index",
             limit=last,
         )
     if misses:
