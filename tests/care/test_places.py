@@ -10,6 +10,7 @@ import millrace
 from millrace import errors
 from millrace.care.follow import Following, joined
 from millrace.care.vault import Vault
+from millrace.log.files import RealDisk
 from tests.client.harness import Clock, eventually, opened, run
 
 
@@ -166,3 +167,25 @@ def test_an_archive_that_was_begun_in_vain_hides_no_gap() -> None:
     assert joined(before, Following("/vault", 7, 6)) == Following("/vault", 3, 6)
     # What another vault lacks is nothing to this one.
     assert joined(before, Following("/other", 7, 6)) == before
+
+
+def test_what_a_killed_verification_has_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            await (await m.queue("orders")).publish(b"x")
+            await m.backup(tmp_path / "vault")
+        killed, at_work, about_to = (
+            tmp_path / "vault" / f"verifying.{name}.unfinished" for name in ("a", "b", "c")
+        )
+        for left in (killed, at_work):
+            (left / "folder" / "log").mkdir(parents=True)
+            (left / "lock").write_bytes(b"1")
+        about_to.mkdir()
+        held = RealDisk(at_work).lock("lock")
+        assert (await millrace.verify(tmp_path / "vault")).rows == 1
+        assert [killed.exists(), at_work.exists(), about_to.exists()] == [False, True, True]
+        held.release()
+        assert (await millrace.verify(tmp_path / "vault")).rows == 1
+        assert [at_work.exists(), about_to.exists()] == [False, True]
+
+    run(main())

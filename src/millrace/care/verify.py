@@ -7,9 +7,11 @@ the source's log has beyond the backup: both must then hold the same.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +21,13 @@ from millrace.care.digest import ShardDigest, differences, digest
 from millrace.care.looking import Look
 from millrace.care.restore import Plan, Target, find_plan, lay_out
 from millrace.care.vault import SCRATCH, UNFINISHED
-from millrace.errors import Exists, Refused
-from millrace.log.files import RealDisk
+from millrace.errors import Exists, Refused, Retry
+from millrace.log.files import Lock, RealDisk
 from millrace.log.pool import SEGMENT_SUFFIX
+
+_LOCK = "lock"
+_FOLDER = "folder"
+"""What a scratch folder holds: who looks, and what is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,8 @@ def verify(
 ) -> Compared:
     """Read everything of a backup, and compare it with the folder that it was made of.
 
-    `scratch`: where a folder for it may be made; beside the backup, if None.
+    `scratch`: where a folder for it may be made; beside the backup, if None. What a killed
+    verification has left there is removed.
 
     Raises:
         Corrupt: it is damaged; the error names the file.
@@ -91,9 +98,13 @@ def _read(
     plan: Plan, scratch: Path | None, pause: Pause
 ) -> tuple[Compared, dict[int, ShardDigest]]:
     beside = scratch or plan.folder.parent
-    folder = beside / f"{SCRATCH}{secrets.token_hex(8)}{UNFINISHED}"
-    RealDisk(beside).make_folder(folder.name)
+    clear(beside)
+    scratched = beside / f"{SCRATCH}{secrets.token_hex(8)}{UNFINISHED}"
+    RealDisk(beside).make_folder(scratched.name)
+    lock: Lock | None = None
     try:
+        lock = RealDisk(scratched).lock(_LOCK)
+        folder = scratched / _FOLDER
         lay_out(plan, folder, pause=pause, links=True)
         look = Look(folder)
         try:
@@ -101,6 +112,22 @@ def _read(
         finally:
             look.close()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(scratched, ignore_errors=True)
+        if lock is not None:
+            lock.release()
     rows = sum(shard.rows for shard in held.values())
     return Compared(plan.folder, plan.cut.point.index, len(held), rows, []), held
+
+
+def clear(beside: Path) -> None:
+    """Remove the scratch folders of those who were killed; who still looks holds a lock."""
+    for name in RealDisk(beside).names(""):
+        folder = beside / name
+        # Without anything in it, it may be about to be locked.
+        if not name.startswith(SCRATCH) or not os.path.isdir(folder / _FOLDER):
+            continue
+        # What cannot be removed now does not keep this one from looking.
+        with suppress(Refused, Retry):
+            lock = RealDisk(folder).lock(_LOCK)
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
