@@ -292,7 +292,11 @@ def learn_cells(
     waits = [*(layer.waits for layer in view.layers), draft.waits]
     view.windows[kind].learn(
         [(key, waiting.load(kind, key, value)) for key, value in found],
-        [{key: cell for (of, key), cell in one.items() if of is kind} for one in waits if one],
+        # Most of these were taken from the window, and lie before all that is learned.
+        [
+            {key: cell for (of, key), cell in one.items() if key >= low and of is kind}
+            for one in waits
+        ],
         is_all=len(found) < limit,
     )
 

@@ -45,6 +45,9 @@ PLACES_KNOWN_MAX = 1_024
 PLACES_NEAR_MAX = 4_096
 """Places of one shard that are remembered: who gets rows by turns jumps among them."""
 
+PLACES_NEAR_STEP = 32
+"""Places that are looked for at once by who wants as many rows, or more."""
+
 OPEN_FILES_MAX = 256
 """Sealed files that are kept mapped; opening one again costs a checksum per batch."""
 

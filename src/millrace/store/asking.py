@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import is_
 from typing import TypeVar
@@ -39,7 +39,7 @@ _NO_SEQ = bytes(8)
 class _Last:
     """Where rows of a shard were found lately, by which layers."""
 
-    __slots__ = ("firsts", "found", "is_ahead_known", "places", "rows")
+    __slots__ = ("firsts", "found", "is_ahead_known", "places", "rows", "walk")
 
     def __init__(self, rows: list[Rows]) -> None:
         self.rows = rows
@@ -48,6 +48,19 @@ class _Last:
         self.found: Found | None = None
         self.is_ahead_known = False
         """Whether what follows it was read."""
+        self.walk: tuple[list[int], dict[int, Found]] = ([], {})
+        """Seqs that were looked for last, and by the place of a seq among them where it is."""
+
+    def add_all(self, found: Iterable[Found]) -> None:
+        """Remember those of these that are not remembered yet."""
+        for one in found:
+            if self.look(one[0]) is None:
+                self.add(one)
+
+    def walked(self, wanted: list[int]) -> dict[int, Found]:
+        """By the place of a seq among those wanted where it is, as far as that was looked for."""
+        seqs, known = self.walk
+        return known if seqs == wanted else {}
 
     def add(self, found: Found) -> None:
         """Remember one more, which is the last one from now on."""
@@ -251,9 +264,10 @@ class Asking:
         cut = Cut(size)
         wanted = list(seqs)
         last = self._lately(state.id)
+        known = last.walked(wanted)
         at = moves = 0
         while at < len(wanted):
-            found = last.look(wanted[at]) or self._seek(state.id, wanted[at], last)
+            found = known.get(at) or self._look(state.id, wanted, at, last)
             if found is None:
                 at += 1
                 continue
@@ -265,7 +279,7 @@ class Asking:
                 if moves == limits.LOOK_AGAIN_MAX:
                     raise lost(shard, wanted[at]) from None
                 self._last.clear()
-                last = self._lately(state.id)
+                last, known = self._lately(state.id), {}
                 continue
             end = _before(wanted, first + place.span, at)
             if end == at + 1:
@@ -311,6 +325,19 @@ class Asking:
             last.add(found)
         return found
 
+    def _look(self, number: int, wanted: list[int], at: int, last: _Last) -> Found | None:
+        """Where one of the wanted rows is; where there are many, its neighbours are found too."""
+        found = last.look(wanted[at])
+        if found is not None:
+            return found
+        if len(wanted) - at >= limits.PLACES_NEAR_STEP:
+            page, _ = self._layered.blocks.page(
+                number, wanted[at], wanted[-1], limit=limits.PLACES_NEAR_STEP
+            )
+            last.add_all(page)
+            return last.look(wanted[at])
+        return self._seek(number, wanted[at], last)
+
     def hot(self, shard: int, seqs: BitMap64) -> bool:
         return self._are_newest(shard, seqs) or all(
             self._reading.is_hot(place) for _, place in self._places(shard, seqs)
@@ -329,12 +356,15 @@ class Asking:
         number = self._layered.must(shard).id
         last = self._lately(number)
         wanted = list(seqs)
+        known: dict[int, Found] = {}
+        last.walk = (wanted, known)
         at = 0
         while at < len(wanted):
-            found = last.look(wanted[at]) or self._seek(number, wanted[at], last)
+            found = self._look(number, wanted, at, last)
             if found is None:
                 at += 1
                 continue
+            known[at] = found
             yield found
             at = _before(wanted, found[0] + found[1].span, at)
 

@@ -75,6 +75,9 @@ class Decoded:
             return self._rows(first, low, high)
         if high - low > 4 * len(wanted):
             # Few rows, far apart: each by itself.
+            if self.seqs is None and self.times is None and high == wanted[-1] - first + 1:
+                row, time_ms = self.block.row, self.place.time_ms
+                return [row(seq - first, seq, time_ms) for seq in wanted]
             return [row for seq in wanted for row in self.row(first, seq)]
         those = set(wanted)
         return [row for row in self._rows(first, low, high) if row.seq in those]
