@@ -41,6 +41,15 @@ HTTP_QUERY_FIELDS_MAX = 32
 DESK_QUEUES_MAX = 4096
 """Queues, and topics, whose places a server remembers."""
 
+DESK_CURSORS_MAX = 65_536
+"""Cursors whose ids a server remembers, some 200 bytes each."""
+
+ARROW_JOIN_BYTES = 256 * 1024
+"""Batches of rows below this are joined before they are sent as Arrow."""
+
+ARROW_PIN_SECONDS = 3600
+"""A range that is read is pinned until it was sent, and no longer than this."""
+
 HTTP_BODIES_BYTES_MAX = 1024 * 1024 * 1024
 """Bytes of all bodies that are being read; beyond them requests are refused at their heads."""
 

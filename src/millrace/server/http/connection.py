@@ -197,9 +197,11 @@ class Connection(asyncio.Protocol):
         transport.write(response.head(keep_alive=keep_alive, date=self._site.date(), chunked=True))
         try:
             async for part in response.parts:
-                if not part:
+                pieces = [part] if isinstance(part, bytes | bytearray | memoryview) else part
+                size = sum(map(len, pieces))
+                if not size:
                     continue
-                transport.writelines([b"%x\r\n" % len(part), part, b"\r\n"])
+                transport.writelines([b"%x\r\n" % size, *pieces, b"\r\n"])
                 self._since = self._loop.time()
                 if self._room is not None:
                     await self._room

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from http import HTTPStatus
 
 Buffer = bytes | bytearray | memoryview
+Part = Buffer | Sequence[Buffer]
+"""What is sent at once, in one piece or in several, which are not put together before."""
 
 _LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -16,8 +18,8 @@ BODILESS = frozenset({204, 304})
 class Response:
     """An answer with a body that is there, or one that is still being made.
 
-    A body that is made while it is sent goes in chunks; an error in the middle of it cuts the
-    connection, so that nobody takes a part for the whole.
+    A body that is made while it is sent goes in chunks, and its `aclose` is awaited at the end;
+    an error in the middle of it cuts the connection, so that nobody takes a part for the whole.
     """
 
     __slots__ = ("body", "headers", "parts", "status")
@@ -29,7 +31,7 @@ class Response:
         *,
         type: str = "application/json",
         headers: Mapping[str, str] | None = None,
-        parts: AsyncIterator[Buffer] | None = None,
+        parts: AsyncIterator[Part] | None = None,
     ) -> None:
         self.status = status
         self.body = body

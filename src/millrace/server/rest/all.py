@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.server.rest import look, publish, queues, stages, status, work
+from millrace.server.rest import cursors, look, publish, queues, snapshots, stages, status, work
 from millrace.server.rest.table import ROUTES
 
-MODULES = (queues, publish, look, stages, work, status)
+MODULES = (queues, publish, look, stages, work, cursors, snapshots, status)
 
 __all__ = ["MODULES", "ROUTES"]

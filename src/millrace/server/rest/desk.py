@@ -9,6 +9,7 @@ from millrace import limits
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
 from millrace.client.topic import Topic
+from millrace.core.model import ShardId
 from millrace.errors import NotFound
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ class Desk:
         self.millrace = millrace
         self._queues: dict[tuple[str, str], Queue] = {}
         self._topics: dict[tuple[str, str], Topic] = {}
+        self._cursors: dict[tuple[ShardId, str], tuple[int, ...]] = {}
 
     async def queue(self, space: str, name: str, use: Callable[[Queue], Awaitable[T]]) -> T:
         """What `use` comes to with the queue.
@@ -63,3 +65,13 @@ class Desk:
             self._topics.pop(next(iter(self._topics)))
         self._topics[at] = found
         return await use(found)
+
+    def cursor_ids(self, at: tuple[ShardId, str]) -> tuple[int, ...] | None:
+        """What a cursor of a queue, by its first shard and its name, was known by last."""
+        return self._cursors.get(at)
+
+    def note_cursor(self, at: tuple[ShardId, str], ids: tuple[int, ...]) -> None:
+        """It is known by these now."""
+        if at not in self._cursors and len(self._cursors) >= limits.DESK_CURSORS_MAX:
+            self._cursors.pop(next(iter(self._cursors)))
+        self._cursors[at] = ids

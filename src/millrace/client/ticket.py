@@ -1,0 +1,147 @@
+"""A snapshot as text, for those who hold nothing in memory between two calls.
+
+A ticket proves nothing: it says what to read, and whoever may read the queue could have asked for
+that. It is checked field by field when it comes back.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as BadBase64
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from millrace import limits
+from millrace.client.cursor import Cursor, Snapshot
+from millrace.client.queue import Queue, engine_and_shards
+from millrace.core import check
+from millrace.core.answers import SnapshotRef
+from millrace.core.fold import Reader
+from millrace.core.model import CursorCell, Position, ShardId
+from millrace.errors import Invalid, NotFound
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_History = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+
+
+class _Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a snapshot is of one shard."""
+
+    shard: _Count
+    pin: _Count
+    history: _History
+    after: _Count
+    retain: bool
+    index: _Count
+    boundary: _Count
+    start: _Count
+    cursor: _Count
+
+
+class _Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    parts: Annotated[tuple[_Part, ...], msgspec.Meta(min_length=1, max_length=limits.SHARDS_MAX)]
+    cursor: str
+    number: _Count
+
+
+_decoder = msgspec.msgpack.Decoder(_Ticket)
+
+
+def write_ticket(snapshot: Snapshot) -> str:
+    """The snapshot as text."""
+    ids = snapshot._cursor_ids or [0] * len(snapshot._refs)
+    parts = tuple(
+        _Part(
+            shard,
+            ref.pin,
+            ref.history,
+            ref.after,
+            ref.retain,
+            ref.index,
+            ref.boundary,
+            ref.start,
+            cursor,
+        )
+        for shard, ref, cursor in zip(snapshot._shards.ids, snapshot._refs, ids, strict=True)
+    )
+    name = snapshot._cursor.name if snapshot._cursor is not None else ""
+    data = msgspec.msgpack.encode(_Ticket(1, parts, name, snapshot._number))
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def read_ticket(queue: Queue, text: str) -> Snapshot:
+    """The snapshot behind the text; whether it is still pinned is seen when it is read.
+
+    Raises:
+        Invalid: it is no ticket.
+        NotFound: it is of another queue, or of an earlier one of the same name.
+    """
+    ticket = _decoded(text)
+    engine, shards = engine_and_shards(queue)
+    if tuple(part.shard for part in ticket.parts) != shards.ids:
+        raise NotFound("the snapshot is not of this queue; take another", field="snapshot")
+    refs: list[SnapshotRef] = []
+    for part in ticket.parts:
+        # Without a pin there is nothing to read.
+        if part.boundary < part.after or (part.boundary > part.after and not part.pin):
+            raise _no_ticket()
+        refs.append(
+            SnapshotRef(
+                part.pin,
+                part.history,
+                part.after,
+                part.retain,
+                part.index,
+                part.boundary,
+                part.start,
+            )
+        )
+    if not ticket.cursor:
+        return Snapshot(engine, shards, refs)
+    ids = [part.cursor for part in ticket.parts]
+    cells = [
+        CursorCell(number, ref.retain, Position(ref.history, ref.after, ref.start, ref.boundary), 0)
+        for number, ref in zip(ids, refs, strict=True)
+    ]
+    cursor = Cursor(engine, shards, check.name(ticket.cursor, "snapshot"), cells)
+    return Snapshot(engine, shards, refs, cursor, ids, ticket.number)
+
+
+def _decoded(text: str) -> _Ticket:
+    try:
+        return _decoder.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (BadBase64, ValueError, msgspec.MsgspecError, RecursionError):
+        raise _no_ticket() from None
+
+
+def _no_ticket() -> Invalid:
+    return Invalid("this is not the text of a snapshot; take another", field="snapshot")
+
+
+def cursor_of(snapshot: Snapshot) -> Cursor | None:
+    """Whose snapshot it is; None: nobody's."""
+    return snapshot._cursor
+
+
+def go_on_after(cursor: Cursor, snapshot: Snapshot) -> None:
+    """The cursor's reader has read this, and has not committed it.
+
+    Raises:
+        Invalid: it is a snapshot of something else.
+    """
+    owner = cursor_of(snapshot)
+    if owner is None or owner.name != cursor.name:
+        raise Invalid("the snapshot is not of this cursor", field="read")
+    cursor._read = [ref.boundary for ref in snapshot._refs]
+    cursor._history = snapshot._refs[0].history
+
+
+def spans_of(snapshot: Snapshot) -> Sequence[tuple[ShardId, int, int, Reader]]:
+    """What is read of each shard: (after, boundary], and by whom."""
+    return [
+        (shard, ref.after, ref.boundary, Reader(ref.pin, ref.retain))
+        for shard, ref in zip(snapshot._shards.ids, snapshot._refs, strict=True)
+    ]

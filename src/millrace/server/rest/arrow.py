@@ -1,0 +1,133 @@
+"""Rows as Arrow IPC streams, over the store's own bytes: nothing is copied to be sent.
+
+The columns are `seq`, `key`, `headers`, `time` and `value`. Where rows of several shards come in
+one stream, `shard` stands before them: the number of the shard within its queue, from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from io import RawIOBase
+
+import numpy as np
+import pyarrow as pa
+
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.core.block import SCHEMA
+from millrace.core.fold import Reader
+from millrace.core.model import ShardId
+from millrace.server.http.response import Buffer
+
+SHARD_ROWS = pa.schema([SCHEMA.field(at) for at in range(1, len(SCHEMA.names))])
+"""Rows of one shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of one shard, as of a snapshot."""
+
+    shard: ShardId
+    number: int
+    """Which one of the queue's shards it is, from 0."""
+    after: int
+    upto: int
+    reader: Reader
+
+
+class _Sink(RawIOBase):
+    """A file that keeps what is written to it: buffers as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[Buffer] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        assert isinstance(data, bytes | pa.Buffer)
+        self._parts.append(data if isinstance(data, bytes) else memoryview(data))
+        return len(data)
+
+    def take(self) -> list[Buffer]:
+        """What was written since the last time."""
+        parts, self._parts = self._parts, []
+        return parts
+
+
+class RowStream:
+    """The bytes of an Arrow IPC stream, some at a time; `let_go` is awaited at its end, always."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        spans: Sequence[Span],
+        *,
+        with_shard: bool,
+        let_go: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._spans = spans
+        self._with_shard = with_shard
+        self._let_go = let_go
+        self._parts = self._make()
+
+    def __aiter__(self) -> RowStream:
+        return self
+
+    async def __anext__(self) -> list[Buffer]:
+        return await anext(self._parts)
+
+    async def aclose(self) -> None:
+        """End it, wherever it is."""
+        await self._parts.aclose()
+        if self._let_go is not None:
+            let_go, self._let_go = self._let_go, None
+            await let_go()
+
+    async def _make(self) -> AsyncGenerator[list[Buffer], None]:
+        sink = _Sink()
+        schema = SCHEMA if self._with_shard else SHARD_ROWS
+        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema) as writer:
+            for span in self._spans:
+                async with aclosing(self._joined(span)) as batches:
+                    async for batch in batches:
+                        writer.write_batch(self._shaped(batch, span.number))
+                        yield sink.take()
+        yield sink.take()
+
+    async def _joined(self, span: Span) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The rows; small batches are made into larger ones."""
+        small: list[pa.RecordBatch] = []
+        size = 0
+        found = self._engine.batches(span.shard, span.after, span.upto, span.reader)
+        async with aclosing(found) as batches:
+            async for batch in batches:
+                bytes_ = batch.nbytes
+                if small and size + bytes_ > limits.ARROW_JOIN_BYTES:
+                    yield _join(small)
+                    small, size = [], 0
+                if bytes_ > limits.ARROW_JOIN_BYTES:
+                    yield batch
+                else:
+                    small.append(batch)
+                    size += bytes_
+        if small:
+            yield _join(small)
+
+    def _shaped(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        columns = batch.columns[1:]
+        if not self._with_shard:
+            return pa.RecordBatch.from_arrays(columns, schema=SHARD_ROWS)
+        shard = pa.array(np.full(batch.num_rows, number, np.uint64))
+        return pa.RecordBatch.from_arrays([shard, *columns], schema=SCHEMA)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
