@@ -61,3 +61,9 @@ HTTP_BACKLOG = 1024
 
 METRICS_QUEUES_MAX = 1_000
 """Queues of which a page of metrics tells one by one."""
+
+STATSD_SECONDS = 10
+"""How often a statsd is told."""
+
+STATSD_PACKET_BYTES = 1_400
+"""Of a packet: what fits into one frame of most networks."""

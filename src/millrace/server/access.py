@@ -20,9 +20,9 @@ import msgspec
 from millrace import limits
 from millrace.errors import Invalid
 
-Verb = Literal["publish", "work", "read", "manage", "admin"]
-"""Publish messages; lease and end them; read without ending; make, change, end queues and topics;
-care for users and for the whole."""
+Verb = Literal["publish", "work", "read", "watch", "manage", "admin"]
+"""Publish messages; lease and end them; read without ending; see what is counted, and no message;
+make, change, end queues and topics; care for users and for the whole."""
 
 VERBS: tuple[Verb, ...] = get_args(Verb)
 SYSTEM = "system"

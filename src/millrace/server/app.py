@@ -26,6 +26,7 @@ from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
 from millrace.server.rest.route import Ask, Route, denied
 from millrace.server.rest.stopping import Stopping
+from millrace.server.statsd import Handed
 
 _logger = logging.getLogger("millrace.server")
 
@@ -57,6 +58,7 @@ class App:
         self._desk = desk
         self._guard = guard
         self._traffic = Traffic()
+        self._handed = Handed()
         self.stopping = Stopping()
         self._quotas = Quotas() if quotas is None else quotas
         self.site = Site(self.admit, self.handle, problem.answer_bad, body_bytes_max=body_bytes_max)
@@ -117,9 +119,14 @@ class App:
         """Whether it takes no new requests."""
         return self.stopping.is_set or self.site.stopping
 
+    @property
+    def handed(self) -> Handed:
+        """What lease calls were given."""
+        return self._handed
+
     async def metrics(self) -> bytes:
         """What it has counted."""
-        return await gather(self._desk, self._traffic, len(self.site.connections))
+        return await gather(self._desk, self._traffic, self._handed, len(self.site.connections))
 
     async def handle(self, request: Request) -> Response:
         """Answer a request that was admitted."""

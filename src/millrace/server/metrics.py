@@ -18,6 +18,7 @@ from millrace.core.model import CursorCell, Kind
 from millrace.errors import MillraceError
 from millrace.meter import SECONDS, Histogram
 from millrace.server.rest.desk import Desk
+from millrace.server.statsd import Handed
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -166,12 +167,15 @@ async def _tell_cursors(
         page.gauge("millrace_cursor_lag_seconds", "Age of the oldest of them.", age, own)
 
 
-async def gather(desk: Desk, traffic: Traffic, connections: int) -> bytes:
+async def gather(desk: Desk, traffic: Traffic, handed: Handed, connections: int) -> bytes:
     """The whole page."""
     page = Page()
     engine = engine_of(desk.millrace)
     page.gauge("millrace_http_connections", "Connections that are open.", connections)
     traffic.tell(page)
+    for (space, queue), count in sorted(handed.given.items()):
+        labels = {"space": space, "queue": queue}
+        page.counter("millrace_leased_total", "Messages handed out here.", count, labels)
     tell_gauges(page, engine.care.gauges())
     left = limits.METRICS_QUEUES_MAX
     for space in await desk.millrace.spaces():

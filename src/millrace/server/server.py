@@ -15,7 +15,7 @@ from millrace.client.millrace import Millrace
 from millrace.client.opening import open as open_folder
 from millrace.errors import MillraceError
 from millrace.server import config
-from millrace.server.address import Address
+from millrace.server.address import Address, parse_address
 from millrace.server.app import App, now_ms
 from millrace.server.book import Book
 from millrace.server.config import ServerSettings
@@ -26,6 +26,7 @@ from millrace.server.listen import Listener
 from millrace.server.quota import Quotas
 from millrace.server.rest.desk import Desk
 from millrace.server.secret import key_secret
+from millrace.server.statsd import Statsd
 from millrace.server.tls import Certificates
 
 _logger = logging.getLogger("millrace.server")
@@ -92,6 +93,11 @@ class Server:
             body_bytes_max=settings.body_bytes_max,
         )
         self._app.site.connections_max = settings.connections_max
+        if settings.statsd:
+            address = parse_address(settings.statsd, "statsd")
+            statsd = Statsd(millrace, self._app.handed, address)
+            self._ending.push_async_callback(statsd.stop)
+            await statsd.start()
         listener = Listener(self._app.site)
         self._ending.push_async_callback(self._stop_listening, listener)
         tls = self._certificates.context if self._certificates is not None else None

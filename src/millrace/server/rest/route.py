@@ -25,6 +25,7 @@ from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.rest.desk import Desk
 from millrace.server.rest.stopping import Stopping
+from millrace.server.statsd import Handed
 
 Takes = TypeVar("Takes", bound=msgspec.Struct)
 Gives = TypeVar("Gives")
@@ -48,6 +49,11 @@ class Server(Protocol):
     @property
     def is_stopping(self) -> bool:
         """Whether it takes no new requests."""
+        ...
+
+    @property
+    def handed(self) -> Handed:
+        """What lease calls were given."""
         ...
 
     async def metrics(self) -> bytes:

@@ -69,7 +69,7 @@ async def whoami(ask: Ask, told: Nothing) -> Whoami:
 @ROUTES.raw(
     "GET",
     "/metrics",
-    "admin",
+    "watch",
     gives_media=(Media(metrics.TYPE, "Everything that is counted, for Prometheus."),),
     tag="status",
 )

@@ -48,8 +48,9 @@ async def lease(ask: Ask, told: LeaseAsk) -> Leases:
             )
         )
 
-    found = await (ask.until(use) if told.wait > 0 else use())
-    return Leases([lease_out(one) for one in found or ()])
+    found = await (ask.until(use) if told.wait > 0 else use()) or []
+    ask.server.handed.note(ask.params["space"], ask.params["queue"], told.count, len(found))
+    return Leases([lease_out(one) for one in found])
 
 
 class ReceiptsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,117 @@
+"""Statistics for a statsd, under the names that Dynamiq gave them (D8).
+
+`millrace.SPACE.QUEUE.` and: `sent` (published), `received` (handed out by this server) and
+`deleted` (settled), counted since the last time; `depth` and `approximate_depth` (messages that are
+there), `fill` (of the messages that lease calls asked for, how many per cent they were given).
+
+Rule 1: UDP, never waited for: a statsd that is not there costs nothing.
+Rule 2: names of queues have no characters that statsd takes for its own, but for the dot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+
+from millrace import limits
+from millrace.client.millrace import Millrace
+from millrace.errors import MillraceError
+from millrace.server.address import Address
+
+_logger = logging.getLogger("millrace.server")
+
+
+class Handed:
+    """What lease calls asked for, and what they were given, by queue."""
+
+    def __init__(self) -> None:
+        self.asked: dict[tuple[str, str], int] = {}
+        self.given: dict[tuple[str, str], int] = {}
+
+    def note(self, space: str, queue: str, asked: int, given: int) -> None:
+        """A lease call was answered."""
+        at = (space, queue)
+        self.asked[at] = self.asked.get(at, 0) + asked
+        self.given[at] = self.given.get(at, 0) + given
+
+
+class Statsd:
+    """Tells a statsd of every queue, again and again."""
+
+    def __init__(self, millrace: Millrace, handed: Handed, address: Address) -> None:
+        self._millrace = millrace
+        self._handed = handed
+        self._address = address
+        self._transport: asyncio.DatagramTransport | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._before: dict[str, int] = {}
+
+    async def start(self) -> None:
+        """Begin; what is not there yet is looked for with each packet."""
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.create_datagram_endpoint(
+            asyncio.DatagramProtocol, remote_addr=(self._address.host, self._address.port)
+        )
+        self._task = loop.create_task(self._go_on())
+
+    async def stop(self) -> None:
+        """Tell once more, and end."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._transport is not None:
+            with suppress(MillraceError):
+                await self.tell()
+            self._transport.close()
+
+    async def _go_on(self) -> None:
+        while True:
+            try:
+                await self.tell()
+            except MillraceError as error:
+                _logger.warning("statistics were not told: %s", error)
+            await asyncio.sleep(limits.STATSD_SECONDS)
+
+    async def tell(self) -> None:
+        """Send everything, in packets of a bounded size."""
+        assert self._transport is not None
+        packet = b""
+        async for line in self._lines():
+            if packet and len(packet) + len(line) + 1 > limits.STATSD_PACKET_BYTES:
+                self._transport.sendto(packet)
+                packet = b""
+            packet += line if not packet else b"\n" + line
+        if packet:
+            self._transport.sendto(packet)
+
+    async def _lines(self) -> AsyncIterator[bytes]:
+        for space in await self._millrace.spaces():
+            for name in await self._millrace.queues(space=space):
+                try:
+                    queue = await self._millrace.find(name, space=space)
+                    counts = await queue.stats()
+                except MillraceError:
+                    continue
+                for line in self._of(space, name, counts):
+                    yield line
+
+    def _of(self, space: str, name: str, counts: dict[str, int]) -> Iterator[bytes]:
+        prefix, at = f"millrace.{space}.{name}", (space, name)
+        given, asked = self._handed.given.get(at, 0), self._handed.asked.get(at, 0)
+        rising = {"sent": counts["published"], "received": given, "deleted": counts["settled"]}
+        for what, value in rising.items():
+            yield f"{prefix}.{what}:{self._since(f'{prefix}.{what}', value)}|c".encode()
+        for what in ("depth", "approximate_depth"):
+            yield f"{prefix}.{what}:{counts['live']}|g".encode()
+        more = self._since(f"{prefix}.asked", asked), self._since(f"{prefix}.given", given)
+        if more[0]:
+            yield f"{prefix}.fill:{100 * more[1] // more[0]}|g".encode()
+
+    def _since(self, name: str, value: int) -> int:
+        """How much a value has risen since it was told; of one that is new, nothing is known."""
+        before = self._before.get(name, value)
+        self._before[name] = value
+        return max(0, value - before)
