@@ -37,7 +37,10 @@ TEST_SECONDS_MAX = 60
 """A mutant that hangs a test is caught, too."""
 
 RUN_SECONDS_MAX = 300
-"""Of all the tests of one mutant, or of the control."""
+"""Of all the tests of one mutant."""
+
+CONTROL_SECONDS_MAX = 1_800
+"""Of the tests of all mutants together, without any."""
 
 SLIPS = ("NameError", "UnboundLocalError", "ImportError", "AttributeError", "SyntaxError")
 """What a patch that was badly written fails with: no test had to look for it."""
@@ -138,7 +141,7 @@ def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=RUN_SECONDS_MAX,
+                timeout=CONTROL_SECONDS_MAX if mutant is None else RUN_SECONDS_MAX,
                 check=False,
             )
         except subprocess.TimeoutExpired:
