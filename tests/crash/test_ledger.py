@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from tests.crash.events import (
@@ -39,14 +37,9 @@ from tests.crash.events import (
     whole_bytes,
 )
 from tests.crash.findings import KINDS
-from tests.crash.ledger import Ledger
+from tests.crash.judging import CRASH, History, judge
 from tests.crash.scene import QUEUES
 from tests.crash.test_pools import BAD as POOLS_BAD
-
-CRASH = "crash"
-"""The process ends here, and another one opens the folder."""
-
-History = Sequence[AnyEvent | str]
 
 
 def look(
@@ -63,16 +56,6 @@ def look(
     counters = {"published": published, "live": live, "settled": published - live}
     place = cursor if QUEUES[queue].followed else -1
     return Look(queue, counters, rows, place, producers or {}, stages or {})
-
-
-def judge(history: History) -> Ledger:
-    ledger = Ledger(QUEUES)
-    for event in history:
-        if isinstance(event, str):
-            ledger.end_life(seed=0)
-        else:
-            ledger.hear(event)
-    return ledger
 
 
 SEND = Send(1, "plain", [11])

@@ -2,28 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from tests.crash.events import AnyEvent, Done, Draw, Drawn, LookPool, Lost, Pour, Refused, Spill
-from tests.crash.ledger import Ledger
-from tests.crash.scene import BRIEF, DESK, QUEUES, RANKS
-
-CRASH = "crash"
-"""The process ends here, and another one opens the folder."""
-
-History = Sequence[AnyEvent | str]
-
-
-def judge(history: History) -> Ledger:
-    ledger = Ledger(QUEUES)
-    for event in history:
-        if isinstance(event, str):
-            ledger.end_life(seed=0)
-        else:
-            ledger.hear(event)
-    return ledger
+from tests.crash.judging import CRASH, History, judge
+from tests.crash.scene import BRIEF, DESK, RANKS
 
 
 def look(*tags: int, settled: int = 0, expired: int = 0, pool: str = RANKS) -> LookPool:

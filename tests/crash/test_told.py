@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from tests.crash.events import AnyEvent, Done, LookTopic, Refused, Tell
-from tests.crash.ledger import Ledger
-from tests.crash.scene import QUEUES
-
-CRASH = "crash"
-"""The process ends here, and another one opens the folder."""
-
-History = Sequence[AnyEvent | str]
-
-
-def judge(history: History) -> Ledger:
-    ledger = Ledger(QUEUES)
-    for event in history:
-        if isinstance(event, str):
-            ledger.end_life(seed=0)
-        else:
-            ledger.hear(event)
-    return ledger
+from tests.crash.judging import CRASH, History, judge
 
 
 def look(*tags: int) -> LookTopic:
