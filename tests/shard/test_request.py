@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from pyroaring import BitMap64
 
+from millrace.client.settings import QueueSettings
 from millrace.core.block import Block
 from millrace.core.commands import (
     Command,
@@ -18,8 +20,9 @@ from millrace.core.commands import (
     Stage,
     Transaction,
 )
-from millrace.core.model import LeaseId, Message, ShardId
+from millrace.core.model import Kind, LeaseId, Message, ShardId
 from millrace.shard.request import Request
+from tests.client.harness import opened, run
 
 SHARD = ShardId(1)
 HEADED = tuple(
@@ -60,3 +63,37 @@ def test_leases_weigh_by_their_messages(count: int) -> None:
         Extend(LeaseId(1), seqs, b"", 1_000),
     ):
         assert size_of(command) >= 12 * count
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        QueueSettings(),
+        QueueSettings(order="group"),
+        QueueSettings(order="fair"),
+        QueueSettings(delivery="partitions"),
+    ],
+)
+def test_the_cells_of_groups_and_ids_are_counted(tmp_path: Path, settings: QueueSettings) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            queue = await m.queue("orders", **settings)
+            await queue.publish(b"so that its settings are known")
+            shard = queue.shards.first
+            node = m._engine._node  # type: ignore[attr-defined]
+            has_keys = "delivery" not in settings
+            rows = tuple(Message(b"x", b"%d" % n if has_keys else None) for n in range(1000))
+            future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+            request = Request(shard, Publish(rows), future)
+            bare = request.size
+            node.host_of(shard).submit(request)
+            await future
+            kinds = (Kind.TURN, Kind.GROUP, Kind.RING, Kind.ID)
+            cells = sum(
+                len(key) + len(value)
+                for kind in kinds
+                for _, key, value in node.store.cells(shard, kind)
+            )
+            assert bare + cells <= request.size <= bare + 3 * cells
+
+    run(main())

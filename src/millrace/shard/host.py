@@ -29,7 +29,7 @@ from millrace.shard.ahead import Ahead, Answers, Result
 from millrace.shard.beside import Beside
 from millrace.shard.fetch import decide_fetching, fetch_keys
 from millrace.shard.inbox import Inbox
-from millrace.shard.request import Request, ignore, undo_of
+from millrace.shard.request import Request, ignore, size_of_cells, undo_of
 from millrace.shard.views import Unseen, load_view, views_to_drop
 from millrace.shard.waiters import is_empty
 from millrace.shard.waiting_room import WaitingRoom
@@ -77,6 +77,8 @@ class Host:
         """
         if self._stopped is not None:
             raise self._stopped.again()
+        if request.grows:
+            request.size += size_of_cells(request.shard, request.command, self._views)
         self._inbox.check(request)
         self._inbox.put(request)
         self._wake()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 
@@ -41,6 +42,7 @@ from millrace.core.session_commands import (
     SuspectSession,
 )
 from millrace.core.topic_commands import CreateTopic, Forward, Parcel, Subscribe
+from millrace.core.view import View
 from millrace.errors import MillraceError
 
 
@@ -144,6 +146,16 @@ _ID_BYTES = 112
 """The cell of a de-duplication id, and its place in the cell that names when it goes."""
 
 
+_GROUPED_BYTES = 64
+"""The cells of a new group and of its turn, where each message is of another one."""
+
+_REWRITTEN_BYTES = 1024
+"""A cell of a group that is there already, and is written anew with what was in it."""
+
+_PARTED_BYTES = 32
+"""The cell of a message's id."""
+
+
 def size_of(command: Command) -> int:
     """About how many bytes the command adds to a record."""
     match command:
@@ -178,6 +190,37 @@ def size_of(command: Command) -> int:
             return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
         case _:
             return _COMMAND_BYTES
+
+
+def size_of_cells(shard: ShardId, command: Command, views: Mapping[ShardId, View]) -> int:
+    """About how many bytes the rows have in cells that their queue's order or delivery asks for.
+
+    It is known of queues whose views are at hand; the first publish to another one loads that.
+    """
+    match command:
+        case Publish(rows=rows):
+            count = rows.count if isinstance(rows, Block) else len(rows)
+            return _cells_of(views.get(shard), count)
+        case Transaction(parts=parts):
+            return sum(size_of_cells(at, part, views) for at, part in parts)
+        case Forward(parcels=parcels):
+            topic = views.get(shard)
+            known = {} if topic is None else topic.subscriptions
+            return sum(
+                _cells_of(views.get(ShardId(known[one.subscription].queue)), one.rows.count)
+                for one in parcels
+                if one.rows is not None and one.subscription in known
+            )
+        case _:
+            return 0
+
+
+def _cells_of(view: View | None, count: int) -> int:
+    if view is None:
+        return 0
+    if view.spec.is_grouped:
+        return _REWRITTEN_BYTES + _GROUPED_BYTES * count
+    return _COMMAND_BYTES + _PARTED_BYTES * count if view.spec.is_partitioned else 0
 
 
 def _weigh_parcel(parcel: Parcel) -> int:
