@@ -238,3 +238,36 @@ def test_rows_that_moved_after_they_were_found_are_found_again(
     while (part := scan.find()) is not None:
         found += list(part)
     assert rows_of(found) == expected
+
+
+def test_rows_that_lie_far_apart_are_looked_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of many places a question to the index finds as many as it may, and each only once."""
+    subject = simulated()
+    story = Story(lambda: subject)
+    for _ in range(300):
+        story.bodies(4, 10)
+    subject.checkpoint()
+    asked: list[int] = []
+    at = Blocks.at
+
+    def counted_at(self: Blocks, shard: int, seq: int) -> Found | None:
+        asked.append(seq)
+        return at(self, shard, seq)
+
+    monkeypatch.setattr(Blocks, "at", counted_at)
+    # One row of every third place.
+    seqs = BitMap64(range(1, 1_200, 12))
+    assert store_rows(subject, seqs) == list(seqs)
+    assert len(asked) <= 300 // limits.PLACES_NEAR_STEP + 2
+    asked.clear()
+    # Others at the same places.
+    assert store_rows(subject, BitMap64(seq + 1 for seq in seqs)) == [seq + 1 for seq in seqs]
+    assert subject.store.hot(SHARD, seqs)
+    assert store_rows(subject, BitMap64([2, 3, 1_190])) == [2, 3, 1_190]
+    assert not asked
+
+
+def store_rows(subject: DiskSubject, seqs: BitMap64) -> list[int]:
+    return [row.seq for row in subject.store.rows(SHARD, seqs)]

@@ -330,7 +330,7 @@ class Asking:
         found = last.look(wanted[at])
         if found is not None:
             return found
-        if len(wanted) - at >= limits.PLACES_NEAR_STEP:
+        if len(wanted) >= limits.PLACES_NEAR_STEP:
             page, _ = self._layered.blocks.page(
                 number, wanted[at], wanted[-1], limit=limits.PLACES_NEAR_STEP
             )
