@@ -32,6 +32,8 @@ def explain(draft: Draft, command: Explain) -> Explanation | Need:
         return Need(view.shard, rows=(seq,))
     if not facts.live or not draft.still_live(BitMap64([seq])):
         by = Seq(facts.superseded_by) if facts.superseded_by else None
+        if by is None and _is_known_settled(draft, seq):
+            return Explanation(seq, "settled")
         return Explanation(seq, "dead", superseded_by=by)
     if facts.delete:
         return Explanation(seq, "delete")
@@ -47,6 +49,14 @@ def explain(draft: Draft, command: Explain) -> Explanation | Need:
     if seq >= view.pointers.next and not facts.aside:
         return _explain_ready(draft, seq)
     return Explanation(seq, "settled")
+
+
+def _is_known_settled(draft: Draft, seq: int) -> bool:
+    """Whether a worker has ended it whose lease call is remembered; a log's rows end otherwise."""
+    view = draft.view
+    return view.spec.retention == "work" and any(
+        seq in lease.settled for lease in view.leases.values()
+    )
 
 
 def _explain_ready(draft: Draft, seq: Seq) -> Explanation:
