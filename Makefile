@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run test fmt lint types imports spelling sim properties crash flips mutants bench docs check lock clean
+.PHONY: help setup run test fmt lint types imports spelling sim properties fuzz crash flips mutants bench docs check lock clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -51,6 +51,9 @@ sim: $(READY) ## simulate crashes and faults: N=seeds, or SEED=one to replay
 
 properties: $(READY) ## look for examples that `test` does not try, in N rounds
 	@for round in $$(seq $(or $(N),10)); do $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile search tests $(ARGS); done
+
+fuzz: $(READY) ## send the server what its description allows and what it does not, N times as much
+	@FUZZ=$(or $(N),50) $(BIN)/python -m pytest -q --timeout 3600 tests/server/rest/test_schemathesis.py $(ARGS)
 
 crash: $(READY) ## kill the real engine N times beside an outside ledger; STATES=n: lose power, too
 	@$(if $(STATES),$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED)))

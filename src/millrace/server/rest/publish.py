@@ -84,6 +84,7 @@ _line = msgspec.json.Decoder(MessageIn)
     also_takes=BULK,
     status=201,
     tag="messages",
+    query=PublishQuery,
 )
 async def publish(ask: Ask) -> Response:
     """Publish a message, or several at once; answered when nothing can lose them any more."""

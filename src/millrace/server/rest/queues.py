@@ -93,7 +93,7 @@ class QueueState(QueueOut, frozen=True, kw_only=True):
     holders: HoldersOut
 
 
-@ROUTES.json("PUT", QUEUE, "manage", QueueAsk, QueueOut, tag="queues")
+@ROUTES.json("PUT", QUEUE, "manage", QueueAsk, QueueOut, tag="queues", also_status=(201,))
 async def make_queue(ask: Ask, told: QueueAsk) -> Response:
     """Make a queue, or see that the one that is there is like this; 201 if it was made."""
     space, name = ask.params["space"], ask.params["queue"]

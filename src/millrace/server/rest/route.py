@@ -173,6 +173,15 @@ class Route:
     also_takes: tuple[Media, ...] = ()
     gives_media: tuple[Media, ...] = ()
     tag: str = ""
+    query: type[msgspec.Struct] | None = None
+    """What stands behind the question mark beside a body that is not JSON."""
+    also_status: tuple[int, ...] = ()
+    """By which it is answered as well, in the same form."""
+
+    @property
+    def takes_query(self) -> bool:
+        """Whether what it takes stands behind the question mark."""
+        return self.method in ("GET", "DELETE")
 
 
 @dataclass(slots=True)
@@ -234,7 +243,7 @@ class Routes:
         *,
         status: int = 200,
         tag: str = "",
-        also_takes: tuple[Media, ...] = (),
+        also_status: tuple[int, ...] = (),
     ) -> Callable[
         [Callable[[Ask, Takes], Awaitable[Gives | Response]]],
         Callable[[Ask, Takes], Awaitable[Gives | Response]],
@@ -265,8 +274,8 @@ class Routes:
                     None if takes is Nothing else takes,
                     gives,
                     status,
-                    also_takes,
                     tag=tag,
+                    also_status=also_status,
                 )
             )
             return function
@@ -285,6 +294,7 @@ class Routes:
         also_takes: tuple[Media, ...] = (),
         status: int = 200,
         tag: str = "",
+        query: type[msgspec.Struct] | None = None,
     ) -> Callable[[Handle], Handle]:
         """Have a function answer that reads the request and makes the answer itself."""
 
@@ -303,6 +313,7 @@ class Routes:
                     also_takes,
                     gives_media,
                     tag,
+                    query,
                 )
             )
             return function

@@ -33,7 +33,7 @@ class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
     """What keeps it from it."""
 
 
-@ROUTES.json("GET", "/readyz", "public", Nothing, Ready, tag="status")
+@ROUTES.json("GET", "/readyz", "public", Nothing, Ready, tag="status", also_status=(503,))
 async def readyz(ask: Ask, told: Nothing) -> Ready | Response:
     """Whether requests are served: the engine commits, nothing is short, nobody is stopping it."""
     why = await _hindrance(ask)

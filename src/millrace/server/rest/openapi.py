@@ -1,0 +1,221 @@
+"""The description of the API in OpenAPI 3.1, made from the table that requests are matched by.
+
+What a field means is said once, where the field is: the text below it in the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from functools import cache
+from textwrap import dedent
+
+import msgspec
+
+from millrace import limits
+from millrace.server.rest.problem import TYPE as PROBLEM
+from millrace.server.rest.problem import Problem
+from millrace.server.rest.route import JSON, Media, Route, Routes
+
+Json = dict[str, object]
+
+_TEMPLATE = "#/components/schemas/{name}"
+_NAMES = ("space", "queue", "topic", "cursor", "stage", "producer", "subscription")
+"""Parts of addresses that are names."""
+
+_NAME: Json = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9_.-]+$",
+    "minLength": 1,
+    "maxLength": limits.NAME_CHARS_MAX,
+}
+_PARAM = re.compile(r"\{(\w+)\}")
+
+
+def describe(routes: Routes, version: str) -> Json:
+    """The whole description."""
+    kinds = _kinds(routes)
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
+    of = dict(zip(kinds, schemas, strict=True))
+    for kind in _structs():
+        _annotate(components.get(kind.__name__), kind)
+    paths: dict[str, Json] = {}
+    for route in routes.all:
+        operation = _operation(route, of, components)
+        paths.setdefault(route.path, {})[route.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Millrace",
+            "version": version,
+            "description": "A durable message queue. Errors are problem details (RFC 9457); their "
+            "`outcome` says whether the same request may be sent again.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "password": {
+                    "type": "http",
+                    "scheme": "basic",
+                    "description": "The user's name, and a token as the password.",
+                },
+            },
+        },
+        "security": [{"token": []}, {"password": []}],
+    }
+
+
+def _kinds(routes: Routes) -> list[object]:
+    """Everything that is taken or given as JSON, once."""
+    found: list[object] = [Problem]
+    for route in routes.all:
+        for kind in (route.takes, route.gives, route.query):
+            if kind is not None and kind not in found:
+                found.append(kind)
+    return found
+
+
+def _operation(route: Route, of: dict[object, Json], components: dict[str, Json]) -> Json:
+    summary, _, more = route.summary.partition("\n")
+    operation: Json = {
+        "operationId": route.name,
+        "summary": summary.rstrip("."),
+        "tags": [route.tag or "other"],
+        "x-millrace-verb": route.verb,
+        "parameters": _parameters(route, components),
+        "responses": _responses(route, of),
+    }
+    if more.strip():
+        operation["description"] = dedent(more).strip()
+    if route.verb == "public":
+        operation["security"] = []
+    if not route.takes_query and (route.takes is not None or route.also_takes):
+        content: dict[str, object] = {}
+        if route.takes is not None:
+            content[JSON] = {"schema": of[route.takes]}
+        content.update(_media(route.also_takes))
+        operation["requestBody"] = {"content": content, "required": _needs_body(route)}
+    return operation
+
+
+def _needs_body(route: Route) -> bool:
+    takes = route.takes
+    return takes is None or any(one.required for one in msgspec.structs.fields(takes))
+
+
+def _media(media: tuple[Media, ...]) -> dict[str, object]:
+    """Bodies that are not JSON."""
+    return {one.type: {"schema": {"description": one.text}} for one in media}
+
+
+def _parameters(route: Route, components: dict[str, Json]) -> list[Json]:
+    found: list[Json] = [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": _NAME if name in _NAMES else {"type": "string", "minLength": 1},
+        }
+        for name in _PARAM.findall(route.path)
+    ]
+    taken = route.takes if route.takes_query else route.query
+    if taken is None:
+        return found
+    properties = components[taken.__name__]["properties"]
+    assert isinstance(properties, dict)
+    for one in msgspec.structs.fields(taken):
+        schema = _without_null(properties[one.encode_name])
+        parameter: Json = {"name": one.encode_name, "in": "query", "required": one.required}
+        text = schema.pop("description", None)
+        if text is not None:
+            parameter["description"] = text
+        found.append({**parameter, "schema": schema})
+    return found
+
+
+def _without_null(schema: Json) -> Json:
+    """What may stand in a query, where null is what is left out."""
+    found = dict(schema)
+    if found.get("default", 0) is None:
+        del found["default"]
+    options = found.get("anyOf")
+    if isinstance(options, list):
+        left = [one for one in options if one != {"type": "null"}]
+        del found["anyOf"]
+        found = {**left[0], **found} if len(left) == 1 else {**found, "anyOf": left}
+    return found
+
+
+def _responses(route: Route, of: dict[object, Json]) -> Json:
+    content: dict[str, object] = {}
+    if route.gives is not None:
+        content[JSON] = {"schema": of[route.gives]}
+    content.update(_media(route.gives_media))
+    done: Json = {"description": "As asked."}
+    if content:
+        done["content"] = content
+    refused: Json = {
+        "description": "Not as asked; the problem says why, and what to do next.",
+        "content": {PROBLEM: {"schema": of[Problem]}},
+    }
+    statuses = {str(status): done for status in (route.status, *route.also_status)}
+    return {**statuses, "4XX": refused, "5XX": refused}
+
+
+# --- What fields mean ----------------------------------------------------------------------------
+
+
+def _structs() -> list[type[msgspec.Struct]]:
+    """Every struct that is there."""
+    found: list[type[msgspec.Struct]] = []
+    waiting = list(msgspec.Struct.__subclasses__())
+    while waiting:
+        kind = waiting.pop()
+        if kind not in found and kind.__module__.startswith("millrace.server."):
+            found.append(kind)
+        waiting.extend(kind.__subclasses__())
+    return found
+
+
+def _annotate(schema: Json | None, kind: type[msgspec.Struct]) -> None:
+    """Say of each field what the source says below it."""
+    if schema is None:
+        return
+    properties = schema.get("properties")
+    if not isinstance(properties, dict):
+        return
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        texts |= _texts(base)
+    for one in msgspec.structs.fields(kind):
+        text = texts.get(one.name)
+        if text is not None:
+            properties[one.encode_name]["description"] = text
+
+
+@cache
+def _texts(kind: type) -> dict[str, str]:
+    """The texts below the fields of a class; none where the source is not at hand."""
+    if not kind.__module__.startswith("millrace.") or kind.__module__ not in sys.modules:
+        return {}
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):
+        return {}
+    [found] = ast.parse(dedent(source)).body
+    assert isinstance(found, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for field, below in zip(found.body, found.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+            and isinstance(below.value.value, str)
+        ):
+            texts[field.target.id] = " ".join(below.value.value.split())
+    return texts

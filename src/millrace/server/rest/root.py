@@ -1,0 +1,50 @@
+"""What the API tells of itself."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from millrace import __version__
+from millrace.server.http.response import Response
+from millrace.server.rest.openapi import describe
+from millrace.server.rest.route import JSON, Ask, Media, Nothing, encode, read_query
+from millrace.server.rest.table import ROUTES, SPACE
+
+
+class Root(msgspec.Struct, frozen=True):
+    """Where to begin."""
+
+    version: str
+    links: dict[str, str]
+
+
+@ROUTES.json("GET", "/v1", "known", Nothing, Root, tag="about")
+async def root(ask: Ask, _: Nothing) -> Root:
+    """The version, and where everything else is."""
+    return Root(
+        __version__,
+        {
+            "openapi": "/v1/openapi.json",
+            "queues": f"{SPACE}/queues",
+        },
+    )
+
+
+@ROUTES.raw(
+    "GET",
+    "/v1/openapi.json",
+    "known",
+    gives_media=(Media(JSON, "OpenAPI 3.1."),),
+    tag="about",
+)
+async def openapi(ask: Ask) -> Response:
+    """This description."""
+    read_query(ask, Nothing)
+    return Response(200, _document())
+
+
+@cache
+def _document() -> bytes:
+    return encode(describe(ROUTES, __version__))
