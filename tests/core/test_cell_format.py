@@ -88,7 +88,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
         "dc0021c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3a4666169721011121314aa706172746974696f6e731516171819a464726f70",
     ),
-    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1, 9, 10, 11), "9b0703020104060501090a0b"),
+    (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1, 9, 10, 11, 8), "9c0703020104060501090a0b08"),
     (
         Kind.LEASE,
         LeaseCell(
@@ -161,9 +161,9 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         ),
     ),
     (Kind.GROUP, GroupCell((4, 5)), "91920405"),
-    (Kind.RING, RingCell(2**63), "91cf8000000000000000"),
+    (Kind.RING, RingCell((2**63, None, 1)), "9193cf8000000000000000c001"),
     (Kind.TURN, TurnCell((4, 5), 1, 2, 3, 6), "9592040501020306"),
-    (Kind.BUCKET, RingCell(2**63), "91cf8000000000000000"),
+    (Kind.BUCKET, RingCell((2**63,)), "9191cf8000000000000000"),
     (Kind.DEDUP, DedupCell(7, 99), "920763"),
     (Kind.ATTEMPT, AttemptCell(3, 99, 8, (SEQS[:2],)), "9403630891c4020100"),
     (Kind.EXPIRY, ExpiryCell((b"ab", b"c"), SEQS[:2]), "9292c4026162c40163c4020100"),

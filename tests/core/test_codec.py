@@ -259,6 +259,7 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "Literal['dense', 'rising', 'range']": st.sampled_from(["dense", "rising", "range"]),
         "tuple[bytes, ...]": st.lists(st.binary(max_size=9), max_size=3).map(tuple),
         "tuple[int, ...]": st.lists(NUMBERS, max_size=3).map(tuple),
+        "tuple[int | None, ...]": st.lists(st.none() | NUMBERS, max_size=3).map(tuple),
         "tuple[tuple[int, int, int], ...]": st.lists(
             st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=3
         ).map(tuple),

@@ -14,9 +14,11 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.answers import Explanation, Leased, Published
+from millrace.core.codec import encode_cell
 from millrace.core.commands import Aside, Configure, Explain, Lease, Publish, Purge, Tick
-from millrace.core.group_cells import GROUP_HEADER
-from millrace.core.model import OF_AN_ERA, Message, QueueSpec, Seq
+from millrace.core.group_cells import GROUP_HEADER, GroupCell, RingCell, TurnCell
+from millrace.core.model import OF_AN_ERA, Kind, Message, QueueSpec, Seq
+from millrace.store.tables import PART_BYTES
 from tests.core.naive import LEASE_MS, QUEUE, NaiveQueue, NaiveRow
 
 MANY = 50
@@ -52,6 +54,11 @@ def small(turns: int = 2) -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "WINDOW_CELLS", 2)
         patch.setattr(limits, "RING_TURNS", turns)
+        patch.setattr(limits, "RING_PAGE_TURNS", 2)
+        patch.setattr(limits, "GROUPS_KNOWN", 1)
+        patch.setattr(limits, "GROUPS_AHEAD", 2)
+        patch.setattr(limits, "THIN_GROUPS_AHEAD", 2)
+        patch.setattr(limits, "THIN_DEPTH", 1)
         patch.setattr(limits, "TURN_SEQS_MAX", 2)
         patch.setattr(limits, "GROUP_CELL_SEQS_MAX", 3)
         patch.setattr(limits, "ASIDE_CELL_SEQS_MAX", 2)
@@ -318,3 +325,27 @@ def test_rates_hold_across_crashes(steps: list[tuple[str, object]], spec: QueueS
         for what, value in steps:
             naive.step(what, value)
         naive.finish()
+
+
+def test_a_group_of_many_is_written_in_cells_of_one_part() -> None:
+    """The index takes them as they are, without asking how many parts there were before."""
+    naive = Naive(QueueSpec(order="group"))
+    naive.publish([(0, None, 0)] * (limits.TURN_SEQS_MAX + limits.GROUP_CELL_SEQS_MAX))
+    assert naive.lease(1_000) == limits.TURN_SEQS_MAX
+    naive.settle_held()
+    assert naive.lease(1) == 1
+    # Behind a cell of kind GROUP that was just taken as a whole.
+    naive.publish([(0, None, 0)] * 1_000)
+    naive.group.check()
+    for kind in (Kind.TURN, Kind.GROUP, Kind.RING):
+        for _, _, value in naive.group.store.cells(QUEUE, kind):
+            assert len(value) <= PART_BYTES
+    widest = 2**64 - 1
+    for cell in (
+        TurnCell((widest,) * limits.GROUP_CELL_SEQS_MAX, widest, widest, widest, widest),
+        TurnCell((widest,) * limits.TURN_SEQS_MAX, widest, widest, widest, widest),
+        GroupCell((widest,) * limits.GROUP_CELL_SEQS_MAX),
+        RingCell((widest,) * limits.RING_PAGE_TURNS),
+    ):
+        assert len(encode_cell(cell)) <= PART_BYTES
+    naive.finish()

@@ -154,6 +154,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "era": cell.era,
                 "turn": cell.turn,
                 "paid_us": cell.paid_us,
+                "front": cell.front,
             }
         case LeaseCell():
             return _lease_fields(cell)
@@ -224,7 +225,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
         case GroupCell():
             return {"seqs": list(cell.seqs)}
         case RingCell():
-            return {"group": f"{cell.group:016x}"}
+            names = [None if group is None else f"{group:016x}" for group in cell.groups]
+            return {"groups": names}
         case DedupCell():
             return {"seq": cell.seq, "until_ms": cell.until_ms}
         case PartitionCell() | IdCell():

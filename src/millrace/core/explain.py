@@ -7,7 +7,7 @@ from typing import Literal
 
 from pyroaring import BitMap64
 
-from millrace.core import aside, groups, lease, partitions, points, rate
+from millrace.core import aside, groups, lease, partitions, rate
 from millrace.core.answers import Explanation
 from millrace.core.commands import Explain, Need, RowFacts
 from millrace.core.draft import Draft
@@ -99,11 +99,10 @@ def _explain_grouped(draft: Draft, command: Explain, *, is_aside: bool) -> Expla
             if theirs == group
         ]
         return _blocked(draft, seq, held)
-    name = groups.turn_name(view, group)
-    need = points.need(draft, [name])
+    need = groups.need_cells(draft, [group])
     if need is not None:
         return need
-    cell = groups.turn_cell(draft, name)
+    cell = groups.turn_cell(draft, group)
     if cell is not None:
         # It waits for its bucket, also where the rate is another one by now.
         until = cell.due_ms

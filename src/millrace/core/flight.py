@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from itertools import islice
 
+import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.group_cells import TurnCell
-from millrace.core.model import Kind
 from millrace.core.ring import Ring
 from millrace.core.window import Window
 
 
-class Chosen(NamedTuple):
+class Chosen(msgspec.Struct, frozen=True, gc=False):
     """A group whose turn it is."""
 
     turn: int
@@ -29,8 +29,6 @@ class Chosen(NamedTuple):
     """What it may give."""
     cell: TurnCell | None = None
     """Its own cell, where that was looked at; a partition has none."""
-    name: tuple[Kind, bytes] = (Kind.TURN, b"")
-    """The name of that cell."""
 
 
 _NONE = BitMap64()
@@ -42,11 +40,11 @@ class Flight:
 
     __slots__ = ("count", "is_limited", "more", "returned")
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, count: int = 0, more: bool | None = None) -> None:  # noqa: FBT001
+        self.count = count
         self.returned = _NONE
         """Those of them that are ready again; see `give_back`."""
-        self.more: bool | None = None
+        self.more = more
         """Whether others wait that were never handed out; None: not known."""
         self.is_limited = False
         """Those that were given back wait for the group's rate."""
@@ -61,16 +59,25 @@ class Flight:
 class Groups:
     """The groups of a shard, as far as anything happens to them."""
 
-    __slots__ = ("again", "buckets", "flights", "ring")
+    __slots__ = ("again", "buckets", "cells", "flights", "ring")
 
-    def __init__(self, known_to: bytes | None = None) -> None:
+    def __init__(self, known_to: bytes | None = None, front: int = 0) -> None:
         """Begin with an empty ring, or with one that is not known yet."""
         self.flights: dict[int, Flight] = {}
         self.again: OrderedDict[int, int] = OrderedDict()
         """Groups that were given messages back, and the last turn before their own."""
-        self.ring = Ring(None if known_to is None else 0)
+        self.ring = Ring(None if known_to is None else 0, front)
         self.buckets: Window[int] = Window(limits.WINDOW_CELLS, known_to)
         """When groups come back that wait for their rate."""
+        self.cells: dict[int, TurnCell | None] = {}
+        """Groups → their cells as they are now, None if there is none; of those that were looked at
+        last. Every change of such a cell is written here as well."""
+
+    def forget(self) -> None:
+        """Of many cells only some are remembered; not while a batch is decided that needs them."""
+        spare = len(self.cells) - limits.GROUPS_KNOWN
+        if spare > limits.GROUPS_KNOWN:
+            self.cells = dict(islice(self.cells.items(), spare, None))
 
     def load(self, held: Iterable[tuple[int, int]], returned: BitMap64, *, whole: bool) -> None:
         """Take in the seqs in flight and their groups."""

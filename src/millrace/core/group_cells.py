@@ -26,7 +26,7 @@ def group_of(key: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bytes:
     return key or b""
 
 
-class TurnCell(msgspec.Struct, frozen=True, array_like=True):
+class TurnCell(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What waits of a group, in the order in which it comes to its turn."""
 
     seqs: tuple[int, ...]
@@ -40,13 +40,19 @@ class TurnCell(msgspec.Struct, frozen=True, array_like=True):
     """Its cell of kind BUCKET, if it waits for its rate or is only remembered for it."""
 
 
-class GroupCell(msgspec.Struct, frozen=True, array_like=True):
+class GroupCell(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Messages of a group that come to their turn one after the other."""
 
     seqs: tuple[int, ...]
 
 
-class RingCell(msgspec.Struct, frozen=True, array_like=True):
-    """A group that comes to its turn, by its number."""
+class RingCell(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A page of the ring: who comes to its turn, one after the other."""
 
-    group: int
+    groups: tuple[int | None, ...]
+    """By their numbers, from the turn on that the key names; None: that turn is over. Of a group
+    that waits for its rate: that one alone."""
+
+
+GroupedCell = TurnCell | GroupCell | RingCell
+"""What groups are written down in."""

@@ -11,6 +11,7 @@ from millrace.core.block import Block, key_list
 from millrace.core.frozen_hash import hash_many, hash_one
 from millrace.core.group_cells import GROUP_HEADER, group_of
 from millrace.core.model import Message
+from millrace.core.view import View
 
 _NAME = GROUP_HEADER.encode()
 
@@ -31,6 +32,14 @@ def group_numbers(rows: Block | tuple[Message, ...]) -> list[int]:
     names = list(dict.fromkeys(groups))
     numbers = dict(zip(names, hash_many(names).tolist(), strict=True))
     return [numbers[group] for group in groups]
+
+
+def numbers_of(view: View, rows: Block | tuple[Message, ...]) -> list[int]:
+    """As `group_numbers`; while a batch is decided it is found out once."""
+    known = view.facts.numbers.get(id(rows))
+    if known is None:
+        known = view.facts.numbers[id(rows)] = (rows, group_numbers(rows))
+    return known[1]
 
 
 def groups_of(block: Block) -> list[bytes]:

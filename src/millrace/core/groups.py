@@ -28,16 +28,18 @@ from millrace.core.flight import Flight
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.lease_state import LeaseState
 from millrace.core.model import Kind, QueueSpec
+from millrace.core.ring import Changed
 from millrace.core.view import View
 from millrace.errors import Invalid, Refused
 
 _TWO = struct.Struct(">QQ")
 _THREE = struct.Struct(">QQQ")
+_TURN = Kind.TURN
 
 
 def turn_name(view: View, group: int) -> points.Name:
     """The cell of a group."""
-    return (Kind.TURN, _TWO.pack(view.pointers.era, group))
+    return (_TURN, _TWO.pack(view.pointers.era, group))
 
 
 def more_name(view: View, group: int, number: int) -> points.Name:
@@ -70,11 +72,39 @@ def bound_of(spec: QueueSpec) -> int:
     return 1 if spec.order == "group" else spec.group_in_flight or limits.IN_FLIGHT_MAX + 1
 
 
-def turn_cell(draft: Draft, name: points.Name) -> TurnCell | None:
-    """What waits of a group, by the name of its cell; it must be known (`points.need`)."""
-    cell = points.look(draft, name)
+def need_cells(draft: Draft, groups: Iterable[int]) -> Need | None:
+    """What must be known before `turn_cell` can tell of these groups."""
+    view = draft.view
+    known = view.groups.cells
+    unknown = [turn_name(view, group) for group in groups if group not in known]
+    return points.need(draft, unknown) if unknown else None
+
+
+def unknown(view: View, groups: Iterable[int]) -> list[points.Name]:
+    """Which cells of these groups only the store can tell of, while nothing is being decided."""
+    known = view.groups.cells
+    names = [turn_name(view, group) for group in dict.fromkeys(groups) if group not in known]
+    for layer in view.layers if names else ():
+        names = [name for name in names if name not in layer.points]
+    return names
+
+
+def turn_cell(draft: Draft, group: int) -> TurnCell | None:
+    """What waits of a group; it must be known (`need_cells`), and is remembered in the view."""
+    cells = draft.view.groups.cells
+    if group in cells:
+        return cells[group]
+    cell = points.look(draft, turn_name(draft.view, group))
     assert cell is None or isinstance(cell, TurnCell)
+    cells[group] = cell
     return cell
+
+
+def put_cell(draft: Draft, group: int, cell: TurnCell | None) -> None:
+    """What waits of a group is another; None: nothing is, and nothing else is to be remembered."""
+    view = draft.view
+    draft.points[_TURN, _TWO.pack(view.pointers.era, group)] = cell
+    view.groups.cells[group] = cell
 
 
 def waits(cell: TurnCell | None) -> bool:
@@ -112,13 +142,13 @@ def check_spec(spec: QueueSpec) -> Refused | None:
 def need_to_enter(draft: Draft, groups: Iterable[int]) -> Need | None:
     """What must be known before messages of these groups can `enter`."""
     view = draft.view
-    names = {group: turn_name(view, group) for group in groups}
-    need = points.need(draft, names.values())
+    names = dict.fromkeys(groups)
+    need = need_cells(draft, names)
     if need is not None:
         return need
     last: list[points.Name] = []
-    for group, name in names.items():
-        cell = turn_cell(draft, name)
+    for group in names:
+        cell = turn_cell(draft, group)
         if cell is not None and cell.head < cell.tail:
             last.append(more_name(view, group, cell.tail - 1))
     return points.need(draft, last) if last else None
@@ -138,14 +168,13 @@ def enter(draft: Draft, seqs: Iterable[int], groups: Iterable[int]) -> None:
     flights = view.groups.flights
     joining: list[int] = []
     for group, new in by_group.items():
-        name = turn_name(view, group)
-        cell = turn_cell(draft, name)
+        cell = turn_cell(draft, group)
         flight = flights.get(group)
         if not waits(cell) and (flight is None or flight.count < bound):
             joining.append(group)
         if flight is not None:
             flight.more = True
-        points.put(draft, name, _behind(draft, group, cell, new))
+        put_cell(draft, group, _behind(draft, group, cell, new))
     put_turns(draft, joining)
 
 
@@ -160,7 +189,8 @@ def _behind(draft: Draft, group: int, cell: TurnCell | None, new: list[int]) -> 
         cell = msgspec.structs.replace(cell, due_ms=0)
     seqs, tail = cell.seqs, cell.tail
     if cell.head == tail:
-        room = limits.TURN_SEQS_MAX - len(seqs)
+        # What came from a cell of kind GROUP may be more than else stands here.
+        room = max(limits.TURN_SEQS_MAX - len(seqs), 0)
         seqs, new = (*seqs, *new[:room]), new[room:]
     else:
         name = more_name(draft.view, group, tail - 1)
@@ -182,23 +212,26 @@ def put_turns(draft: Draft, groups: Sequence[int]) -> None:
     if not groups:
         return
     view = draft.view
-    era, turn = view.pointers.era, view.pointers.turn
-    ring = view.groups.ring
-    for group in groups:
-        turn += 1
-        draft.points[Kind.RING, ring_key(era, turn)] = RingCell(group)
-        ring.put(turn, group)
-    draft.put_pointers(msgspec.structs.replace(view.pointers, turn=turn))
+    turn = view.pointers.turn
+    _put_pages(draft, view.groups.ring.put(turn + 1, groups))
+    draft.put_pointers(msgspec.structs.replace(view.pointers, turn=turn + len(groups)))
 
 
-def drop_turns(draft: Draft, turns: Iterable[int]) -> None:
-    """These turns were taken, or were of no use."""
+def drop_turns(draft: Draft, turns: Sequence[int]) -> None:
+    """These turns, in rising order, were taken, or were of no use."""
+    if not turns:
+        return
     view = draft.view
-    era, kind, pack = view.pointers.era, Kind.RING, _TWO.pack
-    changed, ring = draft.points, view.groups.ring
-    for turn in turns:
-        changed[kind, pack(era, turn)] = None
-        ring.drop(turn)
+    ring = view.groups.ring
+    _put_pages(draft, ring.drop(turns))
+    if ring.front != view.pointers.front:
+        draft.put_pointers(msgspec.structs.replace(view.pointers, front=ring.front))
+
+
+def _put_pages(draft: Draft, changed: Changed) -> None:
+    era = draft.view.pointers.era
+    for first, page in changed.items():
+        draft.points[Kind.RING, ring_key(era, first)] = None if page is None else RingCell(page)
 
 
 # --- What becomes of those in flight -----------------------------------------------------------
@@ -216,12 +249,11 @@ def hand_out(
     for group, seqs, has_more in given:
         flight = flights.get(group)
         if flight is None:
-            flight = flights[group] = Flight()
-            flight.count = len(seqs)
+            flights[group] = Flight(len(seqs), has_more)
         else:
             flight.count += len(seqs)
+            flight.more = has_more
             look(view, group, flight)
-        flight.more = has_more
         for seq in seqs:
             holds[seq] = group
 

@@ -56,6 +56,7 @@ class Facts:
         "ids",
         "keys",
         "live",
+        "numbers",
         "old",
         "older",
         "points",
@@ -84,6 +85,8 @@ class Facts:
         """Pin → the dead rows that it keeps."""
         self.live: int | None = None
         """How many rows are live or kept."""
+        self.numbers: dict[int, tuple[object, list[int]]] = {}
+        """Rows that are published, by their identity, and the numbers of their groups."""
 
     def clear(self) -> None:
         """They were as of now; what comes later must ask again."""
@@ -104,4 +107,6 @@ class Facts:
             self.held = {}
         if self.ids:
             self.ids = {}
+        if self.numbers:
+            self.numbers = {}
         self.older = self.live = None

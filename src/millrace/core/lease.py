@@ -168,9 +168,8 @@ def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
     seqs = BitMap64(taken.seqs)
     lease = _make_lease(draft, seqs, taken.again, deadline)
     rotation.hand_out(draft, lease, taken)
-    is_in_order = all(
-        earlier < later for _, given, _ in taken.fresh for earlier, later in pairwise(given)
-    )
+    several = [given for _, given, _ in taken.fresh if len(given) > 1]
+    is_in_order = all(earlier < later for given in several for earlier, later in pairwise(given))
     turns = () if is_in_order else tuple(BitMap64([seq]) for seq in taken.seqs)
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
 

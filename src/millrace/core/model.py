@@ -13,7 +13,7 @@ from typing import Literal, NewType
 import msgspec
 
 from millrace.core import place
-from millrace.core.group_cells import GroupCell, RingCell, TurnCell, group_of
+from millrace.core.group_cells import GroupCell, GroupedCell, RingCell, TurnCell, group_of
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.spec import QueueSpec as QueueSpec
@@ -174,6 +174,8 @@ class Pointers(msgspec.Struct, frozen=True, array_like=True):
     """The newest turn of a group."""
     paid_us: int = 0
     """The queue's rate allows what was handed out so far by this time."""
+    front: int = 0
+    """Turns of groups before this one are over."""
 
 
 class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
@@ -375,9 +377,7 @@ Cell = (
     | ExpiryCell
     | AttemptCell
     | WeightCell
-    | TurnCell
-    | GroupCell
-    | RingCell
+    | GroupedCell
     | PartitionCell
     | IdCell
 )

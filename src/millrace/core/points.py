@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
+from millrace.core.group_cells import TurnCell
 from millrace.core.model import ASKED, Cell, Kind
 from millrace.core.view import View
 
@@ -50,8 +51,16 @@ def put(draft: Draft, name: Name, cell: Cell | None) -> None:
 
 
 def learn(view: View, names: Sequence[Name], found: Sequence[bytes | None]) -> None:
-    """The store's answer to a need."""
-    view.facts.points.update(
-        (name, None if value is None else decode_cell(name[0], value))
-        for name, value in zip(names, found, strict=True)
-    )
+    """The store's answer to a need.
+
+    Cells of groups are remembered, as long as every change of them is: see `Groups.cells`.
+    """
+    facts, groups = view.facts.points, view.groups.cells
+    for name, value in zip(names, found, strict=True):
+        kind, key = name
+        cell = None if value is None else decode_cell(kind, value)
+        if kind is Kind.TURN:
+            assert cell is None or isinstance(cell, TurnCell)
+            groups[int.from_bytes(key[8:], "big")] = cell
+        else:
+            facts[name] = cell

@@ -27,7 +27,7 @@ from millrace.core.answers import Published
 from millrace.core.block import Block, key_list
 from millrace.core.commands import Need, Numbered, Publish, PublishStaged, StageFacts
 from millrace.core.draft import Draft
-from millrace.core.group_list import group_numbers
+from millrace.core.group_list import numbers_of
 from millrace.core.lease import supersede_leased
 from millrace.core.model import Death, Message, ProducerCell, Seq
 from millrace.core.view import View
@@ -57,7 +57,8 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     need = _need_keys(draft, key_list(command.rows)) if draft.view.spec.keyed else None
     if need is None and draft.view.spec.is_grouped:
         # Who was delayed until now was there before.
-        need = rotation.promote(draft) or groups.need_to_enter(draft, group_numbers(command.rows))
+        numbers = numbers_of(draft.view, command.rows)
+        need = rotation.promote(draft) or groups.need_to_enter(draft, numbers)
     return need
 
 
@@ -123,7 +124,7 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
     if draft.view.spec.keyed:
         supersede(draft, first, key_list(rows), _deletes(rows))
     if draft.view.spec.is_grouped:
-        entry.enter(draft, first, group_numbers(rows), command.aside, _deletes(rows))
+        entry.enter(draft, first, numbers_of(draft.view, rows), command.aside, _deletes(rows))
     elif draft.view.spec.is_partitioned:
         partitions.enter(draft, first, count)
     elif command.aside or draft.view.spec.delay_ms:

@@ -251,7 +251,8 @@ class View:
         heapq.heapify(self.ended)
         self.gather_deadlines()
         if self.spec.is_grouped:
-            self.groups = Groups(number_key(self.pointers.era) if self.pointers.turn else None)
+            known_to = number_key(self.pointers.era) if self.pointers.turn else None
+            self.groups = Groups(known_to, self.pointers.front)
             held = (one for lease in self.leases.values() for one in lease.groups.items())
             self.groups.load(held, self.returned, whole=self.spec.order == "group")
 
@@ -291,6 +292,7 @@ class View:
             self.stored_seq, self.stored_index = layer.last_seq, layer.index
         # What was fetched before is older than the layers that are left.
         self.facts.clear()
+        self.groups.forget()
 
     def first_fresh(self) -> int:
         """The first row that may be ready and was never given to a worker."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from millrace.core import points
+from millrace.core import groups, points
 from millrace.core.block import key_list
 from millrace.core.commands import Need, Publish, Transaction
 from millrace.core.decide import Answer, decide, learn
 from millrace.core.dedup import id_name
 from millrace.core.desk import Desk
+from millrace.core.group_list import numbers_of
 from millrace.core.model import ShardId
 from millrace.core.points import Name
 from millrace.core.view import View
@@ -22,10 +23,10 @@ from millrace.store.base import Store
 def fetch_keys(
     requests: Iterable[Request], view: Callable[[ShardId], View | None], store: Store
 ) -> None:
-    """Look up the keys and ids of all publishes at once: one call to the store per shard."""
+    """Look up keys, ids and groups of all publishes at once: one call to the store per shard."""
     wanted: dict[ShardId, dict[bytes, None]] = {}
-    ids: dict[ShardId, dict[Name, None]] = {}
-    keyed: dict[ShardId, View | None] = {}
+    asked: dict[ShardId, dict[Name, None]] = {}
+    views: dict[ShardId, View | None] = {}
     for request in requests:
         command = request.command
         if not isinstance(command, Publish | Transaction):
@@ -34,26 +35,31 @@ def fetch_keys(
         for shard, part in parts:
             if not isinstance(part, Publish):
                 continue
+            if shard not in views:
+                views[shard] = view(shard)
+            found = views[shard]
+            if found is None:
+                continue
             if part.ids:
                 used = (id_name(text) for text in part.ids if text is not None)
-                ids.setdefault(shard, {}).update(dict.fromkeys(used))
-            if shard not in keyed:
-                found = view(shard)
-                keyed[shard] = found if found is not None and found.spec.keyed else None
-            if keyed[shard] is not None:
+                asked.setdefault(shard, {}).update(dict.fromkeys(used))
+            if found.spec.is_grouped:
+                numbers = numbers_of(found, part.rows)
+                asked.setdefault(shard, {}).update(dict.fromkeys(groups.unknown(found, numbers)))
+            if found.spec.keyed:
                 keys = wanted.setdefault(shard, {})
                 keys.update((key, None) for key in key_list(part.rows) if key is not None)
     for shard, names in wanted.items():
-        keyed_view = keyed[shard]
-        assert keyed_view is not None
+        found = views[shard]
+        assert found is not None
         known = list(names)
-        keyed_view.facts.keys.update(zip(known, store.find(shard, known), strict=True))
-    for shard, asked in ids.items():
-        found = view(shard)
-        if found is not None and found.stored_index:
+        found.facts.keys.update(zip(known, store.find(shard, known), strict=True))
+    for shard, points_of in asked.items():
+        found = views[shard]
+        if found is not None and found.stored_index and points_of:
             # If a cell is damaged, the command that needs it hears of that.
             with suppress(Corrupt):
-                points.learn(found, list(asked), store.points(shard, list(asked)))
+                points.learn(found, list(points_of), store.points(shard, list(points_of)))
 
 
 def decide_fetching(

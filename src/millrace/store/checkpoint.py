@@ -17,7 +17,7 @@ from msgspec import structs
 from pyroaring import BitMap, BitMap64
 
 from millrace import limits
-from millrace.core.model import GroupId
+from millrace.core.model import GroupId, Kind
 from millrace.errors import Fatal
 from millrace.log.record import Mark
 from millrace.store import chunk
@@ -57,6 +57,11 @@ from millrace.store.tables import (
 MARK = struct.Struct(">QQIQ")
 GROUP = struct.Struct(">QQ")
 """Applied index and epoch of a group."""
+
+_SMALL = frozenset((Kind.TURN, Kind.GROUP, Kind.RING, Kind.BUCKET))
+"""Kinds of which there may be very many, and whose cells have one part whatever they hold."""
+
+_ONE_PART = b"\0\1"
 
 Pairs = list[tuple[bytes, bytes | None]]
 
@@ -121,7 +126,10 @@ class Checkpoint:
         cells: Pairs = []
         for shard, part in overlay.shards.items():
             prefix = number_bytes(shard)
-            cells.extend((prefix + key, value) for key, value in part.cells.items())
+            cells.extend(
+                (prefix + key, value) for key, value in part.cells.items() if key[0] not in _SMALL
+            )
+            self._put_small(prefix, part)
             self._put_keys(prefix, part)
             self._put_places(shard, part)
         self._put_parts(Table.CELLS, cells)
@@ -146,6 +154,15 @@ class Checkpoint:
             now = parts(key, value) if value is not None else []
             writes.update(now)
             writes.update(dict.fromkeys(part_keys(key, len(now), part_count(old))))
+
+    def _put_small(self, prefix: bytes, part: ShardOverlay) -> None:
+        """Put values that have one part, as what they replace: nothing has to be looked up."""
+        small = {
+            first_part(prefix + key): value and _ONE_PART + value
+            for key, value in part.cells.items()
+            if key[0] in _SMALL
+        }
+        self._writes[Table.CELLS].update(small)
 
     def _put_keys(self, prefix: bytes, part: ShardOverlay) -> None:
         writes = self._writes[Table.KEYS]

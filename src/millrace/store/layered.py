@@ -266,17 +266,22 @@ class Layered:
         prefix = number_bytes(number)
         # In order, neighbours are found on the same page.
         missing = sorted({prefix + key for key in keys if key not in known})
-        firsts = self.cells.get(Table.CELLS, [first_part(at) for at in missing])
-        rest = [
-            name
-            for at, first in zip(missing, firsts, strict=True)
-            for name in part_keys(at, 1, part_count(first))
-        ]
-        names = [*(first_part(at) for at in missing), *rest]
-        values = [*firsts, *(self.cells.get(Table.CELLS, rest) if rest else ())]
-        found = zip(names, values, strict=True)
-        whole = joined([(name, value) for name, value in found if value is not None])
+        firsts = self.cells.get(Table.CELLS, list(map(first_part, missing)))
+        stored = {at: first for at, first in zip(missing, firsts, strict=True) if first is not None}
+        # Most have one part.
+        whole = {at: first[2:] for at, first in stored.items() if first[:2] == b"\0\1"}
+        if len(whole) < len(stored):
+            whole |= self._joined({at: stored[at] for at in stored if at not in whole})
         return [known[key] if key in known else whole.get(prefix + key) for key in keys]
+
+    def _joined(self, firsts: dict[bytes, bytes]) -> dict[bytes, bytes]:
+        """Whole values, by the first parts that the index holds of them."""
+        rest = [
+            name for at, first in firsts.items() for name in part_keys(at, 1, part_count(first))
+        ]
+        values = zip(rest, self.cells.get(Table.CELLS, rest), strict=True)
+        parts = [(first_part(at), first) for at, first in firsts.items()]
+        return joined([*parts, *((name, value) for name, value in values if value is not None)])
 
     def last_cell(self, number: int, prefix: bytes) -> bytes | None:
         """The greatest kind and key that begins with `prefix`; only for cells that rise in number

@@ -6,11 +6,13 @@ from collections import Counter
 
 from pyroaring import BitMap64
 
+from millrace import limits
 from millrace.core.codec import decode_cell
 from millrace.core.flight import Groups
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.groups import bound_of, turn_of
 from millrace.core.model import Kind
+from millrace.core.ring import Page
 from millrace.core.view import View, number, number_key
 from millrace.store.memory_store import MemoryStore
 
@@ -21,7 +23,7 @@ def check_groups(view: View, store: MemoryStore) -> None:
     All batches of the view must be folded.
     """
     era = number_key(view.pointers.era)
-    turns: dict[int, int] = {}
+    pages: dict[int, Page] = {}
     cells: dict[int, TurnCell] = {}
     parts: dict[tuple[int, int], GroupCell] = {}
     buckets: set[tuple[int, int]] = set()
@@ -31,15 +33,16 @@ def check_groups(view: View, store: MemoryStore) -> None:
             if key[:8] != era:
                 continue
             match decode_cell(kind, value):
-                case RingCell(group=group) if kind is Kind.RING:
-                    turns[turn_of(key)] = group
-                case RingCell(group=group):
-                    buckets.add((number(key[8:16]), group))
+                case RingCell(groups=page) if kind is Kind.RING:
+                    pages[turn_of(key)] = page
+                case RingCell(groups=page):
+                    buckets.add((number(key[8:16]), page[0] or 0))
                 case TurnCell() as cell:
                     cells[number(key[8:])] = cell
                 case GroupCell() as part:
                     parts[number(key[8:16]), number(key[16:])] = part
-    _check_ring(view, turns)
+    turns = _check_ring(view, pages)
+    _check_known(view, cells)
     _check_flights(view)
     waiting = Counter(seq for cell in cells.values() for seq in cell.seqs)
     waiting += Counter(seq for part in parts.values() for seq in part.seqs)
@@ -63,10 +66,32 @@ def check_groups(view: View, store: MemoryStore) -> None:
             assert flight.more is not False, "nobody knows that more of the group waits"
 
 
-def _check_ring(view: View, turns: dict[int, int]) -> None:
-    known_to = view.groups.ring.known_to
-    known = {t: group for t, group in turns.items() if known_to is None or t < known_to}
+def _check_ring(view: View, pages: dict[int, Page]) -> dict[int, int]:
+    """The turns that are not over, and whose they are."""
+    front, known_to = view.pointers.front, view.groups.ring.known_to
+    turns: dict[int, int] = {}
+    for first, page in sorted(pages.items()):
+        assert 0 < len(page) <= limits.RING_PAGE_TURNS
+        assert first + len(page) > front, "a page is over, and is still there"
+        for turn, group in enumerate(page, first):
+            assert turn not in turns, "pages overlap"
+            if turn >= front and group is not None:
+                turns[turn] = group
+    assert max(turns, default=0) <= view.pointers.turn
+    known = {
+        turn: group
+        for first, page in pages.items()
+        for turn, group in enumerate(page, first)
+        if turn in turns and (known_to is None or first < known_to)
+    }
     assert list(view.groups.ring) == sorted(known.items()), "the ring is another"
+    assert len(view.groups.ring) == len(known), "the ring counts otherwise"
+    return turns
+
+
+def _check_known(view: View, cells: dict[int, TurnCell]) -> None:
+    for group, cell in view.groups.cells.items():
+        assert cells.get(group) == cell, "the cell of a group is another"
 
 
 def _check_flights(view: View) -> None:

@@ -99,7 +99,7 @@ def say_cell(cell: Cell) -> str:
                 + (f", era {cell.era}" if cell.era else "")
                 + (", expires" if cell.expires else "")
                 + (f", gaps {cell.gaps}" if cell.gaps else "")
-                + (f", turn {cell.turn}" if cell.turn else "")
+                + (f", turns {max(cell.front, 1)}-{cell.turn}" if cell.turn else "")
                 + (f", paid {say_time(cell.paid_us / 1000)}" if cell.paid_us else "")
             )
         case LeaseCell():

@@ -36,7 +36,7 @@ def say_group_key(kind: Kind, key: bytes) -> str:
 def say_group_cell(cell: TurnCell | GroupCell | RingCell) -> str:
     """What a cell of groups holds."""
     if isinstance(cell, RingCell):
-        return f"of {group_name(cell.group)}"
+        return "of " + " ".join("-" if one is None else group_name(one) for one in cell.groups)
     if isinstance(cell, GroupCell):
         return " ".join(map(str, cell.seqs))
     out = " ".join(map(str, cell.seqs)) or "none"
