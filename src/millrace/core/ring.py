@@ -55,11 +55,11 @@ class Ring:
         found: list[tuple[int, int]] = []
         for first, page in self._pages.items():
             start = max(first, self.front)
-            left = page[start - first : start - first + count - len(found)]
+            left = page[start - first :]
             found += [(turn, one) for turn, one in enumerate(left, start) if one is not None]
             if len(found) >= count:
                 break
-        return found
+        return found[:count]
 
     def may_have_one(self) -> bool:
         return self._count > 0 or self.known_to is not None
