@@ -48,6 +48,10 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
         desk.text("topic", "subscribe", "news", "mail")
     if verb == "cursor":
         desk.text("follow", "orders", "--once", "--name", "report")
+    if verb in ("user", "token", "key"):
+        desk.text("user", "add", "ada", "--rule", "allow publish,read default/*")
+        desk.text("token", "new", "ada", "--name", "laptop")
+        desk.text("key", "new", "ada")
     if verb in ("check", "dump"):
         # These are given the folder as an argument.
         desk.data.rename(tmp_path / "data")

@@ -106,12 +106,12 @@ def test_keys_are_known_as_tokens_are() -> None:
     assert (found[0], found[1].name) == (key, "ada")
     assert roll.key("MRAK1", 100) is None
     assert roll.key("MRAK2", 1) is None
-    assert roll.keys("ada") == [key]
+    assert roll.access_keys("ada") == [key]
     assert roll.secrets == 2
     roll.put_user("ada", None)
     assert roll.key("MRAK1", 1) is None
     roll.put_key("MRAK1", None)
-    assert roll.keys() == []
+    assert roll.access_keys() == []
 
 
 def test_a_principal_stays_the_same_until_its_user_changes() -> None:

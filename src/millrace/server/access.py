@@ -145,7 +145,7 @@ def _parts(pattern: str) -> list[str]:
 class Quota(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """What one principal may have; 0 is without a bound."""
 
-    requests: float = 0
+    requests: int | float = 0
     """A second, on average; twice as many at once after a pause."""
     bytes: int = 0
     """Bytes of bodies a second, sent and received; twice as many at once after a pause."""

@@ -163,7 +163,7 @@ class Book:
             self._known(name)
             gone: dict[str, Known | None] = {record.user_key(name): None}
             gone |= {record.token_key(one.digest): None for one in self.roll.tokens(name)}
-            gone |= {record.access_key(one.id): None for one in self.roll.keys(name)}
+            gone |= {record.access_key(one.id): None for one in self.roll.access_keys(name)}
             await self._commit(gone, by, "user.remove", name, f"{len(gone) - 1} tokens and keys")
 
     def _known(self, name: str) -> User:
@@ -238,7 +238,7 @@ class Book:
     def _times(self, user: str, name: str, seconds: float | None) -> tuple[int, int]:
         self._known(user)
         check.name(name, "name")
-        count = len(self.roll.tokens(user)) + len(self.roll.keys(user)) + 1
+        count = len(self.roll.tokens(user)) + len(self.roll.access_keys(user)) + 1
         _at_most(count, limits.USER_SECRETS_MAX, f"tokens and keys of {user}")
         _at_most(self._ledger.secrets + 1, limits.TOKENS_MAX, "tokens and keys")
         now_ms = self._now_ms()

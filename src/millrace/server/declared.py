@@ -169,7 +169,7 @@ def _digest(text: str) -> bytes:
     if found is None:
         raise Invalid(
             "tokens has something else than 'sha256:' and 64 hexadecimal digits; a token itself "
-            "does not belong into a file of settings",
+            "does not belong into a file of settings: `millrace token digest` makes one of it",
             field="tokens",
         )
     return bytes.fromhex(found[1])

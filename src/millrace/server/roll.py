@@ -84,7 +84,7 @@ class Roll:
         """The tokens of a user or of all, oldest first; expired ones too."""
         return _of(self._tokens.values(), user)
 
-    def keys(self, user: str | None = None) -> list[AccessKey]:
+    def access_keys(self, user: str | None = None) -> list[AccessKey]:
         """The access keys of a user or of all, oldest first; expired ones too."""
         return _of(self._keys.values(), user)
 

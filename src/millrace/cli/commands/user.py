@@ -1,0 +1,219 @@
+"""`millrace user`: who is known, and what they may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from millrace.cli.asking import confirm
+from millrace.cli.people import QUOTA, RULE, by, find_user, open_book, quota_text
+from millrace.cli.printing import Column
+from millrace.cli.shell import Shell, split_name
+from millrace.cli.verb import epilog, verb
+from millrace.cli.verbs import Verbs
+from millrace.server.access import VERBS, Quota, Rule, User, Verb, judge
+
+if TYPE_CHECKING:
+    from millrace.server.book import Book
+
+
+@click.group(
+    cls=Verbs,
+    epilog=epilog("""
+        millrace user add web --rule 'allow publish default/orders'
+        millrace user list
+        millrace user may ada publish orders
+    """),
+)
+def user() -> None:
+    """List, add, show, change or remove users, and ask what they may do.
+
+    Users are known to a server by tokens (`millrace token`) or access keys (`millrace key`).
+    A rule is 'allow VERBS SPACE/NAME' or 'deny VERBS SPACE/NAME': verbs are publish, work, read,
+    manage and admin, joined by commas, or *; in names, * stands for any part. What no rule allows
+    is denied, and a rule that denies wins.
+    """
+
+
+_rules = click.option(
+    "--rule", "rules", type=RULE, multiple=True, help="What they may do; may be given repeatedly."
+)
+_quotas = click.option(
+    "--quota",
+    "quotas",
+    type=QUOTA,
+    multiple=True,
+    metavar="NAME=NUMBER",
+    help=f"A bound, of {', '.join(Quota.__struct_fields__)}; 0: none. May be given repeatedly.",
+)
+
+
+def _fields(one: User) -> dict[str, object]:
+    return {
+        "user": one.name,
+        "rules": [str(rule) for rule in one.rules],
+        "quota": msgspec.to_builtins(one.quota),
+    }
+
+
+@verb("list", examples="millrace user list")
+async def list_users(shell: Shell) -> None:
+    """List the users, with the number of their rules, tokens and keys."""
+    rows: list[tuple[Mapping[str, object], list[str]]] = []
+    async with open_book(shell) as book:
+        for one in book.roll.users.values():
+            tokens, keys = len(book.roll.tokens(one.name)), len(book.roll.access_keys(one.name))
+            fields = {**_fields(one), "tokens": tokens, "keys": keys}
+            counts = [len(one.rules), tokens, keys]
+            rows.append((fields, [one.name, *map(str, counts), quota_text(one.quota)]))
+    columns = [
+        Column("USER", is_long=True),
+        Column("RULES", is_number=True),
+        Column("TOKENS", is_number=True),
+        Column("KEYS", is_number=True),
+        Column("QUOTA", is_long=True),
+    ]
+    shell.out.table("user", columns, rows, empty="no users; `millrace user add NAME` makes one")
+
+
+@verb(
+    "add",
+    examples="""
+        millrace user add web --rule 'allow publish default/orders'
+        millrace user add boss --rule 'allow * */*'
+        millrace user add batch --rule 'allow work,read default/*' --quota requests=50
+    """,
+)
+@click.argument("name")
+@_rules
+@_quotas
+async def add(
+    shell: Shell,
+    name: str,
+    *,
+    rules: tuple[Rule, ...],
+    quotas: tuple[tuple[str, float], ...],
+) -> None:
+    """Make the user NAME known. Without a rule they may do nothing."""
+    made = User(name, rules, msgspec.convert(dict(quotas), Quota))
+    async with open_book(shell, make=True) as book:
+        await book.add_user(made, by())
+    shell.out.line("user", _fields(made), f"added {name}; `millrace token new {name}` lets them in")
+
+
+@verb("show", examples="millrace user show ada")
+@click.argument("name")
+async def show(shell: Shell, name: str) -> None:
+    """Show the rules and the quota of the user NAME, and the names of tokens and keys."""
+    async with open_book(shell) as book:
+        one = find_user(book, name)
+        tokens = [token.name for token in book.roll.tokens(name)]
+        keys = [key.id for key in book.roll.access_keys(name)]
+    texts = {
+        "user": one.name,
+        **{f"rule {at}": str(rule) for at, rule in enumerate(one.rules, 1)},
+        "quota": quota_text(one.quota),
+        "tokens": ", ".join(tokens) or "-",
+        "keys": ", ".join(keys) or "-",
+    }
+    shell.out.listing("user", {**_fields(one), "tokens": tokens, "keys": keys}, texts)
+
+
+@verb(
+    "set",
+    examples="""
+        millrace user set ada --rule 'allow read */*' --rule 'deny read shop/*'
+        millrace user set ada --add-rule 'allow work default/mail'
+        millrace user set ada --drop-rule 'allow work default/mail' --quota in_flight=100
+    """,
+)
+@click.argument("name")
+@_rules
+@click.option("--add-rule", "more", type=RULE, multiple=True, help="One more rule.")
+@click.option("--drop-rule", "less", type=RULE, multiple=True, help="A rule that goes.")
+@_quotas
+async def configure(
+    shell: Shell,
+    name: str,
+    *,
+    rules: tuple[Rule, ...],
+    more: tuple[Rule, ...],
+    less: tuple[Rule, ...],
+    quotas: tuple[tuple[str, float], ...],
+) -> None:
+    """Give the user NAME other rules, or another quota; what is not named stays.
+
+    With --rule, those that are given take the place of all that there were. It is in force at
+    once, wherever they are connected.
+    """
+    if not (rules or more or less or quotas):
+        raise click.UsageError("nothing to change; give --rule, --add-rule, --drop-rule or --quota")
+    async with open_book(shell) as book:
+        old = find_user(book, name)
+        kept = [rule for rule in rules or old.rules if rule not in less]
+        kept += [rule for rule in more if rule not in kept]
+        amounts = {**msgspec.structs.asdict(old.quota), **dict(quotas)}
+        made = User(name, tuple(kept), msgspec.convert(amounts, Quota))
+        await book.set_user(made, by())
+    shell.out.line("user", _fields(made), f"{name} has {len(kept)} rules: {_rules_text(made)}")
+
+
+def _rules_text(one: User) -> str:
+    return "; ".join(map(str, one.rules)) or "none, and may do nothing"
+
+
+@verb("remove", examples="millrace user remove ada --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+async def remove(shell: Shell, name: str, *, yes: bool) -> None:
+    """Forget the user NAME with all their tokens and keys, at once."""
+    async with open_book(shell) as book:
+        find_user(book, name)
+        count = _secrets(book, name)
+        confirm(f"Remove {name} with {count} tokens and keys?", yes=yes)
+        await book.remove_user(name, by())
+    fields = {"user": name, "secrets": count}
+    shell.out.line("removed", fields, f"removed {name}, and {count} tokens and keys")
+
+
+def _secrets(book: Book, name: str) -> int:
+    return len(book.roll.tokens(name)) + len(book.roll.access_keys(name))
+
+
+@verb(
+    "may",
+    examples="""
+        millrace user may ada publish orders
+        millrace user may ada read default/mail --json
+    """,
+)
+@click.argument("name")
+@click.argument("action", type=click.Choice(VERBS), metavar="VERB")
+@click.argument("queue")
+async def may(shell: Shell, name: str, action: Verb, queue: str) -> int:
+    """Say whether the user NAME may VERB on QUEUE, and which rule decides.
+
+    The exit code is 0 if they may, and 1 if not.
+    """
+    space, rest = split_name(queue)
+    async with open_book(shell) as book:
+        ruling = judge(find_user(book, name).rules, action, space, rest)
+    rule = None if ruling.rule is None else str(ruling.rule)
+    fields = {
+        "user": name,
+        "verb": action,
+        "queue": f"{space}/{rest}",
+        "may": ruling.allowed,
+        "rule": rule,
+        "why": ruling.why,
+    }
+    said = "yes" if ruling.allowed else "no"
+    shell.out.line("may", fields, f"{said}: {f'{rule!r}: ' if rule else ''}{ruling.why}")
+    return 0 if ruling.allowed else 1
+
+
+for _verb in (list_users, add, show, configure, remove, may):
+    user.add_command(_verb)
