@@ -42,6 +42,18 @@ def test_where_nobody_is_known_an_administrator_is_made_once(tmp_path: Path) -> 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_crash_leaves_no_administrator_without_a_token(tmp_path: Path) -> None:
+    """User and token are one message of the log each, and both in one transaction."""
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            await begin(m, tmp_path / "admin.token")
+            [note] = await (await m.find("audit", space="system")).peek()
+            assert b"user.add" in (note.body or b"")
+
+    run(main())
+
+
 def test_where_someone_is_known_nobody_is_made(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path / "data") as m:

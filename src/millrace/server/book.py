@@ -69,7 +69,7 @@ class Book:
         self._millrace = millrace
         self._queue = queue
         self._secret = secret
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._ledger = Ledger()
         self._acts = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -123,8 +123,8 @@ class Book:
 
     # --- Users --------------------------------------------------------------------------------
 
-    async def add_user(self, user: User, by: Actor) -> None:
-        """Make a user known.
+    async def add_user(self, user: User, by: Actor, *, token: Token | None = None) -> None:
+        """Make a user known; with `token`, by a token that was made elsewhere, in the same moment.
 
         Raises:
             Exists: there is one of this name.
@@ -134,7 +134,10 @@ class Book:
             if self.roll.user(user.name) is not None:
                 raise Exists(f"there is a user {user.name!r} already", field="user")
             _at_most(len(self.roll.users) + 1, limits.USERS_MAX, "users")
-            await self._put_user(user, by, "user.add")
+            changes: dict[str, Known | None] = {}
+            if token is not None:
+                changes[record.token_key(token.digest)] = token
+            await self._put_user(user, by, "user.add", changes)
 
     async def set_user(self, user: User, by: Actor) -> None:
         """Give a user other rules and another quota; in force for requests that begin after it.
@@ -146,12 +149,15 @@ class Book:
             self._known(user.name)
             await self._put_user(user, by, "user.set")
 
-    async def _put_user(self, user: User, by: Actor, act: str) -> None:
+    async def _put_user(
+        self, user: User, by: Actor, act: str, changes: dict[str, Known | None] | None = None
+    ) -> None:
         if check.name(user.name, "user") in RESERVED:
             raise Invalid(f"{user.name!r} is a name of the server's own", field="user")
         _at_most(len(user.rules), limits.RULES_MAX, "rules")
         detail = "; ".join(map(str, user.rules))
-        await self._commit({record.user_key(user.name): user}, by, act, user.name, detail)
+        put: dict[str, Known | None] = {record.user_key(user.name): user}
+        await self._commit(put | (changes or {}), by, act, user.name, detail)
 
     async def remove_user(self, name: str, by: Actor) -> None:
         """Forget a user with all their tokens and keys.
@@ -241,7 +247,7 @@ class Book:
         count = len(self.roll.tokens(user)) + len(self.roll.access_keys(user)) + 1
         _at_most(count, limits.USER_SECRETS_MAX, f"tokens and keys of {user}")
         _at_most(self._ledger.secrets + 1, limits.TOKENS_MAX, "tokens and keys")
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if seconds is None:
             return now_ms, 0
         return now_ms, now_ms + check.millis(seconds, "expires", limits.TOKEN_MS_MAX)

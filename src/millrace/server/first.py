@@ -11,7 +11,7 @@ import secrets
 from pathlib import Path
 
 from millrace.errors import Invalid
-from millrace.server.access import TOKEN_BYTES, User, digest_of, is_token, make_token
+from millrace.server.access import TOKEN_BYTES, Token, User, digest_of, is_token, make_token
 from millrace.server.audit import Actor
 from millrace.server.book import Book
 from millrace.server.roll import EVERYTHING
@@ -47,6 +47,6 @@ async def first_admin(book: Book, path: Path) -> bool:
             "remove it, and one is made",
             field="admin_token_file",
         )
-    await book.add_user(User(ADMIN, EVERYTHING), BY)
-    await book.put_digest(digest_of(token), ADMIN, "first", BY)
+    first = Token(ADMIN, "first", digest_of(token), book.now_ms())
+    await book.add_user(User(ADMIN, EVERYTHING), BY, token=first)
     return True
