@@ -75,10 +75,10 @@ def make_rows(
     checked = [
         check.message(row.body, row.key, row.headers, row.group)
         if isinstance(row, Message)
-        else row
+        else check_rows.row(row)
         for row in rows
     ]
-    return check_rows.rows(checked), _runs(rows, usual)
+    return check_rows.side_by_side(checked), _runs(rows, usual)
 
 
 def make_block(rows: Rows) -> Block:

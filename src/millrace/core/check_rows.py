@@ -29,9 +29,9 @@ def bodies(value: Sequence[bytes]) -> Block:
 def rows(value: object) -> Block:
     """Rows for one publish: messages, bodies, or an Arrow batch with value, key and headers."""
     if isinstance(value, pa.RecordBatch):
-        block = Block.of_arrow(value)
-        _check_block(block)
-        return block
+        found = Block.of_arrow(value)
+        _check_block(found)
+        return found
     if not isinstance(value, list | tuple):
         raise Invalid(
             f"rows are {type(value).__name__}, not a list of bytes or messages or an Arrow batch",
@@ -42,18 +42,24 @@ def rows(value: object) -> Block:
     _check_rows(len(value))
     if set(map(type, value)) == {bytes}:
         return bodies(value)
-    checked = []
-    for item in value:
-        if isinstance(item, Message):
-            checked.append(check.message(item.body, item.key, item.headers))
-        elif isinstance(item, tuple | list | Mapping):
-            raise Invalid(
-                f"a row is {type(item).__name__}, not bytes; for one with a key or headers take "
-                "millrace.Message(body, key=..., headers=...)",
-                field="rows",
-            )
-        else:
-            checked.append(check.message(item, None, None))
+    return side_by_side([row(item) for item in value])
+
+
+def row(item: object) -> Message:
+    """One of several rows: a message, or a body."""
+    if isinstance(item, Message):
+        return check.message(item.body, item.key, item.headers)
+    if isinstance(item, tuple | list | Mapping):
+        raise Invalid(
+            f"a row is {type(item).__name__}, not bytes; for one with a key or headers take "
+            "millrace.Message(body, key=..., headers=...)",
+            field="rows",
+        )
+    return check.message(item, None, None)
+
+
+def side_by_side(checked: Sequence[Message]) -> Block:
+    """Rows that were checked one by one."""
     try:
         return Block.of_messages(checked)
     except OverflowError as error:
