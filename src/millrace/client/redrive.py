@@ -171,7 +171,7 @@ class Redrive:
         self._wanted, self._total = wanted, len(wanted)
 
     def _is_wanted(self, row: Row) -> bool:
-        if self._to is None and _source_of(row.headers) is None:
+        if self._to is None and source_of(row.headers) is None:
             # It is no dead letter: there is no place that it came from.
             return False
         return self._where is None or bool(self._where(row))
@@ -215,7 +215,7 @@ class Redrive:
         seqs = BitMap64([lease.seq for lease in leases])
         letters: dict[ShardId, list[Message]] = {}
         for lease in leases:
-            target = self._to or _source_of(lease.headers) or ("", "")
+            target = self._to or source_of(lease.headers) or ("", "")
             shards, message = await self._find(target), self._edited(lease)
             block = make_block([message])
             at = int(shards_of(block, shards.route, len(shards.ids), self._engine.turn())[0])
@@ -308,7 +308,7 @@ def _checked_rate(rate: object) -> float:
     return float(value)
 
 
-def _source_of(headers: Headers) -> tuple[str, str] | None:
+def source_of(headers: Headers) -> tuple[str, str] | None:
     """Space and name of the queue that a dead letter comes from; the last word counts."""
     for name, value in reversed(headers):
         if name == PREFIX + "queue":

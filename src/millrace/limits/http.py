@@ -44,6 +44,15 @@ DESK_QUEUES_MAX = 4096
 DESK_CURSORS_MAX = 65_536
 """Cursors whose ids a server remembers, some 200 bytes each."""
 
+JOBS_RUNNING_MAX = 16
+"""Redrives and backups that go on at a time."""
+
+JOBS_REMEMBERED_MAX = 256
+"""Those and what ended lately, of which can be asked how it went."""
+
+REDRIVE_PATTERN_CHARS_MAX = 1024
+"""Characters of a pattern that a redrive compares keys and headers with."""
+
 ARROW_JOIN_BYTES = 256 * 1024
 """Batches of rows below this are joined before they are sent as Arrow."""
 

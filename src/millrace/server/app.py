@@ -24,6 +24,7 @@ from millrace.server.quota import Quotas
 from millrace.server.rest import problem
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
+from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.route import Ask, Route, denied
 from millrace.server.rest.stopping import Stopping
 from millrace.server.statsd import Handed
@@ -60,13 +61,15 @@ class App:
         self._traffic = Traffic()
         self._handed = Handed()
         self.stopping = Stopping()
+        self.jobs = Jobs()
         self._quotas = Quotas() if quotas is None else quotas
         self.site = Site(self.admit, self.handle, problem.answer_bad, body_bytes_max=body_bytes_max)
 
     def stop(self) -> None:
-        """Answer those who wait for something to come: nothing has. Call it before the listener's
-        own `stop`, which waits for them."""
+        """Answer those who wait for something to come: nothing has; call off what goes on beside
+        requests. Call it before the listener's own `stop`, which waits for the answers."""
         self.stopping.stop()
+        self.jobs.stop()
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import millrace
@@ -117,6 +118,14 @@ class Served:
 async def until(holds: Callable[[], bool]) -> None:
     """Come back when it holds; the test's own limit ends a wait in vain."""
     for _ in iter(holds, True):
+        await asyncio.sleep(0.001)
+
+
+async def until_told(holds: Callable[[], Awaitable[bool]]) -> None:
+    """As `until`, of what has to be asked for."""
+    for _ in count():
+        if await holds():
+            return
         await asyncio.sleep(0.001)
 
 

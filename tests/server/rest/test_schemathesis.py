@@ -45,7 +45,7 @@ NAMES = {
 }
 """What is there, so that addresses lead somewhere."""
 
-APART = {"show_metrics", "healthz", "readyz"}
+APART = {"show_metrics", "healthz", "readyz", "start_backup"}
 """What says nothing of the API itself."""
 
 OPERATIONS = [route.name for route in ROUTES.all if route.name not in APART]

@@ -213,7 +213,11 @@ def one_out(seq: int | None) -> Response:
 
 def many_out(places: Sequence[int], count: int) -> Response:
     """The answer to several."""
+    return Response(201, encode(published(places, count)))
+
+
+def published(places: Sequence[int], count: int) -> Published:
+    """Where messages are."""
     if isinstance(places, range) or len(places) < 2:
-        first = seq_out(places[0]) if places else None
-        return Response(201, encode(Published(count, first)))
-    return Response(201, encode(Published(count, None, tuple(map(seq_out, places)))))
+        return Published(count, seq_out(places[0]) if places else None)
+    return Published(count, None, tuple(map(seq_out, places)))

@@ -28,6 +28,9 @@ async def root(ask: Ask, _: Nothing) -> Root:
         {
             "openapi": "/v1/openapi.json",
             "queues": f"{SPACE}/queues",
+            "topics": f"{SPACE}/topics",
+            "transactions": f"{SPACE}/transactions",
+            "health": "/v1/health",
         },
     )
 

@@ -24,6 +24,7 @@ from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.rest.desk import Desk
+from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.stopping import Stopping
 from millrace.server.statsd import Handed
 
@@ -44,6 +45,11 @@ class Server(Protocol):
     @property
     def stopping(self) -> Stopping:
         """Who waits for something to come."""
+        ...
+
+    @property
+    def jobs(self) -> Jobs:
+        """What goes on beside requests."""
         ...
 
     @property
