@@ -67,6 +67,8 @@ class Ledger:
         self.is_proven = True
         """Whether something synced after it tells that it was whole: without that, damage to it
         cannot be told from a torn write."""
+        self.is_mark = False
+        """Whether it is the mark of the end, which holds nothing, and which nothing proves."""
         self._begun = ""
         self._epoch = 0
 
@@ -97,11 +99,11 @@ class Ledger:
     def synced(self, name: str) -> None:
         """A file was synced: the record that was written to it is there for ever."""
         if self._begun == name:
-            self._begun, self.is_proven = "", True
+            self._begun, self.is_proven, self.is_mark = "", True, False
         if self._doubtful is None or self._doubtful[0].name != name:
             return
         self.last, header, entries = self._doubtful
-        self.is_proven = header.kind != DATA
+        self.is_proven = self.is_mark = header.kind != DATA
         self._doubtful = None
         if header.serial != len(self._known) + 1:
             self._say(f"I1: record {header.serial} follows {len(self._known)} synced ones")

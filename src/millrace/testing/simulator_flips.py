@@ -5,8 +5,8 @@ cannot be read any more. The copy is opened with the shipped node and read as a 
 goes on unharmed. Damage in the log refuses the folder. Damage in a sealed file refuses the rows
 that it holds, and nothing else: all other shards are served, and sealing goes on.
 
-One place is left out: the last record, if nothing after it proves that it was whole. Damage to it
-cannot be told from a torn write.
+One place is left out: the last record, if nothing after it proves that it was whole, be it the mark
+of the end. Damage to it cannot be told from a torn write.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _flip(machine: Machine, chance: random.Random) -> list[str]:
     if not size:
         return []
     offset, bit = _pick(disk, name, size, chance), chance.randrange(8)
-    if ledger.last.holds(name, offset) and not ledger.is_proven:
+    if ledger.last.holds(name, offset) and (ledger.is_mark or not ledger.is_proven):
         return []
     damaged = _damaged_by(disk, name, offset)
     if damaged is None and chance.random() < BAD_SECTORS:
