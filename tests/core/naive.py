@@ -7,8 +7,10 @@ from typing import Generic, TypeVar
 
 from pyroaring import BitMap64
 
+from millrace.core.answers import Outcome
 from millrace.core.commands import Command, CreateQueue, Extend, Release, Settle
 from millrace.core.model import CATALOG, LeaseId, QueueSpec, ShardId
+from millrace.errors import Stale
 from millrace.testing.group import Group
 
 QUEUE = ShardId(1)
@@ -61,12 +63,21 @@ class NaiveQueue(Generic[R]):
             self.ask(Settle(lease, seqs, history))
             del self.rows[seq]
         elif what == "extend":
-            self.ask(Extend(lease, seqs, history, LEASE_MS))
-            row.ready_ms = self.now + LEASE_MS
+            answer = self.ask(Extend(lease, seqs, history, LEASE_MS))
+            assert isinstance(answer, Outcome)
+            if self.may_extend(seq):
+                assert answer.done == seqs, "nobody else has anything of it"
+                row.ready_ms = self.now + LEASE_MS
+            else:
+                assert isinstance(answer.refused[seq], Stale), "another call holds its group"
         else:
             delay_ms = 9 if what == "delay" else 0
             self.ask(Release(lease, seqs, history, delay_ms=delay_ms))
             row.is_freed, row.ready_ms = True, self.now + delay_ms
+
+    def may_extend(self, _seq: int) -> bool:
+        """Whether the worker of a message may keep it, past its deadline too."""
+        return True
 
     def settle_held(self) -> None:
         for seq in self.held():

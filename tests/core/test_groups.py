@@ -141,6 +141,8 @@ class Naive(NaiveQueue[Row]):
                 self.ask(Tick())
         if not group.pending:
             group.check()
+        if self.spec.order == "group":
+            assert self.held_by_one(), "two calls hold messages of one group"
         self.note_ready(by_time=what == "wait")
 
     def publish(self, rows: list[tuple[int, int | None, int]]) -> None:
@@ -259,6 +261,25 @@ class Naive(NaiveQueue[Row]):
             row.lease, row.is_freed = answer.lease, False
             row.ready_ms = self.now + LEASE_MS
         return len(told)
+
+    def may_extend(self, seq: int) -> bool:
+        row = self.rows[seq]
+        if self.spec.order != "group" or row.ready_ms > self.now:
+            return True
+        return len(self.holders(row.group) - {row.lease}) == 0
+
+    def holders(self, group: int) -> set[int]:
+        """The lease calls that have messages of a group, or for whose delays it waits."""
+        rows = [row for row in self.rows.values() if row.group == group]
+        return {row.lease for row in rows if row.lease and row.ready_ms > self.now}
+
+    def held_by_one(self) -> bool:
+        """Whether each group is in the hands of one call; who was given back is in nobody's."""
+        held = {(row.group, row.lease) for row in self.rows.values() if self.is_held(row)}
+        return len(held) == len({group for group, _ in held})
+
+    def is_held(self, row: Row) -> bool:
+        return bool(row.lease) and not row.is_freed and row.ready_ms > self.now
 
     def finish(self) -> None:
         """Whoever waits gets its turn, and nothing is left behind."""

@@ -15,6 +15,7 @@ the order `group` not before all that was handed out of it has ended or is ready
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -279,6 +280,19 @@ def take_place(draft: Draft, lease: LeaseState, seq: int) -> int | None:
     return group
 
 
+def return_due(draft: Draft) -> None:
+    """Leases whose time is over: their messages are ready again, their receipts still hold."""
+    view = draft.view
+    while view.deadlines and view.deadlines[0][0] <= draft.now:
+        _, lease_id = view.deadlines[0]
+        draft.pop_deadline()
+        lease = view.leases.get(lease_id)
+        if lease is not None and not lease.ended_ms:
+            due = lease.due(draft.now)
+            view.returned |= due
+            returned(draft, lease, due)
+
+
 def returned(draft: Draft, lease: LeaseState, seqs: BitMap64) -> None:
     """These messages of the lease are ready again."""
     _note(draft, lease, seqs, is_back=True)
@@ -300,6 +314,34 @@ def _note(draft: Draft, lease: LeaseState, seqs: BitMap64, *, is_back: bool) -> 
             flight.returned.discard(seq)
     for group, flight in touched.items():
         look(draft.view, group, flight)
+
+
+def passed_on(draft: Draft, lease: LeaseState, seqs: BitMap64) -> BitMap64:
+    """Those of the lease that are ready again while another call holds what they wait for.
+
+    In the order `group` that is any message of their group, in `strict` any at all.
+    """
+    view = draft.view
+    if view.spec.order not in ("strict", "group"):
+        return BitMap64()
+    return_due(draft)
+    ready = seqs & view.returned
+    if not ready:
+        return BitMap64()
+    own = (lease.open | lease.freed) - view.returned
+    if view.spec.order == "strict":
+        held = len(view.holder) - len(view.returned) - len(view.doomed)
+        return ready if held > len(own) else BitMap64()
+    flights = view.groups.flights
+    owned = Counter(lease.groups[seq] for seq in own)
+    return BitMap64(
+        [
+            seq
+            for seq in ready
+            if (flight := flights[group := lease.groups[seq]]).count - len(flight.returned)
+            > owned[group]
+        ]
+    )
 
 
 def ended(draft: Draft, lease: LeaseState, seqs: Iterable[int]) -> None:

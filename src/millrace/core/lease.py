@@ -27,7 +27,7 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     need = expiry.check_all(draft)
     if need is not None:
         return need
-    _return_due(draft)
+    groups.return_due(draft)
     count = _allowed(draft, command.count)
     if count <= 0:
         return None
@@ -210,7 +210,7 @@ def expire_returned(draft: Draft) -> None:
     view = draft.view
     if not view.overdue:
         return
-    _return_due(draft)
+    groups.return_due(draft)
     view.overdue &= BitMap64(view.holder)
     doomed: dict[int, dict[int, Doom]] = {}
     for seq in view.returned & view.overdue:
@@ -274,19 +274,6 @@ def next_end(view: View | None) -> int | None:
 def is_empty(answer: object) -> bool:
     """Whether a lease call handed out nothing."""
     return isinstance(answer, Leased) and not answer.seqs
-
-
-def _return_due(draft: Draft) -> None:
-    """Leases whose time is over: their messages are ready again, their receipts still hold."""
-    view = draft.view
-    while view.deadlines and view.deadlines[0][0] <= draft.now:
-        _, lease_id = view.deadlines[0]
-        draft.pop_deadline()
-        lease = view.leases.get(lease_id)
-        if lease is not None and not lease.ended_ms:
-            due = lease.due(draft.now)
-            view.returned |= due
-            groups.returned(draft, lease, due)
 
 
 def _need_hidden(draft: Draft, wanted: int) -> Need | None:

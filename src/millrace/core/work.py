@@ -1,7 +1,9 @@
 """The rules of what was handed out: settle, release, extend, purge.
 
 Rule 1: check first, change after.
-Rule 2: a receipt holds as long as its lease is the message's latest, past the deadline too.
+Rule 2: a receipt holds as long as its lease is the message's latest, past the deadline too. But
+where an order allows one lease call at a time, nobody takes back what had run out while another one
+has its turn.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def deleted() -> NotFound:
 
 
 def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) -> Outcome:
-    """What each of the named messages would be answered; nothing is changed."""
+    """What each of the named messages would be answered; no cell is changed."""
     view, seqs = draft.view, command.seqs
     lease = view.leases.get(command.lease)
     if lease is None:
@@ -41,6 +43,16 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) 
         if shared is None or lease.index > shared:
             error = Gone("the receipt is of a history that was replaced", field="receipt")
             return Outcome(BitMap64(), dict.fromkeys(seqs, error))
+    if isinstance(command, Extend | Replace):
+        passed = groups.passed_on(draft, lease, seqs & lease.open)
+        if passed:
+            stale = Stale(
+                "the lease had run out, and another call has what comes before or with the "
+                "message; it can still be settled",
+                field="receipt",
+            )
+            rest = judge(draft, msgspec.structs.replace(command, seqs=seqs - passed))
+            return Outcome(rest.done, {**dict.fromkeys(passed, stale), **rest.refused})
     if seqs.issubset(lease.open):
         return Outcome(seqs, {})
     done = seqs & lease.open

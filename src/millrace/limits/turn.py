@@ -29,9 +29,9 @@ TURN_SEQS_MAX = 64
 GROUP_CELL_SEQS_MAX = 192
 """Messages of one cell of those that come after them: it fits into `CELL_BYTES_MAX`."""
 
-GROUPS_PASSED_MAX = 2_048
+GROUPS_PASSED_MAX = 1_024
 """Turns that one batch finds to be of no use (blocked, limited, or without messages), and messages
-of groups that have died: some 10 µs each; the next one goes on."""
+of groups that have died: some 20 µs each; the next one goes on."""
 
 THIN_GROUPS_AHEAD = 256
 """Groups that are looked at together where messages that wait may have died."""
