@@ -267,3 +267,15 @@ def _chosen(numbers: Numbers | None, upto: int | None) -> Callable[[int], bool]:
     listed = numbers if isinstance(numbers, Iterable) else (numbers,)
     wanted = {check.seq(number, "numbers", least=0) for number in listed}
     return wanted.__contains__
+
+
+def leave(session: Session) -> None:
+    """Nobody speaks for it for now: it keeps what it holds for its time, unless it is resumed."""
+    if session._feed is not None:
+        session._feed.leave()
+
+
+def count_held(session: Session, numbers: Numbers | None, upto: int | None) -> int:
+    """How many of these deliveries it was given and has not ended."""
+    held = session._fed().held(_chosen(numbers, upto))
+    return sum(len(call.seqs) for call, _ in held)

@@ -139,6 +139,11 @@ def go_on_after(cursor: Cursor, snapshot: Snapshot) -> None:
     cursor._history = snapshot._refs[0].history
 
 
+def go_on_at(cursor: Cursor, seqs: Sequence[int]) -> None:
+    """The cursor's reader has read so far in each shard, and has not committed it."""
+    cursor._read = list(seqs)
+
+
 def spans_of(snapshot: Snapshot) -> Sequence[tuple[ShardId, int, int, Reader]]:
     """What is read of each shard: (after, boundary], and by whom."""
     return [

@@ -53,6 +53,30 @@ JOBS_REMEMBERED_MAX = 256
 REDRIVE_PATTERN_CHARS_MAX = 1024
 """Characters of a pattern that a redrive compares keys and headers with."""
 
+HTTP_SESSIONS_MAX = 10_000
+"""Sessions that are held for clients of REST, each with a task of its own."""
+
+HTTP_SESSION_IDLE_SECONDS = 60
+"""A session that nobody asks about for so long has nobody who speaks for it."""
+
+HTTP_STREAMS_MAX = 1_000
+"""Streams of events at a time; each has a task, and those that follow a queue a cursor."""
+
+EVENT_SECONDS = 15
+"""A stream of events says something at least so often, so that a lost client is noticed."""
+
+EVENT_PIN_SECONDS = 3600
+"""What a stream of events is sending is pinned for no longer than this."""
+
+STATS_SECONDS_MIN = 0.2
+"""How often counters may be asked for by one stream."""
+
+STATS_SECONDS_MAX = 60
+"""How rarely; whoever wants it less often asks when it is wanted."""
+
+STATS_QUEUES_MAX = 1_000
+"""Queues whose counters one stream tells of."""
+
 ARROW_JOIN_BYTES = 256 * 1024
 """Batches of rows below this are joined before they are sent as Arrow."""
 

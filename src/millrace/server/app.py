@@ -24,8 +24,10 @@ from millrace.server.quota import Quotas
 from millrace.server.rest import problem
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
+from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.route import Ask, Route, denied
+from millrace.server.rest.slots import Slots
 from millrace.server.rest.stopping import Stopping
 from millrace.server.statsd import Handed
 
@@ -62,6 +64,8 @@ class App:
         self._handed = Handed()
         self.stopping = Stopping()
         self.jobs = Jobs()
+        self.sessions = Sessions()
+        self.streams = Slots()
         self._quotas = Quotas() if quotas is None else quotas
         self.site = Site(self.admit, self.handle, problem.answer_bad, body_bytes_max=body_bytes_max)
 
@@ -70,6 +74,7 @@ class App:
         requests. Call it before the listener's own `stop`, which waits for the answers."""
         self.stopping.stop()
         self.jobs.stop()
+        self.sessions.stop()
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""

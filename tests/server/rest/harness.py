@@ -75,6 +75,35 @@ class Answer:
         return found
 
 
+class Events:
+    """Server-sent events as they come."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+        self._answer = connection.getresponse()
+        self.status = self._answer.status
+
+    async def next(self) -> dict[str, str] | None:
+        """The fields of the next event; None at the end."""
+        return await asyncio.to_thread(self._next)
+
+    def _next(self) -> dict[str, str] | None:
+        found: dict[str, str] = {}
+        while line := self._answer.readline().decode():
+            name, _, value = line.rstrip("\n").partition(": ")
+            if line != "\n":
+                found[name] = value
+            elif found.keys() - {":"}:
+                return found
+            else:
+                found = {}
+        return None
+
+    def close(self) -> None:
+        self._answer.close()
+        self._connection.close()
+
+
 class Served:
     """A server that is there, and its Millrace."""
 
@@ -101,6 +130,15 @@ class Served:
             sent["content-type"] = type
         sent.update(headers or {})
         return await asyncio.to_thread(self._ask, method, path, data, sent)
+
+    async def events(
+        self, path: str, *, role: str = "root", headers: Mapping[str, str] | None = None
+    ) -> Events:
+        """Listen to events, on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        sent = {"authorization": f"Bearer {role}", **(headers or {})}
+        await asyncio.to_thread(connection.request, "GET", path, None, sent)
+        return await asyncio.to_thread(Events, connection)
 
     def _ask(
         self, method: str, path: str, data: bytes | str | None, headers: Mapping[str, str]

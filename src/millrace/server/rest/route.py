@@ -24,7 +24,9 @@ from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.rest.desk import Desk
+from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
+from millrace.server.rest.slots import Slots
 from millrace.server.rest.stopping import Stopping
 from millrace.server.statsd import Handed
 
@@ -45,6 +47,16 @@ class Server(Protocol):
     @property
     def stopping(self) -> Stopping:
         """Who waits for something to come."""
+        ...
+
+    @property
+    def sessions(self) -> Sessions:
+        """Sessions of clients that come and go."""
+        ...
+
+    @property
+    def streams(self) -> Slots:
+        """How many streams of events there are."""
         ...
 
     @property

@@ -1,0 +1,97 @@
+"""Sessions that are held for clients that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from millrace import limits
+from millrace.client.session import Session, leave
+from millrace.errors import Full, NotFound
+
+
+class _Held:
+    def __init__(self, session: Session, owner: tuple[str, str, str]) -> None:
+        self.session = session
+        self.owner = owner
+        """Who opened it, and the queue."""
+        self.uses = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Sessions:
+    """Sessions by their ids. One that nobody asks about for a while is left, and can be resumed."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+
+    def check_room(self) -> None:
+        """There is room for one more.
+
+        Raises:
+            Full: there is none.
+        """
+        most = limits.HTTP_SESSIONS_MAX
+        if len(self._held) >= most:
+            text = f"{most} sessions are held here; close one, or try again later"
+            raise Full(text, field="sessions", limit=most, after_ms=1000)
+
+    def hold(self, session: Session, owner: tuple[str, str, str]) -> str:
+        """Hold on to an open session; returns its id."""
+        before = self._held.pop(session.id, None)
+        if before is not None:
+            self._leave(before)
+        held = self._held[session.id] = _Held(session, owner)
+        self._rest(session.id, held)
+        return session.id
+
+    @asynccontextmanager
+    async def use(self, id: str, owner: tuple[str, str, str]) -> AsyncIterator[Session]:
+        """The session, which stays as long as it is used.
+
+        Raises:
+            NotFound: it is not held here, or not for this one.
+        """
+        held = self._held.get(id)
+        if held is None or held.owner != owner:
+            raise NotFound(
+                "this session is not held here, or not any more; resume it, or open another",
+                field="session",
+            )
+        held.uses += 1
+        if held.timer is not None:
+            held.timer.cancel()
+            held.timer = None
+        try:
+            yield held.session
+        finally:
+            held.uses -= 1
+            if not held.uses and self._held.get(id) is held:
+                self._rest(id, held)
+
+    def forget(self, id: str) -> None:
+        """It was closed."""
+        held = self._held.pop(id, None)
+        if held is not None and held.timer is not None:
+            held.timer.cancel()
+
+    def _rest(self, id: str, held: _Held) -> None:
+        loop = asyncio.get_running_loop()
+        held.timer = loop.call_later(limits.HTTP_SESSION_IDLE_SECONDS, self._idle, id)
+
+    def _idle(self, id: str) -> None:
+        held = self._held.pop(id, None)
+        if held is not None:
+            self._leave(held)
+
+    def _leave(self, held: _Held) -> None:
+        if held.timer is not None:
+            held.timer.cancel()
+        leave(held.session)
+
+    def stop(self) -> None:
+        """Leave none of them any more: when the engine is closed, they give back what they hold."""
+        for held in self._held.values():
+            if held.timer is not None:
+                held.timer.cancel()
