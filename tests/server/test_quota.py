@@ -132,6 +132,22 @@ def test_what_is_in_flight_ends_when_it_is_settled_or_its_time_is_over() -> None
     quotas.extend("lease", 5)
 
 
+def test_messages_end_one_by_one_and_have_successors() -> None:
+    quotas = Quotas()
+    principal = ada(in_flight=5)
+    quotas.reserve(principal, "in_flight", 5, 0).keep_each(["a", "b", "c"], 1000)
+    assert quotas.held("ada", "in_flight", 0) == 3
+    quotas.reserve(principal, "in_flight", 2, 0).keep_each(["b"], 2000)
+    assert quotas.held("ada", "in_flight", 0) == 3, "the same call again"
+    quotas.let_go("a")
+    quotas.replace("b", "d", 3000)
+    quotas.replace("unknown", "e", 3000)
+    quotas.let_go("b")
+    assert quotas.held("ada", "in_flight", 999) == 2
+    assert quotas.held("ada", "in_flight", 1000) == 1
+    assert quotas.held("ada", "in_flight", 3000) == 0
+
+
 def test_a_call_that_came_to_nothing_holds_nothing() -> None:
     quotas = Quotas()
     reservation = quotas.reserve(ada(in_flight=5), "in_flight", 5, 0)

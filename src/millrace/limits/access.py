@@ -57,8 +57,8 @@ AUDIT_KEEP_BYTES = 256 * 1024 * 1024
 """And no more than so many bytes of them."""
 
 AUDIT_DENIED_PER_SECOND = 10
-"""Acts that were denied are noted so often; beyond it they are counted, and the next note says how
-many there were: whoever may do nothing may not fill the disk either."""
+"""Acts that were denied or failed are noted so often; beyond it they are counted, and the next note
+says how many there were: whoever may do nothing may not fill the disk either."""
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
 """A file of settings; thousands of queues fit into it."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from time import perf_counter, time_ns
+from functools import partial
+from time import perf_counter
 from typing import Protocol
 
 from millrace import limits
 from millrace.errors import Denied, Exhausted, Fatal, Full, MillraceError, NotFound
 from millrace.server.access import Principal, may
+from millrace.server.book import Book
+from millrace.server.clock import now_ms
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
@@ -28,15 +31,11 @@ from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.route import Ask, Route, denied
 from millrace.server.rest.slots import Slots
+from millrace.server.rest.steward import Steward
 from millrace.server.rest.stopping import Stopping
 from millrace.server.statsd import Handed
 
 _logger = logging.getLogger("millrace.server")
-
-
-def now_ms() -> int:
-    """The time of the server's clock."""
-    return time_ns() // 1_000_000
 
 
 class Guard(Protocol):
@@ -56,6 +55,7 @@ class App:
         guard: Guard,
         *,
         quotas: Quotas | None = None,
+        book: Book | None = None,
         body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
     ) -> None:
         self._desk = desk
@@ -66,7 +66,8 @@ class App:
         self.jobs = Jobs()
         self.sessions = Sessions()
         self.streams = Slots()
-        self._quotas = Quotas() if quotas is None else quotas
+        self.quotas = Quotas() if quotas is None else quotas
+        self._steward = None if book is None else Steward(book, self.quotas)
         self.site = Site(self.admit, self.handle, problem.answer_bad, body_bytes_max=body_bytes_max)
 
     def stop(self) -> None:
@@ -75,6 +76,11 @@ class App:
         self.stopping.stop()
         self.jobs.stop()
         self.sessions.stop()
+
+    async def finish(self) -> None:
+        """Write down what is still to be written of requests that were answered."""
+        if self._steward is not None:
+            await self._steward.close()
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""
@@ -95,13 +101,15 @@ class App:
         params = found[1]
         refused = self._judge(route, principal, params)
         if refused is not None:
+            if self._steward is not None:
+                self._steward.denied(route, principal, params)
             return problem.answer_error(refused)
         if self.site.body_bytes + (length or 0) > limits.HTTP_BODIES_BYTES_MAX:
             most = limits.HTTP_BODIES_BYTES_MAX
             text = f"requests hold {most} bytes already; send this one again later"
             return problem.answer_error(Full(text, field="body", limit=most))
         try:
-            self._quotas.take(principal, now_ms(), size=length or 0)
+            self.quotas.take(principal, now_ms(), size=length or 0)
         except Exhausted as error:
             return problem.answer_error(error)
         request.context = Ask(request, route, params, self._desk, principal, self)
@@ -141,7 +149,10 @@ class App:
         ask = request.context
         assert isinstance(ask, Ask)
         began = perf_counter()
-        response = await self._answer(request, ask)
+        if self._steward is None:
+            response = await self._answer(request, ask)
+        else:
+            response = await self._steward.answer(ask, partial(self._answer, request, ask))
         took = None if ask.waits else perf_counter() - began
         self._traffic.note(request.method, ask.route.path, response.status, took)
         return response

@@ -4,8 +4,8 @@ Rule 1: an act that was done and its note are one: in one transaction where both
 the note is there before the act is answered.
 Rule 2: no note holds a secret, and none can be mistaken for another line: what is not printable is
 escaped, what is long is cut.
-Rule 3: whoever may do nothing cannot fill the disk: acts that were denied are noted so often, and
-counted beyond that.
+Rule 3: whoever may do nothing cannot fill the disk: acts that were denied or have failed are noted
+so often, and counted beyond that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     address: str = ""
     detail: str = ""
     unnoted: int = 0
-    """Acts that were denied since the note before, and not noted."""
+    """Acts that were denied or failed since the note before, and were not noted."""
 
 
 class Audit:
@@ -57,7 +57,7 @@ class Audit:
         self._queue = queue
         self._now_ms = now_ms
         rate = limits.AUDIT_DENIED_PER_SECOND
-        self._denied = Bucket(rate, rate, now_ms())
+        self._undone = Bucket(rate, rate, now_ms())
         self._unnoted = 0
 
     @classmethod
@@ -95,7 +95,7 @@ class Audit:
         detail: str = "",
     ) -> None:
         """Note an act; returns once the note can no longer be lost."""
-        if outcome == "denied" and self._denied.take(1, self._now_ms()):
+        if outcome != "done" and self._undone.take(1, self._now_ms()):
             self._unnoted += 1
             return
         body = self.message(actor, act, target, outcome=outcome, detail=detail)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
@@ -30,7 +29,7 @@ from millrace.errors import (
     Retry,
     TooLarge,
 )
-from millrace.server import record
+from millrace.server import clock, record
 from millrace.server.access import (
     SYSTEM,
     TOKEN_BYTES,
@@ -93,9 +92,9 @@ class Book:
         Raises:
             Invalid: there is a queue `system/access` that is no keyed log.
         """
-        clock = now_ms or _now_ms
-        audit = await Audit.open(millrace, clock)
-        book = cls(millrace, await _find(millrace), audit, secret, clock)
+        read_clock = now_ms or clock.now_ms
+        audit = await Audit.open(millrace, read_clock)
+        book = cls(millrace, await _find(millrace), audit, secret, read_clock)
         if follower is None:
             await book._read()
         else:
@@ -254,19 +253,19 @@ class Book:
 
     # --- What users have made -----------------------------------------------------------------
 
-    async def claim(self, principal: Principal, quota: Quota, kind: Kind, name: str) -> None:
+    async def claim(self, principal: Principal, quota: Quota, kind: Kind, name: str) -> bool:
         """Count something against the quota of whoever is about to make it.
 
         `quota` is what `Quotas.of` says of the principal, `name` space/queue, or
         space/queue/cursor. What is counted already is not counted twice, whoever has made it. Only
-        users have quotas of this kind.
+        users have quotas of this kind. Returns whether it was counted now.
 
         Raises:
             Exhausted: they have made as many as they may.
         """
         async with self._acts:
             if self.roll.user(principal.name) is None or self._ledger.maker(kind, name):
-                return
+                return False
             most = quota.queues if kind == "queues" else quota.cursors
             if most and self._ledger.made_by(principal.name, kind) >= most:
                 raise Exhausted(
@@ -277,6 +276,7 @@ class Book:
                 )
             made: dict[str, Known | None] = {record.made_key(kind, name): Made(principal.name)}
             await self._publish(made)
+            return True
 
     async def unclaim(self, kind: Kind, name: str) -> None:
         """Something is gone, and for a queue all that was made in it: it counts no more."""
@@ -394,7 +394,3 @@ def _text(key: bytes | None) -> str:
 def _at_most(count: int, most: int, what: str) -> None:
     if count > most:
         raise TooLarge(f"there may be {most} {what}, not {count}", field=what, limit=most)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,7 +9,7 @@ handed out since it started. What outlives a process, queues and cursors, is cou
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -163,6 +163,21 @@ class Quotas:
             self._drop(id)
             self._hold(id, _Hold(hold.name, hold.kind, count, until_ms))
 
+    def keep_each(self, at: Hashable, ids: Iterable[Hashable], until_ms: int) -> None:
+        """The same of things that end one by one."""
+        hold = self._drop(at)
+        if hold is not None:
+            for id in ids:
+                self._drop(id)
+                self._hold(id, _Hold(hold.name, hold.kind, 1, until_ms))
+
+    def replace(self, old: Hashable, new: Hashable, until_ms: int) -> None:
+        """What was held under one id is held under another from now on."""
+        hold = self._drop(old)
+        if hold is not None:
+            self._drop(new)
+            self._hold(new, _Hold(hold.name, hold.kind, hold.count, until_ms))
+
     def extend(self, id: Hashable, until_ms: int) -> None:
         """What is held is held for longer, or for less."""
         hold = self._held.get(id)
@@ -237,6 +252,12 @@ class Reservation:
         """The call has so many, known by an id, until a time; once."""
         if self._at is not None:
             self._quotas.keep(self._at, count, id, until_ms)
+            self._at = None
+
+    def keep_each(self, ids: Iterable[Hashable], until_ms: int) -> None:
+        """The call has these, each of which ends by itself; once."""
+        if self._at is not None:
+            self._quotas.keep_each(self._at, ids, until_ms)
             self._at = None
 
     def cancel(self) -> None:

@@ -16,8 +16,9 @@ from millrace.client.opening import open as open_folder
 from millrace.errors import MillraceError
 from millrace.server import config
 from millrace.server.address import Address, parse_address
-from millrace.server.app import App, now_ms
+from millrace.server.app import App
 from millrace.server.book import Book
+from millrace.server.clock import now_ms
 from millrace.server.config import ServerSettings
 from millrace.server.declared import declare_queues, declare_topics, declare_users
 from millrace.server.first import first_admin
@@ -90,6 +91,7 @@ class Server:
             Desk(millrace),
             self._guard,
             quotas=self._quotas,
+            book=self._book,
             body_bytes_max=settings.body_bytes_max,
         )
         self._app.site.connections_max = settings.connections_max
@@ -108,6 +110,7 @@ class Server:
     async def _stop_listening(self, listener: Listener) -> None:
         self._app.stop()
         await listener.stop(self.settings.stop_seconds)
+        await self._app.finish()
 
     async def reload(self, settings: ServerSettings) -> config.Reload:
         """Take up what may be changed while it runs; returns what was, and what needs a restart.
@@ -122,6 +125,7 @@ class Server:
         self._guard.configure(anonymous=new.anonymous, anonymous_rules=new.anonymous_rules)
         self._quotas.configure(new.quota)
         self._app.site.connections_max = new.connections_max
+        logging.getLogger("millrace").setLevel(new.log_level.upper())
         await self._declare(new)
         self.settings = new
         _logger.info("reloaded: %s", ", ".join(found.now) or "nothing was changed")

@@ -23,6 +23,7 @@ from millrace.errors import Denied, Invalid
 from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.quota import Quotas
 from millrace.server.rest.desk import Desk
 from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
@@ -72,6 +73,11 @@ class Server(Protocol):
     @property
     def handed(self) -> Handed:
         """What lease calls were given."""
+        ...
+
+    @property
+    def quotas(self) -> Quotas:
+        """What callers may have."""
         ...
 
     async def metrics(self) -> bytes:

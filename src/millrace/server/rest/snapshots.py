@@ -22,6 +22,7 @@ from millrace.client.ticket import read_ticket, spans_of, write_ticket
 from millrace.core import check
 from millrace.core.model import Row
 from millrace.errors import Invalid
+from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.rest.arrow import RowStream, Span
 from millrace.server.rest.message import MessageOut, Seq, row_out, seq_in, seq_out
@@ -70,7 +71,13 @@ async def take_snapshot(ask: Ask, told: SnapshotAsk) -> SnapshotOut:
     async def use(queue: Queue) -> Snapshot:
         return await queue.snapshot(seconds=told.seconds).__aenter__()
 
-    return snapshot_out(await ask.queue(use))
+    reserved = ask.server.quotas.reserve(ask.principal, "pins", 1, now_ms())
+    try:
+        found = snapshot_out(await ask.queue(use))
+        reserved.keep(found.snapshot, 1, now_ms() + int(told.seconds * 1000))
+    finally:
+        reserved.cancel()
+    return found
 
 
 class ReadAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -223,4 +230,6 @@ async def let_snapshot_go(ask: Ask, _: Nothing) -> WasThere:
     async def use(queue: Queue) -> bool:
         return await read_ticket(queue, ask.params["snapshot"]).unpin()
 
-    return WasThere(await ask.queue(use))
+    was_there = await ask.queue(use)
+    ask.server.quotas.let_go(ask.params["snapshot"])
+    return WasThere(was_there)

@@ -6,6 +6,7 @@ Rule: each part is allowed to the caller by itself, and all of them before any i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -211,7 +212,14 @@ async def _add(ask: Ask, transaction: Transaction, part: TransactionPart) -> Ans
         transaction.discard(part.receipts)
     else:
         transaction.extend(part.receipts, part.seconds)
-    return _nothing
+        return _nothing
+    return partial(_let_go, ask, part.receipts)
+
+
+def _let_go(ask: Ask, receipts: list[str]) -> None:
+    """They are no longer the caller's, now that the transaction is done."""
+    for receipt in receipts:
+        ask.server.quotas.let_go(receipt)
 
 
 def _nothing() -> None:

@@ -11,6 +11,7 @@ from millrace import limits
 from millrace.client.lease import Lease
 from millrace.client.queue import Queue
 from millrace.errors import Invalid, Refused
+from millrace.server.clock import now_ms
 from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, seq_out
 from millrace.server.rest.problem import Problem, problem_of
 from millrace.server.rest.route import Ask
@@ -41,14 +42,22 @@ class Leases(msgspec.Struct, frozen=True):
 async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     """Lease messages, waiting for the first one if need be."""
 
+    quotas = ask.server.quotas
+    reserved = quotas.reserve(ask.principal, "in_flight", told.count, now_ms())
+
     async def use() -> list[Lease]:
         return await ask.queue(
             lambda queue: queue.lease(
-                told.count, seconds=told.seconds, wait=told.wait, attempt=told.attempt
+                reserved.count, seconds=told.seconds, wait=told.wait, attempt=told.attempt
             )
         )
 
-    found = await (ask.until(use) if told.wait > 0 else use()) or []
+    try:
+        found = await (ask.until(use) if told.wait > 0 else use()) or []
+        if found:
+            reserved.keep_each([one.receipt for one in found], found[0].deadline_ms)
+    finally:
+        reserved.cancel()
     ask.server.handed.note(ask.params["space"], ask.params["queue"], told.count, len(found))
     return Leases([lease_out(one) for one in found])
 
@@ -73,6 +82,13 @@ class Ended(msgspec.Struct, frozen=True):
     refused: list[RefusedOut] = []
 
 
+def _let_go(ask: Ask, told: list[str], refused: dict[int, Refused]) -> Ended:
+    """Whatever became of them, they are no longer the caller's."""
+    for receipt in told:
+        ask.server.quotas.let_go(receipt)
+    return _ended(told, refused)
+
+
 def _ended(told: list[str], refused: dict[int, Refused]) -> Ended:
     if refused and len(told) == 1:
         raise next(iter(refused.values()))
@@ -84,7 +100,7 @@ def _ended(told: list[str], refused: dict[int, Refused]) -> Ended:
 async def settle(ask: Ask, told: ReceiptsAsk) -> Ended:
     """The work on these messages is done: nobody gets them again."""
     receipts = told.receipts
-    return _ended(receipts, await ask.queue(lambda queue: queue.settle(receipts)))
+    return _let_go(ask, receipts, await ask.queue(lambda queue: queue.settle(receipts)))
 
 
 class ReleaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,7 +116,8 @@ class ReleaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.json("POST", f"{QUEUE}/release", "work", ReleaseAsk, Ended, tag="work")
 async def release(ask: Ask, told: ReleaseAsk) -> Ended:
     """Give messages back."""
-    return _ended(
+    return _let_go(
+        ask,
         told.receipts,
         await ask.queue(
             lambda queue: queue.release(told.receipts, failed=told.failed, delay=told.delay)
@@ -111,7 +128,8 @@ async def release(ask: Ask, told: ReleaseAsk) -> Ended:
 @ROUTES.json("POST", f"{QUEUE}/discard", "work", ReceiptsAsk, Ended, tag="work")
 async def discard(ask: Ask, told: ReceiptsAsk) -> Ended:
     """Make dead letters of messages that nobody will ever be able to work on."""
-    return _ended(told.receipts, await ask.queue(lambda queue: queue.discard(told.receipts)))
+    refused = await ask.queue(lambda queue: queue.discard(told.receipts))
+    return _let_go(ask, told.receipts, refused)
 
 
 class ExtendAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,9 +142,11 @@ class ExtendAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.json("POST", f"{QUEUE}/extend", "work", ExtendAsk, Ended, tag="work")
 async def extend(ask: Ask, told: ExtendAsk) -> Ended:
     """Hold messages for longer."""
-    return _ended(
-        told.receipts, await ask.queue(lambda queue: queue.extend(told.receipts, told.seconds))
-    )
+    refused = await ask.queue(lambda queue: queue.extend(told.receipts, told.seconds))
+    until_ms = now_ms() + int(told.seconds * 1000)
+    for receipt in told.receipts:
+        ask.server.quotas.extend(receipt, until_ms)
+    return _ended(told.receipts, refused)
 
 
 class ReplaceAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,6 +165,7 @@ async def replace(ask: Ask, told: ReplaceAsk) -> LeaseOut:
     if body is None:
         raise Invalid("the message has no body; send body or body_base64", field="body")
     after = await ask.queue(lambda queue: queue.replace(told.receipt, body, seconds=told.seconds))
+    ask.server.quotas.replace(told.receipt, after.receipt, after.deadline_ms)
     return lease_out(after)
 
 

@@ -1,0 +1,222 @@
+"""Quotas and the audit, as requests meet them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import millrace
+from millrace.errors import MillraceError
+from millrace.server.access import Principal, Quota, User, parse_rule
+from millrace.server.app import App
+from millrace.server.audit import Actor
+from millrace.server.book import Book
+from millrace.server.listen import Listener
+from millrace.server.quota import Quotas
+from millrace.server.rest.all import ROUTES
+from millrace.server.rest.desk import Desk
+from millrace.server.rest.steward import is_act, made_by
+from tests.client.harness import SMALL, eventually, run
+from tests.server.rest.harness import Door, Served
+
+QUEUES = "/v1/spaces/default/queues"
+BOUNDED = Quota(queues=2, cursors=1, in_flight=3, pins=1)
+USERS = (
+    User("ada", (parse_rule("allow publish,work,read,manage default/*"),), BOUNDED),
+    User("bob", (parse_rule("allow read default/*"),)),
+)
+
+
+class Named:
+    """Knows users by their names."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def admit(self, headers: dict[str, str], peer: str) -> Principal | MillraceError:
+        found = self._book.roll.principal(headers["authorization"].removeprefix("Bearer "))
+        assert found is not None
+        return found.at(peer)
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[Served]:
+    async with millrace.open(folder, settings=SMALL) as m:
+        await m.queue("orders")
+        book = await Book.open(m)
+        for user in USERS:
+            await book.add_user(user, Actor("root"))
+        app = App(Desk(m), Named(book), quotas=Quotas(), book=book)
+        listener = Listener(app.site)
+        _, port = await listener.listen("127.0.0.1", 0)
+        try:
+            yield Served(port, m, app, Door())
+        finally:
+            await listener.stop(5)
+            await app.finish()
+            await book.close()
+
+
+async def notes(site: Served) -> list[tuple[object, ...]]:
+    rows = await (await site.millrace.find("audit", space="system")).peek(1000)
+    found = [json.loads(row.body or b"") for row in rows]
+    return [
+        (note["who"], note["act"], note["target"], note.get("outcome", "done"))
+        for note in found
+        if note["who"] != "root"
+    ]
+
+
+def test_queues_are_counted_for_who_made_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            # What was there before is nobody's.
+            assert (await site.ask("PUT", f"{QUEUES}/orders", {}, role="ada")).status == 200
+            for name in ("a", "b", "a"):
+                assert (await site.ask("PUT", f"{QUEUES}/{name}", {}, role="ada")).status < 300
+            refused = await site.ask("PUT", f"{QUEUES}/c", {}, role="ada")
+            assert refused.status == 429
+            assert (refused.json["field"], refused.json["limit"]) == ("queues", 2)
+            assert int(refused.headers["retry-after"]) > 0
+            assert await site.millrace.queues() == ["a", "b", "orders"]
+            assert (await site.ask("DELETE", f"{QUEUES}/a", role="ada")).status == 200
+            assert (await site.ask("PUT", f"{QUEUES}/c", {}, role="ada")).status == 201
+
+    run(main())
+
+
+def test_what_was_not_made_is_not_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            for _ in range(3):
+                wrong = await site.ask("PUT", f"{QUEUES}/a", {"order": "odd"}, role="ada")
+                assert wrong.status == 400
+            for name in ("b", "c"):
+                assert (await site.ask("PUT", f"{QUEUES}/{name}", {}, role="ada")).status == 201
+
+    run(main())
+
+
+def test_cursors_and_snapshots_are_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            cursors, snapshots = f"{QUEUES}/orders/cursors", f"{QUEUES}/orders/snapshots"
+            for _ in range(2):
+                assert (await site.ask("PUT", f"{cursors}/x", {}, role="ada")).status == 200
+            refused = await site.ask("PUT", f"{cursors}/y", {}, role="ada")
+            assert (refused.status, refused.json["field"]) == (429, "cursors")
+            assert (await site.ask("DELETE", f"{cursors}/x", role="ada")).status == 200
+            assert (await site.ask("PUT", f"{cursors}/y", {}, role="ada")).status == 200
+            taken = await site.ask("POST", snapshots, {}, role="ada")
+            assert taken.status == 201
+            refused = await site.ask("POST", snapshots, {}, role="ada")
+            assert (refused.status, refused.json["field"]) == (429, "pins")
+            assert (await site.ask("POST", snapshots, {}, role="bob")).status == 201
+            gone = await site.ask("DELETE", f"{snapshots}/{taken.json['snapshot']}", role="ada")
+            assert gone.status == 200
+            assert (await site.ask("POST", snapshots, {}, role="ada")).status == 201
+
+    run(main())
+
+
+def test_messages_in_flight_are_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            queue = await site.millrace.find("orders")
+            await queue.publish_many([b"x"] * 20)
+            at = f"{QUEUES}/orders"
+
+            async def lease(count: int) -> list[str]:
+                found = await site.ask("POST", f"{at}/leases", {"count": count}, role="ada")
+                assert found.status == 200, found.body
+                return [str(one["receipt"]) for one in found.items("messages")]
+
+            first = await lease(2)
+            second = await lease(10)
+            assert (len(first), len(second)) == (2, 1), "as many as there is room for"
+            refused = await site.ask("POST", f"{at}/leases", {"count": 1}, role="ada")
+            assert (refused.status, refused.json["field"]) == (429, "in_flight")
+            for verb, receipts in (("settle", first[:1]), ("release", second)):
+                done = await site.ask("POST", f"{at}/{verb}", {"receipts": receipts}, role="ada")
+                assert done.status == 200
+            assert len(await lease(10)) == 2
+            kept = {"receipts": first[1:], "seconds": 60}
+            assert (await site.ask("POST", f"{at}/extend", kept, role="ada")).status == 200
+            other = {"receipt": first[1], "body": "other"}
+            replaced = await site.ask("POST", f"{at}/replace", other, role="ada")
+            assert replaced.status == 200
+            refused = await site.ask("POST", f"{at}/leases", {"count": 1}, role="ada")
+            assert refused.status == 429
+            gone = {"receipts": [replaced.json["receipt"]]}
+            assert (await site.ask("POST", f"{at}/discard", gone, role="ada")).status == 200
+            [last] = await lease(10)
+            part = {"do": "settle", "queue": "orders", "receipts": [last]}
+            told = {"parts": [part]}
+            at_once = await site.ask("POST", "/v1/spaces/default/transactions", told, role="ada")
+            assert at_once.status == 200, at_once.body
+            assert len(await lease(10)) == 1
+
+    run(main())
+
+
+def test_a_lease_call_that_finds_nothing_holds_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            for _ in range(5):
+                found = await site.ask("POST", f"{QUEUES}/orders/leases", {"count": 3}, role="ada")
+                assert found.items("messages") == []
+                wrong = await site.ask("POST", f"{QUEUES}/orders/leases", {"count": -1}, role="ada")
+                assert wrong.status == 400
+
+    run(main())
+
+
+def test_acts_are_noted_before_they_are_answered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            await site.ask("PUT", f"{QUEUES}/a", {}, role="ada")
+            await site.ask("PUT", f"{QUEUES}/a", {}, role="ada")
+            await site.ask("PATCH", f"{QUEUES}/a", {"delay": 5}, role="ada")
+            await site.ask("PATCH", f"{QUEUES}/a", {"delay": -5}, role="ada")
+            await site.ask("POST", f"{QUEUES}/a/messages", {"body": "x"}, role="ada")
+            await site.ask("GET", f"{QUEUES}/a", role="ada")
+            await site.ask("DELETE", f"{QUEUES}/a", role="ada")
+            assert await notes(site) == [
+                ("ada", "make_queue", "default/a", "done"),
+                ("ada", "configure_queue", "default/a", "done"),
+                ("ada", "configure_queue", "default/a", "failed"),
+                ("ada", "delete_queue", "default/a", "done"),
+            ]
+
+    run(main())
+
+
+def test_acts_that_are_denied_are_noted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            denied = await site.ask("DELETE", f"{QUEUES}/orders", role="bob")
+            assert denied.status == 403
+
+            async def is_noted() -> bool:
+                return bool(await notes(site))
+
+            await eventually(is_noted)
+            assert await notes(site) == [("bob", "delete_queue", "default/orders", "denied")]
+            assert "orders" in await site.millrace.queues()
+
+    run(main())
+
+
+def test_every_route_that_makes_or_ends_something_is_counted() -> None:
+    counted = {
+        (route.method, route.path.rpartition("/")[2])
+        for route in ROUTES.all
+        if made_by(route, {"space": "s", "queue": "q", "topic": "t", "cursor": "c"})
+    }
+    for name in ("{queue}", "{cursor}"):
+        assert {("PUT", name), ("DELETE", name)} <= counted
+    acts = {route.name for route in ROUTES.all if is_act(route)}
+    assert {"make_queue", "configure_queue", "delete_queue", "purge", "rewind"} <= acts
+    assert not any(is_act(route) for route in ROUTES.all if route.method == "GET")
