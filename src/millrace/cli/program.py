@@ -40,6 +40,7 @@ class Program(LateVerbs):
         "follow": Home(f"{_COMMANDS}.follow", "follow", "Read a queue's changes as they come."),
         "cursor": Home(f"{_COMMANDS}.cursor", "cursor", "List, reset or delete cursors."),
         "sql": Home(f"{_COMMANDS}.sql", "sql", "Ask questions in SQL; queues are tables."),
+        "top": Home(f"{_COMMANDS}.top", "top", "Watch what the queues do."),
         "health": Home(f"{_COMMANDS}.health", "health", "Say whether all is well with the data."),
         "backup": Home(f"{_COMMANDS}.backup", "backup", "Make a backup of a folder."),
         "restore": Home(f"{_COMMANDS}.restore", "restore", "Make a folder of a backup."),
