@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, NamedTuple
@@ -113,7 +114,7 @@ def _show(shell: Shell, lines: Iterable[Line], before: dict[str, Line], *, is_sc
             came, went = line.published - old.published, line.ended - old.ended
             rows.append((line, came / passed, went / passed))
     rows.sort(key=lambda row: (-((row[1] or 0) + (row[2] or 0)), -row[0].depth, row[0].name))
-    if is_screen and not shell.out.is_json and click.get_text_stream("stdout").isatty():
+    if is_screen and not shell.out.is_json and sys.stdout.isatty():
         click.echo(_CLEAR, nl=False)
     shell.out.table(
         "queue",
