@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.core.model import History, LeaseId, Seq, ShardId
-from millrace.core.receipt import Receipt, seal, unseal
+from millrace.core.receipt import Receipt, prove, read, seal, unseal, write
 from millrace.errors import Forged
 
 SECRET = bytes(range(32))
@@ -28,7 +28,7 @@ def test_a_receipt_comes_out_as_it_went_in(
 
 def test_the_text_never_changes() -> None:
     """Receipts outlive the process that made them: this text must be taken for ever."""
-    text = "AQcAAAAAAAAAaGhoaGhoaGhoaGhoaGhoaF4BAAAAAAAADAAAAAAAAAC2yqQosbA1k-mGJYjP4b8A"
+    text = "AgcAAAAAAAAAaGhoaGhoaGhoaGhoaGhoaF4BAAAAAAAADAAAAAAAAADCW0PxMusBdlIsZ28cFrDe"
     assert seal(RECEIPT, SECRET) == text
     assert unseal(text, SECRET) == RECEIPT
 
@@ -63,9 +63,41 @@ def test_noise_is_forged(text: str) -> None:
         unseal(text, SECRET)
 
 
+def with_check(raw: bytes) -> str:
+    tag = hashlib.blake2b(raw, digest_size=4).digest()
+    return base64.urlsafe_b64encode(raw + tag).decode()
+
+
 def test_an_unknown_version_is_forged() -> None:
-    raw = bytearray(base64.urlsafe_b64decode(seal(RECEIPT, SECRET)))
-    raw[0] = 2
-    tag = hashlib.blake2b(raw[:-16], digest_size=16, key=SECRET).digest()
-    with pytest.raises(Forged, match="version 2"):
-        unseal(base64.urlsafe_b64encode(bytes(raw[:-16]) + tag).decode(), SECRET)
+    raw = base64.urlsafe_b64decode(seal(RECEIPT, SECRET))
+    with pytest.raises(Forged, match="version 3"):
+        unseal(with_check(b"\3" + raw[1:-4]), SECRET)
+
+
+def test_whoever_has_the_proof_of_a_call_writes_its_receipts() -> None:
+    proof = prove(7, b"h" * 16, 12, SECRET, session=False)
+    other = RECEIPT._replace(seq=Seq(351))
+    assert write(other, proof) == seal(other, SECRET)
+    assert read(seal(other, SECRET)) == (other, proof)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        RECEIPT._replace(shard=ShardId(8)),
+        RECEIPT._replace(history=History(b"g" * 16)),
+        RECEIPT._replace(lease=LeaseId(13)),
+    ],
+)
+def test_a_proof_is_good_for_its_own_call_alone(other: Receipt) -> None:
+    with pytest.raises(Forged, match="not made here"):
+        unseal(write(other, prove(7, b"h" * 16, 12, SECRET, session=False)), SECRET)
+
+
+def test_the_proof_of_a_lease_is_none_of_a_session() -> None:
+    lease = prove(7, b"h" * 16, 12, SECRET, session=False)
+    with pytest.raises(Forged):
+        unseal(write(RECEIPT._replace(seq=Seq(0)), lease), SECRET)
+    session = prove(7, b"h" * 16, 12, SECRET, session=True)
+    with pytest.raises(Forged):
+        unseal(write(RECEIPT, session), SECRET)

@@ -1,8 +1,9 @@
 """Receipts: what proves a lease, to any node of the cluster and past any takeover.
 
 A receipt names the shard (which is its incarnation), the history, the seq and the lease call; the
-lease call's number only rises, so that it is a fencing token for the worker's own database. It is
-authenticated with a key that is a fact of the cluster (`docs/formats/receipt.md`).
+lease call's number only rises, so that it is a fencing token for the worker's own database. Its
+proof is made with a key that is a fact of the cluster (`docs/formats/receipt.md`), and is the same
+for all messages of a lease call: whoever was handed the call can write their receipts, nobody else.
 """
 
 from __future__ import annotations
@@ -11,16 +12,22 @@ import base64
 import hashlib
 import hmac
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from millrace.core.model import History, LeaseId, Seq, ShardId
 from millrace.errors import Forged
 
 _BODY = struct.Struct("<BQ16sQQ")
-_VERSION = 1
-_MAC_BYTES = 16
+_CALL = struct.Struct("<BQ16sQ")
+_VERSION = 2
+_CHECK_BYTES = 4
+_LEASE, _SESSION = 0, 1
+
+PROOF_BYTES = 12
+"""Enough that nobody guesses one by asking."""
+
 _ALPHABET = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-_TEXT_CHARS = (_BODY.size + _MAC_BYTES) * 4 // 3
+_TEXT_CHARS = (_BODY.size + PROOF_BYTES + _CHECK_BYTES) * 4 // 3
 
 SECRET_BYTES_MIN = 16
 SECRET_BYTES_MAX = 64
@@ -28,7 +35,7 @@ SECRET_BYTES_MAX = 64
 
 
 class Receipt(NamedTuple):
-    """A lease of one message, proven."""
+    """A lease of one message, proven; with the seq 0, a session."""
 
     shard: ShardId
     history: History
@@ -36,10 +43,37 @@ class Receipt(NamedTuple):
     lease: LeaseId
 
 
+class Proved(int):
+    """The number of a lease call or of a session, with what proves it to those who made it."""
+
+    history: bytes
+    """In which it was given."""
+    proof: bytes
+
+    @classmethod
+    def of(cls, number: int, history: bytes, proof: bytes) -> Self:
+        made = cls(number)
+        made.history = history
+        made.proof = proof
+        return made
+
+
+def prove(shard: int, history: bytes, number: int, secret: bytes, *, session: bool) -> bytes:
+    """What only the holder of `secret` can make for a lease call, or for a session."""
+    call = _CALL.pack(_SESSION if session else _LEASE, shard, history, number)
+    return hashlib.blake2b(call, digest_size=PROOF_BYTES, key=secret).digest()
+
+
 def seal(receipt: Receipt, secret: bytes) -> str:
     """The receipt as text that only the holder of `secret` could have made."""
+    shard, history, seq, lease = receipt
+    return write(receipt, prove(shard, history, lease, secret, session=seq == 0))
+
+
+def write(receipt: Receipt, proof: bytes) -> str:
+    """The receipt as text, by someone who was given the proof."""
     body = _BODY.pack(_VERSION, receipt.shard, receipt.history, receipt.seq, receipt.lease)
-    return base64.urlsafe_b64encode(body + _mac(body, secret)).decode()
+    return base64.urlsafe_b64encode(body + proof + _check(body + proof)).decode()
 
 
 def unseal(text: str, secret: bytes) -> Receipt:
@@ -48,18 +82,31 @@ def unseal(text: str, secret: bytes) -> Receipt:
     Raises:
         Forged: it is not a receipt, or was not made with `secret`.
     """
+    receipt, proof = read(text)
+    shard, history, seq, lease = receipt
+    if not hmac.compare_digest(proof, prove(shard, history, lease, secret, session=seq == 0)):
+        raise Forged("this receipt was not made here, or was changed", field="receipt")
+    return receipt
+
+
+def read(text: str) -> tuple[Receipt, bytes]:
+    """The receipt behind the text and its proof, which is not judged.
+
+    Raises:
+        Forged: it is not a receipt, or was damaged.
+    """
     # The length is a multiple of 3, so that no bit of the text is unused: one text per receipt.
     if len(text) != _TEXT_CHARS or not _ALPHABET.issuperset(text):
         raise Forged("this is not a receipt", field="receipt")
     raw = base64.urlsafe_b64decode(text)
-    body, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(body, secret)):
+    if raw[-_CHECK_BYTES:] != _check(raw[:-_CHECK_BYTES]):
         raise Forged("this receipt was not made here, or was changed", field="receipt")
-    version, shard, history, seq, lease = _BODY.unpack(body)
+    version, shard, history, seq, lease = _BODY.unpack_from(raw)
     if version != _VERSION:
         raise Forged(f"this receipt has the unknown version {version}", field="receipt")
-    return Receipt(ShardId(shard), History(history), Seq(seq), LeaseId(lease))
+    receipt = Receipt(ShardId(shard), History(history), Seq(seq), LeaseId(lease))
+    return receipt, raw[_BODY.size : -_CHECK_BYTES]
 
 
-def _mac(body: bytes, secret: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=_MAC_BYTES, key=secret).digest()
+def _check(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_CHECK_BYTES).digest()
