@@ -213,3 +213,13 @@ class Copied(Fatal):
     """The folder is a copy of another one; open it with `fork=True` to give it a new history."""
 
     code = "copied"
+
+
+class Unknown(Fatal):
+    """The connection was lost before the answer: it was done, or it was not.
+
+    The engine may go on, and so may whoever asked: the same again, with the same producer and
+    number or the same receipt, is done at most once.
+    """
+
+    code = "unknown"

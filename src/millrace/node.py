@@ -39,7 +39,7 @@ from millrace.core.model import (
     QueueCell,
     ShardId,
 )
-from millrace.core.receipt import Receipt, seal, unseal
+from millrace.core.receipt import Receipt, prove, seal, unseal
 from millrace.core.topic_cells import TopicCell
 from millrace.core.view import View
 from millrace.errors import Copied, Fatal, Forged, Invalid, MillraceError, Refused
@@ -376,6 +376,10 @@ class Node:
         if plain is None:
             raise Forged("a receipt is text", field="receipt")
         return unseal(plain, self._secret)
+
+    def prove(self, shard: int, history: bytes, number: int, *, session: bool) -> bytes:
+        """What proves a lease call, or a session."""
+        return prove(shard, history, number, self._secret, session=session)
 
     @property
     def keeper(self) -> Keeper:

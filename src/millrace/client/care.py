@@ -24,7 +24,7 @@ from millrace.log.lane import Lane
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
-__all__ = ["Backup", "Care", "Restored", "Told", "Verified", "restore", "verify"]
+__all__ = ["Backup", "FolderCare", "Restored", "Told", "Verified", "restore", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Verified:
     """Where the folder that it was compared with holds something else; none, if it is the same."""
 
 
-class Care:
+class FolderCare:
     """What an engine does for its own data, on request."""
 
     def __init__(self, node: Node, check_open: Callable[[], None]) -> None:
@@ -118,7 +118,7 @@ class Care:
         self._check_open()
         return await self._node.warden.unfollow()
 
-    def health(self) -> Health:
+    async def health(self) -> Health:
         """How the engine is, now."""
         self._check_open()
         warden = self._node.warden

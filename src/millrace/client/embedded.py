@@ -13,15 +13,16 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.care import Care
+from millrace.client.care import FolderCare
 from millrace.client.message import fitting, rows_of
+from millrace.client.names import Names
 from millrace.client.reading import Batches, Part
 from millrace.core.answers import QueueRef
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Command, Explain, PublishStaged, Transaction
 from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import Cell, History, Kind, ProducerCell, QueueSpec, Row, ShardId
-from millrace.core.receipt import Receipt
+from millrace.core.model import Cell, History, Kind, LeaseId, ProducerCell, QueueSpec, Row, ShardId
+from millrace.core.receipt import Proved, Receipt
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.view import number
 from millrace.errors import (
@@ -36,6 +37,8 @@ from millrace.node import Node
 from millrace.shard.arrivals import Fates
 from millrace.shard.request import Request
 from millrace.store.scanning import Scan
+from millrace.wire.calls import Named
+from millrace.wire.proofs import judged
 
 T = TypeVar("T")
 
@@ -52,7 +55,8 @@ class EmbeddedEngine:
         self._turns = count(int.from_bytes(node.chance(4)))
         self._warming: dict[ShardId, asyncio.Future[None]] = {}
         """The newest call under way that reads cold rows of a shard."""
-        self.care = Care(node, self._check_open)
+        self._names = Names(node.store)
+        self.care = FolderCare(node, self._check_open)
         self.where = where
 
     # --- Commands -----------------------------------------------------------------------------
@@ -65,20 +69,34 @@ class EmbeddedEngine:
             )
         if isinstance(command, Explain | PublishStaged | Transaction):
             await self._warm_for(shard, command)
+        request = self.submit(shard, command, wait_ms)
+        try:
+            return cast("T", await request.future)
+        except asyncio.CancelledError:
+            # The answer may have arrived, but the caller was cancelled before it could see it.
+            self.take_back(request)
+            raise
+
+    def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> Request:
+        """Have the command decided; its future is answered. Whoever cancels it calls `take_back`.
+
+        A command that is judged by cold rows waits for the disk: `ask` reads them before.
+        """
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
         if request.grows:
             self._node.warden.watermarks.check()
         host.submit(request)
-        try:
-            return cast("T", await request.future)
-        except asyncio.CancelledError:
-            future = request.future
-            if future.done() and not future.cancelled() and future.exception() is None:
-                # The answer had arrived, but the caller was cancelled before it could see it.
-                host.take_back(request, future.result())
-            raise
+        return request
+
+    def take_back(self, request: Request) -> None:
+        """Nobody hears the answer: it is not decided any more, or what it handed out returns."""
+        future = request.future
+        if not future.done():
+            future.cancel()
+        elif not future.cancelled() and future.exception() is None:
+            self._node.host_of(request.shard).take_back(request, future.result())
 
     async def _warm_for(
         self, shard: ShardId, command: Explain | PublishStaged | Transaction
@@ -120,14 +138,11 @@ class EmbeddedEngine:
 
     async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
         self._meta(shard)
-        store = self._node.store
-        if store.hot(shard, seqs):
-            ahead = store.ahead(shard, seqs)
-            if ahead is not None:
-                self._submit(shard, ahead)
-        else:
+        found = self.rows_at_hand(shard, seqs, size)
+        if found is None:
             await self._warm(shard, seqs)
-        return store.rows(shard, seqs, size)
+            found = self._node.store.rows(shard, seqs, size)
+        return found
 
     async def _warm(self, shard: ShardId, seqs: BitMap64) -> None:
         """Have cold rows read.
@@ -160,6 +175,16 @@ class EmbeddedEngine:
         # If it fails, whoever wants these rows will hear of it.
         job.add_done_callback(_ignore)
         return job
+
+    def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
+        """As `rows`, if no disk has to be waited for."""
+        store = self._node.store
+        if not store.hot(shard, seqs):
+            return None
+        ahead = store.ahead(shard, seqs)
+        if ahead is not None:
+            self._submit(shard, ahead)
+        return store.rows(shard, seqs, size)
 
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader
@@ -317,8 +342,21 @@ class EmbeddedEngine:
     def now_ms(self) -> int:
         return self._node.now_ms()
 
-    def history(self, shard: ShardId) -> History:
+    def history(self, shard: ShardId, lease: LeaseId) -> History:
         return History(self._meta(shard).history)
+
+    def proved(
+        self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False
+    ) -> Proved:
+        when = self._meta(shard).history if history is None else history
+        return Proved.of(number, when, self._node.prove(shard, when, number, session=session))
+
+    def judge(self, shard: ShardId, command: Command) -> Command:
+        return judged(self._node.prove, shard, command)
+
+    async def name_of(self, shard: ShardId) -> Named | None:
+        self._check_open()
+        return self._names.find(shard)
 
     def seal(self, receipt: Receipt) -> str:
         return self._node.seal(receipt)

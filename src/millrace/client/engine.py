@@ -1,28 +1,47 @@
 """What the objects of the API stand on: an engine that takes commands and reads rows.
 
-`embedded` has the node in the same process; a client of a server will bring one of its own. So
-everything that a server would have to be asked for is awaited.
+`embedded` has the node in the same process, `remote` asks one in another. So everything that
+another process would have to be asked for is awaited.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace.client.care import Care
+from millrace.client.care import Backup, Told
+from millrace.client.health import Health
 from millrace.core.answers import QueueRef
 from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import Cell, History, Kind, QueueSpec, Row, ShardId
-from millrace.core.receipt import Receipt
+from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, ShardId
+from millrace.core.receipt import Proved, Receipt
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.errors import MillraceError
 from millrace.shard.arrivals import Fates
+from millrace.wire.calls import Named
 
 T = TypeVar("T")
+
+
+class Care(Protocol):
+    """Who looks after the data of an engine, on request."""
+
+    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
+        """See `Millrace.backup`."""
+        ...
+
+    async def unfollow(self) -> bool:
+        """See `Millrace.unfollow`."""
+        ...
+
+    async def health(self) -> Health:
+        """How the engine is, now."""
+        ...
 
 
 class Engine(Protocol):
@@ -150,8 +169,8 @@ class Engine(Protocol):
         """The time by which deadlines are judged, as far as it is known here."""
         ...
 
-    def history(self, shard: ShardId) -> History:
-        """The history in which the shard's newest leases were made."""
+    def history(self, shard: ShardId, lease: LeaseId) -> History:
+        """The history in which a lease was made that has just been handed out."""
         ...
 
     def seal(self, receipt: Receipt) -> str:
@@ -160,6 +179,24 @@ class Engine(Protocol):
 
     def unseal(self, text: str) -> Receipt:
         """The receipt behind the text; raises `Forged`."""
+        ...
+
+    def proved(
+        self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False
+    ) -> Proved:
+        """The number of a lease call or session that was just handed out, with its proof."""
+        ...
+
+    def judge(self, shard: ShardId, command: Command) -> Command:
+        """The command of another process, whose leases and sessions are proved.
+
+        Raises:
+            Forged: one of them was handed out to nobody.
+        """
+        ...
+
+    async def name_of(self, shard: ShardId) -> Named | None:
+        """Whose shard it is; None if there is none."""
         ...
 
     @property

@@ -34,7 +34,7 @@ class Grant:
         self.shards = shards
         self.shard = shard
         self.lease = leased.lease
-        self.history: History = engine.history(shard)
+        self.history: History = engine.history(shard, leased.lease)
         self.lease_ms = lease_ms
         self.counts = leased.counts
         self.open = leased.seqs

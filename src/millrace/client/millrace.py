@@ -192,7 +192,7 @@ class Millrace:
 
     async def health(self) -> Health:
         """How the engine is: its archive, and what else watches over the data."""
-        return self._engine.care.health()
+        return await self._engine.care.health()
 
     async def close(self) -> None:
         """Finish what was accepted and let the folder go; harmless the second time.

@@ -12,8 +12,11 @@ from types import TracebackType
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.finish import finish
 from millrace.client.forgotten import end_dead, watch
+from millrace.client.line import Lost
+from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace
 from millrace.client.paths import folder_of
+from millrace.client.remote import RemoteEngine
 from millrace.core import check
 from millrace.errors import InUse, Invalid
 from millrace.node import Node, real_ports
@@ -32,6 +35,11 @@ class Opening:
         task = asyncio.get_running_loop().create_task(self._open_node())
         try:
             node = await finish(task)
+        except InUse as error:
+            shared = None if self._settings.fork else await self._join()
+            if shared is None:
+                raise error.again() from None
+            return Millrace(shared)
         except asyncio.CancelledError:
             # Half-open there is nothing to close, so that it was opened to the end.
             if not task.cancelled() and task.exception() is None:
@@ -40,6 +48,17 @@ class Opening:
         engine = EmbeddedEngine(node, str(self._path))
         watch(engine, node, self._path)
         return Millrace(engine)
+
+    async def _join(self) -> RemoteEngine | None:
+        """The engine of whoever has the folder open, if it is shared."""
+        engine = RemoteEngine()
+        line = SocketLine(self._path, engine.late)
+        engine.use(line)
+        try:
+            await line.connect()
+        except Lost:
+            return None
+        return engine
 
     async def _open_node(self) -> Node:
         ports = real_ports(self._path)
@@ -74,10 +93,12 @@ def open(
 
     `async with millrace.open("./data") as m: ...`, or `m = await millrace.open("./data")` and
     `await m.close()` later. The engine runs on the caller's event loop. A folder has one owner
-    process. With `fork`, a copy of a folder is opened as one of its own, with a new history.
+    process; if that shares it (`millrace.share`, `millrace serve`), others use its engine, by the
+    same objects. With `fork`, a copy of a folder is opened as one of its own, with a new history.
 
     Raises:
-        InUse: the folder is open, in another process or in this one; the error names its pid.
+        InUse: the folder is open, in another process or in this one, and is not shared; the error
+            names its pid.
         Copied: it is a copy of another folder, and `fork` was not given.
         Corrupt: it is damaged; nothing was changed.
         Refused: the path is no folder that may be written to.

@@ -16,3 +16,4 @@ from millrace.limits.request import *
 from millrace.limits.topic import *
 from millrace.limits.turn import *
 from millrace.limits.waiting import *
+from millrace.limits.wire import *

@@ -83,4 +83,7 @@ def _in_use(descriptor: int, root: Path) -> InUse:
         )
     digits = os.pread(descriptor, 20, 0).strip()
     pid = int(digits) if digits.isdigit() else None
-    return InUse(f"{root} is in use by process {pid or 'unknown'}; close it there first", pid=pid)
+    return InUse(
+        f"{root} is in use by process {pid or 'unknown'}; close it there first, or share it there",
+        pid=pid,
+    )

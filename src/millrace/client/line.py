@@ -1,0 +1,73 @@
+"""A line to an engine in another process: a call goes out, its answer comes back.
+
+`line_socket` speaks with a process of the same machine, `line_http` with a server anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from millrace.core.model import Row
+from millrace.wire.calls import Call, ReadBatches
+
+
+class Lost(Exception):
+    """The line was lost before the answer came."""
+
+    def __init__(self, why: str, *, sent: bool) -> None:
+        super().__init__(why)
+        self.why = why
+        self.sent = sent
+        """Whether the other side may have heard of the call."""
+
+
+class Answered(NamedTuple):
+    """What a call was answered."""
+
+    value: object
+    rows: list[Row] | None = None
+    """The messages of a lease call, where they came with it."""
+
+
+class Line(Protocol):
+    """Carries calls to an engine."""
+
+    @property
+    def where(self) -> str:
+        """The address, for people to read."""
+        ...
+
+    @property
+    def is_here(self) -> bool:
+        """Whether paths of files mean the same on the other side."""
+        ...
+
+    async def call(self, call: Call) -> Answered:
+        """Have a call made.
+
+        If the caller is cancelled, the other side is told, and `late` of what had been answered.
+
+        Raises:
+            Lost: the line was lost, or could not be had.
+            MillraceError: what the engine answered.
+        """
+        ...
+
+    def tell(self, call: Call) -> None:
+        """Send a call that is not answered; if the line is lost, it may be lost with it."""
+        ...
+
+    def batches(self, call: ReadBatches) -> AsyncGenerator[pa.RecordBatch, None]:
+        """The batches of a stream; raises as `call`."""
+        ...
+
+    def ahead_ms(self) -> int:
+        """By how much the engine's clock is ahead of this machine's."""
+        ...
+
+    async def close(self) -> None:
+        """End it; calls that are under way are given up."""
+        ...

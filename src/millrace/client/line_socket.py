@@ -1,0 +1,332 @@
+"""A line over the socket of a folder.
+
+All calls that are made in one turn of the event loop go out in one write. When the line is lost, it
+is not made again before somebody calls: then whoever has the folder by that time is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+
+from millrace import limits
+from millrace.client.line import Answered, Lost
+from millrace.client.sockets import socket_of
+from millrace.errors import Closed, Fatal, MillraceError, Refused
+from millrace.wire.calls import CALLS, Call, Cancel, More, ReadBatches
+from millrace.wire.codec import ROWS, VERSION, Sheet, Status, read_items
+from millrace.wire.failures import FAILURE
+from millrace.wire.frames import Frame, Splitter
+from millrace.wire.shapes import Shape
+
+Late = Callable[[Call, Answered], None]
+"""Told of an answer to a call that was cancelled meanwhile."""
+
+
+class _Pending:
+    """A call whose answer has not come."""
+
+    __slots__ = ("call", "future", "shape")
+
+    def __init__(self, call: Call, future: asyncio.Future[Answered], shape: Shape) -> None:
+        self.call = call
+        self.future = future
+        self.shape = shape
+
+
+class _Stream:
+    """A stream that is being read."""
+
+    def __init__(self) -> None:
+        self.batches: deque[pa.RecordBatch] = deque()
+        self.is_over = False
+        self.error: MillraceError | Lost | None = None
+        self.told = asyncio.Event()
+
+
+class SocketLine:
+    """A line to the process that has a folder open."""
+
+    def __init__(self, folder: Path, late: Late) -> None:
+        self._folder = folder
+        self._late = late
+        self._speech: _Speech | None = None
+        self._making: asyncio.Task[_Speech] | None = None
+        self._is_closed = False
+        self._ahead_ms = 0
+
+    @property
+    def where(self) -> str:
+        return str(self._folder)
+
+    @property
+    def is_here(self) -> bool:
+        return True
+
+    async def call(self, call: Call) -> Answered:
+        speech = self._speech or await self._connect()
+        return await speech.call(call)
+
+    def tell(self, call: Call) -> None:
+        if self._speech is not None:
+            self._speech.tell(call)
+
+    async def batches(self, call: ReadBatches) -> AsyncGenerator[pa.RecordBatch, None]:
+        speech = self._speech or await self._connect()
+        id_, stream = speech.begin_stream(call)
+        try:
+            while True:
+                while stream.batches:
+                    batch = stream.batches.popleft()
+                    speech.tell(More(id_))
+                    yield batch
+                if stream.error is not None:
+                    raise stream.error
+                if stream.is_over:
+                    return
+                stream.told.clear()
+                await stream.told.wait()
+        finally:
+            speech.end_stream(id_)
+
+    def ahead_ms(self) -> int:
+        return self._ahead_ms
+
+    async def connect(self) -> None:
+        """Have the line made, if it is not there.
+
+        Raises:
+            Lost: nobody shares the folder, or whoever did is gone.
+        """
+        if self._speech is None:
+            await self._connect()
+
+    async def _connect(self) -> _Speech:
+        if self._is_closed:
+            raise Closed(f"{self._folder} was closed; open it again")
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(self._make())
+            self._making.add_done_callback(self._made)
+        return await asyncio.shield(self._making)
+
+    def _made(self, making: asyncio.Task[_Speech]) -> None:
+        self._making = None
+        if not making.cancelled():
+            making.exception()
+
+    async def _make(self) -> _Speech:
+        path = socket_of(self._folder)
+        if path is None:
+            raise Lost(f"nobody shares {self._folder}", sent=False)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(limits.WIRE_CONNECT_SECONDS_MAX):
+                _, speech = await loop.create_unix_connection(
+                    lambda: _Speech(self._late, self._gone), str(path)
+                )
+                now_ms = await speech.greeted
+        except (OSError, TimeoutError) as error:
+            raise Lost(f"{path} does not answer: {error}", sent=False) from error
+        self._ahead_ms = now_ms - time.time_ns() // 1_000_000
+        if self._is_closed:
+            speech.close()
+            raise Closed(f"{self._folder} was closed; open it again")
+        self._speech = speech
+        return speech
+
+    def _gone(self, speech: _Speech) -> None:
+        if self._speech is speech:
+            self._speech = None
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._speech is not None:
+            self._speech.close()
+            await self._speech.gone
+
+
+class _Speech(asyncio.Protocol):
+    """One connection to the engine."""
+
+    def __init__(self, late: Late, lost: Callable[[_Speech], None]) -> None:
+        self._late = late
+        self._lost = lost
+        self._loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[int] = self._loop.create_future()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._splitter = Splitter(
+            head_bytes_max=limits.WIRE_BLOB_BYTES_MAX, blob_bytes_max=2 * limits.WIRE_BLOB_BYTES_MAX
+        )
+        self._pending: dict[int, _Pending] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._sheet = Sheet()
+        self._is_woken = False
+        self._is_lost = False
+        self._room: asyncio.Future[None] | None = None
+        self._next = 1
+
+    # --- Out ------------------------------------------------------------------------------------
+
+    async def call(self, call: Call) -> Answered:
+        if self._room is not None:
+            await self._room
+        if self._is_lost:
+            raise Lost("the connection was lost", sent=False)
+        id_ = self._next
+        self._next += 1
+        self._sheet.call(id_, call)
+        future: asyncio.Future[Answered] = self._loop.create_future()
+        self._pending[id_] = _Pending(call, future, CALLS[type(call)].answer)
+        self._wake()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._late(call, future.result())
+            elif id_ in self._pending:
+                # It stays pending: what it was answered all the same must be given back.
+                self.tell(Cancel(id_))
+            raise
+
+    def tell(self, call: Call) -> None:
+        if not self._is_lost:
+            with suppress(Refused):
+                self._sheet.call(0, call)
+                self._wake()
+
+    def begin_stream(self, call: ReadBatches) -> tuple[int, _Stream]:
+        if self._is_lost:
+            raise Lost("the connection was lost", sent=False)
+        id_ = self._next
+        self._next += 1
+        self._sheet.call(id_, call)
+        stream = self._streams[id_] = _Stream()
+        self._wake()
+        return id_, stream
+
+    def end_stream(self, id_: int) -> None:
+        stream = self._streams.pop(id_, None)
+        if stream is not None and not stream.is_over:
+            self.tell(Cancel(id_))
+
+    def _wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_woken = False
+        buffers = self._sheet.take()
+        if not self._is_lost and buffers:
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            else:
+                self._transport.writelines(buffers)
+
+    def pause_writing(self) -> None:
+        if self._room is None:
+            self._room = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        room, self._room = self._room, None
+        if room is not None and not room.done():
+            room.set_result(None)
+
+    # --- In -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for frame in self._splitter.feed(data):
+                for item in read_items(frame):
+                    self._take(cast("list[object]", item), frame)
+        except Refused:
+            # What the other side says cannot be understood: it is of another version.
+            self._transport.abort()
+
+    def _take(self, item: list[object], frame: Frame) -> None:
+        id_ = cast("int", item[0])
+        if id_ == 0:
+            self._greet(item, frame)
+            return
+        pending = self._pending.pop(id_, None)
+        if pending is None:
+            self._take_part(id_, item, frame)
+            return
+        future = pending.future
+        if item[1] == Status.FAILED:
+            if not future.done():
+                future.set_exception(FAILURE.unpack(item[2], "error", frame.blobs))
+            return
+        try:
+            value = pending.shape.unpack(item[2], "answer", frame.blobs)
+            rows = None
+            if item[1] == Status.WITH_ROWS:
+                rows = ROWS.unpack(item[3], "rows", frame.blobs)
+        except Refused as error:
+            if not future.done():
+                future.set_exception(Fatal(f"an answer cannot be read: {error}"))
+            return
+        answered = Answered(value, rows)
+        if future.done():
+            self._late(pending.call, answered)
+        else:
+            future.set_result(answered)
+
+    def _take_part(self, id_: int, item: list[object], frame: Frame) -> None:
+        stream = self._streams.get(id_)
+        if stream is None:
+            return
+        if item[1] == Status.PART:
+            batch = CALLS[ReadBatches].answer.unpack(item[2], "batch", frame.blobs)
+            stream.batches.append(cast("pa.RecordBatch", batch))
+        else:
+            stream.is_over = True
+            if item[1] == Status.FAILED:
+                stream.error = FAILURE.unpack(item[2], "error", frame.blobs)
+        stream.told.set()
+
+    def _greet(self, item: list[object], frame: Frame) -> None:
+        if self.greeted.done():
+            # A last word: nothing that was sent since can be answered.
+            self._transport.close()
+        elif item[1] == VERSION:
+            self.greeted.set_result(cast("int", item[2]))
+        else:
+            self.greeted.set_exception(
+                Lost(f"it speaks version {item[1]}, and this is {VERSION}", sent=False)
+            )
+
+    def close(self) -> None:
+        """End it."""
+        self._flush()
+        self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
+        self._lost(self)
+        self.resume_writing()
+        lost = "the connection was lost"
+        if not self.greeted.done():
+            self.greeted.set_exception(Lost(lost, sent=False))
+            self.greeted.exception()
+        for pending in self._pending.values():
+            if not pending.future.done():
+                pending.future.set_exception(Lost(lost, sent=True))
+        self._pending.clear()
+        for stream in self._streams.values():
+            stream.error, stream.is_over = Lost(lost, sent=True), True
+            stream.told.set()
+        self._streams.clear()
+        if not self.gone.done():
+            self.gone.set_result(None)

@@ -1,0 +1,358 @@
+"""An engine in another process, over a line.
+
+Rule 1: a call that may be repeated is, for some time, when the line is lost: whoever opens the
+folder next, or the server when it is back, answers it.
+Rule 2: any other one that was sent and not answered is UNKNOWN, and says so.
+Rule 3: what was handed out to a call that was cancelled is given back, however late its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import TimeoutError as TimedOut
+from contextlib import aclosing
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import TypeVar, cast
+
+import pyarrow as pa
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.client.care import Backup, Told
+from millrace.client.health import Health
+from millrace.client.line import Answered, Line, Lost
+from millrace.client.repeats import may_repeat
+from millrace.core import exact
+from millrace.core.across_commands import LeasedAcross
+from millrace.core.commands import Command, Leased, QueueRef, Transaction
+from millrace.core.fold import Reader, ShardMeta
+from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, ShardId
+from millrace.core.receipt import Proved, Receipt, read, write
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.errors import Closed, Forged, Invalid, MillraceError, Retry, Unknown
+from millrace.shard.arrivals import Fates
+from millrace.shard.request import undo_of
+from millrace.wire import calls
+from millrace.wire.calls import Ask, Call, Named, Tell
+
+T = TypeVar("T")
+
+_KIND_NAMES = {kind: name for name, kind in calls.CELL_KINDS.items()}
+
+
+class RemoteEngine:
+    """The engine of whoever has the folder open, or of a server."""
+
+    def __init__(self, patience: float = limits.WIRE_PATIENCE_SECONDS) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._patience = patience
+        self._line: Line = cast("Line", None)
+        self._closed = False
+        self._turns = count(int.from_bytes(os.urandom(4)))
+        self._ahead: dict[tuple[ShardId, int], list[Row]] = {}
+        """Messages that came with the answer of a lease call, by the first one's seq."""
+        self.care = RemoteCare(self)
+
+    def use(self, line: Line) -> None:
+        """Have calls carried by this line."""
+        self._line = line
+
+    @property
+    def where(self) -> str:
+        return self._line.where
+
+    @property
+    def is_here(self) -> bool:
+        """Whether paths of files mean the same to that engine."""
+        return self._line.is_here
+
+    # --- The line -------------------------------------------------------------------------------
+
+    async def call(self, call: Call, *, repeat: bool = True) -> Answered:
+        """Have a call made, again where it may be and the line was lost.
+
+        Raises:
+            Closed: nobody answers, or this was closed; nothing was accepted.
+            Unknown: it was sent, and nobody knows what became of it.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise Invalid(
+                f"{self.where} was opened on another event loop; use it there, or millrace.sync",
+                field="loop",
+            )
+        deadline, pause = self._loop.time() + self._patience, limits.WIRE_PAUSE_SECONDS_MIN
+        was_sent = False
+        while True:
+            self._check_open()
+            try:
+                return await self._line.call(call)
+            except Lost as lost:
+                was_sent = was_sent or lost.sent
+                error: MillraceError = Closed(f"{self.where}: {lost.why}; is its engine open?")
+                if was_sent:
+                    error = _unknown(self.where)
+                if (lost.sent and not repeat) or self._loop.time() + pause > deadline:
+                    raise error from lost
+            except Closed as closed:
+                # Whoever had it ends. Another may come.
+                if self._closed or self._loop.time() + pause > deadline:
+                    raise _unknown(self.where) if was_sent else closed from None
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, limits.WIRE_PAUSE_SECONDS_MAX)
+
+    def late(self, call: Call, answered: Answered) -> None:
+        """The answer to a call that nobody waits for any more."""
+        if isinstance(call, Ask):
+            history = _history_of(answered.value)
+            for shard, undo in undo_of(call.shard, call.command, answered.value, history):
+                self._line.tell(Tell(shard, undo))
+
+    async def _value(self, call: Call, kind: type[T]) -> T:
+        return cast("T", (await self.call(call)).value)
+
+    # --- Commands -------------------------------------------------------------------------------
+
+    async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
+        answered = await self.call(Ask(shard, wait_ms, command), repeat=may_repeat(command))
+        value = answered.value
+        if answered.rows and isinstance(value, Leased):
+            if len(self._ahead) >= limits.WIRE_ROWS_AHEAD_MAX:
+                del self._ahead[next(iter(self._ahead))]
+            self._ahead[shard, answered.rows[0].seq] = answered.rows
+        return cast("T", value)
+
+    def tell(self, shard: ShardId, command: Command) -> None:
+        self._check_open()
+        self._line.tell(Tell(shard, command))
+
+    async def transact(self, command: Transaction) -> tuple[object, ...]:
+        if not command.parts:
+            return ()
+        return await self.ask(command.parts[0][0], command, tuple)
+
+    # --- Rows -----------------------------------------------------------------------------------
+
+    async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
+        if not seqs:
+            return []
+        if self._ahead:
+            found = self._ahead.pop((shard, seqs.min()), None)
+            if found is not None and len(found) == len(seqs) and found[-1].seq == seqs.max():
+                return _fitting(found, size)
+        size = min(size, limits.LEASE_BYTES_MAX)
+        return cast("list[Row]", (await self.call(calls.ReadRows(shard, seqs, size))).value)
+
+    def scan(
+        self, shard: ShardId, after: int, upto: int, reader: Reader
+    ) -> Iterator[pa.RecordBatch]:
+        found = self.batches(shard, after, upto, reader)
+        if threading.get_ident() == self._thread:
+            raise Invalid(
+                "an Arrow reader of another process's rows would stop the event loop, which has "
+                "to fetch them: take `batches` in a coroutine, or pull in another thread",
+                field="loop",
+            )
+        while True:
+            step = anext(found, None)
+            answer = asyncio.run_coroutine_threadsafe(_await(step), self._loop)
+            try:
+                batch = answer.result(limits.READ_SECONDS_MAX)
+            except TimedOut as error:
+                answer.cancel()
+                raise Retry(
+                    f"no rows came for {limits.READ_SECONDS_MAX} s; read them again"
+                ) from error
+            if batch is None:
+                return
+            yield batch
+
+    async def batches(
+        self, shard: ShardId, after: int, upto: int, reader: Reader
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        deadline, pause = self._loop.time() + self._patience, limits.WIRE_PAUSE_SECONDS_MIN
+        while True:
+            self._check_open()
+            call = calls.ReadBatches(shard, after, upto, reader.pin, reader.retain)
+            try:
+                async with aclosing(self._line.batches(call)) as batches:
+                    async for batch in batches:
+                        yield batch
+                        # After a lost line it goes on from here: the pin still holds.
+                        after = batch.column("seq")[-1].as_py()
+                        deadline = self._loop.time() + self._patience
+                return
+            except Lost as lost:
+                if self._loop.time() + pause > deadline:
+                    raise Closed(f"{self.where}: {lost.why}; is its engine open?") from lost
+            except Closed:
+                if self._closed or self._loop.time() + pause > deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, limits.WIRE_PAUSE_SECONDS_MAX)
+
+    async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
+        return cast("list[Row]", (await self.call(calls.Peek(shard, after, upto, count))).value)
+
+    # --- Facts ----------------------------------------------------------------------------------
+
+    async def cells(self, shard: ShardId, kind: Kind) -> dict[str, Cell]:
+        return await self._value(calls.ReadCells(shard, _KIND_NAMES[kind]), dict)
+
+    async def producer_number(self, shard: ShardId, producer: str) -> int:
+        return await self._value(calls.FindNumber(shard, producer), int)
+
+    async def find_queue(self, space: str, name: str) -> QueueRef | None:
+        return cast("QueueRef | None", (await self.call(calls.FindQueue(space, name))).value)
+
+    def turn(self) -> int:
+        return next(self._turns)
+
+    async def queue_names(self, space: str) -> list[str]:
+        return await self._value(calls.ListQueues(space), list)
+
+    async def find_topic(self, space: str, name: str) -> ShardId | None:
+        return cast("ShardId | None", (await self.call(calls.FindTopic(space, name))).value)
+
+    async def topic_names(self, space: str) -> list[str]:
+        return await self._value(calls.ListTopics(space), list)
+
+    async def subscriptions(self, shard: ShardId) -> dict[int, SubscriptionCell]:
+        return await self._value(calls.ListSubscriptions(shard), dict)
+
+    async def topic_cell(self, shard: ShardId) -> TopicCell:
+        return await self._value(calls.ReadTopic(shard), TopicCell)
+
+    async def arrived(self, shard: ShardId, first: int, count: int) -> Fates:
+        return await self._value(calls.Arrive(shard, first, count), dict)
+
+    async def trouble(self, shard: ShardId) -> dict[int, MillraceError]:
+        return await self._value(calls.ListTrouble(shard), dict)
+
+    async def spec(self, shard: ShardId) -> QueueSpec:
+        return await self._value(calls.ReadSpec(shard), QueueSpec)
+
+    async def meta(self, shard: ShardId) -> ShardMeta:
+        return await self._value(calls.ReadMeta(shard), ShardMeta)
+
+    async def seq_at(self, shard: ShardId, time_ms: int) -> int:
+        return await self._value(calls.FindSeq(shard, time_ms), int)
+
+    async def name_of(self, shard: ShardId) -> Named | None:
+        return cast("Named | None", (await self.call(calls.FindName(shard))).value)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._line.ahead_ms()
+
+    # --- Receipts -------------------------------------------------------------------------------
+
+    def history(self, shard: ShardId, lease: LeaseId) -> History:
+        return History(_proved(lease).history)
+
+    def seal(self, receipt: Receipt) -> str:
+        return write(receipt, _proved(receipt.lease).proof)
+
+    def unseal(self, text: str) -> Receipt:
+        plain = exact.text(text)
+        if plain is None:
+            raise Forged("a receipt is text", field="receipt")
+        # Whether the proof holds is judged by the engine that is asked.
+        receipt, proof = read(plain)
+        lease = Proved.of(receipt.lease, receipt.history, proof)
+        return receipt._replace(lease=LeaseId(lease))
+
+    def proved(
+        self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False
+    ) -> Proved:
+        return _proved(number)
+
+    def judge(self, shard: ShardId, command: Command) -> Command:
+        return command
+
+    # --- The end --------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.where} was closed; open it again")
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._line.close()
+
+
+class RemoteCare:
+    """Care of the data of an engine in another process."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+
+    async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
+        """See `Millrace.backup`. The folder is one of the machine that the engine runs on, and how
+        far it is is told at the end alone."""
+        call = calls.BackUp(_place(into, is_here=self._engine.is_here), follow)
+        made = cast("calls.BackupFacts", (await self._engine.call(call, repeat=False)).value)
+        path, first, last, time_ms, size = made
+        told(size, size)
+        return Backup(Path(path), first, last, datetime.fromtimestamp(time_ms / 1000, UTC), size)
+
+    async def unfollow(self) -> bool:
+        """See `Millrace.unfollow`."""
+        return cast("bool", (await self._engine.call(calls.Unfollow(), repeat=False)).value)
+
+    async def health(self) -> Health:
+        """See `Millrace.health`."""
+        found = (await self._engine.call(calls.ReadHealth())).value
+        return Health(
+            *cast("tuple[str | None, int, None, tuple[str, ...], None, int, bool, None]", found)
+        )
+
+
+def _place(path: Path, *, is_here: bool) -> str:
+    """The whole path, as the other side must be told it."""
+    if not is_here and not path.is_absolute():
+        raise Invalid(
+            f"{path} is a place on this machine; name the whole path of one on the server's",
+            field="into",
+        )
+    return str(path.absolute())
+
+
+def _proved(number: int) -> Proved:
+    if not isinstance(number, Proved):
+        raise Forged("this lease was not handed out by that engine", field="lease")
+    return number
+
+
+def _unknown(where: str) -> Unknown:
+    return Unknown(
+        f"{where}: the connection was lost before the answer: it was done, or it was not. Ask "
+        "again with the same producer and number, or the same receipt"
+    )
+
+
+def _history_of(answer: object) -> bytes:
+    """The history of what an answer has handed out."""
+    if isinstance(answer, LeasedAcross):
+        return _history_of(answer.parts[0][1]) if answer.parts else b""
+    if isinstance(answer, Leased) and isinstance(answer.lease, Proved):
+        return answer.lease.history
+    return b""
+
+
+def _fitting(rows: list[Row], size: int) -> list[Row]:
+    """As many as fit, and the first in any case."""
+    for at, row in enumerate(rows):
+        size -= row.size()
+        if size < 0 and at:
+            return rows[:at]
+    return rows
+
+
+async def _await(step: object) -> pa.RecordBatch | None:
+    return cast("pa.RecordBatch | None", await cast("asyncio.Future[object]", step))

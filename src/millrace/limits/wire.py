@@ -1,0 +1,66 @@
+"""Calls between processes: what one may send, and how long the other is waited for."""
+
+from __future__ import annotations
+
+WIRE_HEAD_BYTES_MAX = 4 * 1024 * 1024
+"""The calls or answers of one frame, without blobs: they become objects of up to 64 times as many
+bytes."""
+
+WIRE_BLOB_BYTES_MAX = 96 * 1024 * 1024
+"""Blobs of one frame: the rows of the largest lease call and of a segment of the usual size fit."""
+
+WIRE_CALLS_MAX = 4_096
+"""Calls of one frame."""
+
+WIRE_BURST_BYTES = 256 * 1024
+"""A frame takes no further call beyond this size."""
+
+WIRE_INLINE_BYTES_MAX = 16 * 1024
+"""Messages up to this size stand among the calls, as long as the burst has room; larger ones are
+blobs."""
+
+WIRE_WORKING_MAX = 4_096
+"""Calls of one connection that are being done; beyond it nothing more of it is read."""
+
+WIRE_WAITING_MAX = 100_000
+"""Calls of one connection that wait for messages; beyond it `Full`."""
+
+WIRE_STREAMS_MAX = 64
+"""Snapshots that one connection reads at a time; beyond it `Full`."""
+
+WIRE_AHEAD_MAX = 4
+"""Batches of a snapshot that are sent before the reader has taken the first of them."""
+
+WIRE_ROWS_AHEAD_MAX = 1_024
+"""Lease calls whose messages came with the answer and were not asked for yet."""
+
+WIRE_CONNECTIONS_MAX = 1_024
+"""Connections to the socket of one folder."""
+
+WIRE_UNSENT_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of answers that wait for a slow reader; beyond it nothing more is read of it."""
+
+WIRE_CONNECT_SECONDS_MAX = 5.0
+"""How long one attempt to connect may take."""
+
+WIRE_PATIENCE_SECONDS = 30.0
+"""How long a call is tried again where nobody answers: an engine is opened again within it."""
+
+WIRE_PAUSE_SECONDS_MIN = 0.02
+WIRE_PAUSE_SECONDS_MAX = 1.0
+"""The pauses between attempts to connect: each is twice as long as the one before."""
+
+WIRE_POOL_MAX = 16
+"""Connections over HTTP for calls that do not wait; each that waits has one of its own."""
+
+WIRE_POOL_WAITING_MAX = 1_000
+"""And so many of those."""
+
+WIRE_ANSWER_SECONDS_MAX = 120.0
+"""How long an answer over HTTP may take, besides the time that the call itself may wait."""
+
+WIRE_IDLE_SECONDS_MAX = 30.0
+"""A connection over HTTP that was not used for so long is closed, before the server does so."""
+
+SOCKET_PATH_BYTES_MAX = 100
+"""Longer paths of sockets are not taken by every system (Linux: 107)."""

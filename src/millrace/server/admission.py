@@ -1,0 +1,160 @@
+"""Whether a call may be made: by whom, and of which shard.
+
+Every call of another process passes here before an engine sees it, after its fields were checked
+one by one (`millrace.wire`).
+"""
+
+from __future__ import annotations
+
+from millrace.client.engine import Engine
+from millrace.core.across_commands import LeaseAcross, SnapshotAcross
+from millrace.core.commands import (
+    Command,
+    Configure,
+    CreateQueue,
+    DeleteQueue,
+    SpecPart,
+    Transaction,
+)
+from millrace.core.model import CATALOG, ShardId
+from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
+from millrace.errors import Invalid, NotFound
+from millrace.server.verbs import (
+    OF_TOPICS,
+    OF_TOPICS_ALONE,
+    VERB_OF,
+    VERBS_OF,
+    Caller,
+)
+from millrace.wire.calls import (
+    Ask,
+    BackUp,
+    Call,
+    Cancel,
+    FindQueue,
+    FindTopic,
+    ListQueues,
+    ListTopics,
+    More,
+    Named,
+    ReadHealth,
+    Tell,
+    Unfollow,
+)
+
+_KNOWN_MAX = 200_000
+"""Names of shards that are remembered."""
+
+
+class NotKnown(Exception):
+    """The engine has to be asked first whose shard it is."""
+
+    def __init__(self, shard: ShardId) -> None:
+        super().__init__(shard)
+        self.shard = shard
+
+
+class Admission:
+    """Judges calls by the names of their shards, which it remembers: a number is given once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._names: dict[ShardId, Named] = {}
+
+    async def learn(self, shard: ShardId) -> None:
+        """Ask the engine whose shard it is.
+
+        Raises:
+            NotFound: nobody's.
+        """
+        found = await self._engine.name_of(shard)
+        if found is None:
+            raise NotFound("the queue was deleted, or never was", field="queue")
+        if len(self._names) >= _KNOWN_MAX:
+            self._names.clear()
+        self._names[shard] = found
+
+    def admit(self, caller: Caller, call: Call) -> Call:
+        """The call, as the engine may be asked.
+
+        Raises:
+            NotKnown: `learn` first.
+            Denied: the caller may not do this.
+            Invalid, Forged: nobody may.
+        """
+        if isinstance(call, Ask | Tell):
+            self._command(caller, call.shard, call.command)
+            command = self._engine.judge(call.shard, call.command)
+            if command is call.command:
+                return call
+            if isinstance(call, Tell):
+                return Tell(call.shard, command)
+            return Ask(call.shard, call.wait_ms, command)
+        verbs = VERBS_OF.get(type(call))
+        if verbs is None or isinstance(call, Cancel | More):
+            raise Invalid(f"{type(call).__name__} is no question", field="call")
+        if isinstance(call, FindQueue | FindTopic):
+            caller.check(verbs, call.space, call.name)
+        elif isinstance(call, BackUp | Unfollow | ReadHealth):
+            caller.check(verbs, "*", "*")
+        elif not isinstance(call, ListQueues | ListTopics):
+            named = self._named(call.shard)
+            caller.check(verbs, named.space, named.name)
+        return call
+
+    def _named(self, shard: ShardId) -> Named:
+        found = self._names.get(shard)
+        if found is None:
+            raise NotKnown(shard)
+        return found
+
+    def _command(self, caller: Caller, shard: ShardId, command: Command) -> None:
+        if isinstance(command, Transaction):
+            if shard != command.parts[0][0]:
+                raise Invalid("a transaction is asked of its first part's shard", field="shard")
+            for at, part in command.parts:
+                self._command(caller, at, part)
+            return
+        kind = type(command)
+        verb = VERB_OF.get(kind)
+        if verb is None:
+            raise Invalid(f"{kind.__name__} is asked by nobody but the engine", field="command")
+        if isinstance(
+            command, CreateQueue | DeleteQueue | CreateTopic | ConfigureTopic | DeleteTopic
+        ):
+            if shard != CATALOG:
+                raise Invalid(f"{kind.__name__} is asked of the catalog", field="shard")
+            caller.check((verb,), command.space, command.name)
+            if isinstance(command, CreateQueue):
+                _check_letters(caller, command.spec)
+            return
+        named = self._named(shard)
+        caller.check((verb,), named.space, named.name)
+        wants_topic = kind in OF_TOPICS_ALONE
+        if not (
+            (named.kind == "queue" and not wants_topic)
+            or (named.kind == "topic" and kind in OF_TOPICS)
+        ):
+            raise Invalid(f"{kind.__name__} cannot be asked of a {named.kind}", field="shard")
+        if isinstance(command, LeaseAcross):
+            _check_whole(named, shard, command.shards)
+        elif isinstance(command, SnapshotAcross):
+            _check_whole(named, shard, tuple(at for at, _ in command.parts))
+        elif isinstance(command, Subscribe):
+            caller.check(("publish",), command.space, command.queue)
+        elif isinstance(command, Configure):
+            _check_letters(caller, command.spec)
+
+
+def _check_letters(caller: Caller, spec: object) -> None:
+    """Dead letters go to another queue: whoever says so may publish there."""
+    if isinstance(spec, SpecPart) and spec.dead_letter:
+        space, _, name = spec.dead_letter.partition("/")
+        caller.check(("publish",), space, name)
+
+
+def _check_whole(named: Named, shard: ShardId, shards: tuple[ShardId, ...]) -> None:
+    if shards != named.shards or shard != shards[0]:
+        raise Invalid(
+            "what is asked of several shards is asked of all shards of one queue", field="shards"
+        )

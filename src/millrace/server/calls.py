@@ -1,0 +1,364 @@
+"""The calls of one client, from the frame that brought them to the sheet with their answers.
+
+Rule 1: a call that whoever made it gave up, or whose connection was lost, is taken back: what it
+was handed out returns at once.
+Rule 2: what is under way for one client is bounded; `is_busy` says when to read no more of it.
+Rule 3: what becomes ready in one turn of the event loop is written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from functools import partial
+from pathlib import Path
+from typing import assert_never
+
+from millrace import limits
+from millrace.client.embedded import EmbeddedEngine
+from millrace.client.engine import Engine
+from millrace.core.commands import Explain, Leased, PublishStaged, Transaction
+from millrace.core.fold import Reader
+from millrace.core.model import ShardId
+from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
+from millrace.errors import Fatal, Full, Invalid, MillraceError, Refused
+from millrace.server.access import VERBS
+from millrace.server.admission import Admission, NotKnown
+from millrace.server.verbs import Caller
+from millrace.shard.request import Request
+from millrace.wire import calls
+from millrace.wire.answers import ANSWERS
+from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Tell
+from millrace.wire.codec import Sheet, read_calls
+from millrace.wire.frames import Buffer, Frame
+from millrace.wire.proofs import with_proofs
+
+Under = Request | asyncio.Task[None]
+"""A call that is under way."""
+
+
+class Service:
+    """What all clients of an engine share."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.admission = Admission(engine)
+        self.quick = engine if isinstance(engine, EmbeddedEngine) else None
+        """The engine, where a command needs no task of its own."""
+
+
+class Talk:
+    """The calls of one client."""
+
+    def __init__(self, service: Service, caller: Caller, wake: Callable[[], None]) -> None:
+        """`wake` is called when answers are there; they are taken by `take_answers`."""
+        self._service = service
+        self._caller = caller
+        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._under: dict[int, Under] = {}
+        self._waiting: set[int] = set()
+        self._streams: dict[int, asyncio.Semaphore] = {}
+        self._claims: dict[tuple[ShardId, int], Claim] = {}
+        self._sheet = Sheet()
+        self._is_over = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether so much is under way that nothing more should be read."""
+        return len(self._under) - len(self._waiting) >= limits.WIRE_WORKING_MAX
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._under
+
+    def take(self, frame: Frame) -> None:
+        """Begin the calls of a frame.
+
+        Raises:
+            Invalid, TooLarge: the frame cannot be read; nothing of it was begun.
+        """
+        for id_, call in read_calls(frame):
+            if isinstance(call, Refused):
+                self._fail(id_, call)
+            elif isinstance(call, Cancel):
+                self._cancel(call.id)
+            elif isinstance(call, More):
+                room = self._streams.get(call.id)
+                if room is not None:
+                    room.release()
+            elif id_ in self._under:
+                self._fail(id_, Invalid(f"the call {id_} is under way", field="id"))
+            else:
+                self._begin(id_, call)
+
+    def take_answers(self) -> list[Buffer]:
+        """What is to be written now."""
+        return self._sheet.take()
+
+    def end(self) -> None:
+        """Nobody hears the answers any more."""
+        self._is_over = True
+        for id_ in list(self._under):
+            self._cancel(id_)
+        for (shard, _), claim in self._claims.items():
+            # Who spoke for these sessions is gone, as far as is known.
+            with suppress(MillraceError):
+                self._service.engine.tell(shard, SuspectSession(claim))
+        self._claims.clear()
+
+    # --- Calls ----------------------------------------------------------------------------------
+
+    def _begin(self, id_: int, call: Call) -> None:
+        try:
+            self._check_room(id_, call)
+            admitted = self._service.admission.admit(self._caller, call)
+        except NotKnown as unknown:
+            self._start(id_, call, self._learn(id_, call, unknown.shard))
+            return
+        except MillraceError as error:
+            self._fail(id_, error)
+            return
+        self._go_on(id_, admitted)
+
+    def _check_room(self, id_: int, call: Call) -> None:
+        if isinstance(call, Ask) and call.wait_ms:
+            most, found, what = limits.WIRE_WAITING_MAX, len(self._waiting), "calls wait"
+        elif isinstance(call, ReadBatches):
+            most, found, what = limits.WIRE_STREAMS_MAX, len(self._streams), "snapshots are read"
+        else:
+            return
+        if found >= most:
+            raise Full(f"{most} {what} on this connection; open another", field="call", limit=most)
+
+    async def _learn(self, id_: int, call: Call, shard: ShardId) -> None:
+        admission = self._service.admission
+        try:
+            admitted: Call | None = None
+            while admitted is None:
+                await admission.learn(shard)
+                try:
+                    admitted = admission.admit(self._caller, call)
+                except NotKnown as unknown:
+                    # Of a transaction, the next part's.
+                    shard = unknown.shard
+        except MillraceError as error:
+            self._fail(id_, error)
+            return
+        if self._under.pop(id_, None) is not None:
+            self._go_on(id_, admitted)
+
+    def _go_on(self, id_: int, call: Call) -> None:
+        quick = self._service.quick
+        if isinstance(call, Tell):
+            # As if whoever told it had been cut off: a lease runs out, a session is suspected.
+            with suppress(MillraceError):
+                self._service.engine.tell(call.shard, call.command)
+            return
+        if (
+            quick is None
+            or not isinstance(call, Ask)
+            or isinstance(call.command, Explain | PublishStaged | Transaction)
+        ):
+            self._start(id_, call, self._run(id_, call))
+            return
+        try:
+            request = quick.submit(call.shard, call.command, call.wait_ms)
+        except MillraceError as error:
+            self._fail(id_, error)
+            return
+        self._under[id_] = request
+        if call.wait_ms:
+            self._waiting.add(id_)
+        request.future.add_done_callback(partial(self._answered, id_, request))
+
+    def _answered(self, id_: int, request: Request, future: asyncio.Future[object]) -> None:
+        if self._under.get(id_) is not request:
+            return
+        del self._under[id_]
+        self._waiting.discard(id_)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            self._fail(id_, _told(error))
+            return
+        self._answer_command(id_, request.shard, request.command, future.result())
+
+    def _answer_command(self, id_: int, shard: ShardId, command: object, answer: object) -> None:
+        quick = self._service.quick
+        try:
+            if isinstance(answer, SessionRef):
+                self._claims[shard, answer.claim.session] = answer.claim
+            elif isinstance(command, CloseSession) and not command.keep:
+                self._claims.pop((shard, command.claim.session), None)
+            if quick is not None:
+                proved = with_proofs(quick, shard, answer)
+                if isinstance(answer, Leased) and answer.seqs:
+                    rows = quick.rows_at_hand(shard, answer.seqs, limits.WIRE_BURST_BYTES)
+                    if rows is not None and len(rows) == len(answer.seqs):
+                        self._sheet.leased(id_, ANSWERS, proved, rows)
+                        self._wake()
+                        return
+                answer = proved
+            self._sheet.answer(id_, ANSWERS, answer)
+        except MillraceError as error:
+            self._sheet.failed(id_, error)
+        self._wake()
+
+    def _start(self, id_: int, call: Call, work: object) -> None:
+        assert asyncio.iscoroutine(work)
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._under[id_] = task
+        if isinstance(call, calls.Arrive) or (isinstance(call, Ask) and call.wait_ms):
+            self._waiting.add(id_)
+        task.add_done_callback(partial(self._ended, id_))
+
+    def _ended(self, id_: int, task: asyncio.Task[None]) -> None:
+        if self._under.get(id_) is task:
+            del self._under[id_]
+            self._waiting.discard(id_)
+        if not task.cancelled() and task.exception() is not None:
+            # A defect: whoever asked must not wait for ever, and it must not go unnoticed.
+            error = task.exception()
+            self._fail(id_, Fatal(f"the server failed at this call: {type(error).__name__}"))
+            self._loop.call_exception_handler({"message": "a call failed", "exception": error})
+
+    async def _run(self, id_: int, call: Call) -> None:
+        try:
+            if isinstance(call, ReadBatches):
+                await self._stream(id_, call)
+                return
+            if isinstance(call, Ask):
+                answer = await ask(self._service.engine, call)
+                self._answer_command(id_, call.shard, call.command, answer)
+                return
+            found = await answer_to(self._service.engine, self._caller, call)
+            self._sheet.answer(id_, calls.CALLS[type(call)].answer, found)
+            self._wake()
+        except MillraceError as error:
+            self._fail(id_, error)
+
+    async def _stream(self, id_: int, call: ReadBatches) -> None:
+        room = self._streams[id_] = asyncio.Semaphore(limits.WIRE_AHEAD_MAX)
+        shape = calls.CALLS[ReadBatches].answer
+        reader = Reader(call.pin, call.retain)
+        try:
+            found = self._service.engine.batches(call.shard, call.after, call.upto, reader)
+            async with aclosing(found) as batches:
+                async for batch in batches:
+                    await room.acquire()
+                    self._sheet.part(id_, shape, batch)
+                    self._wake()
+            self._sheet.end(id_)
+            self._wake()
+        finally:
+            del self._streams[id_]
+
+    def _cancel(self, id_: int) -> None:
+        under = self._under.pop(id_, None)
+        self._waiting.discard(id_)
+        if isinstance(under, Request):
+            assert self._service.quick is not None
+            self._service.quick.take_back(under)
+        elif under is not None:
+            under.cancel()
+
+    def _fail(self, id_: int, error: MillraceError) -> None:
+        if not self._is_over:
+            self._sheet.failed(id_, error)
+            self._wake()
+
+
+def _told(error: BaseException) -> MillraceError:
+    if isinstance(error, MillraceError):
+        return error
+    return Fatal(f"the engine failed: {type(error).__name__}")
+
+
+async def ask(engine: Engine, call: Ask) -> object:
+    """Have a command decided."""
+    if isinstance(call.command, Transaction):
+        return await engine.transact(call.command)
+    return await engine.ask(call.shard, call.command, object, wait_ms=call.wait_ms)
+
+
+async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
+    """The answer to a call that is neither a command nor a stream."""
+    match call:
+        case calls.ReadRows(shard=shard, seqs=seqs, size=size):
+            return await engine.rows(shard, seqs, size)
+        case calls.Peek(shard=shard, after=after, upto=upto, count=count):
+            return await engine.peek(shard, after, upto, count)
+        case calls.ReadCells(shard=shard, kind=name):
+            kind = calls.CELL_KINDS[name]
+            return kind, await engine.cells(shard, kind)
+        case calls.FindNumber(shard=shard, producer=producer):
+            return await engine.producer_number(shard, producer)
+        case calls.FindQueue(space=space, name=name):
+            return await engine.find_queue(space, name)
+        case calls.ListQueues(space=space):
+            found = await engine.queue_names(space)
+            return [name for name in found if caller.may(VERBS, space, name)]
+        case calls.FindTopic(space=space, name=name):
+            return await engine.find_topic(space, name)
+        case calls.ListTopics(space=space):
+            found = await engine.topic_names(space)
+            return [name for name in found if caller.may(VERBS, space, name)]
+        case calls.ListSubscriptions(shard=shard):
+            return await engine.subscriptions(shard)
+        case calls.ReadTopic(shard=shard):
+            return await engine.topic_cell(shard)
+        case calls.Arrive(shard=shard, first=first, count=count):
+            return await engine.arrived(shard, first, count)
+        case calls.ListTrouble(shard=shard):
+            return await engine.trouble(shard)
+        case calls.ReadSpec(shard=shard):
+            return await engine.spec(shard)
+        case calls.ReadMeta(shard=shard):
+            return await engine.meta(shard)
+        case calls.FindSeq(shard=shard, time_ms=time_ms):
+            return await engine.seq_at(shard, time_ms)
+        case calls.FindName(shard=shard):
+            return await engine.name_of(shard)
+        case calls.BackUp(into=into, follow=follow):
+            made = await engine.care.backup(Path(into), _unheard, follow=follow)
+            time_ms = round(made.time.timestamp() * 1000)
+            return str(made.path), made.first_index, made.last_index, time_ms, made.bytes
+        case calls.Unfollow():
+            return await engine.care.unfollow()
+        case calls.ReadHealth():
+            health = await engine.care.health()
+            return (
+                health.refuses,
+                health.disk_free_bytes,
+                health.scrubbed,
+                health.damaged,
+                health.archive,
+                health.archive_behind_bytes,
+                health.archive_gap,
+                health.archive_error,
+            )
+        case Ask() | Tell() | ReadBatches() | Cancel() | More():
+            raise Invalid(f"{type(call).__name__} is no question", field="call")
+        case _:
+            assert_never(call)
+
+
+def _unheard(_: int, __: int) -> None:
+    """How far a backup is, is not told to other processes."""
+
+
+async def stream_of(engine: Engine, call: ReadBatches) -> AsyncIterator[list[Buffer]]:
+    """The frames of a stream that is pulled."""
+    sheet = Sheet()
+    shape = calls.CALLS[ReadBatches].answer
+    found = engine.batches(call.shard, call.after, call.upto, Reader(call.pin, call.retain))
+    async with aclosing(found) as batches:
+        async for batch in batches:
+            sheet.part(0, shape, batch)
+            yield sheet.take()
+    sheet.end(0)
+    yield sheet.take()

@@ -1,0 +1,189 @@
+"""The socket of a folder: other processes of the same user share the engine that has it open.
+
+Rule 1: nobody but the user who runs the engine, and root, is answered.
+Rule 2: the socket is there only while the folder is open: what lies in its place is left over.
+Rule 3: of whoever sends more than is done, or reads too little of what is answered, nothing more is
+read until that has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import struct
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.client.sockets import POINTER, SOCKET
+from millrace.errors import Invalid, Refused
+from millrace.server.calls import Service, Talk
+from millrace.server.verbs import OWNER, Caller
+from millrace.wire.codec import Sheet
+from millrace.wire.frames import Splitter
+
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Local:
+    """Listens on the socket of a folder."""
+
+    def __init__(self, engine: Engine, folder: Path) -> None:
+        self._engine = engine
+        self._folder = folder
+        self._service = Service(engine)
+        self._server: asyncio.Server | None = None
+        self._temporary: Path | None = None
+        self.connections: set[LocalConnection] = set()
+
+    async def start(self) -> Path:
+        """Begin to listen; returns where.
+
+        Raises:
+            Invalid: no socket can be made there.
+        """
+        path = self._place()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(path))
+            # Before anybody can connect.
+            os.chmod(path, 0o600)
+            self._server = await asyncio.get_running_loop().create_unix_server(
+                lambda: LocalConnection(self), sock=listener
+            )
+        except OSError as error:
+            listener.close()
+            raise Invalid(f"no socket can be made at {path}: {error}", field="path") from error
+        return path
+
+    def _place(self) -> Path:
+        path = self._folder / SOCKET
+        for old in (path, self._folder / POINTER):
+            # The folder is ours: whoever made them is gone.
+            with suppress(FileNotFoundError):
+                old.unlink()
+        if len(os.fsencode(path)) <= limits.SOCKET_PATH_BYTES_MAX:
+            return path
+        self._temporary = Path(tempfile.mkdtemp(prefix="millrace-"))
+        short = self._temporary / SOCKET
+        (self._folder / POINTER).write_text(str(short))
+        return short
+
+    @property
+    def service(self) -> Service:
+        """What the connections share."""
+        return self._service
+
+    def now_ms(self) -> int:
+        """The engine's time."""
+        return self._engine.now_ms()
+
+    async def stop(self) -> None:
+        """Listen no more; what is under way is taken back."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.close()
+        path = self._folder / SOCKET if self._temporary is None else self._folder / POINTER
+        with suppress(FileNotFoundError):
+            path.unlink()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+
+class LocalConnection(asyncio.Protocol):
+    """One process that shares the engine."""
+
+    def __init__(self, local: Local) -> None:
+        self._local = local
+        self._loop = asyncio.get_running_loop()
+        self._splitter = Splitter()
+        self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._talk: Talk | None = None
+        self._is_woken = False
+        self._is_reading = True
+        self._is_full = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("socket")
+        if not _is_own(peer) or len(self._local.connections) >= limits.WIRE_CONNECTIONS_MAX:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=limits.WIRE_UNSENT_BYTES_MAX)
+        self._local.connections.add(self)
+        self._talk = Talk(self._local.service, Caller(OWNER), self._wake)
+        hello = Sheet()
+        hello.hello(self._local.now_ms())
+        self._transport.writelines(hello.take())
+
+    def data_received(self, data: bytes) -> None:
+        talk = self._talk
+        if talk is None:
+            return
+        try:
+            for frame in self._splitter.feed(data):
+                talk.take(frame)
+        except Refused as error:
+            # Where the next frame begins is not known any more.
+            last = Sheet()
+            last.failed(0, error)
+            self._transport.writelines([*talk.take_answers(), *last.take()])
+            self.close()
+            return
+        self._look()
+
+    def _wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_woken = False
+        if self._talk is not None and not self._transport.is_closing():
+            buffers = self._talk.take_answers()
+            if len(buffers) == 1:
+                self._transport.write(buffers[0])
+            elif buffers:
+                self._transport.writelines(buffers)
+            self._look()
+
+    def _look(self) -> None:
+        wanted = not self._is_full and self._talk is not None and not self._talk.is_busy
+        if wanted != self._is_reading and not self._transport.is_closing():
+            self._is_reading = wanted
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self._look()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._look()
+
+    def close(self) -> None:
+        """End it; what was answered is still sent."""
+        self._transport.close()
+        self._end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._local.connections.discard(self)
+        talk, self._talk = self._talk, None
+        if talk is not None:
+            talk.end()
+
+
+def _is_own(peer: socket.socket) -> bool:
+    """Whether the other process is of the user who runs this one, or of root."""
+    data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, user, _ = _CREDENTIALS.unpack(data)
+    return user in (0, os.geteuid())

@@ -1,0 +1,176 @@
+"""Which verb each call needs, and of what kind of shard each command may be asked.
+
+Rule 1: a call or command that is not named here is refused.
+Rule 2: in the space `system` nobody does anything without `admin`.
+"""
+
+from __future__ import annotations
+
+from millrace.core.across_commands import LeaseAcross, SnapshotAcross
+from millrace.core.commands import (
+    CommitCursor,
+    Configure,
+    CreateQueue,
+    DeleteCursor,
+    DeleteQueue,
+    Discard,
+    DropStage,
+    Explain,
+    Extend,
+    Lease,
+    NextSnapshot,
+    OpenCursor,
+    Pin,
+    Publish,
+    PublishStaged,
+    Purge,
+    Release,
+    ResetCursor,
+    Rewind,
+    Settle,
+    Stage,
+    Unpin,
+)
+from millrace.core.holder import ListHolders
+from millrace.core.leased_commands import Replace
+from millrace.core.partition_commands import Delete
+from millrace.core.session_commands import (
+    CloseSession,
+    GrantCredit,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SuspectSession,
+)
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Subscribe,
+    Unsubscribe,
+)
+from millrace.errors import Denied
+from millrace.server.access import VERBS, Rule, User, Verb, may
+from millrace.wire import calls
+
+SYSTEM = "system"
+"""The space of users, tokens and what was done with them."""
+
+VERB_OF: dict[type, Verb] = {
+    Publish: "publish",
+    Stage: "publish",
+    PublishStaged: "publish",
+    DropStage: "publish",
+    Lease: "work",
+    LeaseAcross: "work",
+    Settle: "work",
+    Release: "work",
+    Extend: "work",
+    Discard: "work",
+    Replace: "work",
+    Delete: "work",
+    OpenSession: "work",
+    ResumeSession: "work",
+    Receive: "work",
+    GrantCredit: "work",
+    SuspectSession: "work",
+    CloseSession: "work",
+    Explain: "read",
+    ListHolders: "read",
+    OpenCursor: "read",
+    NextSnapshot: "read",
+    SnapshotAcross: "read",
+    CommitCursor: "read",
+    ResetCursor: "read",
+    DeleteCursor: "read",
+    Pin: "read",
+    Unpin: "read",
+    Purge: "manage",
+    Rewind: "manage",
+    Configure: "manage",
+    Subscribe: "manage",
+    Unsubscribe: "manage",
+    CreateQueue: "manage",
+    DeleteQueue: "manage",
+    CreateTopic: "manage",
+    ConfigureTopic: "manage",
+    DeleteTopic: "manage",
+}
+"""Of each command; of a transaction, those of its parts."""
+
+VERBS_OF: dict[type, tuple[Verb, ...]] = {
+    calls.ReadRows: ("work", "read"),
+    calls.ReadBatches: ("read",),
+    calls.Peek: ("read",),
+    calls.ReadCells: ("read", "manage"),
+    calls.FindNumber: ("publish", "read"),
+    calls.FindQueue: VERBS,
+    calls.FindTopic: VERBS,
+    calls.ListQueues: VERBS,
+    calls.ListTopics: VERBS,
+    calls.ListSubscriptions: ("read", "manage"),
+    calls.ReadTopic: ("read", "manage"),
+    calls.Arrive: ("publish", "read"),
+    calls.ListTrouble: ("read", "manage"),
+    calls.ReadSpec: ("read", "manage"),
+    calls.ReadMeta: ("read", "manage"),
+    calls.FindSeq: ("read", "manage"),
+    calls.FindName: VERBS,
+    calls.BackUp: ("admin",),
+    calls.Unfollow: ("admin",),
+    calls.ReadHealth: ("admin",),
+}
+"""Of the other calls: one of these is enough. Of a list, each name for itself."""
+
+OF_TOPICS = frozenset({Publish, Subscribe, Unsubscribe})
+"""Commands that may be asked of a topic."""
+
+OF_TOPICS_ALONE = frozenset({Subscribe, Unsubscribe})
+"""And those of them that no queue takes."""
+
+OWNER = User("owner", (Rule(True, VERBS, "*", "*"),))
+"""Whoever runs the engine: its own processes, and those of the same user on the same machine."""
+
+
+class Caller:
+    """Someone who asks, and what is known of what they may do."""
+
+    __slots__ = ("_known", "name", "rules")
+
+    def __init__(self, user: User) -> None:
+        self.name = user.name
+        self.rules = user.rules
+        self._known: dict[tuple[Verb, str, str], bool] = {}
+
+    def may(self, verbs: tuple[Verb, ...], space: str, name: str) -> bool:
+        """Whether one of the verbs is allowed."""
+        if space == SYSTEM:
+            return self._may("admin", space, name)
+        return any(self._may(verb, space, name) for verb in verbs)
+
+    def _may(self, verb: Verb, space: str, name: str) -> bool:
+        at = (verb, space, name)
+        found = self._known.get(at)
+        if found is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            found = self._known[at] = may(self.rules, verb, space, name)
+        return found
+
+    def check(self, verbs: tuple[Verb, ...], space: str, name: str) -> None:
+        """See that one of the verbs is allowed.
+
+        Raises:
+            Denied: none is.
+        """
+        if not self.may(verbs, space, name):
+            wanted = "admin" if space == SYSTEM else " or ".join(verbs)
+            raise Denied(
+                f"{self.name} may not {wanted} {space}/{name}; ask who administers the server for "
+                f"a rule such as 'allow {wanted.split(' or ')[0]} {space}/{name}'",
+                field="verb",
+            )
+
+
+_KNOWN_MAX = 10_000
+"""Answers that are remembered for one caller."""

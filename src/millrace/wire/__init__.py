@@ -1,0 +1,1 @@
+"""The calls of an engine as bytes, between processes: no I/O, and nothing is believed."""

@@ -1,0 +1,175 @@
+"""Bursts of calls and answers as frames, and back.
+
+A call is [id, number, fields]; an answer [id, status, value]. All that is sent in one turn of an
+event loop is one frame, so that each costs little. What cannot be read is refused: one call alone
+where its id is known, else the whole frame.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import cast
+
+import msgspec
+
+from millrace import limits
+from millrace.errors import Invalid, MillraceError, Refused, TooLarge
+from millrace.wire.calls import BY_NUMBER, CALLS, Call
+from millrace.wire.failures import FAILURE
+from millrace.wire.frames import Blobs, Buffer, Frame, frame
+from millrace.wire.rows import RowList
+from millrace.wire.shapes import Shape, wrong
+
+VERSION = 1
+"""What both sides must speak."""
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder()
+ROWS = RowList()
+
+
+class Status(IntEnum):
+    """What an answer is. Numbers are part of the format."""
+
+    DONE = 0
+    FAILED = 1
+    PART = 2
+    """A batch of a stream, after which others come."""
+    END = 3
+    """The end of a stream."""
+    WITH_ROWS = 4
+    """A lease call's answer, and the messages that it names."""
+
+
+class Sheet:
+    """Calls or answers on their way out."""
+
+    __slots__ = ("_blobs", "_frames", "_items")
+
+    def __init__(self) -> None:
+        self._items: list[list[object]] = []
+        self._blobs = Blobs()
+        self._frames: list[Buffer] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return not self._items and not self._frames
+
+    def call(self, id_: int, call: Call) -> None:
+        """Add a call.
+
+        Raises:
+            Refused: it cannot be sent.
+        """
+        entry = CALLS[type(call)]
+        fields = entry.form.pack(call, self._blobs)
+        self._add([id_, entry.number, fields])
+
+    def answer(self, id_: int, shape: Shape, value: object) -> None:
+        """Add an answer."""
+        self._add([id_, 0, shape.pack(value, self._blobs)])
+
+    def leased(self, id_: int, shape: Shape, value: object, rows: object) -> None:
+        """Add the answer to a lease call, with its messages."""
+        packed = shape.pack(value, self._blobs)
+        self._add([id_, 4, packed, ROWS.pack(rows, self._blobs)])
+
+    def failed(self, id_: int, error: MillraceError) -> None:
+        """Add a refusal."""
+        self._add([id_, 1, FAILURE.pack(error, self._blobs)])
+
+    def part(self, id_: int, shape: Shape, value: object) -> None:
+        """Add a batch of a stream."""
+        self._add([id_, 2, shape.pack(value, self._blobs)])
+
+    def end(self, id_: int) -> None:
+        """Add the end of a stream."""
+        self._add([id_, 3, None])
+
+    def hello(self, now_ms: int) -> None:
+        """Add what the first frame to a client says."""
+        self._add([0, VERSION, now_ms])
+
+    def _add(self, item: list[object]) -> None:
+        self._items.append(item)
+        blobs = self._blobs
+        if (
+            len(self._items) >= limits.WIRE_CALLS_MAX
+            or blobs.inline + blobs.size > limits.WIRE_BURST_BYTES
+        ):
+            self._close()
+
+    def _close(self) -> None:
+        head = _ENCODER.encode(self._items)
+        blobs = self._blobs
+        self._items, self._blobs = [], Blobs()
+        self._frames += frame(head, blobs)
+
+    def take(self) -> list[Buffer]:
+        """All of it, to be written; the sheet is empty then."""
+        if self._items:
+            self._close()
+        out, self._frames = self._frames, []
+        return out
+
+
+def check_frame(buffers: list[Buffer]) -> None:
+    """See that a single call is not more than another process takes.
+
+    Raises:
+        TooLarge: it is.
+    """
+    size = sum(map(len, buffers))
+    most = limits.WIRE_BLOB_BYTES_MAX
+    if size > most:
+        raise TooLarge(
+            f"the call has {size} bytes, up to {most} are sent at once; send less at a time",
+            field="rows",
+            limit=most,
+        )
+
+
+def read_items(got: Frame) -> list[object]:
+    """The calls or answers of a frame, not looked into.
+
+    Raises:
+        Invalid, TooLarge: there are none.
+    """
+    try:
+        items = _DECODER.decode(got.head)
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError) as error:
+        raise Invalid(f"a frame cannot be read: {error}", field="frame") from error
+    if type(items) is not list:
+        raise wrong(items, "frame", "a list")
+    if len(items) > limits.WIRE_CALLS_MAX:
+        raise TooLarge(
+            f"a frame has {len(items)} calls, up to {limits.WIRE_CALLS_MAX} are allowed",
+            field="frame",
+            limit=limits.WIRE_CALLS_MAX,
+        )
+    return items
+
+
+def read_calls(got: Frame) -> list[tuple[int, Call | Refused]]:
+    """The calls of a frame, with their ids; in the place of one that is refused, why.
+
+    Raises:
+        Invalid, TooLarge: the frame cannot be read.
+    """
+    calls: list[tuple[int, Call | Refused]] = []
+    for item in read_items(got):
+        if type(item) is not list or len(item) != 3 or type(item[0]) is not int or item[0] < 0:
+            raise wrong(item, "call", "a call")
+        id_, number, fields = item
+        entry = BY_NUMBER.get(number) if type(number) is int else None
+        if entry is None:
+            calls.append((id_, wrong(number, "call", "the number of a call that is known here")))
+            continue
+        try:
+            call = cast("Call", entry.form.unpack(fields, "call", got.blobs))
+        except (Invalid, TooLarge) as error:
+            calls.append((id_, error))
+        else:
+            calls.append((id_, call))
+    return calls

@@ -1,0 +1,272 @@
+"""Every command that may come from another process, its number, and what its fields may hold.
+
+Numbers are part of the format (`docs/formats/wire.md`): append, never reorder.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from millrace import limits
+from millrace.core import bounds, filters, rate, retain
+from millrace.core.across_commands import LeaseAcross, SnapshotAcross
+from millrace.core.commands import (
+    Bury,
+    CommitCursor,
+    Configure,
+    CreateQueue,
+    DeleteCursor,
+    DeleteQueue,
+    Discard,
+    DropStage,
+    Explain,
+    Extend,
+    Found,
+    Lease,
+    NextSnapshot,
+    OpenCursor,
+    Pin,
+    Publish,
+    PublishStaged,
+    Purge,
+    Release,
+    ResetCursor,
+    Rewind,
+    Settle,
+    SpecPart,
+    Stage,
+    Tick,
+    Transaction,
+    Unpin,
+)
+from millrace.core.holder import ListHolders
+from millrace.core.leased_commands import Replace
+from millrace.core.model import Position, Start
+from millrace.core.partition_commands import Delete
+from millrace.core.session_commands import (
+    Claim,
+    CloseSession,
+    GrantCredit,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SuspectSession,
+)
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Forward,
+    Subscribe,
+    Unsubscribe,
+)
+from millrace.errors import Invalid
+from millrace.wire.hot import (
+    HISTORY_BYTES,
+    PROOF,
+    MessageShape,
+    NumberedShape,
+    PublishShape,
+    SettleShape,
+)
+from millrace.wire.shapes import (
+    Choice,
+    Converted,
+    Data,
+    Either,
+    Flag,
+    Form,
+    IdText,
+    Many,
+    Name,
+    OneOf,
+    Optional,
+    Pattern,
+    Record,
+    Rows,
+    Seqs,
+    Shape,
+    Text,
+    Whole,
+)
+
+INSIDE = frozenset({Bury, Forward, Tick, Found})
+"""Commands that an engine gives itself, and takes from nobody else."""
+
+SHARD = Whole()
+HISTORY = Data(HISTORY_BYTES, HISTORY_BYTES)
+_NAME = Name()
+_NUMBER = Whole()
+_LEASE_MS = Whole(1, limits.LEASE_MS_MAX)
+_PIN_MS = Whole(1, limits.PIN_MS_MAX)
+_FLAG = Flag()
+_COUNT = Whole(1, limits.LEASE_MESSAGES_MAX)
+START = Either(
+    _NUMBER,
+    Converted(
+        Choice("beginning", "end"),
+        lambda start: cast("Start", start).value,
+        lambda text: Start(text),
+    ),
+)
+POSITION = Form(Position, Data(0, HISTORY_BYTES), _NUMBER, _NUMBER, _NUMBER)
+CLAIM = Form(Claim, PROOF, HISTORY, Whole(1), _NUMBER)
+
+
+class _Filter(Text):
+    """A filter as it is stored; one from outside is read, and written anew."""
+
+    def __init__(self) -> None:
+        super().__init__(limits.FILTER_BYTES_MAX)
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
+        text = super().unpack(raw, field, blobs)
+        try:
+            return filters.text(msgspec.json.decode(text)) if text else ""
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Invalid("the filter is no JSON", field=field) from error
+
+
+def _attempts() -> Shape:
+    return Optional(Whole(0, limits.ATTEMPTS_MAX))
+
+
+def _millis(most_ms: int) -> Shape:
+    return Optional(Whole(0, most_ms))
+
+
+SPEC_PART = Form(
+    SpecPart,
+    Optional(_FLAG),
+    Optional(Choice("work", "log")),
+    _millis(limits.KEEP_DELETES_MS_MAX),
+    _millis(limits.DELAY_MS_MAX),
+    _millis(limits.DELAY_MS_MAX),
+    _attempts(),
+    _attempts(),
+    Optional(
+        Pattern(r"|[A-Za-z0-9_.-]{1,80}/[A-Za-z0-9_.-]{1,80}", most=2 * limits.NAME_CHARS_MAX + 1)
+    ),
+    _millis(limits.DELAY_MS_MAX),
+    _millis(bounds.DEDUP_MS_MAX),
+    Optional(_FLAG),
+    _millis(retain.KEEP_MS_MAX),
+    Optional(Whole(0, retain.RETENTION_BYTES_MAX)),
+    Optional(Whole(0, retain.RETENTION_MESSAGES_MAX)),
+    _millis(limits.CURSOR_RETAIN_MS_MAX),
+    Optional(Whole(0, retain.RETENTION_BYTES_MAX)),
+    Optional(Whole(0, retain.RETENTION_BYTES_MAX)),
+    Optional(Choice("", "zstd", "lz4")),
+    _millis(bounds.TTL_MS_MAX),
+    Optional(_FLAG),
+    Optional(Choice("none", "strict", "group", "fair")),
+    _attempts(),
+    Optional(Whole(0, rate.INTERVAL_US_MAX)),
+    Optional(Whole(0, rate.BURST_MAX)),
+    Optional(Whole(0, rate.INTERVAL_US_MAX)),
+    Optional(Whole(0, rate.BURST_MAX)),
+    Optional(Choice("messages", "partitions")),
+    Optional(Whole(0, bounds.PARTITIONS_MAX)),
+    Optional(Whole(0, bounds.PARTITIONS_MAX)),
+    _millis(bounds.PARTITION_AGE_MS_MAX),
+    Optional(Whole(0, retain.RETENTION_MESSAGES_MAX)),
+    Optional(Whole(0, retain.RETENTION_BYTES_MAX)),
+    Optional(Choice("refuse", "drop")),
+)
+
+_NEXT = Form(NextSnapshot, _NAME, _NUMBER, _NUMBER, _PIN_MS, Data(0, HISTORY_BYTES))
+_SHARDS = Many(SHARD, limits.SHARDS_MAX, least=1)
+_STAGES = Many(_NAME, limits.STAGES_MAX, least=1)
+
+_PARTS: dict[int, tuple[type, Shape]] = {
+    1: (Publish, PublishShape()),
+    3: (Settle, SettleShape()),
+    4: (
+        Release,
+        Form(Release, PROOF, Seqs(), HISTORY, _FLAG, Whole(0, limits.DELAY_MS_MAX), _FLAG),
+    ),
+    5: (Extend, Form(Extend, PROOF, Seqs(), HISTORY, _LEASE_MS)),
+    6: (Discard, Form(Discard, PROOF, Seqs(), HISTORY)),
+    11: (Purge, Form(Purge)),
+    12: (Rewind, Form(Rewind, START)),
+    13: (Configure, Form(Configure, SPEC_PART)),
+    14: (OpenCursor, Form(OpenCursor, _NAME, START, _FLAG)),
+    16: (CommitCursor, Form(CommitCursor, _NAME, _NUMBER, POSITION)),
+    17: (ResetCursor, Form(ResetCursor, _NAME, START)),
+    18: (DeleteCursor, Form(DeleteCursor, _NAME)),
+    19: (Pin, Form(Pin, _PIN_MS)),
+    20: (Unpin, Form(Unpin, _NUMBER, HISTORY, _NUMBER)),
+    21: (Stage, Form(Stage, _NAME, Rows(least=0))),
+    22: (PublishStaged, Form(PublishStaged, _STAGES, Optional(NumberedShape()))),
+    23: (DropStage, Form(DropStage, _NAME)),
+}
+"""What a transaction may hold."""
+
+_ALONE: dict[int, tuple[type, Shape]] = {
+    2: (Lease, Form(Lease, _COUNT, _LEASE_MS, IdText(needed=False))),
+    7: (Replace, Form(Replace, PROOF, Seqs(1), HISTORY, MessageShape(), _LEASE_MS)),
+    8: (Delete, Form(Delete, Seqs(bounds.DELETE_IDS_MAX))),
+    9: (Explain, Form(Explain, Whole(1), Optional(Data(0, limits.KEY_BYTES_MAX)))),
+    10: (ListHolders, Form(ListHolders)),
+    15: (NextSnapshot, _NEXT),
+    24: (Subscribe, Form(Subscribe, _NAME, _NAME, _NAME, _Filter())),
+    25: (Unsubscribe, Form(Unsubscribe, _NAME)),
+    26: (
+        OpenSession,
+        Form(
+            OpenSession,
+            Whole(0, limits.SESSION_CREDIT_MAX),
+            _FLAG,
+            Whole(0, limits.LEASE_MS_MAX),
+            Whole(1, limits.SUSPECT_MS_MAX),
+            Name(needed=False),
+        ),
+    ),
+    27: (ResumeSession, Form(ResumeSession, PROOF, HISTORY)),
+    28: (Receive, Form(Receive, CLAIM, _NUMBER, Whole(0, limits.SESSION_CREDIT_MAX))),
+    29: (GrantCredit, Form(GrantCredit, CLAIM, Whole(0, limits.SESSION_CREDIT_MAX), _FLAG)),
+    30: (SuspectSession, Form(SuspectSession, CLAIM)),
+    31: (CloseSession, Form(CloseSession, CLAIM, _NUMBER, _FLAG)),
+    32: (
+        CreateQueue,
+        Form(
+            CreateQueue,
+            _NAME,
+            _NAME,
+            SPEC_PART,
+            Optional(Whole(1, limits.SHARDS_MAX)),
+            Optional(Choice("key", "group", "spread")),
+        ),
+    ),
+    33: (DeleteQueue, Form(DeleteQueue, _NAME, _NAME)),
+    34: (
+        CreateTopic,
+        Form(CreateTopic, _NAME, _NAME, Optional(Whole(1, limits.TOPIC_LAG_MAX))),
+    ),
+    35: (
+        ConfigureTopic,
+        Form(ConfigureTopic, _NAME, _NAME, SHARD, Whole(1, limits.TOPIC_LAG_MAX)),
+    ),
+    36: (DeleteTopic, Form(DeleteTopic, _NAME, _NAME, SHARD)),
+    37: (
+        Transaction,
+        Form(
+            Transaction,
+            Many(
+                Record(SHARD, OneOf(_PARTS, "a part of a transaction")),
+                limits.TRANSACTION_PARTS_MAX,
+                least=1,
+            ),
+        ),
+    ),
+    38: (LeaseAcross, Form(LeaseAcross, _SHARDS, _COUNT, _LEASE_MS)),
+    39: (
+        SnapshotAcross,
+        Form(SnapshotAcross, Many(Record(SHARD, _NEXT), limits.SHARDS_MAX, least=1)),
+    ),
+}
+
+COMMANDS = OneOf(_PARTS | _ALONE, "a command")
+"""Every command that may be asked by another process."""

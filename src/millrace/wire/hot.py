@@ -1,0 +1,246 @@
+"""The shapes of what is sent most: a message, a publish, a lease call and its end.
+
+They do what a `Form` would do, with fewer steps.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from millrace import limits
+from millrace.core import bounds, check
+from millrace.core.block import Block
+from millrace.core.commands import Aside, Numbered, Publish, Settle
+from millrace.core.leased_commands import Life
+from millrace.core.model import Headers, LeaseId, Message
+from millrace.core.receipt import PROOF_BYTES, Proved
+from millrace.errors import Forged, Invalid
+from millrace.wire.frames import Blobs
+from millrace.wire.shapes import (
+    Choice,
+    Flag,
+    Form,
+    IdText,
+    Many,
+    Name,
+    Optional,
+    Rows,
+    Seqs,
+    Whole,
+    listed_of,
+    wrong,
+)
+
+HISTORY_BYTES = 16
+_NONE = memoryview(b"")
+
+
+class MessageShape:
+    """A message, checked as one that a program hands over."""
+
+    def pack(self, value: object, blobs: Blobs) -> list[object]:
+        message = cast("Message", value)
+        if not blobs.takes_inline(_weigh(message)):
+            return [_ROWS.pack(Block.of_messages([message]), blobs)]
+        return [message.body, message.key, message.headers]
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> Message:
+        if type(raw) is list and len(raw) == 1:
+            return _only(_ROWS.unpack(raw[0], field, blobs), field)
+        if type(raw) is not list or len(raw) != 3:
+            raise wrong(raw, field, "a message")
+        body, key, headers = raw
+        if type(body) is bytes and key is None and type(headers) is list and not headers:
+            # A head, and what is in it, is smaller than the largest body.
+            return Message(body)
+        if body is not None and type(body) is not bytes:
+            raise wrong(body, "body", "bytes")
+        if key is not None and type(key) is not bytes:
+            raise wrong(key, "key", "bytes")
+        return check.message(body, key, pairs_of(headers, field))
+
+
+def pairs_of(raw: object, field: str) -> Headers:
+    """Headers as they stand in a frame."""
+    pairs: list[tuple[str, bytes]] = []
+    for pair in listed_of(raw, "headers", limits.HEADERS_MAX):
+        if type(pair) is not list or len(pair) != 2:
+            raise wrong(pair, "headers", "(name, value)")
+        name, value = pair
+        if type(name) is not str or type(value) is not bytes:
+            raise wrong(pair, "headers", "(name, value)")
+        pairs.append((name, value))
+    return tuple(pairs)
+
+
+NUMBERED = Form(Numbered, Name(), Whole(1), Choice("dense", "rising", "range"), Whole())
+_ASIDE = Many(
+    Form(
+        Aside,
+        Whole(0, limits.PUBLISH_MESSAGES_MAX),
+        Whole(1, limits.PUBLISH_MESSAGES_MAX),
+        Whole(0, limits.PRIORITY_MAX),
+        Optional(Whole(0, limits.DELAY_MS_MAX)),
+    ),
+    limits.PUBLISH_MESSAGES_MAX,
+)
+_LIVES = Many(
+    Form(
+        Life,
+        Whole(0, limits.PUBLISH_MESSAGES_MAX),
+        Whole(1, limits.PUBLISH_MESSAGES_MAX),
+        Whole(1, bounds.TTL_MS_MAX),
+    ),
+    limits.PUBLISH_MESSAGES_MAX,
+)
+_IDS = Many(Optional(IdText()), limits.PUBLISH_MESSAGES_MAX)
+_ROWS = Rows(least=0)
+_FLAG = Flag()
+
+
+class NumberedShape:
+    """Producer and number, which must fit each other."""
+
+    def pack(self, value: object, blobs: Blobs) -> object:
+        return NUMBERED.pack(value, blobs)
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> Numbered:
+        found = cast("Numbered", NUMBERED.unpack(raw, field, blobs))
+        after = found.after if found.mode == "range" else None
+        if found.after and after is None:
+            raise Invalid("after goes with mode='range', and only with it", field="after")
+        checked = check.numbered(found.producer, found.number, found.mode, after)
+        assert checked is not None
+        return checked
+
+
+class PublishShape:
+    """A publish: small messages stand in the head, others and many are a block."""
+
+    def __init__(self) -> None:
+        self._message = MessageShape()
+        self._numbered = NumberedShape()
+
+    def pack(self, value: object, blobs: Blobs) -> list[object]:
+        command = cast("Publish", value)
+        rows = command.rows
+        if not isinstance(rows, Block) and not blobs.takes_inline(sum(map(_weigh, rows))):
+            rows = Block.of_messages(rows)
+        packed: object
+        if isinstance(rows, Block):
+            packed = _ROWS.pack(rows, blobs)
+        else:
+            packed = [(message.body, message.key, message.headers) for message in rows]
+        numbered = command.numbered
+        if not (numbered or command.aside or command.ids or command.lives):
+            return [packed, command.by_body]
+        return [
+            packed,
+            command.by_body,
+            None if numbered is None else self._numbered.pack(numbered, blobs),
+            _ASIDE.pack(command.aside, blobs),
+            _IDS.pack(command.ids, blobs),
+            _LIVES.pack(command.lives, blobs),
+        ]
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> Publish:
+        if type(raw) is not list or len(raw) not in (2, 6):
+            raise wrong(raw, field, "a publish")
+        rows = self._rows(raw[0], blobs)
+        by_body = raw[1]
+        if type(by_body) is not bool:
+            raise wrong(by_body, "by_body", "True or False")
+        count = rows.count if isinstance(rows, Block) else len(rows)
+        if len(raw) == 2:
+            if not count:
+                raise Invalid("rows are empty; there is nothing to publish", field="rows")
+            return Publish(rows, None, (), (), by_body)
+        numbered = None if raw[2] is None else self._numbered.unpack(raw[2], "numbered", blobs)
+        if not count and numbered is None:
+            raise Invalid("rows are empty; there is nothing to publish", field="rows")
+        aside = cast("tuple[Aside, ...]", _ASIDE.unpack(raw[3], "aside", blobs))
+        ids = cast("tuple[str | None, ...]", _IDS.unpack(raw[4], "ids", blobs))
+        lives = cast("tuple[Life, ...]", _LIVES.unpack(raw[5], "lives", blobs))
+        _check_apart(aside, "aside", count)
+        _check_apart(lives, "lives", count)
+        if ids and len(ids) != count:
+            raise Invalid(f"there are {len(ids)} ids for {count} rows", field="ids")
+        return Publish(rows, numbered, aside, ids, by_body, lives)
+
+    def _rows(self, raw: object, blobs: memoryview) -> Block | tuple[Message, ...]:
+        if type(raw) is not list or not raw:
+            raise wrong(raw, "rows", "messages")
+        if type(raw[0]) is int:
+            return _ROWS.unpack(raw, "rows", blobs)
+        listed = listed_of(raw, "rows", limits.WIRE_CALLS_MAX)
+        return tuple([self._message.unpack(one, "rows", _NONE) for one in listed])
+
+
+def _weigh(message: Message) -> int:
+    size = len(message.body or b"")
+    if message.headers:
+        size += sum(len(name) + len(value) for name, value in message.headers)
+    return size
+
+
+def _only(block: Block, field: str) -> Message:
+    if block.count != 1:
+        raise Invalid(f"{field} has {block.count} messages, not one", field=field)
+    row = block.row(0, 0, 0)
+    return Message(row.body, row.key, row.headers)
+
+
+def _check_apart(runs: tuple[Aside, ...] | tuple[Life, ...], field: str, count: int) -> None:
+    """Runs of rows are named in their order, none twice, and none that is not there."""
+    end = 0
+    for run in runs:
+        if run.at < end or run.at + run.count > count:
+            raise Invalid(f"{field} names rows twice, or rows that are not there", field=field)
+        end = run.at + run.count
+
+
+class Proof:
+    """The number of a lease call or session, with its proof; whether it holds is judged later."""
+
+    def pack(self, value: object, blobs: Blobs) -> list[object]:
+        if not isinstance(value, Proved):
+            raise Forged("this lease was not made by the engine that it is shown to", field="lease")
+        return [int(value), value.proof]
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> Proved:
+        if type(raw) is list and len(raw) == 2:
+            number, proof = raw
+            if (
+                type(number) is int
+                and 0 < number < 2**63
+                and type(proof) is bytes
+                and len(proof) == PROOF_BYTES
+            ):
+                return Proved.of(number, b"", proof)
+        raise wrong(raw, field, "the number of a lease call, and its proof")
+
+
+PROOF = Proof()
+_SEQS = Seqs()
+
+
+class SettleShape:
+    """The end of messages of one lease call."""
+
+    def pack(self, value: object, blobs: Blobs) -> list[object]:
+        command = cast("Settle", value)
+        lease = PROOF.pack(command.lease, blobs)
+        return [lease, _SEQS.pack(command.seqs, blobs), command.history]
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> Settle:
+        if type(raw) is not list or len(raw) != 3:
+            raise wrong(raw, field, "a settle")
+        history = raw[2]
+        if type(history) is not bytes or len(history) != HISTORY_BYTES:
+            raise wrong(history, "history", "16 bytes")
+        lease = PROOF.unpack(raw[0], "lease", blobs)
+        return Settle(
+            cast("LeaseId", lease),
+            _SEQS.unpack(raw[1], "seqs", blobs),
+            history,
+        )
