@@ -88,6 +88,7 @@ __all__ = [
     "errors",
     "open",
     "restore",
+    "share",
     "sync",
     "verify",
 ]

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import cast
 
 import msgspec
+import numpy as np
 
 from millrace import limits
 from millrace.errors import Invalid, MillraceError, Refused, TooLarge
@@ -23,7 +24,15 @@ from millrace.wire.shapes import Shape, wrong
 VERSION = 1
 """What both sides must speak."""
 
-_ENCODER = msgspec.msgpack.Encoder()
+
+def _plain(value: object) -> object:
+    """Numbers of a type of their own (a `Place`) as plain ones."""
+    if isinstance(value, int | np.integer):
+        return int(value)
+    raise NotImplementedError
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 _DECODER = msgspec.msgpack.Decoder()
 ROWS = RowList()
 

@@ -344,8 +344,8 @@ class Seqs:
         return np.fromiter(seqs, np.uint64, len(seqs)).tobytes()
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> BitMap64:
-        if type(raw) is int and 0 < raw <= _TOP:
-            return BitMap64((raw,))
+        if type(raw) is int and 0 <= raw <= _TOP:
+            return BitMap64([raw])
         if type(raw) is not bytes or len(raw) % 8:
             raise wrong(raw, field, "a set of seqs")
         if len(raw) > 8 * self._most:
@@ -356,12 +356,12 @@ class Seqs:
             )
         numbers = np.frombuffer(raw, np.uint64)
         if len(numbers) < self._least or (len(numbers) and not _are_seqs(numbers)):
-            raise wrong(raw, field, "a set of seqs from 1 on")
+            raise wrong(raw, field, "a set of seqs")
         return BitMap64(numbers)
 
 
 def _are_seqs(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:
-    return bool(numbers.min() > 0 and numbers.max() <= _TOP)
+    return bool(numbers.max() <= _TOP)
 
 
 class Rows:

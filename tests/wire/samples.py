@@ -1,0 +1,175 @@
+"""One or more values of every command and every answer that is sent between processes."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap64
+
+from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
+from millrace.core.block import Block
+from millrace.core.commands import (
+    Aside,
+    CommitCursor,
+    Configure,
+    CreateQueue,
+    DeleteCursor,
+    DeleteQueue,
+    Discard,
+    DropStage,
+    Explain,
+    Explanation,
+    Extend,
+    Lease,
+    Leased,
+    NextSnapshot,
+    Numbered,
+    OpenCursor,
+    Outcome,
+    Pin,
+    Publish,
+    Published,
+    PublishStaged,
+    Purge,
+    QueueRef,
+    Release,
+    ResetCursor,
+    Rewind,
+    Settle,
+    SnapshotRef,
+    SpecPart,
+    Stage,
+    Transaction,
+    Unpin,
+)
+from millrace.core.holder import Holder, Holders, ListHolders
+from millrace.core.leased_commands import Life, Replace
+from millrace.core.model import (
+    CursorCell,
+    LeaseId,
+    Message,
+    Position,
+    QueueSpec,
+    Seq,
+    ShardId,
+    Start,
+)
+from millrace.core.partition_commands import Delete
+from millrace.core.receipt import Proved
+from millrace.core.session_commands import (
+    Claim,
+    CloseSession,
+    Delivered,
+    Delivery,
+    GrantCredit,
+    Granted,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SessionRef,
+    SuspectSession,
+)
+from millrace.core.topic_cells import TopicCell
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Subscribe,
+    Subscribed,
+    TopicRef,
+    Unsubscribe,
+)
+from millrace.errors import Gone, Superseded
+
+H = b"h" * 16
+PROVED = LeaseId(Proved.of(7, b"", b"p" * 12))
+GIVEN = LeaseId(Proved.of(7, H, b"p" * 12))
+SHARD = ShardId(5)
+ONE = BitMap64([9])
+SOME = BitMap64([3, 9, 2**40])
+CLAIM = Claim(PROVED, H, 2, 3)
+NEXT = NextSnapshot("c", 1, 4, 1000, H)
+REF = SnapshotRef(3, H, 4, False, 5, 6, 2)
+LEASED = Leased(GIVEN, SOME, 123456, {9: (2, 1)}, (BitMap64([9]), BitMap64([3, 2**40])))
+MESSAGE = Message(b"body", b"key", (("a", b"1"), ("a", b"2")))
+
+COMMANDS: list[object] = [
+    Publish((Message(b"x"),), by_body=True),
+    Publish(
+        (MESSAGE,), Numbered("web", 7), (Aside(0, 1, 9, 500),), ("id",), True, (Life(0, 1, 9),)
+    ),
+    Publish((Message(None, b"gone"),), Numbered("web", 7, "range", 3)),
+    Publish((Message(b"y" * 100_000),)),
+    Publish(Block.of_messages([MESSAGE, Message(b""), Message(None, b"k")])),
+    Publish(Block.of_bodies([]), Numbered("web", 7)),
+    Lease(10, 30_000),
+    Lease(1, 1, "attempt"),
+    Settle(PROVED, ONE, H),
+    Settle(PROVED, SOME, H),
+    Release(PROVED, SOME, H, True, 1000, False),
+    Extend(PROVED, ONE, H, 5000),
+    Discard(PROVED, ONE, H),
+    Replace(PROVED, ONE, H, MESSAGE, 1000),
+    Replace(PROVED, ONE, H, Message(b"z" * 50_000, b"k"), 1000),
+    Delete(SOME),
+    Explain(Seq(3)),
+    Explain(Seq(3), b"group"),
+    ListHolders(),
+    Purge(),
+    Rewind(Start.BEGINNING),
+    Rewind(17),
+    Configure(SpecPart(max_failures=3, dead_letter="default/dead")),
+    OpenCursor("c", Start.END, True),
+    NEXT,
+    CommitCursor("c", 1, Position(H, 4, 2, 6)),
+    ResetCursor("c", 12),
+    DeleteCursor("c"),
+    Pin(1000),
+    Unpin(3, H, 5),
+    Stage("s", Block.of_bodies([b"a", b"b"])),
+    PublishStaged(("s", "t"), Numbered("web", 7, "rising")),
+    DropStage("s"),
+    Subscribe("sub", "default", "orders", '{"kind":["a"]}'),
+    Subscribe("sub", "default", "orders", ""),
+    Unsubscribe("sub"),
+    OpenSession(10, True, 0, 1000, "name"),
+    ResumeSession(PROVED, H),
+    Receive(CLAIM, 4, 10),
+    GrantCredit(CLAIM, 5, True),
+    SuspectSession(CLAIM),
+    CloseSession(CLAIM, 4, True),
+    CreateQueue("default", "orders", SpecPart(keyed=True, order="fair"), 3, "group"),
+    DeleteQueue("default", "orders"),
+    CreateTopic("default", "t", 10),
+    ConfigureTopic("default", "t", 5, 10),
+    DeleteTopic("default", "t", 5),
+    Transaction(((SHARD, Settle(PROVED, ONE, H)), (SHARD, Publish((Message(b"x"),))))),
+    LeaseAcross((SHARD, ShardId(6)), 3, 1000),
+    SnapshotAcross(((SHARD, NEXT), (ShardId(6), NEXT))),
+]
+
+ANSWERS: list[object] = [
+    Published(Seq(4), 2),
+    Published(None, 2, True),
+    Published(Seq(4), 2, True, (4, 9)),
+    LEASED,
+    Leased(LeaseId(0), BitMap64(), 5, {}),
+    Outcome(SOME, {4: Superseded("newer", field="lease"), 5: Gone("gone", limit=3)}, 99),
+    CursorCell(1, True, Position(H, 1, 0, 2), 5, 3, False, 2, True),
+    REF,
+    QueueSpec(keyed=True, dead_letter="default/dead"),
+    4,
+    -1,
+    True,
+    None,
+    LeasedAcross(((SHARD, LEASED),)),
+    Vector(4, (REF, REF)),
+    QueueRef((SHARD, ShardId(6)), True, "spread", 2**63 + 5),
+    Explanation(Seq(4), "leased", LeaseId(3), 99, 2, 1, Seq(9), 4, None),
+    SessionRef(CLAIM, 10, True, 0, 1000, 4, "name"),
+    Delivered((Delivery(GIVEN, {9: 0, 3: 1}, 1 << 62, {9: (2, 1)}),), 2),
+    Granted(4, 2),
+    TopicRef(SHARD, True),
+    TopicCell(5, 10),
+    Subscribed(3, 4, True),
+    Holders(1, 2, (Holder("cursor", "c", 3, 4, 5, 6, 7, True),)),
+    (Published(Seq(4), 2), Outcome(ONE, {}), 4, True, REF),
+]

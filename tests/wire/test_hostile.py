@@ -1,0 +1,318 @@
+"""What comes from outside is refused unless the API could have made it; nothing else is raised."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core.block import HEADER, Block
+from millrace.core.commands import (
+    Aside,
+    Command,
+    CommitCursor,
+    CreateQueue,
+    Explain,
+    Extend,
+    Lease,
+    Numbered,
+    OpenCursor,
+    Pin,
+    Publish,
+    PublishStaged,
+    Release,
+    Rewind,
+    Settle,
+    SpecPart,
+    Stage,
+    Transaction,
+)
+from millrace.core.leased_commands import Life
+from millrace.core.model import LeaseId, Message, Position, Seq, ShardId
+from millrace.core.partition_commands import Delete
+from millrace.core.receipt import Proved
+from millrace.core.session_commands import OpenSession
+from millrace.core.topic_commands import CreateTopic, Subscribe
+from millrace.errors import Invalid, Refused, TooLarge
+from millrace.wire.calls import Ask, Peek, ReadRows
+from millrace.wire.codec import Sheet, read_calls
+from millrace.wire.frames import Blobs, Frame, Splitter, frame
+from tests.wire.samples import COMMANDS, ONE, PROVED, SHARD, H
+
+HOSTILE: list[Command] = [
+    Publish(()),
+    Publish((Message(None),)),
+    Publish((Message(b"x", b""),)),
+    Publish((Message(b"x", b"k" * 401),)),
+    Publish((Message(b"x", None, (("n", b"v"),) * 65),)),
+    Publish((Message(b"x", None, (("n", b"v" * 70_000),)),)),
+    Publish((Message(b"x"),), Numbered("a b", 1)),
+    Publish((Message(b"x"),), Numbered("a", 0)),
+    Publish((Message(b"x"),), Numbered("a", -5)),
+    Publish((Message(b"x"),), Numbered("a", 3, "range", 3)),
+    Publish((Message(b"x"),), Numbered("a", 3, "dense", 1)),
+    Publish((Message(b"x"),), None, (Aside(0, 2),)),
+    Publish((Message(b"x"),), None, (Aside(0, 1), Aside(0, 1))),
+    Publish((Message(b"x"),), None, (Aside(0, 1, 10),)),
+    Publish((Message(b"x"),), None, (Aside(0, 1, 4, -1),)),
+    Publish((Message(b"x"),), None, (), ("a", "b")),
+    Publish((Message(b"x"),), None, (), ("x" * 401,)),
+    Publish((Message(b"x"),), None, (), (), True, (Life(0, 1, 0),)),
+    Publish(Block.of_bodies([])),
+    Publish(Block.of_messages([Message(None, None), Message(b"", b"k")])),
+    Publish(Block.of_messages([Message(b"x", b"k" * 500)])),
+    Lease(0, 1),
+    Lease(-1, 1),
+    Lease(limits.LEASE_MESSAGES_MAX + 1, 1),
+    Lease(1, 0),
+    Lease(1, limits.LEASE_MS_MAX + 1),
+    Lease(1, 1, "x" * 401),
+    Settle(PROVED, BitMap64(), H),
+    Settle(PROVED, BitMap64(range(1, 10_003)), H),
+    Settle(PROVED, ONE, b"short"),
+    Settle(LeaseId(Proved.of(0, b"", b"p" * 12)), ONE, H),
+    Settle(LeaseId(Proved.of(7, b"", b"p" * 11)), ONE, H),
+    Release(PROVED, ONE, H, False, -1),
+    Release(PROVED, ONE, H, False, limits.DELAY_MS_MAX + 1),
+    Extend(PROVED, ONE, H, 0),
+    Delete(BitMap64()),
+    Explain(Seq(0)),
+    Explain(Seq(-1)),
+    Rewind(-1),
+    OpenCursor("", 1, True),
+    OpenCursor("../x", 1, True),
+    OpenCursor("x" * 81, 1, True),
+    CommitCursor("c", -1, Position(H, 1, 1, 1)),
+    CommitCursor("c", 1, Position(b"h" * 17, 1, 1, 1)),
+    Pin(0),
+    Pin(limits.PIN_MS_MAX + 1),
+    Stage("a/b", Block.of_bodies([b"x"])),
+    PublishStaged(()),
+    PublishStaged(("a\0b",)),
+    Subscribe("s", "default", "q", "no json"),
+    Subscribe("s", "default", "q", "[" * 5000),
+    Subscribe("s", "default", "q", '{"a": {"unknown": 1}}'),
+    OpenSession(-1, True, 0, 1),
+    OpenSession(limits.SESSION_CREDIT_MAX + 1, True, 0, 1),
+    CreateQueue("default", "a b", SpecPart()),
+    CreateQueue("", "a", SpecPart()),
+    CreateQueue("default", "a", SpecPart(), 0),
+    CreateQueue("default", "a", SpecPart(), limits.SHARDS_MAX + 1),
+    CreateQueue("default", "a", SpecPart(max_failures=-1)),
+    CreateQueue("default", "a", SpecPart(dead_letter="only-a-name")),
+    CreateQueue("default", "a", SpecPart(dead_letter="a/b/c")),
+    CreateQueue("default", "a", SpecPart(order="any")),  # type: ignore[arg-type]
+    CreateTopic("default", "t", 0),
+    Transaction(()),
+    Transaction(((ShardId(-1), Publish((Message(b"x"),))),)),
+    Transaction(((SHARD, Lease(1, 1)),)),  # type: ignore[arg-type]
+    Transaction(((SHARD, Pin(1)),) * (limits.TRANSACTION_PARTS_MAX + 1)),
+]
+
+
+def frame_of(command: Command) -> Frame:
+    sheet = Sheet()
+    sheet.call(3, Ask(SHARD, 0, command))
+    [got] = Splitter().feed(b"".join(sheet.take()))
+    return got
+
+
+@pytest.mark.parametrize("command", HOSTILE, ids=lambda c: type(c).__name__)
+def test_what_the_api_could_not_make_is_refused(command: Command) -> None:
+    try:
+        got = frame_of(command)
+    except Invalid:
+        # It is not even sent.
+        return
+    [(_, found)] = read_calls(got)
+    assert isinstance(found, Invalid | TooLarge)
+    assert found.field
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Ask(ShardId(-1), 0, Pin(1)),
+        Ask(SHARD, -1, Pin(1)),
+        Ask(SHARD, limits.LEASE_WAIT_MS_MAX + 1, Pin(1)),
+        ReadRows(SHARD, ONE, 0),
+        ReadRows(SHARD, ONE, limits.LEASE_BYTES_MAX + 1),
+        Peek(SHARD, -1, None, 1),
+        Peek(SHARD, 0, None, limits.PEEK_MESSAGES_MAX + 1),
+    ],
+    ids=str,
+)
+def test_other_calls_are_refused_as_well(call: Ask | ReadRows | Peek) -> None:
+    sheet = Sheet()
+    sheet.call(3, call)
+    [got] = Splitter().feed(b"".join(sheet.take()))
+    [(_, found)] = read_calls(got)
+    assert isinstance(found, Invalid | TooLarge)
+
+
+ODD = (-1, 0, 2**63, 2**64 - 1, True, None, 1.5, "", "a/b", "x" * 100, b"", b"x" * 7, [], [[]], {})
+
+
+def spoiled(value: object) -> Iterator[object]:
+    """The value with each of its parts replaced by something odd, left out, or doubled."""
+    yield from ODD
+    if isinstance(value, list):
+        for at, one in enumerate(value):
+            yield value[:at] + value[at + 1 :]
+            yield [*value[:at], one, *value[at:]]
+            for other in spoiled(one):
+                yield [*value[:at], other, *value[at + 1 :]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: type(c).__name__)
+def test_every_spoiled_field_is_refused_or_harmless(command: Command) -> None:
+    got = frame_of(command)
+    [item] = msgspec.msgpack.decode(got.head)
+    for fields in spoiled(item[2]):
+        head = msgspec.msgpack.encode([[3, 1, fields]])
+        [(_, found)] = read_calls(Frame(head, got.blobs))
+        if isinstance(found, Refused):
+            assert isinstance(found, Invalid | TooLarge)
+            continue
+        # What is taken is whole: it can be sent on.
+        assert isinstance(found, Ask)
+        frame_of(found.command)
+
+
+def blocks() -> Iterator[bytes]:
+    """Blocks whose headers and offsets lie."""
+    good = b"".join(
+        Block.of_messages(
+            [Message(b"abc", b"k1", (("n", b"v"),)), Message(None, b"k2"), Message(b"", b"k3")]
+        ).encode()
+    )
+    for at in range(0, HEADER.size, 2):
+        for value in (0, 1, 0x7FFF, 0xFFFF):
+            yield good[:at] + struct.pack("<H", value) + good[at + 2 :]
+    for at in range(HEADER.size, len(good) - 4, 4):
+        for value in (-1, 1, 7, 2**31 - 1):
+            yield good[:at] + struct.pack("<i", value) + good[at + 4 :]
+    for size in range(len(good)):
+        yield good[:size]
+    yield good + bytes(8)
+
+
+def test_blocks_that_lie_are_refused_or_whole() -> None:
+    refused = 0
+    for data in blocks():
+        blobs = Blobs()
+        place = blobs.add([data], len(data))
+        head = msgspec.msgpack.encode([[3, 1, [5, 0, [1, [place, False]]]]])
+        [got] = Splitter().feed(b"".join(frame(head, blobs)))
+        [(_, found)] = read_calls(got)
+        if isinstance(found, Refused):
+            refused += 1
+            continue
+        assert isinstance(found, Ask)
+        assert isinstance(found.command, Publish)
+        rows = found.command.rows
+        assert isinstance(rows, Block)
+        # Every reader of it stays within its bytes.
+        assert len(rows.rows(0, rows.count, 1, 0)) == rows.count
+        rows.arrow(1, 1, 0).validate(full=True)
+    assert refused > 200
+
+
+def test_a_compressed_block_is_refused_before_it_is_unpacked() -> None:
+    data = b"".join(Block.of_bodies([b"x" * 1_000_000]).squeezed("zstd").encode())
+    blobs = Blobs()
+    place = blobs.add([data], len(data))
+    head = msgspec.msgpack.encode([[3, 1, [5, 0, [1, [place, False]]]]])
+    [got] = Splitter().feed(b"".join(frame(head, blobs)))
+    [(_, found)] = read_calls(got)
+    assert isinstance(found, Invalid)
+    assert "compressed" in found.message
+
+
+def test_lengths_are_judged_before_anything_is_kept() -> None:
+    for lengths in ((limits.WIRE_HEAD_BYTES_MAX + 1, 0), (0, limits.WIRE_BLOB_BYTES_MAX + 1)):
+        with pytest.raises(TooLarge):
+            Splitter().feed(struct.pack("<II", *lengths))
+
+
+def read_all(data: bytes) -> None:
+    try:
+        for got in Splitter().feed(data):
+            read_calls(got)
+    except (Invalid, TooLarge):
+        return
+
+
+@given(st.binary(max_size=300))
+def test_noise_is_refused(data: bytes) -> None:
+    read_all(data)
+    read_all(b"".join(frame(data)))
+
+
+@given(st.sampled_from(COMMANDS), st.data())
+def test_changed_bytes_are_refused_or_harmless(command: Command, data: st.DataObject) -> None:
+    sheet = Sheet()
+    sheet.call(3, Ask(SHARD, 0, command))
+    whole = bytearray(b"".join(sheet.take()))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, min(len(whole), 600) - 1))
+        whole[at] = data.draw(st.integers(0, 255))
+    read_all(bytes(whole))
+
+
+@given(st.sampled_from(COMMANDS), st.lists(st.integers(1, 40), max_size=60))
+def test_frames_may_come_in_any_pieces(command: Command, cuts: list[int]) -> None:
+    sheet = Sheet()
+    for at in range(3):
+        sheet.call(at, Ask(SHARD, 0, command))
+    whole = b"".join(sheet.take()) * 2
+    splitter = Splitter()
+    found = []
+    at = 0
+    for cut in cuts:
+        found += splitter.feed(whole[at : at + cut])
+        at += cut
+    found += splitter.feed(whole[at:])
+    assert [len(read_calls(got)) for got in found] == [3, 3]
+    assert splitter.is_between
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdc\xff\xff" * 1000,
+        b"\x91" * limits.WIRE_HEAD_BYTES_MAX,
+        b"\xdd" + struct.pack(">I", 1_000_000) + b"\x90" * 1_000_000,
+        b"\x81\x80\x01",
+        b"\x81\x90\x01",
+        b"\xa2\xff\xfe",
+        b"\xd6\xff" + bytes(4),
+        b"\xc1",
+    ],
+    ids=lambda head: head[:6].hex(),
+)
+def test_bombs_are_refused_within_bounded_memory(head: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises((Invalid, TooLarge)):
+            read_calls(Frame(head, memoryview(b"")))
+        assert tracemalloc.get_traced_memory()[1] < 80 * max(len(head), 10_000)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_call_that_is_refused_keeps_no_other() -> None:
+    good = msgspec.msgpack.decode(frame_of(Pin(5)).head)[0]
+    head = msgspec.msgpack.encode([[1, 99, []], good, [4, 1, "x"], [5, 1, good[2]]])
+    found = read_calls(Frame(head, memoryview(b"")))
+    assert [type(call) for _, call in found] == [Invalid, Ask, Invalid, Ask]
