@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from millrace.core.place import Place
     from millrace.core.spec import QueueSpec
     from millrace.errors import Fatal, MillraceError, Refused, Retry
+    from millrace.server.sharing import share
     from millrace.settings import Settings
 
 __version__ = "0.1.0.dev0"
@@ -138,6 +139,7 @@ _HOMES = {
     "WorkerStats": "millrace.client.worker",
     "open": "millrace.client.opening",
     "restore": "millrace.client.care",
+    "share": "millrace.server.sharing",
     "verify": "millrace.client.care",
 }
 """Where the names that are no modules come from."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
+from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.commands import (
     Aside,
@@ -16,25 +17,19 @@ from millrace.core.commands import (
     Discard,
     DropStage,
     Explain,
-    Explanation,
     Extend,
     Lease,
-    Leased,
     NextSnapshot,
     Numbered,
     OpenCursor,
-    Outcome,
     Pin,
     Publish,
-    Published,
     PublishStaged,
     Purge,
-    QueueRef,
     Release,
     ResetCursor,
     Rewind,
     Settle,
-    SnapshotRef,
     SpecPart,
     Stage,
     Transaction,
@@ -170,6 +165,6 @@ ANSWERS: list[object] = [
     TopicRef(SHARD, True),
     TopicCell(5, 10),
     Subscribed(3, 4, True),
-    Holders(1, 2, (Holder("cursor", "c", 3, 4, 5, 6, 7, True),)),
+    Holders(1, 2, (Holder("cursor", "c", 3, 4, 5, 6, 7, True),), 9),
     (Published(Seq(4), 2), Outcome(ONE, {}), 4, True, REF),
 ]

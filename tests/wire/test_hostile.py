@@ -157,7 +157,10 @@ def test_other_calls_are_refused_as_well(call: Ask | ReadRows | Peek) -> None:
     assert isinstance(found, Invalid | TooLarge)
 
 
-ODD = (-1, 0, 2**63, 2**64 - 1, True, None, 1.5, "", "a/b", "x" * 100, b"", b"x" * 7, [], [[]], {})
+ODD: tuple[object, ...] = (
+    *(-1, 0, 2**63, 2**64 - 1, True, None, 1.5),
+    *("", "a/b", "x" * 100, b"", b"x" * 7, [], [[]], {}),
+)
 
 
 def spoiled(value: object) -> Iterator[object]:

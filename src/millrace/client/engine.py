@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.client.care import Backup, Told
-from millrace.client.health import Health
+from millrace.client.health import Gauges, Health
 from millrace.core.answers import QueueRef
 from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
@@ -41,6 +41,14 @@ class Care(Protocol):
 
     async def health(self) -> Health:
         """How the engine is, now."""
+        ...
+
+    def gauges(self) -> Gauges:
+        """What the engine has counted since it was opened, and how large it is.
+
+        Raises:
+            Invalid: it is another process's.
+        """
         ...
 
 

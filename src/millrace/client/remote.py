@@ -25,12 +25,13 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.care import Backup, Told
-from millrace.client.health import Health
+from millrace.client.health import Gauges, Health
 from millrace.client.line import Answered, Line, Lost
 from millrace.client.repeats import may_repeat
 from millrace.core import exact
 from millrace.core.across_commands import LeasedAcross
-from millrace.core.commands import Command, Leased, QueueRef, Transaction
+from millrace.core.answers import Leased, QueueRef
+from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, ShardId
 from millrace.core.receipt import Proved, Receipt, read, write
@@ -214,6 +215,9 @@ class RemoteEngine:
     def turn(self) -> int:
         return next(self._turns)
 
+    async def spaces(self) -> list[str]:
+        return await self._value(calls.ListSpaces(), list)
+
     async def queue_names(self, space: str) -> list[str]:
         return await self._value(calls.ListQueues(space), list)
 
@@ -310,6 +314,13 @@ class RemoteCare:
         found = (await self._engine.call(calls.ReadHealth())).value
         return Health(
             *cast("tuple[str | None, int, None, tuple[str, ...], None, int, bool, None]", found)
+        )
+
+    def gauges(self) -> Gauges:
+        """Counted where the engine is."""
+        raise Invalid(
+            "what an engine counts is told by its own process: ask for /metrics there",
+            field="gauges",
         )
 
 

@@ -22,7 +22,7 @@ def bodies(value: Sequence[bytes]) -> Block:
         block = Block.of_bodies(value)
     except OverflowError as error:
         raise _too_large_together() from error
-    _check_block(block)
+    whole_block(block)
     return block
 
 
@@ -30,7 +30,7 @@ def rows(value: object) -> Block:
     """Rows for one publish: messages, bodies, or an Arrow batch with value, key and headers."""
     if isinstance(value, pa.RecordBatch):
         found = Block.of_arrow(value)
-        _check_block(found)
+        whole_block(found)
         return found
     if not isinstance(value, list | tuple):
         raise Invalid(
@@ -91,7 +91,7 @@ def _has_empty(column: Column, count: int) -> bool:
     return bool((empty & ~absent).any() if absent is not None else empty.any())
 
 
-def _check_block(block: Block) -> None:
+def whole_block(block: Block) -> None:
     """The limits of every row, found without looking at each one in Python."""
     if not block.count:
         raise Invalid("rows are empty; there is nothing to publish", field="rows")

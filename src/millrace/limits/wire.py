@@ -47,8 +47,10 @@ WIRE_PATIENCE_SECONDS = 30.0
 """How long a call is tried again where nobody answers: an engine is opened again within it."""
 
 WIRE_PAUSE_SECONDS_MIN = 0.02
+"""The first pause between attempts to connect; each is twice as long as the one before."""
+
 WIRE_PAUSE_SECONDS_MAX = 1.0
-"""The pauses between attempts to connect: each is twice as long as the one before."""
+"""And the longest: so late a client notices that someone is there again."""
 
 WIRE_POOL_MAX = 16
 """Connections over HTTP for calls that do not wait; each that waits has one of its own."""

@@ -34,6 +34,7 @@ from millrace.wire.calls import (
     FindQueue,
     FindTopic,
     ListQueues,
+    ListSpaces,
     ListTopics,
     More,
     Named,
@@ -97,7 +98,7 @@ class Admission:
             caller.check(verbs, call.space, call.name)
         elif isinstance(call, BackUp | Unfollow | ReadHealth):
             caller.check(verbs, "*", "*")
-        elif not isinstance(call, ListQueues | ListTopics):
+        elif not isinstance(call, ListQueues | ListTopics | ListSpaces):
             named = self._named(call.shard)
             caller.check(verbs, named.space, named.name)
         return call

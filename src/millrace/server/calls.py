@@ -18,7 +18,8 @@ from typing import assert_never
 from millrace import limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.engine import Engine
-from millrace.core.commands import Explain, Leased, PublishStaged, Transaction
+from millrace.core.answers import Leased
+from millrace.core.commands import Explain, PublishStaged, Transaction
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
@@ -299,6 +300,8 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
             return await engine.producer_number(shard, producer)
         case calls.FindQueue(space=space, name=name):
             return await engine.find_queue(space, name)
+        case calls.ListSpaces():
+            return await _spaces(engine, caller)
         case calls.ListQueues(space=space):
             found = await engine.queue_names(space)
             return [name for name in found if caller.may(VERBS, space, name)]
@@ -345,6 +348,16 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
             raise Invalid(f"{type(call).__name__} is no question", field="call")
         case _:
             assert_never(call)
+
+
+async def _spaces(engine: Engine, caller: Caller) -> list[str]:
+    """The spaces in which there is something that the caller may do something with."""
+    found: list[str] = []
+    for space in await engine.spaces():
+        names = [*await engine.queue_names(space), *await engine.topic_names(space)]
+        if any(caller.may(VERBS, space, name) for name in names):
+            found.append(space)
+    return found
 
 
 def _unheard(_: int, __: int) -> None:

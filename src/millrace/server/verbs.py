@@ -107,6 +107,7 @@ VERBS_OF: dict[type, tuple[Verb, ...]] = {
     calls.FindQueue: VERBS,
     calls.FindTopic: VERBS,
     calls.ListQueues: VERBS,
+    calls.ListSpaces: VERBS,
     calls.ListTopics: VERBS,
     calls.ListSubscriptions: ("read", "manage"),
     calls.ReadTopic: ("read", "manage"),

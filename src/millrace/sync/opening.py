@@ -20,11 +20,13 @@ def open(
 
     `with millrace.sync.open("./data") as m: ...`, or `m = millrace.sync.open("./data")` and
     `m.close()` later. The engine runs on an event loop in a thread of its own. A folder has one
-    owner process. With `fork`, a copy of a folder is opened as one of its own, with a new
-    history.
+    owner process; if that shares it (`millrace.share`, `millrace serve`), others use its
+    engine, by the same objects. With `fork`, a copy of a folder is opened as one of its own,
+    with a new history.
 
     Raises:
-        InUse: the folder is open, in another process or in this one; the error names its pid.
+        InUse: the folder is open, in another process or in this one, and is not shared; the error
+            names its pid.
         Copied: it is a copy of another folder, and `fork` was not given.
         Corrupt: it is damaged; nothing was changed.
         Refused: the path is no folder that may be written to.

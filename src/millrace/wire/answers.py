@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.across_commands import LeasedAcross, Vector
-from millrace.core.commands import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
+from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.holder import Holder, Holders
 from millrace.core.model import CatalogCell, CursorCell, LeaseId, QueueSpec, Seq
 from millrace.core.receipt import PROOF_BYTES, Proved
@@ -204,7 +204,7 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     17: (TopicRef, Form(TopicRef, SHARD, _FLAG)),
     18: (TopicCell, TOPIC_CELL),
     19: (Subscribed, Form(Subscribed, _NUMBER, _NUMBER, _FLAG)),
-    20: (Holders, Form(Holders, _NUMBER, _NUMBER, Many(_HOLDER, _ROWS_MAX))),
+    20: (Holders, Form(Holders, _NUMBER, _NUMBER, Many(_HOLDER, _ROWS_MAX), _NUMBER)),
     21: (tuple, Many(OneOf(_PART_ANSWERS, "an answer"), limits.TRANSACTION_PARTS_MAX)),
 }
 

@@ -195,6 +195,10 @@ class ReadHealth(msgspec.Struct, frozen=True):
     """See `Millrace.health`."""
 
 
+class ListSpaces(msgspec.Struct, frozen=True):
+    """See `Engine.spaces`."""
+
+
 class Cancel(msgspec.Struct, frozen=True):
     """Nobody waits for this call any more."""
 
@@ -230,6 +234,7 @@ Call = (
     | BackUp
     | Unfollow
     | ReadHealth
+    | ListSpaces
     | Cancel
     | More
 )
@@ -395,6 +400,7 @@ _FORMS: tuple[tuple[int, Form, Shape], ...] = (
     (22, Form(ReadHealth), _HEALTH),
     (23, Form(Cancel, _NUMBER), _NONE),
     (24, Form(More, _NUMBER), _NONE),
+    (25, Form(ListSpaces), _NAMES),
 )
 CALLS = {form.kind: Entry(number, form, answer) for number, form, answer in _FORMS}
 BY_NUMBER = {entry.number: entry for entry in CALLS.values()}

@@ -9,16 +9,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from millrace.core.across_commands import LeasedAcross
-from millrace.core.commands import (
-    Command,
-    Discard,
-    Extend,
-    Leased,
-    Part,
-    Release,
-    Settle,
-    Transaction,
-)
+from millrace.core.answers import Leased
+from millrace.core.commands import Command, Discard, Extend, Part, Release, Settle, Transaction
 from millrace.core.leased_commands import Replace
 from millrace.core.model import LeaseId, ShardId
 from millrace.core.receipt import Proved

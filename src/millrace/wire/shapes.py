@@ -18,6 +18,7 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core import check
 from millrace.core.block import FLAG_SQUEEZED, HEADER, Block
+from millrace.core.check_rows import whole_block
 from millrace.errors import Corrupt, Invalid, TooLarge
 from millrace.wire.frames import Blobs
 
@@ -389,7 +390,7 @@ class Rows:
         if size != len(data):
             raise Invalid(f"{field} have {len(data) - size} bytes too many", field=field)
         if block.count or self._least:
-            check.whole_block(block)
+            whole_block(block)
         return block
 
 

@@ -1,0 +1,409 @@
+"""A folder that several processes use: the owner shares it, and may be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from pyroaring import BitMap64
+
+import millrace
+from millrace import errors, sync
+from millrace.client.line_socket import SocketLine
+from millrace.client.millrace import Millrace, engine_of
+from millrace.client.remote import RemoteEngine
+from millrace.core.answers import Leased
+from millrace.core.commands import Lease, Settle
+from millrace.core.model import LeaseId
+from millrace.core.receipt import Proved
+from millrace.server.local import Local
+from tests.client.harness import SMALL, eventually, opened, run
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def sharer(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that owns the folder and shares it."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.client.sharer", str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+    ) as owner:
+        try:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "open\n"
+            yield owner
+        finally:
+            owner.kill()
+
+
+@asynccontextmanager
+async def shared(path: Path) -> AsyncIterator[tuple[Millrace, Millrace, Local]]:
+    """An owner, someone who shares its folder, and the socket, all in this process."""
+    async with opened(path) as owner:
+        local = Local(engine_of(owner), path)
+        await local.start()
+        async with other(path) as guest:
+            yield owner, guest, local
+        await local.stop()
+
+
+@asynccontextmanager
+async def other(path: Path) -> AsyncIterator[Millrace]:
+    engine = RemoteEngine()
+    engine.use(SocketLine(path, engine.late))
+    async with Millrace(engine) as guest:
+        yield guest
+
+
+def remote(m: Millrace) -> RemoteEngine:
+    engine = engine_of(m)
+    assert isinstance(engine, RemoteEngine)
+    return engine
+
+
+# --- Two processes ------------------------------------------------------------------------------
+
+
+def test_open_finds_whoever_shares_the_folder(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
+            assert isinstance(engine_of(m), RemoteEngine)
+            queue = await m.queue("orders", keyed=True)
+            assert await queue.publish(b"x", key="k", headers={"a": "1"}) == 1
+            [lease] = await queue.lease()
+            assert (lease.body, lease.key, lease.headers) == (b"x", b"k", (("a", b"1"),))
+            await queue.settle(lease.receipt)
+            assert (await queue.stats())["settled"] == 1
+            assert await m.queues() == ["orders"]
+            assert (await m.health()).refuses is None
+            async with millrace.open(tmp_path) as third:
+                assert await third.queues() == ["orders"]
+
+    with sharer(tmp_path):
+        run(main())
+
+
+def test_the_blocking_facade_shares_as_well(tmp_path: Path) -> None:
+    with sharer(tmp_path), sync.open(tmp_path) as m:
+        queue = m.queue("orders")
+        queue.publish_many([b"a", b"b", b"c"])
+        assert [lease.body for lease in queue.lease(3)] == [b"a", b"b", b"c"]
+        with queue.snapshot() as snapshot:
+            table = snapshot.arrow().read_all()
+        assert table.column("value").to_pylist() == [b"a", b"b", b"c"]
+
+
+def test_a_backup_is_made_where_the_engine_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with millrace.open(tmp_path / "data") as m:
+            await (await m.queue("orders")).publish(b"x")
+            backup = await m.backup(tmp_path / "backups")
+            assert (await millrace.verify(tmp_path / "backups")).rows == 1
+            assert backup.path.parent == tmp_path / "backups"
+
+    with sharer(tmp_path / "data"):
+        run(main())
+
+
+def test_a_folder_that_is_not_shared_is_in_use(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path):
+            with pytest.raises(errors.InUse):
+                async with millrace.open(tmp_path):
+                    pass
+
+    run(main())
+
+
+# --- A killed owner -----------------------------------------------------------------------------
+
+
+def test_numbered_publishes_go_on_past_a_killed_owner(tmp_path: Path) -> None:
+    async def main() -> None:
+        with sharer(tmp_path) as first:
+            async with millrace.open(tmp_path) as m, AsyncExitStack() as later:
+                queue = await m.queue("orders")
+                async with queue.publisher("web", window=16) as publisher:
+                    for number in range(200):
+                        await publisher.send(b"%d" % number)
+                        if number == 100:
+                            first.kill()
+                            await asyncio.to_thread(first.wait)
+                            later.enter_context(sharer(tmp_path))
+                    await publisher.flush()
+                rows = await queue.peek(1_000)
+                assert [row.body for row in rows] == [b"%d" % number for number in range(200)]
+
+    run(main())
+
+
+def test_leases_and_receipts_survive_a_killed_owner(tmp_path: Path) -> None:
+    async def main() -> None:
+        with sharer(tmp_path) as first:
+            async with millrace.open(tmp_path) as m:
+                queue = await m.queue("orders")
+                await queue.publish_many([b"a", b"b"])
+                one, two = await queue.lease(2, seconds=600)
+                first.kill()
+                await asyncio.to_thread(first.wait)
+                waiting = asyncio.create_task(queue.lease(wait=60))
+                with sharer(tmp_path):
+                    await one.settle()
+                    assert await queue.settle([two.receipt]) == {}
+                    await queue.publish(b"c", producer="p", number=1)
+                    [lease] = await waiting
+                    assert lease.body == b"c"
+                    assert (await queue.stats())["settled"] == 2
+
+    run(main())
+
+
+def test_a_publish_without_number_is_unknown_when_its_owner_is_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        with sharer(tmp_path) as owner:
+            async with millrace.open(tmp_path) as m:
+                queue = await m.queue("orders")
+                # It neither answers nor ends: what is sent now is not heard of.
+                owner.send_signal(19)
+                publishing = asyncio.create_task(queue.publish(b"x"))
+                numbered = asyncio.create_task(queue.publish(b"y", producer="p", number=1))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                owner.kill()
+                with pytest.raises(errors.Unknown, match="it was done, or it was not"):
+                    await publishing
+                with sharer(tmp_path):
+                    await numbered
+                    assert b"y" in [row.body for row in await queue.peek(10)]
+
+    run(main())
+
+
+def test_whoever_waits_too_long_is_told_that_nobody_is_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (_, guest, local):
+            queue = await guest.queue("orders")
+            await local.stop()
+            remote(guest)._patience = 0.05
+            with suppress(errors.MillraceError):
+                # It may notice by this that nobody is there any more.
+                await queue.spec()
+            with pytest.raises(errors.Closed, match="is its engine open"):
+                await queue.publish(b"x")
+
+    run(main())
+
+
+# --- What was handed out returns ----------------------------------------------------------------
+
+
+def test_a_cancelled_lease_call_leaves_nothing_leased(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (owner, guest, _):
+            queue = await guest.queue("orders")
+            waiting = asyncio.create_task(queue.lease(wait=60))
+            await asyncio.sleep(0)
+            # Answered in order: the lease call waits on the shard by now.
+            await queue.stats()
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await queue.publish(b"x")
+            own = await owner.find("orders")
+            [lease] = await own.lease(wait=10)
+            assert lease.deliveries == 1
+
+    run(main())
+
+
+def test_an_answer_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (_, guest, _):
+            queue = await guest.queue("orders")
+            await queue.publish(b"x")
+            for _ in range(5):
+                leasing = asyncio.create_task(queue.lease(seconds=600))
+                # It is sent, and cancelled before its answer can have come.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                leasing.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await leasing
+            [lease] = await queue.lease(wait=10)
+            assert lease.body == b"x"
+
+    run(main())
+
+
+def test_a_lost_connection_gives_back_what_waits(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (owner, guest, local):
+            queue = await guest.queue("orders")
+            waiting = asyncio.create_task(queue.lease(wait=60))
+            await asyncio.sleep(0)
+            await queue.stats()
+            remote(guest)._closed = True
+            for connection in list(local.connections):
+                connection._transport.abort()
+            with pytest.raises(errors.Closed):
+                await waiting
+            own = await owner.find("orders")
+            await own.publish(b"x")
+            [lease] = await own.lease(wait=10)
+            assert lease.deliveries == 1
+
+    run(main())
+
+
+def test_r7_a_session_whose_process_is_gone_is_suspected(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (owner, guest, local):
+            queue = await guest.queue("orders")
+            await queue.publish(b"x")
+            session = await queue.session(suspect=0.05).open()
+            assert (await anext(session)).body == b"x"
+            remote(guest)._closed = True
+            for connection in list(local.connections):
+                connection._transport.abort()
+            own = await owner.find("orders")
+            [lease] = await own.lease(wait=30)
+            assert (lease.body, lease.failures) == (b"x", 1)
+
+    run(main())
+
+
+# --- Who is believed ----------------------------------------------------------------------------
+
+
+def test_a_lease_that_nobody_was_handed_is_forged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (owner, guest, _):
+            queue = await guest.queue("orders")
+            await queue.publish(b"x")
+            own = await owner.find("orders")
+            [lease] = await own.lease()
+            engine, shard = remote(guest), queue.shards.first
+            history = lease._grant.history
+            guessed = LeaseId(Proved.of(lease.version, history, b"p" * 12))
+            with pytest.raises(errors.Forged):
+                await engine.ask(shard, Settle(guessed, BitMap64([1]), history), object)
+            with pytest.raises(errors.Forged):
+                await engine.ask(
+                    shard, Settle(LeaseId(lease.version), BitMap64([1]), history), object
+                )
+            text = lease.receipt
+            await queue.extend(text, 60)
+            with pytest.raises(errors.Forged):
+                await queue.settle(text[:-6] + "AAAAAA")
+            await queue.settle(text)
+
+    run(main())
+
+
+def test_a_receipt_of_another_folder_is_forged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path / "a") as (_, one, _), shared(tmp_path / "b") as (_, two, _):
+            for m in (one, two):
+                await (await m.queue("orders")).publish(b"x")
+            [foreign] = await (await one.queue("orders")).lease()
+            [own] = await (await two.queue("orders")).lease()
+            queue = await two.queue("orders")
+            with pytest.raises(errors.Forged):
+                await queue.settle([own, foreign.receipt])
+            with pytest.raises(errors.Forged):
+                async with two.transaction() as t:
+                    t.settle(foreign.receipt)
+            await own.settle()
+
+    run(main())
+
+
+def test_messages_come_with_the_answer_of_their_lease_call(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (_, guest, _):
+            queue = await guest.queue("orders")
+            await queue.publish(b"x")
+            engine = remote(guest)
+            leased = await engine.ask(queue.shards.first, Lease(1, 1000), Leased)
+            assert len(engine._ahead) == 1
+            [row] = await engine.rows(queue.shards.first, leased.seqs, 1000)
+            assert row.body == b"x"
+            assert not engine._ahead
+
+    run(main())
+
+
+# --- The socket ---------------------------------------------------------------------------------
+
+
+def test_the_socket_is_the_users_own_and_goes_with_the_owner(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "socket"
+        async with shared(tmp_path):
+            mode = path.stat().st_mode
+            assert stat.S_ISSOCK(mode)
+            assert stat.S_IMODE(mode) == 0o600
+        assert not path.exists()
+
+    run(main())
+
+
+def test_a_socket_that_was_left_over_is_replaced(tmp_path: Path) -> None:
+    with sharer(tmp_path) as owner:
+        owner.kill()
+        owner.wait()
+    assert (tmp_path / "socket").exists()
+
+    async def main() -> None:
+        async with shared(tmp_path) as (_, guest, _):
+            assert await guest.queues() == []
+
+    run(main())
+
+
+def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 120)
+
+    async def main() -> None:
+        async with shared(folder) as (_, guest, _):
+            places.append(Path((folder / "socket.path").read_text()))
+            modes.append(os.stat(places[0].parent).st_mode)
+            assert await guest.queues() == []
+
+    places: list[Path] = []
+    modes: list[int] = []
+    run(main())
+    assert stat.S_IMODE(modes[0]) == 0o700
+    assert not (folder / "socket.path").exists()
+    assert not places[0].parent.exists()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xff" * 8, b"GET / HTTP/1.1\r\n\r\n", b"\1\0\0\0\0\0\0\0\xc1" * 3]
+)
+def test_whoever_speaks_something_else_is_cut_off(tmp_path: Path, data: bytes) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (_, guest, local):
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "socket"))
+            writer.write(data)
+            await reader.read()
+            writer.close()
+            assert await guest.queues() == []
+            await eventually(lambda: _one(local))
+
+    async def _one(local: Local) -> bool:
+        return len(local.connections) == 1
+
+    run(main())
