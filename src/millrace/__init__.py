@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from millrace import errors, sync
     from millrace.client.care import Backup, Restored, Verified, restore, verify
+    from millrace.client.connecting import connect
     from millrace.client.cursor import Cursor, Pinned, Snapshot
     from millrace.client.health import Health
     from millrace.client.lease import Lease
@@ -86,6 +87,7 @@ __all__ = [
     "Worker",
     "WorkerStats",
     "__version__",
+    "connect",
     "errors",
     "open",
     "restore",
@@ -137,6 +139,7 @@ _HOMES = {
     "Work": "millrace.client.work",
     "Worker": "millrace.client.worker",
     "WorkerStats": "millrace.client.worker",
+    "connect": "millrace.client.connecting",
     "open": "millrace.client.opening",
     "restore": "millrace.client.care",
     "share": "millrace.server.sharing",

@@ -50,7 +50,7 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.errors import Denied
-from millrace.server.access import VERBS, Rule, User, Verb, may
+from millrace.server.access import VERBS, Principal, Rule, User, Verb, may
 from millrace.wire import calls
 
 SYSTEM = "system"
@@ -138,9 +138,9 @@ class Caller:
 
     __slots__ = ("_known", "name", "rules")
 
-    def __init__(self, user: User) -> None:
-        self.name = user.name
-        self.rules = user.rules
+    def __init__(self, who: User | Principal) -> None:
+        self.name = who.name
+        self.rules = who.rules
         self._known: dict[tuple[Verb, str, str], bool] = {}
 
     def may(self, verbs: tuple[Verb, ...], space: str, name: str) -> bool:

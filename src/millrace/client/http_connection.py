@@ -1,0 +1,137 @@
+"""One connection to a server over HTTP/1.1: a request goes out, its answer comes back.
+
+Only what our own server says has to be understood: a status, headers, and a body of a known length
+or in chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple
+from urllib.parse import SplitResult
+
+from millrace import limits
+from millrace.client.line import Lost
+from millrace.wire.frames import Buffer
+
+_HEAD_BYTES_MAX = 64 * 1024
+_PIECE_BYTES = 256 * 1024
+
+
+class Head(NamedTuple):
+    """What stands before the body of an answer."""
+
+    status: int
+    headers: dict[str, str]
+
+
+class HttpConnection:
+    """A connection that is used by one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._length: int | None = 0
+        self._keeps = True
+        self.is_reusable = True
+        self.idle_since = 0.0
+
+    @classmethod
+    async def make(cls, url: SplitResult, tls: ssl.SSLContext | None) -> HttpConnection:
+        """Connect.
+
+        Raises:
+            Lost: nobody answers there, or not by a certificate that is trusted.
+        """
+        host = url.hostname or ""
+        port = url.port or (443 if tls is not None else 80)
+        try:
+            async with asyncio.timeout(limits.WIRE_CONNECT_SECONDS_MAX):
+                reader, writer = await asyncio.open_connection(
+                    host, port, ssl=tls, limit=_HEAD_BYTES_MAX
+                )
+        except ssl.SSLCertVerificationError as error:
+            raise Lost(
+                f"its certificate is not trusted: {error.verify_message}", sent=False
+            ) from error
+        except (OSError, TimeoutError) as error:
+            raise Lost(f"nobody answers at {host}:{port}: {error}", sent=False) from error
+        return cls(reader, writer)
+
+    async def ask(self, head: bytes, body: Sequence[Buffer]) -> Head:
+        """Send a request, and read what stands before the body of its answer.
+
+        Raises:
+            Lost: the connection ended first.
+        """
+        self.is_reusable = False
+        try:
+            self._writer.writelines([head, *body])
+            await self._writer.drain()
+            raw = await self._reader.readuntil(b"\r\n\r\n")
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            raise Lost(f"the connection was lost: {error}", sent=True) from error
+        first, *lines = raw.decode("latin-1").split("\r\n")
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines if line)
+        }
+        parts = first.split(" ", 2)
+        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+            raise Lost("what answers does not speak HTTP/1.1", sent=True)
+        chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        length = headers.get("content-length", "0")
+        self._length = None if chunked else int(length) if length.isdigit() else 0
+        self._keeps = headers.get("connection", "").lower() != "close"
+        return Head(int(parts[1]), headers)
+
+    async def body(self) -> AsyncGenerator[bytes, None]:
+        """The body of the answer, piece by piece; at its end the connection may be used again.
+
+        Raises:
+            Lost: the connection ended first.
+        """
+        try:
+            if self._length is not None:
+                left = self._length
+                while left:
+                    piece = await self._reader.read(min(left, _PIECE_BYTES))
+                    if not piece:
+                        raise Lost("the connection was lost", sent=True)
+                    left -= len(piece)
+                    yield piece
+            else:
+                async for piece in self._chunks():
+                    yield piece
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            raise Lost(f"the connection was lost: {error}", sent=True) from error
+        self.is_reusable = self._keeps
+
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
+        while True:
+            line = await self._reader.readuntil(b"\r\n")
+            try:
+                left = int(line.split(b";")[0], 16)
+            except ValueError as error:
+                raise Lost("a chunk of the answer has no length", sent=True) from error
+            if left == 0:
+                await self._reader.readuntil(b"\r\n")
+                return
+            while left:
+                piece = await self._reader.read(min(left, _PIECE_BYTES))
+                if not piece:
+                    raise Lost("the connection was lost", sent=True)
+                left -= len(piece)
+                yield piece
+            await self._reader.readexactly(2)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the other side has not closed it."""
+        return not self._reader.at_eof() and not self._writer.is_closing()
+
+    def close(self) -> None:
+        """End it."""
+        self._writer.close()

@@ -1,0 +1,103 @@
+"""Calls over HTTP: `POST /v1/calls`, frames in, frames out.
+
+Rule 1: what is asked in one request is answered in one response, when all of it is done.
+Rule 2: whoever closes the connection gives up what was asked, and what it was handed returns.
+Rule 3: there are no sessions here: they end with the connection of whoever speaks for them, and
+over HTTP nobody has one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from millrace import limits
+from millrace.core.session_commands import OpenSession, ResumeSession
+from millrace.errors import Invalid, MillraceError
+from millrace.server.access import Principal
+from millrace.server.admission import NotKnown
+from millrace.server.calls import Service, Talk, stream_of
+from millrace.server.http.response import Buffer, Response
+from millrace.server.verbs import Caller
+from millrace.wire.calls import Ask, ReadBatches
+from millrace.wire.codec import Sheet, read_calls
+from millrace.wire.frames import Frame, Splitter
+
+TYPE = "application/vnd.millrace.calls"
+
+
+async def answer_calls(
+    service: Service, who: Principal, body: bytes | bytearray, *, now_ms: int
+) -> Response:
+    """The answer to a request whose body are frames.
+
+    Raises:
+        Refused: the body cannot be read, or is more than one request may ask.
+    """
+    caller = Caller(who)
+    frames = _frames(bytes(body))
+    reading = _reading(frames)
+    head = {"millrace-now": str(now_ms)}
+    if reading is not None:
+        call = await _admitted(service, caller, reading)
+        return Response(200, type=TYPE, headers=head, parts=_parts(service, call))
+    changed = asyncio.Event()
+    talk = Talk(service, caller, changed.set)
+    try:
+        for frame in frames:
+            talk.take(frame)
+        while not talk.is_idle:
+            changed.clear()
+            await changed.wait()
+        return Response(200, b"".join(talk.take_answers()), type=TYPE, headers=head)
+    finally:
+        talk.end()
+
+
+def _frames(body: bytes) -> list[Frame]:
+    splitter = Splitter()
+    frames = splitter.feed(body)
+    if not frames or not splitter.is_between:
+        raise Invalid("the body does not end with a whole frame", field="body")
+    return frames
+
+
+def _reading(frames: list[Frame]) -> ReadBatches | None:
+    """The stream that is asked for; it goes alone."""
+    found: list[ReadBatches] = []
+    count = 0
+    for frame in frames:
+        for _, call in read_calls(frame):
+            count += 1
+            if isinstance(call, ReadBatches):
+                found.append(call)
+            elif isinstance(call, Ask) and isinstance(call.command, OpenSession | ResumeSession):
+                raise Invalid(
+                    "there are no sessions over HTTP: use leases, or open the folder on the "
+                    "machine of the server",
+                    field="session",
+                )
+    if count > limits.WIRE_CALLS_MAX or (found and count > 1):
+        raise Invalid("a stream is asked for alone, and calls within bounds", field="body")
+    return found[0] if found else None
+
+
+async def _admitted(service: Service, caller: Caller, call: ReadBatches) -> ReadBatches:
+    while True:
+        try:
+            service.admission.admit(caller, call)
+        except NotKnown as unknown:
+            await service.admission.learn(unknown.shard)
+        else:
+            return call
+
+
+async def _parts(service: Service, call: ReadBatches) -> AsyncIterator[Buffer]:
+    try:
+        async for buffers in stream_of(service.engine, call):
+            for buffer in buffers:
+                yield buffer
+    except MillraceError as error:
+        last = Sheet()
+        last.failed(1, error)
+        yield b"".join(last.take())

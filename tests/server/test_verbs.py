@@ -1,0 +1,229 @@
+"""Who may make which call: every kind of call and command, by every role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pyroaring import BitMap64
+
+from millrace.client.millrace import Millrace, engine_of
+from millrace.core.across_commands import LeaseAcross, SnapshotAcross
+from millrace.core.commands import (
+    Command,
+    Configure,
+    CreateQueue,
+    Lease,
+    Pin,
+    Publish,
+    Purge,
+    SpecPart,
+    Transaction,
+)
+from millrace.core.model import CATALOG, Message, ShardId
+from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
+from millrace.errors import Denied, Forged, Invalid, MillraceError, NotFound
+from millrace.server.access import VERBS, Rule, User, Verb, parse_rule
+from millrace.server.admission import Admission, NotKnown
+from millrace.server.verbs import OF_TOPICS_ALONE, VERB_OF, VERBS_OF, Caller
+from millrace.wire import calls
+from millrace.wire.calls import Ask, Call
+from millrace.wire.commands import COMMANDS as KNOWN
+from tests.client.harness import embedded, opened, run
+from tests.wire.samples import COMMANDS, NEXT
+
+ROLES: dict[str, tuple[Verb, ...]] = {
+    "nobody": (),
+    **{verb: (verb,) for verb in VERBS},
+    "all": VERBS,
+}
+OF_CATALOG = ("CreateQueue", "DeleteQueue", "CreateTopic", "ConfigureTopic", "DeleteTopic")
+
+
+def caller(verbs: tuple[Verb, ...], pattern: str = "default/orders") -> Caller:
+    space, name = pattern.split("/")
+    rules = (Rule(True, verbs, space, name),) if verbs else ()
+    return Caller(User("me", rules))
+
+
+async def tried(admission: Admission, who: Caller, call: Call) -> MillraceError | None:
+    while True:
+        try:
+            admission.admit(who, call)
+        except NotKnown as unknown:
+            await admission.learn(unknown.shard)
+        except MillraceError as error:
+            return error
+        else:
+            return None
+
+
+async def scene(m: Millrace) -> tuple[Admission, ShardId, ShardId]:
+    queue = await m.queue("orders", shards=2)
+    await m.topic("news")
+    topic = await engine_of(m).find_topic("default", "news")
+    assert topic is not None
+    return Admission(engine_of(m)), queue.shards.first, topic
+
+
+def aimed(command: Command, shard: ShardId, topic: ShardId) -> Ask:
+    """The sample command, asked of a shard that takes it."""
+    name = type(command).__name__
+    if name in OF_CATALOG:
+        return Ask(CATALOG, 0, command)
+    if type(command) in OF_TOPICS_ALONE:
+        return Ask(topic, 0, command)
+    second = ShardId(shard + 1)
+    if isinstance(command, LeaseAcross):
+        command = LeaseAcross((shard, second), 1, 1)
+    elif isinstance(command, SnapshotAcross):
+        command = SnapshotAcross(((shard, NEXT), (second, NEXT)))
+    elif isinstance(command, Transaction):
+        command = Transaction(tuple((shard, part) for _, part in command.parts))
+    return Ask(shard, 0, command)
+
+
+def test_every_command_and_call_has_its_verb() -> None:
+    assert set(VERB_OF) | {Transaction} == KNOWN.kinds()
+    assert set(VERBS_OF) | {calls.Ask, calls.Tell, calls.Cancel, calls.More} == set(get_args(Call))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_command_by_every_role(tmp_path: Path, role: str) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            admission, shard, topic = await scene(m)
+            for command in COMMANDS:
+                assert isinstance(command, get_args(Command))
+                call = aimed(command, shard, topic)
+                # Rules for everything that the samples name, but for one verb.
+                names = ("orders", "news", "t", "dead")
+                rules = tuple(Rule(True, ROLES[role], "default", name) for name in names)
+                who = Caller(User("me", rules))
+                error = await tried(admission, who, call)
+                wanted = (
+                    {VERB_OF[type(part)] for _, part in command.parts}
+                    if isinstance(command, Transaction)
+                    else {VERB_OF[type(command)]}
+                )
+                if isinstance(command, Subscribe) or (
+                    isinstance(command, Configure | CreateQueue)
+                    and isinstance(command.spec, SpecPart)
+                    and command.spec.dead_letter
+                ):
+                    wanted.add("publish")
+                if wanted <= set(ROLES[role]):
+                    # The proofs of the samples were made up.
+                    assert error is None or isinstance(error, Forged), (command, error)
+                else:
+                    assert isinstance(error, Denied), (command, error)
+
+    run(main())
+
+
+def every_call(shard: ShardId, topic: ShardId) -> list[Call]:
+    return [
+        calls.ReadRows(shard, BitMap64([1]), 10),
+        calls.ReadBatches(shard, 0, 1, None, False),
+        calls.Peek(shard, 0, None, 1),
+        calls.ReadCells(shard, "cursor"),
+        calls.FindNumber(shard, "p"),
+        calls.FindQueue("default", "orders"),
+        calls.FindTopic("default", "news"),
+        calls.ListSubscriptions(topic),
+        calls.ReadTopic(topic),
+        calls.Arrive(topic, 1, 1),
+        calls.ListTrouble(topic),
+        calls.ReadSpec(shard),
+        calls.ReadMeta(shard),
+        calls.FindSeq(shard, 1),
+        calls.FindName(shard),
+        calls.BackUp("/x", False),
+        calls.Unfollow(),
+        calls.ReadHealth(),
+    ]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_call_by_every_role(tmp_path: Path, role: str) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            admission, shard, topic = await scene(m)
+            for call in every_call(shard, topic):
+                who = caller(ROLES[role], "*/*")
+                error = await tried(admission, who, call)
+                if set(VERBS_OF[type(call)]) & set(ROLES[role]):
+                    assert error is None, (call, error)
+                else:
+                    assert isinstance(error, Denied), (call, error)
+                assert isinstance(
+                    await tried(admission, caller(ROLES[role], "other/*"), call), Denied
+                )
+            listed = {type(call) for call in every_call(shard, topic)}
+            assert listed | {calls.ListQueues, calls.ListTopics, calls.ListSpaces} == set(VERBS_OF)
+
+    run(main())
+
+
+@embedded
+async def test_nobody_but_an_admin_touches_the_space_system(m: Millrace) -> None:
+    await m.queue("access", space="system")
+    ref = await engine_of(m).find_queue("system", "access")
+    assert ref is not None
+    admission = Admission(engine_of(m))
+    others: tuple[Verb, ...] = ("publish", "work", "read", "manage")
+    for call in (
+        Ask(ref.shards[0], 0, Publish((Message(b"x"),))),
+        Ask(ref.shards[0], 0, Lease(1, 1)),
+        Ask(CATALOG, 0, CreateQueue("system", "x", SpecPart())),
+        calls.Peek(ref.shards[0], 0, None, 1),
+        calls.FindQueue("system", "access"),
+    ):
+        assert isinstance(await tried(admission, caller(others, "*/*"), call), Denied)
+        assert await tried(admission, caller(("admin",), "system/*"), call) is None
+
+
+@embedded
+async def test_commands_are_asked_of_the_right_kind_of_shard(m: Millrace) -> None:
+    admission, shard, topic = await scene(m)
+    who = caller(VERBS, "*/*")
+    second = ShardId(shard + 1)
+    for call in (
+        Ask(CATALOG, 0, Publish((Message(b"x"),))),
+        Ask(CATALOG, 0, Purge()),
+        Ask(shard, 0, CreateQueue("default", "x", SpecPart())),
+        Ask(shard, 0, CreateTopic("default", "x")),
+        Ask(shard, 0, ConfigureTopic("default", "x", 1, 1)),
+        Ask(shard, 0, DeleteTopic("default", "x")),
+        Ask(topic, 0, Lease(1, 1)),
+        Ask(topic, 0, Pin(1)),
+        Ask(topic, 0, Purge()),
+        Ask(shard, 0, Subscribe("s", "default", "orders", "")),
+        Ask(shard, 0, LeaseAcross((shard,), 1, 1)),
+        Ask(shard, 0, LeaseAcross((second, shard), 1, 1)),
+        Ask(shard, 0, LeaseAcross((shard, topic), 1, 1)),
+        Ask(second, 0, LeaseAcross((shard, second), 1, 1)),
+        Ask(shard, 0, SnapshotAcross(((shard, NEXT), (shard, NEXT)))),
+        Ask(second, 0, Transaction(((shard, Pin(1)),))),
+        Ask(shard, 0, Transaction(((shard, Pin(1)), (topic, Pin(1))))),
+    ):
+        assert isinstance(await tried(admission, who, call), Invalid), call
+    for strange in (ShardId(999), ShardId(2**62)):
+        with pytest.raises(NotFound):
+            await tried(admission, who, Ask(strange, 0, Pin(1)))
+
+
+@embedded
+async def test_a_name_that_was_deleted_is_found_under_its_new_shard(m: Millrace) -> None:
+    await m.queue("orders")
+    admission = Admission(engine_of(m))
+    await m.delete_queue("orders")
+    queue = await m.queue("orders")
+    who = caller(("publish",))
+    assert (
+        await tried(admission, who, Ask(queue.shards.first, 0, Publish((Message(b"x"),)))) is None
+    )
+    deny = Caller(User("me", (parse_rule("allow * */*"), parse_rule("deny publish default/*"))))
+    call = Ask(queue.shards.first, 0, Publish((Message(b"x"),)))
+    assert isinstance(await tried(admission, deny, call), Denied)
