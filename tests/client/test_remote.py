@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import ModuleType
+from urllib.parse import urlsplit
 
 import pytest
+from _pytest.mark import ParameterSet
 
+from millrace.client.line_http import HttpLine
 from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.remote import RemoteEngine
@@ -31,6 +34,7 @@ from tests.client import (
     test_work,
     test_worker,
 )
+from tests.server.calls_site import served
 
 MODULES = (
     test_attempt,
@@ -82,6 +86,10 @@ PULLS_ON_THE_LOOP = frozenset(
 LEFT_OUT = LOOKS_INSIDE | PULLS_ON_THE_LOOP
 
 
+OVER_HTTP = (test_attempt, test_cancel, test_cursor, test_lease, test_queue, test_transaction)
+"""What is different over HTTP is how a call gets there, and how it is given up."""
+
+
 def those_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
     """The tests of a module that need nothing but a folder."""
     for name, test in vars(module).items():
@@ -93,11 +101,12 @@ def those_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
             yield name, test
 
 
-FOUND = [
-    pytest.param(test, id=f"{module.__name__.rpartition('.')[2]}-{name}")
-    for module in MODULES
-    for name, test in those_of(module)
-]
+def listed(modules: Iterable[ModuleType]) -> list[ParameterSet]:
+    return [
+        pytest.param(test, id=f"{module.__name__.rpartition('.')[2]}-{name}")
+        for module in modules
+        for name, test in those_of(module)
+    ]
 
 
 @asynccontextmanager
@@ -113,7 +122,24 @@ async def by_socket(m: Millrace, path: Path) -> AsyncIterator[Millrace]:
         await local.stop()
 
 
-@pytest.mark.parametrize("test", FOUND)
+@asynccontextmanager
+async def by_http(m: Millrace, path: Path) -> AsyncIterator[Millrace]:
+    async with served(engine_of(m)) as url:
+        engine = RemoteEngine()
+        engine.use(HttpLine(urlsplit(url), "token", None, engine.late))
+        async with Millrace(engine) as other:
+            yield other
+
+
+@pytest.mark.parametrize("test", listed(OVER_HTTP))
+def test_over_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(harness, "WAYS", [by_http])
+    test(tmp_path=tmp_path)
+
+
+@pytest.mark.parametrize("test", listed(MODULES))
 def test_over_the_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[..., None]
 ) -> None:

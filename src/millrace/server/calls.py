@@ -221,6 +221,8 @@ class Talk:
         if self._under.get(id_) is task:
             del self._under[id_]
             self._waiting.discard(id_)
+            # Whoever waits until nothing is under way looks again.
+            self._wake()
         if not task.cancelled() and task.exception() is not None:
             # A defect: whoever asked must not wait for ever, and it must not go unnoticed.
             error = task.exception()

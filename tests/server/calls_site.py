@@ -1,0 +1,57 @@
+"""A server that answers nothing but calls, for tests of them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from millrace.client.engine import Engine
+from millrace.errors import MillraceError, Unauthenticated
+from millrace.server.access import Principal, parse_rule
+from millrace.server.calls import Service
+from millrace.server.calls_http import answer_calls
+from millrace.server.http.connection import Site
+from millrace.server.http.parser import Request
+from millrace.server.http.response import Response
+from millrace.server.listen import Listener
+from millrace.server.rest.problem import answer_bad, answer_error
+
+ALL = {"token": ("allow * */*",)}
+
+
+@asynccontextmanager
+async def served(
+    engine: Engine,
+    rules: Mapping[str, tuple[str, ...]] = ALL,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[str]:
+    """The address of a server whose users are known by these tokens."""
+    service = Service(engine)
+    users = {
+        f"Bearer {token}": Principal(token, tuple(map(parse_rule, found)))
+        for token, found in rules.items()
+    }
+
+    def admit(request: Request, length: int | None, peer: str) -> Response | None:
+        found = users.get(request.headers.get("authorization", ""))
+        if found is None:
+            return answer_error(Unauthenticated("nobody is known by this", field="authorization"))
+        request.context = found
+        return None
+
+    async def handle(request: Request) -> Response:
+        who = request.context
+        assert isinstance(who, Principal)
+        try:
+            return await answer_calls(service, who, request.body, now_ms=engine.now_ms())
+        except MillraceError as error:
+            return answer_error(error)
+
+    listener = Listener(Site(admit, handle, answer_bad))
+    host, port = await listener.listen("127.0.0.1", 0, tls=tls)
+    try:
+        yield f"{'https' if tls else 'http'}://{host}:{port}"
+    finally:
+        await listener.stop(0)
