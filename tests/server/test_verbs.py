@@ -24,7 +24,7 @@ from millrace.core.commands import (
 from millrace.core.model import CATALOG, Message, ShardId
 from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
 from millrace.errors import Denied, Forged, Invalid, MillraceError, NotFound
-from millrace.server.access import VERBS, Rule, User, Verb, parse_rule
+from millrace.server.access import VERBS, Principal, Rule, Verb, parse_rule
 from millrace.server.admission import Admission, NotKnown
 from millrace.server.verbs import OF_TOPICS_ALONE, VERB_OF, VERBS_OF, Caller
 from millrace.wire import calls
@@ -44,7 +44,7 @@ OF_CATALOG = ("CreateQueue", "DeleteQueue", "CreateTopic", "ConfigureTopic", "De
 def caller(verbs: tuple[Verb, ...], pattern: str = "default/orders") -> Caller:
     space, name = pattern.split("/")
     rules = (Rule(True, verbs, space, name),) if verbs else ()
-    return Caller(User("me", rules))
+    return Caller(Principal("me", rules))
 
 
 async def tried(admission: Admission, who: Caller, call: Call) -> MillraceError | None:
@@ -100,7 +100,7 @@ def test_every_command_by_every_role(tmp_path: Path, role: str) -> None:
                 # Rules for everything that the samples name, but for one verb.
                 names = ("orders", "news", "t", "dead")
                 rules = tuple(Rule(True, ROLES[role], "default", name) for name in names)
-                who = Caller(User("me", rules))
+                who = Caller(Principal("me", rules))
                 error = await tried(admission, who, call)
                 wanted = (
                     {VERB_OF[type(part)] for _, part in command.parts}
@@ -224,6 +224,8 @@ async def test_a_name_that_was_deleted_is_found_under_its_new_shard(m: Millrace)
     assert (
         await tried(admission, who, Ask(queue.shards.first, 0, Publish((Message(b"x"),)))) is None
     )
-    deny = Caller(User("me", (parse_rule("allow * */*"), parse_rule("deny publish default/*"))))
+    deny = Caller(
+        Principal("me", (parse_rule("allow * */*"), parse_rule("deny publish default/*")))
+    )
     call = Ask(queue.shards.first, 0, Publish((Message(b"x"),)))
     assert isinstance(await tried(admission, deny, call), Denied)

@@ -1,7 +1,6 @@
 """Which verb each call needs, and of what kind of shard each command may be asked.
 
-Rule 1: a call or command that is not named here is refused.
-Rule 2: in the space `system` nobody does anything without `admin`.
+What is not named here is refused. In the space `system` nobody does anything without `admin`.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.errors import Denied
-from millrace.server.access import VERBS, Principal, Rule, User, Verb, may
+from millrace.server.access import SYSTEM, VERBS, Principal, Rule, Verb
 from millrace.wire import calls
-
-SYSTEM = "system"
-"""The space of users, tokens and what was done with them."""
 
 VERB_OF: dict[type, Verb] = {
     Publish: "publish",
@@ -129,34 +125,24 @@ OF_TOPICS = frozenset({Publish, Subscribe, Unsubscribe})
 OF_TOPICS_ALONE = frozenset({Subscribe, Unsubscribe})
 """And those of them that no queue takes."""
 
-OWNER = User("owner", (Rule(True, VERBS, "*", "*"),))
+OWNER = Principal("owner", (Rule(True, VERBS, "*", "*"),))
 """Whoever runs the engine: its own processes, and those of the same user on the same machine."""
 
 
 class Caller:
-    """Someone who asks, and what is known of what they may do."""
+    """Someone who asks, by calls of which one of several verbs is enough."""
 
-    __slots__ = ("_known", "name", "rules")
+    __slots__ = ("_who",)
 
-    def __init__(self, who: User | Principal) -> None:
-        self.name = who.name
-        self.rules = who.rules
-        self._known: dict[tuple[Verb, str, str], bool] = {}
+    def __init__(self, who: Principal) -> None:
+        self._who = who
 
     def may(self, verbs: tuple[Verb, ...], space: str, name: str) -> bool:
         """Whether one of the verbs is allowed."""
+        who = self._who
         if space == SYSTEM:
-            return self._may("admin", space, name)
-        return any(self._may(verb, space, name) for verb in verbs)
-
-    def _may(self, verb: Verb, space: str, name: str) -> bool:
-        at = (verb, space, name)
-        found = self._known.get(at)
-        if found is None:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            found = self._known[at] = may(self.rules, verb, space, name)
-        return found
+            return who.may("admin", space, name)
+        return any(who.may(verb, space, name) for verb in verbs)
 
     def check(self, verbs: tuple[Verb, ...], space: str, name: str) -> None:
         """See that one of the verbs is allowed.
@@ -167,11 +153,7 @@ class Caller:
         if not self.may(verbs, space, name):
             wanted = "admin" if space == SYSTEM else " or ".join(verbs)
             raise Denied(
-                f"{self.name} may not {wanted} {space}/{name}; ask who administers the server for "
-                f"a rule such as 'allow {wanted.split(' or ')[0]} {space}/{name}'",
+                f"{self._who.name} may not {wanted} {space}/{name}; ask who administers the "
+                f"server for a rule such as 'allow {wanted.split(' or ')[0]} {space}/{name}'",
                 field="verb",
             )
-
-
-_KNOWN_MAX = 10_000
-"""Answers that are remembered for one caller."""
