@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -289,3 +290,61 @@ async def test_acts_at_the_same_time_wait_for_each_other(m: Millrace) -> None:
     done = await asyncio.gather(*(book.add_user(ADA, BY) for _ in range(5)), return_exceptions=True)
     assert [type(one) for one in done if one is not None] == [Exists] * 4
     await book.close()
+
+
+ACTS = ("add", "set", "remove", "token", "revoke", "key", "unkey", "claim", "unclaim")
+
+
+async def act(book: Book, chance: Random) -> None:
+    """Something that an administrator may do, on what this book knows."""
+    name = chance.choice(["a", "b"])
+    tokens, keys = book.roll.tokens(name), book.roll.access_keys(name)
+    what = chance.choice(ACTS)
+    try:
+        if what == "add":
+            await book.add_user(User(name), BY)
+        elif what == "set":
+            await book.set_user(User(name, ADA.rules), BY)
+        elif what == "remove":
+            await book.remove_user(name, BY)
+        elif what == "token":
+            await book.new_token(name, "t", BY)
+        elif what == "key":
+            await book.new_key(name, "k", BY)
+        elif what == "revoke" and tokens:
+            await book.revoke_token(chance.choice(tokens), BY)
+        elif what == "unkey" and keys:
+            await book.revoke_key(chance.choice(keys), BY)
+        elif what == "claim" and (principal := book.roll.principal(name)):
+            await book.claim(principal, Quota(), "queues", f"x/{chance.randrange(3)}")
+        elif what == "unclaim":
+            await book.unclaim("queues", f"x/{chance.randrange(3)}")
+    except (Exists, NotFound):
+        pass
+
+
+def state(book: Book) -> tuple[object, ...]:
+    made = [book._ledger.maker("queues", f"x/{number}") for number in range(3)]
+    return book.roll.users, book.roll.tokens(), book.roll.access_keys(), made, book.unread
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_who_follow_come_to_know_the_same(seed: int, tmp_path: Path) -> None:
+    """Two that follow and act at the same time, and one that reads everything at the end."""
+
+    async def main() -> None:
+        chance = Random(seed)
+        async with opened(tmp_path / "data") as m:
+            books = [await Book.open(m, follower=name, secret=SECRET) for name in ("one", "two")]
+            for _ in range(40):
+                await asyncio.gather(*(act(book, chance) for book in books))
+            last = await Book.open(m, follower=None)
+            for book in books:
+
+                async def is_same(book: Book = book) -> bool:
+                    return state(book) == state(last)
+
+                await eventually(is_same)
+                await book.close()
+
+    run(main())
