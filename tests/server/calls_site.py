@@ -14,6 +14,7 @@ from millrace.server.calls_http import answer_calls
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.keeping import Keeping
 from millrace.server.listen import Listener
 from millrace.server.rest.problem import answer_bad, answer_error
 
@@ -26,9 +27,10 @@ async def served(
     rules: Mapping[str, tuple[str, ...]] = ALL,
     *,
     tls: ssl.SSLContext | None = None,
+    keeping: Keeping | None = None,
 ) -> AsyncIterator[str]:
     """The address of a server whose users are known by these tokens."""
-    service = Service(engine)
+    service = Service(engine, keeping)
     users = {
         f"Bearer {token}": Principal(token, tuple(map(parse_rule, found)))
         for token, found in rules.items()

@@ -99,11 +99,16 @@ class Admission:
         elif isinstance(call, BackUp | Unfollow | ReadHealth):
             caller.check(verbs, "*", "*")
         elif not isinstance(call, ListQueues | ListTopics | ListSpaces):
-            named = self._named(call.shard)
+            named = self.named(call.shard)
             caller.check(verbs, named.space, named.name)
         return call
 
-    def _named(self, shard: ShardId) -> Named:
+    def named(self, shard: ShardId) -> Named:
+        """Whose shard it is.
+
+        Raises:
+            NotKnown: `learn` first.
+        """
         found = self._names.get(shard)
         if found is None:
             raise NotKnown(shard)
@@ -129,7 +134,7 @@ class Admission:
             if isinstance(command, CreateQueue):
                 _check_letters(caller, command.spec)
             return
-        named = self._named(shard)
+        named = self.named(shard)
         caller.check((verb,), named.space, named.name)
         wants_topic = kind in OF_TOPICS_ALONE
         if not (

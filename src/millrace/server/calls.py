@@ -9,7 +9,7 @@ Rule 3: what becomes ready in one turn of the event loop is written at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from millrace.core.session_commands import Claim, CloseSession, SessionRef, Susp
 from millrace.errors import Fatal, Full, Invalid, MillraceError, Refused
 from millrace.server.access import VERBS
 from millrace.server.admission import Admission, NotKnown
+from millrace.server.keeping import Keeping
 from millrace.server.verbs import Caller
 from millrace.shard.request import Request
 from millrace.wire import calls
@@ -42,8 +43,10 @@ Under = Request | asyncio.Task[None]
 class Service:
     """What all clients of an engine share."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, keeping: Keeping | None = None) -> None:
+        """With `keeping`, acts are noted and what is made is counted."""
         self.engine = engine
+        self.keeping = keeping
         self.admission = Admission(engine)
         self.quick = engine if isinstance(engine, EmbeddedEngine) else None
         """The engine, where a command needs no task of its own."""
@@ -158,6 +161,10 @@ class Talk:
             with suppress(MillraceError):
                 self._service.engine.tell(call.shard, call.command)
             return
+        keeping = self._service.keeping
+        if keeping is not None and keeping.wants(call):
+            self._start(id_, call, self._run_kept(id_, call, keeping))
+            return
         if (
             quick is None
             or not isinstance(call, Ask)
@@ -243,6 +250,24 @@ class Talk:
             self._wake()
         except MillraceError as error:
             self._fail(id_, error)
+
+    async def _run_kept(self, id_: int, call: Call, keeping: Keeping) -> None:
+        """As `_run`, with what is written down of it."""
+        engine, named = self._service.engine, self._service.admission.named
+        if isinstance(call, Ask):
+            do: Callable[[], Awaitable[object]] = partial(ask, engine, call)
+        else:
+            do = partial(answer_to, engine, self._caller, call)
+        try:
+            answer = await keeping.answer(self._caller.who, engine, named, call, do)
+        except MillraceError as error:
+            self._fail(id_, error)
+            return
+        if isinstance(call, Ask):
+            self._answer_command(id_, call.shard, call.command, answer)
+            return
+        self._sheet.answer(id_, calls.CALLS[type(call)].answer, answer)
+        self._wake()
 
     async def _stream(self, id_: int, call: ReadBatches) -> None:
         room = self._streams[id_] = asyncio.Semaphore(limits.WIRE_AHEAD_MAX)

@@ -132,14 +132,14 @@ OWNER = Principal("owner", (Rule(True, VERBS, "*", "*"),))
 class Caller:
     """Someone who asks, by calls of which one of several verbs is enough."""
 
-    __slots__ = ("_who",)
+    __slots__ = ("who",)
 
     def __init__(self, who: Principal) -> None:
-        self._who = who
+        self.who = who
 
     def may(self, verbs: tuple[Verb, ...], space: str, name: str) -> bool:
         """Whether one of the verbs is allowed."""
-        return any(self._who.may(verb, space, name) for verb in verbs)
+        return any(self.who.may(verb, space, name) for verb in verbs)
 
     def check(self, verbs: tuple[Verb, ...], space: str, name: str) -> None:
         """See that one of the verbs is allowed.
@@ -150,7 +150,7 @@ class Caller:
         if not self.may(verbs, space, name):
             wanted = "admin" if space == SYSTEM else " or ".join(verbs)
             raise Denied(
-                f"{self._who.name} may not {wanted} {space}/{name}; ask who administers the "
+                f"{self.who.name} may not {wanted} {space}/{name}; ask who administers the "
                 f"server for a rule such as 'allow {wanted.split(' or ')[0]} {space}/{name}'",
                 field="verb",
             )

@@ -1,0 +1,184 @@
+"""What is written down of calls besides what they do: acts in the audit, and what was made.
+
+The same as of requests (`rest/steward.py`), for clients that speak in calls: an act is noted before
+it is answered, and what is counted against a quota is counted before it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from millrace.client.engine import Engine
+from millrace.core.commands import (
+    Command,
+    Configure,
+    CreateQueue,
+    DeleteCursor,
+    DeleteQueue,
+    OpenCursor,
+    Purge,
+    Rewind,
+    Transaction,
+)
+from millrace.core.model import Kind as Cells
+from millrace.core.model import ShardId
+from millrace.core.topic_commands import (
+    ConfigureTopic,
+    CreateTopic,
+    DeleteTopic,
+    Subscribe,
+    Unsubscribe,
+)
+from millrace.errors import MillraceError
+from millrace.server.access import Principal
+from millrace.server.audit import Actor
+from millrace.server.book import Book
+from millrace.server.quota import Quotas
+from millrace.server.record import Kind
+from millrace.wire.calls import Ask, BackUp, Call, Named, Unfollow
+
+ACTS: dict[type, str] = {
+    CreateQueue: "make_queue",
+    DeleteQueue: "delete_queue",
+    Configure: "configure_queue",
+    Purge: "purge",
+    Rewind: "rewind",
+    CreateTopic: "make_topic",
+    DeleteTopic: "delete_topic",
+    ConfigureTopic: "configure_topic",
+    Subscribe: "subscribe",
+    Unsubscribe: "unsubscribe",
+    BackUp: "backup",
+    Unfollow: "unfollow",
+}
+"""What administrators do, as it is called in the audit."""
+
+_CREATES = (CreateQueue, CreateTopic, OpenCursor)
+_ENDS = (DeleteQueue, DeleteTopic, DeleteCursor)
+
+
+_KEPT = frozenset((*ACTS, *_CREATES, *_ENDS))
+
+
+class Subject(NamedTuple):
+    """A command, and what it is about: space/queue, space/topic:name or space/queue/cursor."""
+
+    command: object
+    name: str
+    target: str
+    shard: ShardId = ShardId(0)
+
+    @property
+    def kind(self) -> Kind:
+        """What it counts as."""
+        return "cursors" if isinstance(self.command, OpenCursor | DeleteCursor) else "queues"
+
+
+class Keeping:
+    """Keeps the audit and the counts of what is called."""
+
+    def __init__(self, book: Book, quotas: Quotas) -> None:
+        self._book = book
+        self._quotas = quotas
+
+    def wants(self, call: Call) -> bool:
+        """Whether something is written of this call."""
+        if isinstance(call, Ask):
+            parts = _parts(call)
+            return any(
+                type(part) in ACTS or isinstance(part, _CREATES + _ENDS) for _, part in parts
+            )
+        return type(call) in ACTS
+
+    async def answer(
+        self,
+        who: Principal,
+        engine: Engine,
+        named: Callable[[ShardId], Named],
+        call: Call,
+        do: Callable[[], Awaitable[object]],
+    ) -> object:
+        """Have a call answered, and write down what there is to write.
+
+        Raises:
+            Exhausted: whoever asks has made as many as they may; nothing was done.
+            MillraceError: as `do`; or what must be written could not be, and it was done, perhaps.
+        """
+        subjects = _subjects(call, named)
+        made: list[Subject] = []
+        new: list[Subject] = []
+        for subject in subjects:
+            if isinstance(subject.command, _CREATES) and not await _is_there(engine, subject):
+                new.append(subject)
+                quota = self._quotas.of(who)
+                if await self._book.claim(who, quota, subject.kind, subject.name):
+                    made.append(subject)
+        try:
+            answer = await do()
+        except MillraceError as error:
+            for subject in made:
+                await self._book.unclaim(subject.kind, subject.name)
+            await self._note(who, subjects, new, error)
+            raise
+        for subject in subjects:
+            if isinstance(subject.command, _ENDS):
+                await self._book.unclaim(subject.kind, subject.name)
+        await self._note(who, subjects, new, None)
+        return answer
+
+    async def _note(
+        self,
+        who: Principal,
+        subjects: list[Subject],
+        new: list[Subject],
+        error: MillraceError | None,
+    ) -> None:
+        for subject in subjects:
+            act = ACTS.get(type(subject.command))
+            if act is None or (isinstance(subject.command, _CREATES) and subject not in new):
+                continue
+            await self._book.audit.note(
+                Actor(who.name, who.where),
+                act,
+                subject.target,
+                outcome="done" if error is None else "failed",
+                detail="" if error is None else error.code,
+            )
+
+
+def _parts(call: Ask) -> list[tuple[ShardId, Command]]:
+    if isinstance(call.command, Transaction):
+        return list(call.command.parts)
+    return [(call.shard, call.command)]
+
+
+def _subjects(call: Call, named: Callable[[ShardId], Named]) -> list[Subject]:
+    """What a call is about; what is asked of all shards of a queue is one."""
+    if not isinstance(call, Ask):
+        return [Subject(call, "", getattr(call, "into", ""))]
+    found: dict[tuple[type, str], Subject] = {}
+    for shard, part in _parts(call):
+        if isinstance(part, CreateQueue | DeleteQueue):
+            name = target = f"{part.space}/{part.name}"
+        elif isinstance(part, CreateTopic | DeleteTopic | ConfigureTopic):
+            name, target = f"{part.space}/topic:{part.name}", f"{part.space}/{part.name}"
+        elif type(part) in ACTS or isinstance(part, OpenCursor | DeleteCursor):
+            queue = named(shard)
+            name = target = f"{queue.space}/{queue.name}"
+            if isinstance(part, OpenCursor | DeleteCursor):
+                name = target = f"{name}/{part.name}"
+        else:
+            continue
+        found.setdefault((type(part), name), Subject(part, name, target, shard))
+    return list(found.values())
+
+
+async def _is_there(engine: Engine, subject: Subject) -> bool:
+    command = subject.command
+    if isinstance(command, CreateQueue):
+        return await engine.find_queue(command.space, command.name) is not None
+    if isinstance(command, CreateTopic):
+        return await engine.find_topic(command.space, command.name) is not None
+    assert isinstance(command, OpenCursor)
+    return command.name in await engine.cells(subject.shard, Cells.CURSOR)
