@@ -77,6 +77,7 @@ PULLS_ON_THE_LOOP = frozenset(
         "test_a_snapshot_that_nobody_heard_of_is_let_go",
         "test_a_snapshot_that_was_let_go_shows_no_rows",
         "test_arrow_can_be_written_as_it_is",
+        "test_arrow_counts_the_shards_of_the_queue",
         "test_arrow_has_every_column",
         "test_everything_is_done_at_once",
     }
