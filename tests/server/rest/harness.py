@@ -6,16 +6,20 @@ import asyncio
 import http.client
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
 import millrace
+from millrace.client.line_socket import SocketLine
+from millrace.client.millrace import engine_of
+from millrace.client.remote import RemoteEngine
 from millrace.errors import MillraceError, Unauthenticated
 from millrace.server.access import Principal, Rule, parse_rule
 from millrace.server.app import App
 from millrace.server.listen import Listener
+from millrace.server.local import Local
 from millrace.server.rest.desk import Desk
 
 ROLES: dict[str, tuple[str, ...]] = {
@@ -168,12 +172,28 @@ async def until_told(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[Served]:
-    """A server on the folder, with the queue `orders`."""
-    async with millrace.open(folder) as m:
+async def front(folder: Path, owner: millrace.Millrace) -> AsyncIterator[millrace.Millrace]:
+    """The same Millrace as a process has it that asks its owner for everything."""
+    local = Local(engine_of(owner), folder)
+    await local.start()
+    engine = RemoteEngine()
+    engine.use(SocketLine(folder, engine.late))
+    try:
+        async with millrace.Millrace(engine) as guest:
+            yield guest
+    finally:
+        await local.stop()
+
+
+@asynccontextmanager
+async def served(folder: Path, *, is_front: bool = False) -> AsyncIterator[Served]:
+    """A server on the folder, with the queue `orders`; or one in front of its owner."""
+    async with AsyncExitStack() as stack:
+        m = await stack.enter_async_context(millrace.open(folder))
         await m.queue("orders")
+        asked = await stack.enter_async_context(front(folder, m)) if is_front else m
         door = Door()
-        app = App(Desk(m), door)
+        app = App(Desk(asked), door)
         listener = Listener(app.site)
         _, port = await listener.listen("127.0.0.1", 0)
         try:

@@ -7,6 +7,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.server.rest.harness import served
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "rest.md"
@@ -42,9 +44,10 @@ class Reader:
             assert said == found
 
 
-def test_the_requests_of_the_guide_are_answered_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_front", [False, True], ids=["owner", "front"])
+def test_the_requests_of_the_guide_are_answered_so(tmp_path: Path, *, is_front: bool) -> None:
     async def main() -> None:
-        async with served(tmp_path) as server:
+        async with served(tmp_path, is_front=is_front) as server:
             await server.millrace.delete_queue("orders")
             reader = Reader()
             blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))

@@ -104,7 +104,7 @@ async def explain(ask: Ask, _: Nothing) -> ExplanationOut:
         found.failures,
         found.until_ms,
         found.not_before_ms,
-        found.lease,
+        None if found.lease is None else int(found.lease),
         found.session,
         None if newer is None else seq_out(newer),
     )
