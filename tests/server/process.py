@@ -53,6 +53,10 @@ class Process:
                 stream.close()
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 

@@ -93,7 +93,7 @@ class Lease:
     @property
     def version(self) -> int:
         """The number of the lease call: it only rises, and fences a worker's own writes."""
-        return self._grant.lease
+        return int(self._grant.lease)
 
     @property
     def deadline_ms(self) -> int:

@@ -100,3 +100,9 @@ STATSD_SECONDS = 10
 
 STATSD_PACKET_BYTES = 1_400
 """Of a packet: what fits into one frame of most networks."""
+
+FRONTEND_START_SECONDS = 60
+"""A front end listens within this time."""
+
+FRONTEND_REST_SECONDS = 1
+"""Before a front end that has ended is started again."""

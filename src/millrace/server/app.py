@@ -15,9 +15,11 @@ from time import perf_counter
 from typing import Protocol
 
 from millrace import limits
+from millrace.client.millrace import engine_of
 from millrace.errors import Denied, Exhausted, Fatal, Full, MillraceError, NotFound
 from millrace.server.access import Principal, may
 from millrace.server.book import Book
+from millrace.server.calls import Service
 from millrace.server.clock import now_ms
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import Request
@@ -62,6 +64,7 @@ class App:
         self._guard = guard
         self._traffic = Traffic()
         self._handed = Handed()
+        self.service = Service(engine_of(desk.millrace))
         self.stopping = Stopping()
         self.jobs = Jobs()
         self.sessions = Sessions()

@@ -19,9 +19,12 @@ class Listener:
         self._looking: asyncio.Task[None] | None = None
 
     async def listen(
-        self, host: str, port: int, *, tls: ssl.SSLContext | None = None
+        self, host: str, port: int, *, tls: ssl.SSLContext | None = None, is_shared: bool = False
     ) -> tuple[str, int]:
-        """Take connections in at an address; returns the one that it is, if `port` is 0."""
+        """Take connections in at an address; returns the one that it is, if `port` is 0.
+
+        `is_shared`: other processes listen there, too.
+        """
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: Connection(self._site),
@@ -30,6 +33,7 @@ class Listener:
             ssl=tls,
             backlog=limits.HTTP_BACKLOG,
             reuse_address=True,
+            reuse_port=is_shared,
         )
         self._servers.append(server)
         if self._looking is None:

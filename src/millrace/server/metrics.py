@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millrace import limits
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.engine import Engine
 from millrace.client.health import Gauges
 from millrace.client.millrace import engine_of
@@ -176,7 +177,9 @@ async def gather(desk: Desk, traffic: Traffic, handed: Handed, connections: int)
     for (space, queue), count in sorted(handed.given.items()):
         labels = {"space": space, "queue": queue}
         page.counter("millrace_leased_total", "Messages handed out here.", count, labels)
-    tell_gauges(page, engine.care.gauges())
+    if isinstance(engine, EmbeddedEngine):
+        # Of a front end it is the engine's own process that knows.
+        tell_gauges(page, engine.care.gauges())
     left = limits.METRICS_QUEUES_MAX
     for space in await desk.millrace.spaces():
         for name in (await desk.millrace.queues(space=space))[:left]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option("--tls-certificate", metavar="FILE", help="Speak HTTPS with this chain, as PEM.")
 @click.option("--tls-key", metavar="FILE", help="The key of the certificate, as PEM.")
+@click.option("--frontends", metavar="N", help="Processes that speak HTTP for the engine. [0]")
 @click.option(
     "--set",
     "others",
@@ -64,6 +64,7 @@ async def serve(
     listen: tuple[str, ...],
     tls_certificate: str | None,
     tls_key: str | None,
+    frontends: str | None,
     others: tuple[str, ...],
 ) -> None:
     """Serve the queues of a folder over HTTP, until Ctrl-C.
@@ -74,28 +75,27 @@ async def serve(
     next start, and what was leased can still be settled then.
     """
     given = click.get_current_context().find_root().obj
-    flags: dict[str, object] = {
+    flags: dict[str, str | None] = {
         "data": folder or (str(given) if isinstance(given, Path) else None),
         "listen": ";".join(listen) or None,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
+        "frontends": frontends,
         **dict(map(_split, others)),
     }
     told = {name: value for name, value in flags.items() if value is not None}
     try:
         from millrace.server import logs
-        from millrace.server.config import load
+        from millrace.server.frontend import Orders
         from millrace.server.server import Server
     except ModuleNotFoundError as error:
         hint = "`pip install 'millrace[server]'` brings it"
         raise Ended(f"{error.name} is missing", hint, code="missing") from error
 
-    def read() -> Loaded:
-        return load(config, os.environ, told)
-
-    loaded = read()
+    orders = Orders(None if config is None else str(config), told)
+    loaded = orders.load()
     logs.set_up(loaded.settings.log_level, loaded.settings.log_format)
-    server = Server(loaded.settings)
+    server = Server(loaded, orders)
     async with Stop() as stop:
         await server.start()
         try:
@@ -108,13 +108,13 @@ async def serve(
                 await stop.unless(hangup.wait())
                 if hangup.is_set():
                     hangup.clear()
-                    await _reload(shell, server, read)
+                    await _reload(shell, server, orders.load)
         finally:
             shell.out.note("stopping: what is being answered is finished first")
             await server.stop()
 
 
-def _split(text: str) -> tuple[str, object]:
+def _split(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         raise click.UsageError(f"--set {text!r} is no NAME=VALUE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.server.rest import (
+    calls,
     care,
     cursors,
     events,
@@ -36,6 +37,7 @@ MODULES = (
     events,
     redrive,
     care,
+    calls,
     status,
 )
 

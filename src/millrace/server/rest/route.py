@@ -21,6 +21,7 @@ from millrace.client.queue import Queue
 from millrace.client.topic import Topic
 from millrace.errors import Denied, Invalid
 from millrace.server.access import VERBS, Principal, Verb, may
+from millrace.server.calls import Service
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.quota import Quotas
@@ -68,6 +69,11 @@ class Server(Protocol):
     @property
     def is_stopping(self) -> bool:
         """Whether it takes no new requests."""
+        ...
+
+    @property
+    def service(self) -> Service:
+        """What calls of other programs are made through."""
         ...
 
     @property

@@ -1,0 +1,98 @@
+"""A front end: `python -m millrace.server.frontend`, started by the crew of a server.
+
+It reads its orders from its standard input, says `ready` on its standard output when it listens,
+and ends when it is told to, or when the input ends: then the engine's process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import msgspec
+
+from millrace.client.opening import open as open_folder
+from millrace.errors import MillraceError
+from millrace.loop import new_loop
+from millrace.server import logs
+from millrace.server.address import parse_address
+from millrace.server.book import Book
+from millrace.server.config import Loaded, load
+from millrace.server.secret import key_secret
+from millrace.server.serving import Serving
+
+_logger = logging.getLogger("millrace.server")
+
+
+class Orders(msgspec.Struct, frozen=True):
+    """Where a front end's settings come from, and which one it is."""
+
+    config: str | None = None
+    flags: dict[str, str] = {}
+    listen: list[str] = []
+    """With ports that are known."""
+    number: int = 0
+
+    def load(self) -> Loaded:
+        """The settings; the environment is that of whoever gave the orders."""
+        file = None if self.config is None else Path(self.config)
+        return load(file, os.environ, self.flags)
+
+
+async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
+    """Serve until the end."""
+    settings = orders.load().settings
+    logs.set_up(settings.log_level, settings.log_format)
+    loop = asyncio.get_running_loop()
+    end, hangup = asyncio.Event(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end.set)
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
+    async with AsyncExitStack() as ending:
+        millrace = await open_folder(settings.data)
+        ending.push_async_callback(millrace.close)
+        follower = f"frontend-{orders.number}"
+        book = await Book.open(millrace, follower=follower, secret=key_secret(settings.key_path))
+        ending.push_async_callback(book.close)
+        serving = Serving(settings, millrace, book)
+        ending.push_async_callback(serving.stop)
+        addresses = [parse_address(text, "listen") for text in orders.listen]
+        await serving.start(addresses, is_shared=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        watch = loop.create_task(_watch(pipe, end))
+        ending.callback(watch.cancel)
+        while not end.is_set():
+            waits = [loop.create_task(end.wait()), loop.create_task(hangup.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            if hangup.is_set():
+                hangup.clear()
+                try:
+                    serving.reload(orders.load().settings)
+                except MillraceError as error:
+                    _logger.error("not reloaded: %s", error)
+
+
+async def _watch(pipe: asyncio.StreamReader, end: asyncio.Event) -> None:
+    await pipe.read()
+    end.set()
+
+
+async def main() -> None:
+    """Read the orders, and follow them."""
+    loop = asyncio.get_running_loop()
+    pipe = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
+    await run(msgspec.json.decode(await pipe.readline(), type=Orders), pipe)
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())

@@ -1,0 +1,18 @@
+"""Calls of programs that use `millrace.connect`: many in one request."""
+
+from __future__ import annotations
+
+from millrace.server.calls_http import TYPE, answer_calls
+from millrace.server.clock import now_ms
+from millrace.server.http.response import Response
+from millrace.server.rest.route import Ask, Media
+from millrace.server.rest.table import ROUTES
+
+FRAMES = Media(TYPE, "Frames, as docs/formats/wire.md says; the clients of the project make them.")
+
+
+@ROUTES.raw("POST", "/v1/calls", "known", also_takes=(FRAMES,), gives_media=(FRAMES,), tag="calls")
+async def calls(ask: Ask) -> Response:
+    """Make calls to the engine; each of them is judged by itself."""
+    ask.waits = True
+    return await answer_calls(ask.server.service, ask.principal, ask.request.body, now_ms=now_ms())

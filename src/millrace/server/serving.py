@@ -1,0 +1,107 @@
+"""What speaks HTTP for an engine: in its own process, or in one of several front ends.
+
+The engine is whatever a `Millrace` stands on: the folder itself, or the socket of whoever has it.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+
+from millrace.client.millrace import Millrace
+from millrace.server import config
+from millrace.server.address import Address, parse_address
+from millrace.server.app import App
+from millrace.server.book import Book
+from millrace.server.clock import now_ms
+from millrace.server.config import ServerSettings
+from millrace.server.guard import Guard
+from millrace.server.listen import Listener
+from millrace.server.quota import Quotas
+from millrace.server.rest.desk import Desk
+from millrace.server.statsd import Statsd
+from millrace.server.tls import Certificates
+
+
+class Serving:
+    """Listens, and answers, by the settings."""
+
+    def __init__(self, settings: ServerSettings, millrace: Millrace, book: Book) -> None:
+        self.settings = settings
+        self._millrace = millrace
+        self._book = book
+        self._ending = AsyncExitStack()
+        self._certificates = certificates_of(settings)
+        self._guard = Guard(
+            lambda: book.roll,
+            now_ms,
+            anonymous=settings.anonymous,
+            anonymous_rules=settings.anonymous_rules,
+        )
+        self._quotas = Quotas(settings.quota)
+        self._app = App(
+            Desk(millrace),
+            self._guard,
+            quotas=self._quotas,
+            book=book,
+            body_bytes_max=settings.body_bytes_max,
+        )
+        self._app.site.connections_max = settings.connections_max
+
+    async def start(self, addresses: list[Address], *, is_shared: bool = False) -> list[Address]:
+        """Listen at the addresses, beside others where they are shared; returns where."""
+        settings = self.settings
+        if settings.statsd and not is_shared:
+            address = parse_address(settings.statsd, "statsd")
+            statsd = Statsd(self._millrace, self._app.handed, address)
+            self._ending.push_async_callback(statsd.stop)
+            await statsd.start()
+        listener = Listener(self._app.site)
+        self._ending.push_async_callback(self._stop_listening, listener)
+        tls = self._certificates.context if self._certificates is not None else None
+        return [
+            Address(*await listener.listen(one.host, one.port, tls=tls, is_shared=is_shared))
+            for one in addresses
+        ]
+
+    async def _stop_listening(self, listener: Listener) -> None:
+        self._app.stop()
+        await listener.stop(self.settings.stop_seconds)
+        await self._app.finish()
+
+    def reload(self, settings: ServerSettings) -> None:
+        """Take up what may be changed while it runs.
+
+        Raises:
+            Invalid: a certificate; nothing was changed.
+        """
+        if self._certificates is not None and settings.tls_certificate and settings.tls_key:
+            self._certificates.reload(settings.tls_certificate, settings.tls_key)
+        new = config.reloaded(self.settings, settings)
+        self._guard.configure(anonymous=new.anonymous, anonymous_rules=new.anonymous_rules)
+        self._quotas.configure(new.quota)
+        self._app.site.connections_max = new.connections_max
+        logging.getLogger("millrace").setLevel(new.log_level.upper())
+        self.settings = new
+
+    async def stop(self) -> None:
+        """Take nobody in any more; let those who are being answered end."""
+        await self._ending.aclose()
+
+
+def certificates_of(settings: ServerSettings) -> Certificates | None:
+    """The certificate that the settings name, if they name one.
+
+    Raises:
+        Invalid: it cannot be used.
+    """
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return Certificates(
+        settings.tls_certificate, settings.tls_key, client_ca=settings.tls_client_ca
+    )
+
+
+def url_of(settings: ServerSettings, address: Address) -> str:
+    """An address as people write it."""
+    return f"{'https' if settings.is_tls else 'http'}://{address}"

@@ -1,0 +1,111 @@
+"""Other processes of a server: front ends that speak HTTP, and programs beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import millrace
+from millrace import sync
+from tests.server.process import Process
+
+ORDERS = "/v1/spaces/default/queues/orders"
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has started."""
+    return [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Wait for something to become so."""
+    waiting = threading.Event()
+    for _ in range(600):
+        if is_so():
+            return
+        waiting.wait(0.1)
+    raise AssertionError("it never became so")
+
+
+def test_a_folder_that_is_served_is_shared_with_programs_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with Process(folder) as server:
+        with sync.open(folder) as m:
+            m.queue("orders").publish(b"from beside")
+        leased = server.ask("POST", f"{ORDERS}/leases", {})
+        assert [one["body"] for one in leased.items("messages")] == ["from beside"]
+        assert server.stop() == 0
+
+
+def test_programs_connect_by_address_and_token(tmp_path: Path) -> None:
+    async def main(server: Process) -> None:
+        async with millrace.connect(server.address, token=server.token) as m:
+            queue = await m.queue("orders", keyed=True)
+            await queue.publish_many([millrace.Message(b"tea", key="k"), b"more"])
+            first, second = await queue.lease(2)
+            async with m.transaction() as t:
+                t.settle([first, second])
+                t.publish("orders", b"again", key="k")
+            async with queue.snapshot() as snapshot:
+                rows = [row async for row in snapshot.rows()]
+            assert [(row.key, row.body) for row in rows] == [(b"k", b"again")]
+
+    with Process(tmp_path / "data") as server:
+        asyncio.run(main(server))
+        assert server.stop() == 0
+
+
+def test_front_ends_speak_for_the_engine_and_one_that_is_killed_comes_back(
+    tmp_path: Path,
+) -> None:
+    with Process(tmp_path / "data", "--frontends", 2) as server:
+        first = children(server.pid)
+        assert len(first) == 2
+        assert server.ask("PUT", ORDERS, {}).status == 201
+        for number in range(20):
+            body = {"body": str(number), "producer": "p", "number": number + 1}
+            assert server.ask("POST", f"{ORDERS}/messages", body).status == 201
+        leased = server.ask("POST", f"{ORDERS}/leases", {"count": 20, "seconds": 600})
+        receipts = [one["receipt"] for one in leased.items("messages")]
+        os.kill(first[0], signal.SIGKILL)
+        eventually(lambda: len(set(children(server.pid)) - set(first)) == 1)
+        # Whichever front end it comes to: receipts and numbers are the engine's.
+        settled = server.ask("POST", f"{ORDERS}/settle", {"receipts": receipts})
+        assert settled.json == {"done": 20, "refused": []}
+        repeated = server.ask(
+            "POST", f"{ORDERS}/messages", {"body": "19", "producer": "p", "number": 20}
+        )
+        assert repeated.json == {"count": 1, "seq": 20}
+        assert server.stop() == 0
+        assert children_are_gone(first)
+
+
+def test_front_ends_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with Process(folder, "--frontends", 2) as server:
+        there = children(server.pid)
+        assert server.ask("PUT", ORDERS, {}).status == 201
+        server.kill()
+        eventually(lambda: children_are_gone(there))
+    with Process(folder, "--frontends", 1) as server:
+        assert server.ask("POST", f"{ORDERS}/messages", {"body": "x"}).status == 201
+        assert server.stop() == 0
+
+
+def children_are_gone(pids: list[int]) -> bool:
+    return not any(_is_there(pid) for pid in pids)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
