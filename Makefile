@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run test fmt lint types imports spelling sim properties fuzz crash flips mutants bench docs check lock clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash flips mutants bench docs check lock clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -23,6 +23,9 @@ $(READY): requirements.lock pyproject.toml tools/setup.sh
 
 run: $(READY) ## run the demonstration of the embedded queue
 	@$(BIN)/python examples/demo.py
+
+serve: $(READY) ## serve the folder millrace-data over HTTP, until Ctrl-C
+	@$(BIN)/millrace serve $(ARGS)
 
 test: check ## what CI runs: format, lint, types, import contracts, spelling, tests
 	@$(BIN)/python -m pytest tests $(ARGS)

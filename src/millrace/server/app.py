@@ -24,6 +24,7 @@ from millrace.server.clock import now_ms
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.keeping import Keeping
 from millrace.server.metrics import Traffic, gather
 from millrace.server.quota import Quotas
 from millrace.server.rest import problem
@@ -64,13 +65,14 @@ class App:
         self._guard = guard
         self._traffic = Traffic()
         self._handed = Handed()
-        self.service = Service(engine_of(desk.millrace))
         self.stopping = Stopping()
         self.jobs = Jobs()
         self.sessions = Sessions()
         self.streams = Slots()
         self.quotas = Quotas() if quotas is None else quotas
         self._steward = None if book is None else Steward(book, self.quotas)
+        keeping = None if book is None else Keeping(book, self.quotas)
+        self.service = Service(engine_of(desk.millrace), keeping)
         self.site = Site(self.admit, self.handle, problem.answer_bad, body_bytes_max=body_bytes_max)
 
     def stop(self) -> None:

@@ -115,7 +115,6 @@ class ServerSettings:
     )
     log_format: str = setting("text", one_of("text", "json"), "How it is logged.")
     statsd: str = setting("", TEXT, "Address of a statsd, as host:port; empty: none.")
-    traces: str = setting("", TEXT, "Address of an OpenTelemetry collector; empty: none.")
     quota: Quota = UNBOUNDED
     """For those whose own quota says nothing."""
     engine: Settings = field(default_factory=Settings)
