@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from contextlib import suppress
 from pathlib import Path
@@ -190,7 +191,11 @@ def test_a_queue_that_ends_in_the_middle_of_a_stream_cuts_it(tmp_path: Path) -> 
             queue = await server.millrace.find("orders")
             for _ in range(24):
                 await queue.publish_many([b"x" * 65_536] * 16)
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=2**16)
+            slow = socket.socket()
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+            slow.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(slow, ("127.0.0.1", server.port))
+            reader, writer = await asyncio.open_connection(sock=slow, limit=2**16)
             writer.write(
                 f"GET {ORDERS}/rows HTTP/1.1\r\nhost: x\r\nauthorization: Bearer root\r\n"
                 f"accept: {ARROW}\r\n\r\n".encode()
