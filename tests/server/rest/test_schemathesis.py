@@ -45,8 +45,8 @@ NAMES = {
 }
 """What is there, so that addresses lead somewhere."""
 
-APART = {"show_metrics", "healthz", "readyz", "start_backup"}
-"""What says nothing of the API itself, or would write anywhere on the disk."""
+APART = {"show_metrics", "healthz", "readyz", "start_backup", "calls"}
+"""What says nothing of the API itself, is no JSON, or would write anywhere on the disk."""
 
 OPERATIONS = [
     route.name
