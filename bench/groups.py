@@ -44,7 +44,7 @@ async def group_100k(messages: int = 200_000, turns: int = 3) -> list[Result]:
 
 
 async def blocked_group(
-    blocked: int = 1_000_000, messages: int = 50_000, turns: int = 3
+    blocked: int = 1_000_000, messages: int = 50_000, turns: int = 9
 ) -> list[Result]:
     """The rate of a thousand free groups beside a blocked one, against without it."""
     alone: list[float] = []
