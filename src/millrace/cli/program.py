@@ -82,5 +82,6 @@ def program(ctx: click.Context, data: Path | None) -> None:
     """Millrace, a durable message queue: its queues from the command line.
 
     A folder belongs to one process at a time; each verb takes it, does its work, and lets it go.
+    Of a folder that is served, each verb asks the server.
     """
     ctx.obj = data

@@ -32,8 +32,8 @@ async def backup(
 ) -> None:
     """Make a backup of FOLDER in the folder INTO, beside those that are there.
 
-    It shares with them what they have in common. Nobody else may have FOLDER open: a program that
-    has it open makes backups itself, with `await m.backup(...)`. With --follow, every process that
+    It shares with them what they have in common. If a program has FOLDER open, it must serve or
+    share it, or make backups itself, with `await m.backup(...)`. With --follow, every process that
     opens FOLDER later archives its log in INTO before it is recycled, and `millrace restore`
     reaches every point from this backup on.
     """

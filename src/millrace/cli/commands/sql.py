@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from datetime import datetime
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from millrace import Millrace
 
 VIEW = """
-create view {name} as select seq, "time", key, "value", headers,
+create view {name} as select shard, seq, "time", key, "value", headers,
   try(decode(key)) as key_text, try(decode("value")) as text
 from {source}
 """
@@ -49,9 +50,9 @@ async def sql(shell: Shell, query: str) -> None:
     """Answer QUERY, in which the names of queues are tables.
 
     Each queue that the query names is read as of one moment, without leasing anything. The columns
-    are seq, time, key, value, headers, and key_text and text: key and value as text, where they
-    are UTF-8. A name with other characters than letters, digits and _ stands in double quotes. It
-    needs the extra `sql`.
+    are shard, seq, time, key, value, headers, and key_text and text: key and value as text, where
+    they are UTF-8. A name with other characters than letters, digits and _ stands in double quotes.
+    It needs the extra `sql`.
     """
     try:
         import duckdb
@@ -85,7 +86,8 @@ async def _register(con: duckdb.DuckDBPyConnection, m: Millrace, query: str) -> 
             continue
         source = f"snapshot_{number}"
         async with queue.snapshot() as snapshot:
-            con.register(source, snapshot.arrow().read_all())
+            # Of a folder that is served, the event loop itself has to fetch them.
+            con.register(source, await asyncio.to_thread(snapshot.arrow().read_all))
         con.execute(VIEW.format(name=_quoted(name), source=source))
 
 
