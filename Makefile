@@ -21,7 +21,7 @@ $(READY): requirements.lock pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh
 	@touch $@
 
-run: $(READY) ## run the demonstration of the embedded queue
+run: $(READY) ## run the demonstration: in the program, and through a server
 	@$(BIN)/python examples/demo.py
 
 serve: $(READY) ## serve the folder millrace-data over HTTP, until Ctrl-C

@@ -1,4 +1,4 @@
-"""A short tour: publish, lease, settle, and follow two snapshots of a keyed queue.
+"""A short tour: publish, lease, settle, follow two snapshots of a keyed queue, and serve it.
 
 `make run` runs it. It works in a temporary folder and leaves nothing behind.
 """
@@ -6,11 +6,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import sys
 import tempfile
 import time
+from pathlib import Path
+from urllib.request import Request, urlopen
 
 import millrace
+
+SEGMENT_BYTES = 16 * 1024 * 1024
 
 
 def say(text: str = "") -> None:
@@ -85,9 +91,35 @@ async def measure(m: millrace.Millrace) -> None:
     say(f"  read      {table.num_rows / (time.perf_counter() - began):>10,.0f} of them a second")
 
 
+async def serve(folder: str) -> None:
+    title("Serve the folder: the same objects from another process, and REST")
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "millrace.cli", "serve", "--json"),
+        *("--data", folder, "--listen", "127.0.0.1:0"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "MILLRACE_ENGINE_SEGMENT_BYTES": str(SEGMENT_BYTES)},
+    )
+    assert server.stdout is not None
+    try:
+        told = json.loads(await server.stdout.readline())
+        token = (await asyncio.to_thread(Path(told["token_file"]).read_text)).strip()
+        async with millrace.connect(told["address"], token=token) as m:
+            shipped = await m.find("shipped")
+            for lease in await shipped.lease(10):
+                say(f"  {lease.body.decode()}")
+                await lease.settle()
+        path = "/v1/spaces/default/queues/shipped"
+        request = Request(told["address"] + path, headers={"authorization": f"Bearer {token}"})
+        answer = await asyncio.to_thread(lambda: urlopen(request).read())
+        say(f"  GET {path}: {json.loads(answer)['stats']['settled']} settled")
+    finally:
+        server.terminate()
+        await server.wait()
+
+
 async def main() -> None:
     with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
-        settings = millrace.Settings(segment_bytes=16 * 1024 * 1024)
+        settings = millrace.Settings(segment_bytes=SEGMENT_BYTES)
         async with millrace.open(folder, settings=settings) as m:
             orders = await m.queue("orders", keyed=True)
             report = await orders.cursor("report")
@@ -104,6 +136,7 @@ async def main() -> None:
             for name in await m.queues():
                 stats = await (await m.find(name)).stats()
                 say(f"  {name:<8} {stats['published']:>6} published, {stats['live']:>6} live")
+        await serve(folder)
     say()
 
 

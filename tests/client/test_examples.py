@@ -23,6 +23,7 @@ SAID = {
         "5  order-3   deleted",
         "2 settled, 2 shipped",
         "speed     40000 published,  40000 live",
+        "queues/shipped: 2 settled",
     ],
     "follower": [
         "up to 2: {'nails': '5', 'hammer': '20'}",
