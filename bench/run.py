@@ -16,6 +16,9 @@ from bench.report import Result, print_table, write_json
 
 Measurement = Callable[[], Awaitable[list[Result]]]
 
+NOTHING_FITS = 2
+"""The exit code when `--only` names nothing that there is."""
+
 GROUPS: dict[str, dict[str, Measurement]] = {
     "engine": {
         "publish_1k": lambda: publish.publish_batches(1024, 320, "publish_1k", 0.6),
@@ -47,26 +50,52 @@ GROUPS: dict[str, dict[str, Measurement]] = {
     },
 }
 
+MEASURED_WITH = {
+    "publish_1k_written": "publish_1k_sealed",
+    "snapshot_100": "snapshot",
+    "snapshot_1k": "snapshot",
+    "keyed_500k": "keyed",
+    "keyed_flat": "keyed",
+    "open_10m_s": "backlog",
+    "open_10m_rss_mb": "backlog",
+    "lease_backlog": "backlog",
+    "publish_after_drain": "backlog",
+    "delayed_lateness_p99_ms": "delayed_lateness",
+    "idle_polls_core_s": "idle_polls",
+    "idle_polls_kb": "idle_polls",
+}
+"""Figures that are called otherwise than the measurement that they come from."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="a group, or one measurement of a group")
+    parser.add_argument("--only", help="a group, a measurement, or the id of a figure")
     parser.add_argument("--out", default="build/bench.json", type=Path)
     arguments = parser.parse_args()
+    chosen = choose(arguments.only)
+    if not chosen:
+        print(f"nothing is called {arguments.only!r}; there is:", file=sys.stderr)
+        for group, measurements in GROUPS.items():
+            print(f"  {group}: {', '.join(measurements)}", file=sys.stderr)
+        sys.exit(NOTHING_FITS)
     results: list[Result] = []
-    for group, measurements in GROUPS.items():
-        for name, measure in measurements.items():
-            if arguments.only not in (None, group, name):
-                continue
-            print(f"{group}/{name} ...", flush=True)
-            began = time.perf_counter()
-            found = asyncio.run(_run(measure))
-            print(f"{group}/{name}: {time.perf_counter() - began:.0f} s", flush=True)
-            results.extend(found)
+    for group, name in chosen:
+        print(f"{group}/{name} ...", flush=True)
+        began = time.perf_counter()
+        found = asyncio.run(_run(GROUPS[group][name]))
+        print(f"{group}/{name}: {time.perf_counter() - began:.0f} s", flush=True)
+        results.extend(found)
     print_table(results)
     write_json(results, arguments.out)
     missed = [result.id for result in results if result.ok is False]
     print(f"\n{len(results)} figures, {len(missed)} out of reach: {', '.join(missed) or 'none'}")
+
+
+def choose(only: str | None) -> list[tuple[str, str]]:
+    """The measurements that are meant, with their groups: all, a group's, or the one of an id."""
+    wanted = MEASURED_WITH.get(only or "", only)
+    every = [(group, name) for group, measurements in GROUPS.items() for name in measurements]
+    return [one for one in every if wanted is None or wanted in one]
 
 
 async def _run(measure: Measurement) -> list[Result]:
