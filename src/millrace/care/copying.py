@@ -40,6 +40,23 @@ def at_once(_: int) -> None:
     """The pause of work that holds nobody up."""
 
 
+class Tally:
+    """A pause that tells how many bytes are done, and of how many, once that is known."""
+
+    def __init__(self, told: Callable[[int, int], None]) -> None:
+        self._told = told
+        self._done = self._total = 0
+
+    def expect(self, count: int) -> None:
+        """So much is still to be done."""
+        self._total = self._done + count
+
+    def __call__(self, count: int) -> None:
+        self._done += count
+        if self._total:
+            self._told(self._done, max(self._total, self._done))
+
+
 def copy(
     source: File, disk: Disk, name: str, *, size: int, pause: Pause = at_once, full: int = 0
 ) -> Sum:

@@ -54,10 +54,12 @@ class Plan(NamedTuple):
     pieces: list[Piece]
     cut: Cut
 
-    @property
-    def size(self) -> int:
-        """Bytes that will be copied, about."""
-        return self.manifest.size
+    def work(self, *, links: bool = False) -> int:
+        """Bytes that `lay_out` reads: sealed files are checked, and copied if not linked."""
+        known, end = self.manifest, self.cut.end.generation
+        log = sum(size for generation, size in self.cut.ends.items() if generation <= end)
+        sealed = sum(part.size for part in known.sealed)
+        return known.index_size + log + sealed * (1 if links else 2)
 
 
 def find_plan(

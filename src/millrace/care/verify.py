@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from millrace.care.chain import Piece, piece_of
-from millrace.care.copying import Pause, at_once
+from millrace.care.copying import Tally
 from millrace.care.digest import ShardDigest, differences, digest
 from millrace.care.looking import Look
 from millrace.care.restore import Plan, Target, find_plan, lay_out
@@ -44,7 +44,11 @@ class Compared:
 
 
 def verify(
-    path: Path, *, against: Path | None = None, scratch: Path | None = None, pause: Pause = at_once
+    path: Path,
+    *,
+    against: Path | None = None,
+    scratch: Path | None = None,
+    pause: Tally | None = None,
 ) -> Compared:
     """Read everything of a backup, and compare it with the folder that it was made of.
 
@@ -57,6 +61,7 @@ def verify(
         Refused: it cannot be made there, or the source has moved on so far that its log does not
             reach back to the backup.
     """
+    pause = pause or Tally(lambda _, __: None)
     if against is None:
         found, _ = _read(find_plan(path, Target(), pause=pause), scratch, pause)
         return found
@@ -70,7 +75,7 @@ def verify(
         source.close()
 
 
-def _common(path: Path, against: Path, index: int, pause: Pause) -> Plan:
+def _common(path: Path, against: Path, index: int, pause: Tally) -> Plan:
     """The backup, and the log of the source, up to the source's own last entry."""
     try:
         return find_plan(path, Target(index=index), pause=pause, more=_segments(against))
@@ -95,7 +100,7 @@ def _segments(folder: Path) -> Iterator[Piece]:
 
 
 def _read(
-    plan: Plan, scratch: Path | None, pause: Pause
+    plan: Plan, scratch: Path | None, pause: Tally
 ) -> tuple[Compared, dict[int, ShardDigest]]:
     beside = scratch or plan.folder.parent
     clear(beside)
@@ -105,6 +110,7 @@ def _read(
     try:
         lock = RealDisk(scratched).lock(_LOCK)
         folder = scratched / _FOLDER
+        pause.expect(plan.work(links=True))
         lay_out(plan, folder, pause=pause, links=True)
         look = Look(folder)
         try:

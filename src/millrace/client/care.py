@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from millrace.care.backup import Rests, Source, Told, back_up
+from millrace.care.copying import Tally
 from millrace.care.manifest import Manifest
 from millrace.care.restore import Target, find_plan, finish, lay_out
 from millrace.care.vault import Vault
@@ -159,13 +160,14 @@ async def restore(
     index: int | None = None,
     time: datetime | None = None,
     settings: Settings | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Restored:
     """Make the folder `into` of a backup: its end, or as it was after an entry or at a time.
 
     `backup` is the folder that backups were made in, or one of those in it. With an archive
     (`follow`), every point from the oldest backup on can be reached. The restored folder has an
     identity and a history of its own: what the source did after the point means nothing to it.
+    `progress` is told, on another thread, how many bytes were read, and of how many.
 
     Raises:
         Refused: the point cannot be reached; the error says what can be.
@@ -176,10 +178,11 @@ async def restore(
     wanted = Target(_index(index), _millis(time))
     if wanted.index is not None and wanted.time_ms is not None:
         raise Invalid("index and time cannot both be given; leave one out", field="index")
-    pause = progress or _unheard
+    pause = Tally(progress or _unheard)
     plan = await asyncio.to_thread(find_plan, source, wanted)
     if _lies_in(target, plan.folder) or (source != plan.folder and _lies_in(target, source)):
         raise Invalid(f"{into} lies among the backups; name another place", field="into")
+    pause.expect(plan.work())
     await asyncio.to_thread(lay_out, plan, target, pause=pause)
     chosen = settings or Settings(segment_bytes=plan.pieces[-1].header.size)
     node = await Node.open(real_ports(target), _forked(chosen), is_restoring=True)
@@ -193,12 +196,13 @@ async def verify(
     backup: str | os.PathLike[str],
     *,
     against: str | os.PathLike[str] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
     """Read everything of a backup, and see that it opens; nothing of it is changed.
 
     With `against`, it must hold the same as that folder, which must not be open, at the folder's
-    last entry; the folder's own log leads there from the end of the backup.
+    last entry; the folder's own log leads there from the end of the backup. `progress` is told, on
+    another thread, how many bytes were read, and of how many.
 
     Raises:
         Corrupt: it is damaged; the error names the file.
@@ -207,14 +211,13 @@ async def verify(
     """
     source = folder_of(backup, "backup")
     folder = None if against is None else folder_of(against, "against")
+    pause = Tally(progress or _unheard)
     if folder is None:
-        found = await asyncio.to_thread(look_at, source, pause=progress or _unheard)
+        found = await asyncio.to_thread(look_at, source, pause=pause)
     else:
         lock = RealDisk(folder).lock("lock")
         try:
-            found = await asyncio.to_thread(
-                look_at, source, against=folder, pause=progress or _unheard
-            )
+            found = await asyncio.to_thread(look_at, source, against=folder, pause=pause)
         finally:
             lock.release()
     return Verified(found.backup, found.index, found.shards, found.rows, tuple(found.differences))
@@ -262,5 +265,5 @@ def _time(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
-def _unheard(_: int) -> None:
+def _unheard(_: int, __: int) -> None:
     """Nobody wants to know how far it is."""

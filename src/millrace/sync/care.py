@@ -24,13 +24,14 @@ def restore(
     index: int | None = None,
     time: datetime | None = None,
     settings: Settings | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Restored:
     """Make the folder `into` of a backup: its end, or as it was after an entry or at a time.
 
     `backup` is the folder that backups were made in, or one of those in it. With an archive
     (`follow`), every point from the oldest backup on can be reached. The restored folder has an
     identity and a history of its own: what the source did after the point means nothing to it.
+    `progress` is told, on another thread, how many bytes were read, and of how many.
 
     Raises:
         Refused: the point cannot be reached; the error says what can be.
@@ -54,12 +55,13 @@ def verify(
     backup: str | os.PathLike[str],
     *,
     against: str | os.PathLike[str] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Verified:
     """Read everything of a backup, and see that it opens; nothing of it is changed.
 
     With `against`, it must hold the same as that folder, which must not be open, at the
-    folder's last entry; the folder's own log leads there from the end of the backup.
+    folder's last entry; the folder's own log leads there from the end of the backup. `progress`
+    is told, on another thread, how many bytes were read, and of how many.
 
     Raises:
         Corrupt: it is damaged; the error names the file.

@@ -37,7 +37,7 @@ async def restore(
     import millrace
 
     with Bar("restoring", total=None) as bar:
-        made = await millrace.restore(backup, into, index=index, time=time, progress=bar.advance)
+        made = await millrace.restore(backup, into, index=index, time=time, progress=bar.reach)
     fields = {
         "path": str(made.path),
         "backup": str(made.backup),

@@ -34,7 +34,7 @@ async def verify(shell: Shell, backup: Path, *, against: Path | None) -> int:
     import millrace
 
     with Bar("reading", total=None) as bar:
-        found = await millrace.verify(backup, against=against, progress=bar.advance)
+        found = await millrace.verify(backup, against=against, progress=bar.reach)
     for difference in found.differences:
         shell.out.line("difference", {"what": difference}, difference)
     fields = {
