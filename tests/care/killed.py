@@ -1,7 +1,7 @@
 """A backup, an archive and a restore, killed before each of their steps on the disk.
 
 Run in a process of its own, which has no threads yet and can be forked:
-`python -m tests.care.killed backup|follow|restore FOLDER`.
+`python -m tests.care.killed backup|follow|end|index|time FOLDER`; the last three are restores.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from millrace.care.restore import RESTORING
 from millrace.care.vault import UNFINISHED, Vault
 from millrace.care.verify import verify
 from millrace.settings import Settings
+from tests.care.point import POINTS, Point, held, points
 from tests.cli.program import findings
 from tests.client.harness import SMALL, opened
 
@@ -137,29 +138,52 @@ async def _restored(backup: Path, into: Path, index: int) -> None:
     assert made.index == index
 
 
-def restore(folder: Path) -> int:
-    asyncio.run(fill(folder / "data", folder / "vault"))
+def restore(folder: Path, what: str) -> int:
+    """Whoever was killed does it again, and has what the source had at the point."""
+    point = asyncio.run(points(folder / "data", folder / "vault"))[what]
     into = folder / "into"
 
     async def work() -> None:
-        await millrace.restore(folder / "vault", into)
+        await millrace.restore(folder / "vault", into, **point.wanted)
 
     async def refused() -> None:
         with pytest.raises(errors.Refused, match="unfinished restore"):
             await millrace.open(into, settings=SMALL)
+        with pytest.raises(errors.Exists, match="unfinished restore: remove it"):
+            await work()
 
-    step = 1
+    async def again() -> None:
+        made = await millrace.restore(folder / "vault", into, **point.wanted)
+        assert made.index == point.index
+
+    # Each point takes its share of the steps; together they take every one.
+    step = 1 + POINTS.index(what)
     while killed_at(step, work):
         if (into / RESTORING).exists():
             asyncio.run(refused())
-        elif into.exists() and any(into.iterdir()):
-            assert findings(into) == []
-        shutil.rmtree(into, ignore_errors=True)
-        step += 1
-    assert findings(into) == []
+            shutil.rmtree(into)
+        # One without the mark is whole, unless nothing is in it yet.
+        if not into.exists() or not any(into.iterdir()):
+            asyncio.run(again())
+        check_point(into, point)
+        shutil.rmtree(into)
+        step += len(POINTS)
+    check_point(into, point)
     return step
 
 
+def check_point(folder: Path, point: Point) -> None:
+    """The folder is sound, opens, and holds what the source had."""
+    assert findings(folder) == []
+
+    async def main() -> None:
+        async with opened(folder) as m:
+            assert await held(m) == point.held
+
+    asyncio.run(main())
+
+
 if __name__ == "__main__":
-    jobs = {"backup": backup, "follow": follow, "restore": restore}
-    print(jobs[sys.argv[1]](Path(sys.argv[2])))
+    what, where = sys.argv[1], Path(sys.argv[2])
+    jobs = {"backup": backup, "follow": follow}
+    print(jobs[what](where) if what in jobs else restore(where, what))

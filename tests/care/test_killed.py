@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("what", ["backup", "follow", "restore"])
+@pytest.mark.parametrize("what", ["backup", "follow", "end", "index", "time"])
 def test_killed_before_every_step(tmp_path: Path, what: str) -> None:
     command = [sys.executable, "-m", "tests.care.killed", what, str(tmp_path)]
     root = Path(__file__).resolve().parents[2]
