@@ -190,7 +190,7 @@ def lease_out(lease: Lease) -> LeaseOut:
         deadline_ms=lease.deadline_ms,
         deliveries=lease.deliveries,
         failures=lease.failures,
-        version=int(lease.version),
+        version=lease.version,
         id=None if id is None else str(id),
     )
 
