@@ -68,3 +68,6 @@ FRONTENDS_MAX = 64
 
 CONNECTIONS_MAX = 10_000
 """Connections of a server, unless the settings say otherwise."""
+
+DESCRIPTORS_KEPT = 512
+"""Descriptors that connections leave to the engine: the log, sealed files, the index."""

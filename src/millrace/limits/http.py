@@ -17,6 +17,10 @@ HTTP_BODY_BYTES_MAX = 64 * 1024 * 1024
 HTTP_DISCARD_BYTES_MAX = 256 * 1024
 """Bytes of a refused request's body that are read and dropped so that the connection can stay."""
 
+HTTP_PIECE_BYTES_MIN = 4 * 1024
+"""Pieces of a body below this are put together when they come: a piece has some 60 bytes of its
+own, and one of a single byte would take sixty times its size."""
+
 HTTP_AHEAD_MAX = 32
 """Requests that a client may have sent ahead before nothing more of it is read."""
 
@@ -30,10 +34,22 @@ HTTP_BODY_BYTES_PER_SECOND_MIN = 1024
 """A body comes at least so fast, beyond the time that a head may take."""
 
 HTTP_IDLE_SECONDS_MAX = 75
-"""A connection without a request is kept for so long."""
+"""A connection is kept for so long after a request; whoever has sent none has as long as for a
+head."""
 
 HTTP_WRITE_SECONDS_MAX = 30
 """Whoever takes in nothing for so long is cut off."""
+
+HTTP_WRITE_BYTES_PER_SECOND_MIN = 1024
+"""An answer is taken in at least so fast, beyond that time: what waits to be sent is held in
+memory, and what is read of a queue meanwhile is pinned."""
+
+HTTP_LINGER_SECONDS = 2
+"""For so long what still comes is dropped after an answer that ends a connection: closed with
+something unread, it would take the answer with it."""
+
+TLS_HANDSHAKE_SECONDS_MAX = 10
+"""Whoever connects with TLS is done with its beginning within this time."""
 
 HTTP_QUERY_FIELDS_MAX = 32
 """Names behind the question mark of an address."""

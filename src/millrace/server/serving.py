@@ -15,6 +15,7 @@ from millrace.server.app import App
 from millrace.server.book import Book
 from millrace.server.clock import now_ms
 from millrace.server.config import ServerSettings
+from millrace.server.descriptors import room_for
 from millrace.server.guard import Guard
 from millrace.server.listen import Listener
 from millrace.server.quota import Quotas
@@ -46,7 +47,7 @@ class Serving:
             book=book,
             body_bytes_max=settings.body_bytes_max,
         )
-        self._app.site.connections_max = settings.connections_max
+        self._app.site.connections_max = room_for(settings.connections_max)
 
     async def start(self, addresses: list[Address], *, is_shared: bool = False) -> list[Address]:
         """Listen at the addresses, beside others where they are shared; returns where."""
@@ -80,7 +81,7 @@ class Serving:
         new = config.reloaded(self.settings, settings)
         self._guard.configure(anonymous=new.anonymous, anonymous_rules=new.anonymous_rules)
         self._quotas.configure(new.quota)
-        self._app.site.connections_max = new.connections_max
+        self._app.site.connections_max = room_for(new.connections_max)
         logging.getLogger("millrace").setLevel(new.log_level.upper())
         self.settings = new
 

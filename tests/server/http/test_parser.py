@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,12 @@ def test_however_it_is_cut_the_requests_are_the_same(steps: list[int]) -> None:
     assert "x-trailer" not in found[1].headers
 
 
+def feed_all(parser: Parser, data: bytes) -> None:
+    """As it comes from a socket."""
+    for at in range(0, len(data), limits.HTTP_HEAD_BYTES_MAX):
+        parser.feed(data[at : at + limits.HTTP_HEAD_BYTES_MAX])
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -66,6 +74,55 @@ def test_however_it_is_cut_the_requests_are_the_same(steps: list[int]) -> None:
         ),
         (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked, identity\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding : chunked\r\n\r\n", 400),
+        *[
+            (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: %s\r\n\r\n0\r\n\r\n" % coding, 501)
+            for coding in (b"identity", b"identity, chunked", b"gzip, chunked", b"xchunked", b"x")
+        ],
+        *[
+            (b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding:%s\r\n\r\n0\r\n\r\n" % coding, 400)
+            for coding in (b"", b" \x0bchunked", b" chunked\r\nTransfer-Encoding: chunked")
+        ],
+        (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        *[
+            (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %s\r\n\r\nhello" % length, 400)
+            for length in (b"+5", b"-5", b"0x5", b"5_0", b"", b"5 5", b"5;", b"5.0", b"9" * 30)
+        ],
+        *[
+            (
+                b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n%s" % chunks,
+                400,
+            )
+            for chunks in (
+                *(b"0x1\r\na", b"-1\r\na", b"+1\r\na", b"1 \r\na", b"1\na\n0\n\n", b"1\r\nab"),
+                *(b"1;a\nb\r\na", b"f" * 17 + b"\r\na", b"\r\n", b"1\r\na0\r\n\r\n"),
+                b"0\r\nContent-Length: 5\r\n\r\n",
+            )
+        ],
+        *[
+            (
+                b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n%s" % beside,
+                431,
+            )
+            for beside in (
+                b"1;" + b"x" * 4 * limits.HTTP_HEAD_BYTES_MAX,
+                b"0" * 4 * limits.HTTP_HEAD_BYTES_MAX,
+                b"1\r\na\r\n0\r\n" + b"a: b\r\n" * limits.HTTP_HEADERS_MAX,
+                b"1\r\na\r\n0\r\na: " + b"x" * 4 * limits.HTTP_HEAD_BYTES_MAX,
+            )
+        ],
+        (b"\r\n" * limits.HTTP_HEAD_BYTES_MAX, 431),
+        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\n\r\n", 415),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA: b\0c\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA\0: b\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA: b\rc\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: h\r\nA: b\nC: d\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n Host: h\r\n\r\n", 400),
+        (b"get / HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"GET /\xff HTTP/1.1\r\nHost: h\r\n\r\n", 400),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: h\r\nA: b\r\n folded\r\n\r\n", 400),
         (b"GET / HTTP/1.1\nHost: h\n\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
@@ -86,9 +143,50 @@ def test_however_it_is_cut_the_requests_are_the_same(steps: list[int]) -> None:
     ],
 )
 def test_refused(data: bytes, status: int) -> None:
+    parser = Parser(admit_all, body_bytes_max=1000)
     with pytest.raises(BadRequest) as caught:
-        parse(data)
+        feed_all(parser, data)
     assert caught.value.status == status
+    assert not parser.last, "nothing of it is handled"
+
+
+class Refusing:
+    status = 401
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+        b"Content-Length: %d\r\n\r\n" % (limits.HTTP_DISCARD_BYTES_MAX + 1),
+        b"Transfer-Encoding: chunked\r\n\r\nfffff\r\n"
+        + b"x" * limits.HTTP_DISCARD_BYTES_MAX
+        + b"x",
+    ],
+)
+def test_whoever_is_refused_is_answered_before_the_body_was_read(head: bytes) -> None:
+    parser = Parser(lambda request, length: Refusing())
+    (request,) = parser.feed(b"POST / HTTP/1.1\r\nHost: h\r\n" + head)
+    assert isinstance(request.refusal, Refusing)
+    assert not request.keep_alive
+    assert parser.held_bytes == 0
+    assert parser.feed(b"x" * 100 + POST) == [], "what follows is no request of theirs"
+
+
+def test_a_body_of_many_small_chunks_takes_little_more_than_its_size() -> None:
+    count = 200_000
+    parser = Parser(admit_all)
+    parser.feed(b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n")
+    data = b"1\r\nx\r\n" * 1000
+    tracemalloc.start()
+    try:
+        for _ in range(count // 1000):
+            parser.feed(data)
+        assert tracemalloc.get_traced_memory()[1] < 4 * count
+    finally:
+        tracemalloc.stop()
+    (request,) = parser.feed(b"0\r\n\r\n")
+    assert request.body == b"x" * count
 
 
 def test_what_came_before_a_bad_one_is_handled() -> None:

@@ -47,9 +47,16 @@ class Site:
         """Beyond it whoever connects is told to come again, and cut off."""
         self.stopping = False
         self.body_bytes = 0
-        """What the bodies that are being read hold, over all connections."""
+        """What bodies hold that are being read, wait, or are handled, over all connections."""
+        self.handshakes = 0
+        """Who has connected, and has not yet come to an understanding on TLS."""
         self._date = b""
         self._date_of = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one has connected too many."""
+        return len(self.connections) + self.handshakes > self.connections_max
 
     def date(self) -> bytes:
         """The header that says when, made once a second."""
@@ -93,7 +100,10 @@ class Connection(asyncio.Protocol):
         self._bad: BadRequest | None = None
         self._room: asyncio.Future[None] | None = None
         self._since = self._loop.time()
-        self._was_at = 0
+        self._has_asked = False
+        self._unsent = 0
+        self._unsent_since = 0.0
+        self._whole = 0
         self._held = 0
         self.gone: asyncio.Future[None] = self._loop.create_future()
 
@@ -104,26 +114,30 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._site.connections.add(self)
-        if len(self._site.connections) > self._site.connections_max:
+        if self._site.is_full:
             most = self._site.connections_max
-            self._bad = BadRequest(503, f"there are {most} connections already; come again later")
-            self._go_on()
+            bad = BadRequest(503, f"there are {most} connections already; come again later")
+            self._is_closing = True
+            self._write(self._site.complain(bad), keep_alive=False)
+            self._transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._bad is not None:
             return
         parser = self._parser
-        if parser.is_between and not self._task:
-            self._since = self._loop.time()
+        was_between = parser.is_between
         try:
             found = parser.feed(data)
         except BadRequest as error:
             self._bad = error
             found = parser.last
-        self._hold(parser.body_bytes)
-        if found:
+        if found or (was_between and not parser.is_between and not self._task):
             self._since = self._loop.time()
+        if found:
+            self._has_asked = True
+            self._whole += sum(len(request.body) for request in found)
             self._waiting.extend(found)
+        self._hold()
         if parser.expects and not self._task and not self._waiting:
             parser.expects = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -133,13 +147,21 @@ class Connection(asyncio.Protocol):
     def _admit(self, request: Request, length: int | None) -> Response | None:
         return self._site.admit(request, length, self._peer)
 
-    def _hold(self, size: int) -> None:
-        self._site.body_bytes += size - self._held
+    def _hold(self) -> None:
+        """Count what is held; whoever would be the one too many is refused in the middle."""
+        size = self._whole + self._parser.held_bytes
+        site, before = self._site, self._held
+        site.body_bytes += size - before
         self._held = size
+        if size > before and site.body_bytes > limits.HTTP_BODIES_BYTES_MAX and self._bad is None:
+            most = limits.HTTP_BODIES_BYTES_MAX
+            text = f"requests hold {most} bytes already; send this one again later"
+            self._bad = BadRequest(503, text)
 
     def _look_ahead(self) -> None:
         """Read on only while few requests wait."""
         wanted = len(self._waiting) <= limits.HTTP_AHEAD_MAX and self._bad is None
+        wanted = wanted or self._is_closing
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()
@@ -149,13 +171,28 @@ class Connection(asyncio.Protocol):
             return
         if self._waiting:
             self._task = self._loop.create_task(self._serve(self._waiting.popleft()))
-        elif self._bad is not None:
-            bad, self._bad = self._bad, None
-            self._is_closing = True
-            self._write(self._site.complain(bad), keep_alive=False)
+        elif self._is_closing:
             self._transport.close()
+        elif self._bad is not None:
+            self._write(self._site.complain(self._bad), keep_alive=False)
+            self._close()
         elif self._site.stopping and self._parser.is_between:
             self._transport.close()
+
+    def _close(self) -> None:
+        """Answer nothing more; drop what still comes for a while, so that the answer arrives."""
+        self._is_closing = True
+        if self._transport.is_closing():
+            return
+        if self._parser.is_between and self._bad is None:
+            self._transport.close()
+            return
+        if not self._is_reading:
+            self._is_reading = True
+            self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._loop.call_later(limits.HTTP_LINGER_SECONDS, self._transport.close)
 
     # --- Out ----------------------------------------------------------------------------------
 
@@ -169,12 +206,14 @@ class Connection(asyncio.Protocol):
             else:
                 self._write(response, keep_alive=keep_alive, head_only=request.method == "HEAD")
             if not keep_alive:
-                self._is_closing = True
-                self._transport.close()
+                self._close()
             elif self._room is not None:
                 await self._room
         finally:
             self._task = None
+            if self._whole:
+                self._whole -= len(request.body)
+                self._hold()
         self._since = self._loop.time()
         if not self._is_closing:
             self._go_on()
@@ -221,7 +260,8 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._room is None:
             self._room = self._loop.create_future()
-            self._since = self._loop.time()
+            self._since = self._unsent_since = self._loop.time()
+            self._unsent = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         if self._room is not None:
@@ -235,16 +275,15 @@ class Connection(asyncio.Protocol):
         """Cut it off if it has kept us waiting for too long."""
         waited = now - self._since
         if self._room is not None:
-            # Whoever takes something in, however little, has not gone; but it must be something.
-            left = self._transport.get_write_buffer_size()
-            if left != self._was_at:
-                self._was_at, self._since = left, now
-            elif waited > limits.HTTP_WRITE_SECONDS_MAX:
+            over = now - self._unsent_since - limits.HTTP_WRITE_SECONDS_MAX
+            taken = self._unsent - self._transport.get_write_buffer_size()
+            if over > 0 and taken < over * limits.HTTP_WRITE_BYTES_PER_SECOND_MIN:
                 self.cut()
         elif self._task is not None:
             return
         elif self._parser.is_between:
-            if waited > limits.HTTP_IDLE_SECONDS_MAX:
+            most = limits.HTTP_IDLE_SECONDS_MAX
+            if waited > (most if self._has_asked else limits.HTTP_HEAD_SECONDS_MAX):
                 self._transport.close()
         elif self._parser.in_head:
             if waited > limits.HTTP_HEAD_SECONDS_MAX:
@@ -265,7 +304,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
         self._site.connections.discard(self)
-        self._hold(0)
+        self._site.body_bytes -= self._held
+        self._held = self._whole = 0
         self._waiting.clear()
         self.resume_writing()
         if self._task is not None:

@@ -1,11 +1,13 @@
 """Bytes to requests, without I/O.
 
 The grammar is httptools' affair (llhttp, in its strict form): it refuses two lengths, a length
-beside chunks, bare line feeds, folded headers. What it does not bound is bounded here.
+beside chunks, bare line feeds, folded headers. What it does not bound is bounded here, and what
+others might read in another way is refused: two hosts, codings beside chunks.
 
 Rule 1: a bound is judged before the bytes behind it are kept.
 Rule 2: after an error nothing more of the connection is read: where its next request begins can no
 longer be known.
+Rule 3: whoever was refused by their head is answered before much more is read of them.
 """
 
 from __future__ import annotations
@@ -25,6 +27,10 @@ class BadRequest(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
+
+
+class _Over(Exception):
+    """The last request was refused, and what follows is not read."""
 
 
 class Refusal(Protocol):
@@ -71,8 +77,10 @@ class Parser:
         self._head_bytes = 0
         self._headers_seen = 0
         self._length: int | None = None
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._body_bytes = 0
+        self._beside_bytes = 0
+        self._is_over = False
         self._done: list[Request] = []
         self.expects = False
         """The sender waits for a word before it sends the body."""
@@ -89,8 +97,13 @@ class Parser:
 
     @property
     def body_bytes(self) -> int:
-        """How much of the body that is being read is held."""
+        """How much has come of the body that is being read."""
         return self._body_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of it is held: nothing of a request that was refused."""
+        return self._body_bytes if self._request.refusal is None else 0
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes in; returns the requests that are whole now.
@@ -115,6 +128,9 @@ class Parser:
         return self._done
 
     def _feed(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        body_bytes = self._body_bytes
         if self._in_head:
             self._head_bytes += len(data)
         try:
@@ -125,11 +141,22 @@ class Parser:
             cause = error.__context__
             if isinstance(cause, BadRequest):
                 raise cause from None
+            if isinstance(cause, _Over):
+                self._is_over = True
+                return
             raise
         except httptools.HttpParserError as error:
             raise BadRequest(400, f"not a request of HTTP/1.1: {error}") from error
         if self._in_head and self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
             raise BadRequest(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes")
+        if self._in_head or self._body_bytes != body_bytes:
+            self._beside_bytes = 0
+            return
+        # Extensions, leading zeros, trailers: nothing that is ever looked at.
+        self._beside_bytes += len(data)
+        if self._beside_bytes > limits.HTTP_HEAD_BYTES_MAX:
+            most = limits.HTTP_HEAD_BYTES_MAX
+            raise BadRequest(431, f"beside its content the body has more than {most} bytes")
 
     # --- What httptools calls -----------------------------------------------------------------
 
@@ -148,14 +175,16 @@ class Parser:
             raise BadRequest(414, f"the address has more than {limits.HTTP_URL_BYTES_MAX} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            # A trailer says nothing here.
-            return
         self._headers_seen += 1
         if self._headers_seen > limits.HTTP_HEADERS_MAX:
             raise BadRequest(431, f"there are more than {limits.HTTP_HEADERS_MAX} headers")
+        if not self._in_head:
+            # A trailer says nothing here.
+            return
         headers = self._request.headers
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        if key == "host" and key in headers:
+            raise BadRequest(400, "a request names its host once")
         headers[key] = f"{headers[key]}, {text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
@@ -165,6 +194,16 @@ class Parser:
             raise BadRequest(505, f"HTTP/{version} is not spoken here; use 1.1")
         if version == "1.1" and "host" not in request.headers:
             raise BadRequest(400, "a request names its host")
+        if parser.should_upgrade():
+            raise BadRequest(400, "this server knows no other protocol to change to")
+        coding = request.headers.get("transfer-encoding")
+        if coding is not None and coding.strip().lower() != "chunked":
+            raise BadRequest(501, f"the body is coded as {coding[:100]!r}; send it as it is")
+        packing = request.headers.get("content-encoding", "identity")
+        if packing.strip().lower() != "identity":
+            raise BadRequest(415, f"the body is packed as {packing[:100]!r}; send it as it is")
+        if coding is not None and version == "1.0":
+            raise BadRequest(400, "chunks are of HTTP/1.1; say so, or send a content-length")
         request.method = parser.get_method().decode("ascii")
         path, _, query = self._url.partition(b"?")
         if not path.startswith(b"/"):
@@ -178,11 +217,12 @@ class Parser:
         self._in_head = False
         self._head_bytes = 0
         request.refusal = self._admit(request, self._length_to_come())
-        self.expects = (
-            request.refusal is None
-            and version == "1.1"
-            and request.headers.get("expect", "").lower() == "100-continue"
-        )
+        expects = version == "1.1" and request.headers.get("expect", "").lower() == "100-continue"
+        self.expects = expects and request.refusal is None
+        if request.refusal is not None and (
+            expects or (self._length or 0) > limits.HTTP_DISCARD_BYTES_MAX
+        ):
+            self._end()
 
     def _length_to_come(self) -> int | None:
         if self._length is None and "transfer-encoding" in self._request.headers:
@@ -194,9 +234,28 @@ class Parser:
         if self._body_bytes > self._body_bytes_max:
             raise BadRequest(413, f"the body has more than {self._body_bytes_max} bytes")
         if self._request.refusal is None:
-            self._chunks.append(body)
+            self._keep(body)
         elif self._body_bytes > limits.HTTP_DISCARD_BYTES_MAX:
-            self._request.keep_alive = False
+            self._end()
+
+    def _keep(self, body: bytes) -> None:
+        """One more piece; small ones are put together, for each by itself takes far more room."""
+        chunks = self._chunks
+        if not chunks or len(body) >= limits.HTTP_PIECE_BYTES_MIN:
+            chunks.append(body)
+            return
+        last = chunks[-1]
+        if isinstance(last, bytearray):
+            last += body
+        else:
+            chunks.append(bytearray(body))
+
+    def _end(self) -> None:
+        """Have the request answered as it is; nothing more of the connection is read."""
+        self._request.keep_alive = False
+        self._body_bytes = 0
+        self._done.append(self._request)
+        raise _Over
 
     def on_message_complete(self) -> None:
         chunks = self._chunks

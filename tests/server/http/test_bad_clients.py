@@ -1,0 +1,287 @@
+"""Clients that are slow, greedy or gone: they are cut off, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from millrace import limits
+from millrace.server.http.connection import Connection, Site
+from millrace.server.http.parser import Request
+from millrace.server.http.response import Response
+from millrace.server.listen import Listener
+from tests.server.authority import Authority
+from tests.server.http.test_connection import GET, admit, complain, echo, serving
+from tests.server.rest.harness import until as until_so
+
+POST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+
+
+async def until(site: Site, *, count: int) -> None:
+    """Wait until so many are connected."""
+    await until_so(lambda: len(site.connections) + site.handshakes == count)
+
+
+async def is_cut(reader: asyncio.StreamReader) -> None:
+    with suppress(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 10)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n"])
+def test_whoever_connects_and_asks_nothing_has_as_long_as_for_a_head(sent: bytes) -> None:
+    async def main() -> None:
+        async with serving() as (site, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            await until(site, count=1)
+            now = asyncio.get_running_loop().time()
+            site.look(now + limits.HTTP_HEAD_SECONDS_MAX - 1)
+            assert site.connections
+            site.look(now + limits.HTTP_HEAD_SECONDS_MAX + 1)
+            await is_cut(reader)
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_empty_lines_do_not_keep_a_connection_alive() -> None:
+    async def main() -> None:
+        site = Site(admit, echo, complain)
+        connection = Connection(site)
+        transport = Transport()
+        connection.connection_made(transport)
+        connection.data_received(GET % b"a")
+        await asyncio.sleep(0)
+        begin = connection._since
+        connection.data_received(b"\r\n")
+        assert connection._since == begin
+        site.look(begin + limits.HTTP_IDLE_SECONDS_MAX + 1)
+        assert transport.is_closing()
+
+    asyncio.run(main())
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written, and says how much of it has not been sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent = 0
+        self._closing = False
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+    def write(self, data: bytes | bytearray | memoryview[int]) -> None:
+        self.unsent += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+
+    abort = close
+
+
+@pytest.mark.parametrize(
+    ("rate", "is_cut_off"),
+    [
+        (0, True),
+        (1, True),
+        (limits.HTTP_WRITE_BYTES_PER_SECOND_MIN // 2, True),
+        (limits.HTTP_WRITE_BYTES_PER_SECOND_MIN, False),
+    ],
+)
+def test_whoever_takes_an_answer_in_too_slowly_is_cut_off(rate: int, *, is_cut_off: bool) -> None:
+    async def big(request: Request) -> Response:
+        return Response(200, bytes(1_000_000))
+
+    async def main() -> None:
+        site = Site(admit, big, complain)
+        connection = Connection(site)
+        transport = Transport()
+        connection.connection_made(transport)
+        connection.data_received(GET % b"a")
+        await asyncio.sleep(0)
+        connection.pause_writing()
+        begin = asyncio.get_running_loop().time()
+        for second in range(2 * limits.HTTP_WRITE_SECONDS_MAX + 2):
+            site.look(begin + second)
+            transport.unsent -= rate
+        assert transport.is_closing() is is_cut_off
+        connection.connection_lost(None)
+
+    asyncio.run(main())
+
+
+def test_bodies_count_until_their_requests_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HTTP_BODIES_BYTES_MAX", 10_000)
+
+    async def main() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: Request) -> Response:
+            began.set()
+            await may_end.wait()
+            return Response(200, b"done")
+
+        async with serving(slow) as (site, port):
+            first = await asyncio.open_connection("127.0.0.1", port)
+            first[1].write(2 * (POST % 4_000 + bytes(4_000)))
+            await asyncio.wait_for(began.wait(), 10)
+            assert site.body_bytes == 8_000
+            second = await asyncio.open_connection("127.0.0.1", port)
+            second[1].write(POST % 5_000 + bytes(4_000))
+            answer = await asyncio.wait_for(second[0].read(), 10)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            second[1].close()
+            may_end.set()
+            await first[0].readuntil(b"done")
+            await first[0].readuntil(b"done")
+            await until(site, count=1)
+            assert site.body_bytes == 0
+            first[1].write(POST % 4_000 + bytes(2_000))
+            await until_so(lambda: site.body_bytes == 2_000)
+            first[1].transport.abort()
+            await until(site, count=0)
+            assert site.body_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_whoever_sends_too_much_is_told_so_although_it_is_not_read() -> None:
+    async def main() -> None:
+        async with serving() as (site, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(POST % (limits.HTTP_BODY_BYTES_MAX + 1) + bytes(200_000))
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            writer.close()
+            await until(site, count=0)
+
+    asyncio.run(main())
+
+
+def test_requests_sent_ahead_are_answered_once_each_and_in_order() -> None:
+    async def main() -> None:
+        async with serving() as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            count = 10 * limits.HTTP_AHEAD_MAX
+            writer.write(b"".join(GET % b"n%d." % number for number in range(count)))
+            for number in range(count):
+                got = await asyncio.wait_for(reader.readuntil(b"/n%d." % number), 10)
+                assert got.count(b"HTTP/1.1 200") == 1
+            writer.close()
+
+    asyncio.run(main())
+
+
+# --- TLS ------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def secure(folder: Path, most: int = 100) -> AsyncIterator[tuple[Site, int, ssl.SSLContext]]:
+    authority = Authority(folder)
+    pair = authority.sign("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    site = Site(admit, echo, complain)
+    site.connections_max = most
+    listener = Listener(site)
+    _, port = await listener.listen("127.0.0.1", 0, tls=context)
+    try:
+        yield site, port, ssl.create_default_context(cafile=str(authority.path))
+    finally:
+        await listener.stop(0)
+
+
+async def ask(port: int, trust: ssl.SSLContext) -> bytes:
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=trust, server_hostname="localhost"
+    )
+    writer.write(GET % b"asked")
+    got = await asyncio.wait_for(reader.readuntil(b"/asked"), 10)
+    writer.close()
+    return got
+
+
+def test_a_handshake_that_never_ends_takes_a_place_and_loses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
+
+    async def main() -> None:
+        async with secure(tmp_path, most=3) as (site, port, trust):
+            held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+            held[0][1].write(b"\x16\x03\x01")
+            await until(site, count=3)
+            beyond, writer = await asyncio.open_connection("127.0.0.1", port)
+            await is_cut(beyond)
+            writer.close()
+            for reader, one in held:
+                await is_cut(reader)
+                one.close()
+            await until(site, count=0)
+            assert (await ask(port, trust)).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"\0" * 100, b"\x16\x03"])
+def test_whoever_speaks_no_tls_is_cut_off_and_forgotten(tmp_path: Path, sent: bytes) -> None:
+    async def main() -> None:
+        failed: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: failed.append(context))
+        async with secure(tmp_path) as (site, port, trust):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            writer.write_eof()
+            await is_cut(reader)
+            writer.close()
+            await until(site, count=0)
+            assert (await ask(port, trust)).startswith(b"HTTP/1.1 200")
+        assert not failed
+
+    asyncio.run(main())
+
+
+def test_what_comes_with_the_end_of_the_handshake_is_read(tmp_path: Path) -> None:
+    """A client of TLS 1.3 may send its request with its last word of the handshake."""
+
+    async def main() -> None:
+        async with secure(tmp_path) as (_, port, trust):
+            got = await asyncio.to_thread(_at_once, port, trust)
+            assert got.startswith(b"HTTP/1.1 200")
+
+    asyncio.run(main())
+
+
+def _at_once(port: int, trust: ssl.SSLContext) -> bytes:
+    into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trust.wrap_bio(into, out, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                plain.sendall(out.read())
+                into.write(plain.recv(65536))
+        tls.write(GET % b"early")
+        plain.sendall(out.read())
+        while True:
+            try:
+                return tls.read(1000)
+            except ssl.SSLWantReadError:
+                into.write(plain.recv(65536))
