@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from millrace import limits
 from millrace.errors import Exhausted, MillraceError, Unauthenticated
-from millrace.server.access import Principal, Token, User, digest_of, make_token
+from millrace.server.access import (
+    Principal,
+    Token,
+    User,
+    digest_of,
+    make_token,
+    parse_rule,
+)
 from millrace.server.guard import (
     Failures,
     Guard,
@@ -83,6 +91,30 @@ def test_all_else_is_refused_in_the_same_words(headers: dict[str, str]) -> None:
 def test_an_expired_token_is_refused_in_the_same_words() -> None:
     assert is_unknown(guard(expires_ms=50).admit(BEARER))
     assert name_of(guard(expires_ms=51).admit(BEARER)) == "ada"
+
+
+def test_it_is_told_when_someone_may_have_lost_the_right_to_ask() -> None:
+    roll, now = Roll(), [50]
+    gate = Guard(lambda: roll, lambda: now[0])
+    assert gate.has_changed()
+    assert not gate.has_changed()
+    changes: tuple[Callable[[], None], ...] = (
+        lambda: roll.put_user("ada", User("ada")),
+        lambda: roll.put_token(DIGEST, Token("ada", "laptop", DIGEST, 1, 60)),
+        lambda: roll.put_user("ada", User("ada", (parse_rule("allow read */*"),))),
+        lambda: gate.configure(anonymous=True, anonymous_rules=()),
+    )
+    for change in changes:
+        change()
+        assert gate.has_changed()
+        assert not gate.has_changed()
+    now[0] = 59
+    assert not gate.has_changed()
+    now[0] = 60
+    assert gate.has_changed(), "the token has expired"
+    assert not gate.has_changed()
+    roll.put_token(DIGEST, None)
+    assert gate.has_changed()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "127.9.9.9", "::ffff:127.0.0.1", "::1%lo"])

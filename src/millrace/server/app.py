@@ -16,7 +16,16 @@ from typing import Protocol
 
 from millrace import limits
 from millrace.client.millrace import engine_of
-from millrace.errors import Denied, Exhausted, Fatal, Full, MillraceError, NotFound
+from millrace.errors import (
+    Closed,
+    Denied,
+    Exhausted,
+    Fatal,
+    Full,
+    MillraceError,
+    NotFound,
+    Unauthenticated,
+)
 from millrace.server.access import Principal, may
 from millrace.server.book import Book
 from millrace.server.calls import Service
@@ -48,6 +57,14 @@ class Guard(Protocol):
         """Whoever sent these headers; or why nobody is known by them."""
         ...
 
+    def who(self, headers: dict[str, str], peer: str) -> Principal | None:
+        """The same of one who was admitted before."""
+        ...
+
+    def has_changed(self) -> bool:
+        """Whether that may have become other since this was last asked."""
+        ...
+
 
 class App:
     """Answers requests by the routes of the table."""
@@ -73,7 +90,13 @@ class App:
         self._steward = None if book is None else Steward(book, self.quotas)
         keeping = None if book is None else Keeping(book, self.quotas)
         self.service = Service(engine_of(desk.millrace), keeping)
-        self.site = Site(self.admit, self.handle, problem.answer_bad, body_bytes_max=body_bytes_max)
+        self.site = Site(
+            self.admit,
+            self.handle,
+            problem.answer_bad,
+            body_bytes_max=body_bytes_max,
+            standing=self,
+        )
 
     def stop(self) -> None:
         """Answer those who wait for something to come: nothing has; call off what goes on beside
@@ -118,6 +141,32 @@ class App:
         except Exhausted as error:
             return problem.answer_error(error)
         request.context = Ask(request, route, params, self._desk, principal, self)
+        return None
+
+    def is_due(self) -> bool:
+        """Whether those who are being answered may have lost the right to ask."""
+        return self._guard.has_changed()
+
+    def judge(self, request: Request) -> Response | None:
+        """Judge a request anew that is being handled; None: it goes on."""
+        ask = request.context
+        if not isinstance(ask, Ask) or ask.route.verb == "public":
+            return None
+        was = ask.principal
+        now = self._guard.who(request.headers, was.where)
+        if now is None:
+            error: MillraceError = Unauthenticated(
+                "whoever asked is not known any more; send a token that is good",
+                field="authorization",
+            )
+            return problem.answer_error(error)
+        refused = self._judge(ask.route, now, ask.params)
+        if refused is not None:
+            return problem.answer_error(refused)
+        if ask.route.verb == "known" and now.rules != was.rules:
+            # What it goes through was judged piece by piece, by rules that are no more.
+            text = "what you may do was changed meanwhile; ask again"
+            return problem.answer_error(Closed(text, field="authorization"))
         return None
 
     def _route(self, request: Request, routes: dict[str, Route]) -> Route | Response | None:

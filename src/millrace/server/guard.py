@@ -48,11 +48,15 @@ class Guard:
         self._now_ms = now_ms
         self._failures = Failures()
         self._anonymous: Principal | None = None
+        self._configured = 0
+        self._seen: tuple[Roll, int, int] | None = None
+        self._end_ms = 0
         self.configure(anonymous=anonymous, anonymous_rules=anonymous_rules)
 
     def configure(self, *, anonymous: bool, anonymous_rules: tuple[str, ...]) -> None:
         """Let others in or not who say nothing of who they are; at once."""
         self._anonymous = None
+        self._configured += 1
         if anonymous:
             self._anonymous = Principal("anonymous", tuple(map(parse_rule, anonymous_rules)))
 
@@ -62,16 +66,30 @@ class Guard:
         Or why nobody is let in: `Unauthenticated`, or `Exhausted` by an address that has failed too
         often of late.
         """
+        return self.who(headers, peer) or self.fail(peer)
+
+    def who(self, headers: Mapping[str, str], peer: str = "") -> Principal | None:
+        """Who is known by these now; nothing is counted where nobody is."""
         given = headers.get("authorization")
         if given is None:
             if self._anonymous is not None and is_loopback(peer) and is_own(headers):
                 return self._anonymous.at(peer)
-            return self.fail(peer)
+            return None
         user, token = credentials(given)
         principal = self._roll().who(token, self._now_ms())
         if principal is None or user not in ("", principal.name):
-            return self.fail(peer)
+            return None
         return principal.at(peer)
+
+    def has_changed(self) -> bool:
+        """Whether someone may be known, or may do, less or more than when this was last asked."""
+        roll, now_ms = self._roll(), self._now_ms()
+        seen = (roll, roll.version, self._configured)
+        if seen == self._seen and not 0 < self._end_ms <= now_ms:
+            return False
+        self._seen = seen
+        self._end_ms = roll.next_end_ms(now_ms)
+        return True
 
     def fail(self, peer: str) -> MillraceError:
         """Count wrong credentials, also such as were judged elsewhere; returns what to answer."""

@@ -51,11 +51,14 @@ class Roll:
         self._tokens: dict[bytes, Token] = {}
         self._keys: dict[str, AccessKey] = {}
         self._nobody = Principal(NOBODY, ())
+        self.version = 0
+        """Another one whenever something has changed."""
 
     # --- What is known ------------------------------------------------------------------------
 
     def put_user(self, name: str, user: User | None) -> None:
         """A user is new, was changed or is gone; the secrets of one who is gone know nobody."""
+        self.version += 1
         if user is None:
             self._users.pop(name, None)
             self._principals.pop(name, None)
@@ -65,10 +68,12 @@ class Roll:
 
     def put_token(self, digest: bytes, token: Token | None) -> None:
         """A token is new, or was revoked."""
+        self.version += 1
         _put(self._tokens, digest, token)
 
     def put_key(self, key_id: str, key: AccessKey | None) -> None:
         """An access key is new, or was revoked."""
+        self.version += 1
         _put(self._keys, key_id, key)
 
     @property
@@ -103,6 +108,12 @@ class Roll:
         principal = self._principals.get(found.user, self._nobody)
         is_over = 0 < found.expires_ms <= now_ms
         return principal if is_same and not is_over and principal is not self._nobody else None
+
+    def next_end_ms(self, now_ms: int) -> int:
+        """When the next token or key expires; 0: none will."""
+        ends = [token.expires_ms for token in self._tokens.values()]
+        ends += [key.expires_ms for key in self._keys.values()]
+        return min((end_ms for end_ms in ends if end_ms > now_ms), default=0)
 
     def key(self, key_id: str, now_ms: int) -> tuple[AccessKey, Principal] | None:
         """The access key of this id, and whose it is; None for whatever reason there is none."""

@@ -40,16 +40,31 @@ class Door:
         self._known: dict[str, tuple[Rule, ...]] = {
             name: tuple(map(parse_rule, rules)) for name, rules in ROLES.items()
         }
+        self._is_other = False
 
     def admit(self, headers: dict[str, str], peer: str) -> Principal | MillraceError:
+        error = Unauthenticated("send a token that is known here", field="authorization")
+        return self.who(headers, peer) or error
+
+    def who(self, headers: dict[str, str], peer: str) -> Principal | None:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme != "Bearer" or token not in self._known:
-            return Unauthenticated("send a token that is known here", field="authorization")
+            return None
         return Principal(token, self._known[token], peer)
+
+    def has_changed(self) -> bool:
+        found, self._is_other = self._is_other, False
+        return found
 
     def know(self, name: str, rules: tuple[str, ...]) -> None:
         """Know one more, or by other rules."""
         self._known[name] = tuple(map(parse_rule, rules))
+        self._is_other = True
+
+    def forget(self, name: str) -> None:
+        """Know one less."""
+        del self._known[name]
+        self._is_other = True
 
 
 @dataclass(frozen=True, slots=True)

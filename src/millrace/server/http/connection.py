@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
-from typing import cast
+from typing import Protocol, cast
 
 from millrace import limits
 from millrace.server.http.parser import BadRequest, Parser, Request
@@ -27,6 +27,18 @@ Admit = Callable[[Request, int | None, str], Response | None]
 None: it may go on."""
 
 
+class Standing(Protocol):
+    """Judges anew those that are being handled: whoever asks may have lost the right to."""
+
+    def is_due(self) -> bool:
+        """Whether something has changed since the last time."""
+        ...
+
+    def judge(self, request: Request) -> Response | None:
+        """What is answered instead; None: it may go on."""
+        ...
+
+
 class Site:
     """What the connections of a listener share."""
 
@@ -37,8 +49,10 @@ class Site:
         complain: Callable[[BadRequest], Response],
         *,
         body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
+        standing: Standing | None = None,
     ) -> None:
         self.admit = admit
+        self.standing = standing
         self.handle = handle
         self.complain = complain
         self.body_bytes_max = body_bytes_max
@@ -67,9 +81,12 @@ class Site:
         return self._date
 
     def look(self, now: float) -> None:
-        """Cut off who is too slow; called about once a second."""
+        """Cut off who is too slow, or may not ask any more; called about once a second."""
         for connection in list(self.connections):
             connection.look(now)
+        if self.standing is not None and self.standing.is_due():
+            for connection in list(self.connections):
+                connection.judge(self.standing)
 
     async def stop(self, seconds: float) -> None:
         """Take no new request; let those that are being handled end, for so long."""
@@ -94,6 +111,9 @@ class Connection(asyncio.Protocol):
         self._parser = Parser(self._admit, body_bytes_max=site.body_bytes_max)
         self._waiting: deque[Request] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._request: Request | None = None
+        self._refusal: Response | None = None
+        self._is_answering = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._is_reading = True
         self._is_closing = False
@@ -197,9 +217,11 @@ class Connection(asyncio.Protocol):
     # --- Out ----------------------------------------------------------------------------------
 
     async def _serve(self, request: Request) -> None:
+        self._request = request
         try:
             refusal = cast("Response | None", request.refusal)
             response = refusal if refusal is not None else await self._site.handle(request)
+            self._is_answering = True
             keep_alive = request.keep_alive and not self._site.stopping
             if response.parts is not None and request.method != "HEAD":
                 keep_alive = await self._stream(response, keep_alive=keep_alive)
@@ -209,8 +231,13 @@ class Connection(asyncio.Protocol):
                 self._close()
             elif self._room is not None:
                 await self._room
+        except asyncio.CancelledError:
+            if self._refusal is None:
+                raise
+            self._refuse(self._refusal)
         finally:
-            self._task = None
+            self._task = self._request = None
+            self._is_answering = False
             if self._whole:
                 self._whole -= len(request.body)
                 self._hold()
@@ -218,6 +245,14 @@ class Connection(asyncio.Protocol):
         if not self._is_closing:
             self._go_on()
             self._look_ahead()
+
+    def _refuse(self, refusal: Response) -> None:
+        """Answer this instead; where an answer has begun, nothing but the end can be said."""
+        if self._is_answering:
+            self.cut()
+        elif not self._transport.is_closing():
+            self._write(refusal, keep_alive=False)
+            self._close()
 
     def _write(self, response: Response, *, keep_alive: bool, head_only: bool = False) -> None:
         head = response.head(keep_alive=keep_alive, date=self._site.date(), chunked=False)
@@ -292,6 +327,13 @@ class Connection(asyncio.Protocol):
             least = (waited - limits.HTTP_HEAD_SECONDS_MAX) * limits.HTTP_BODY_BYTES_PER_SECOND_MIN
             if self._parser.body_bytes < least:
                 self.cut()
+
+    def judge(self, standing: Standing) -> None:
+        """End what is being handled if whoever asked for it may not any more."""
+        if self._request is not None and self._task is not None and self._refusal is None:
+            self._refusal = standing.judge(self._request)
+            if self._refusal is not None:
+                self._task.cancel()
 
     def finish(self) -> None:
         """Handle what is whole, then close."""

@@ -1,0 +1,108 @@
+"""Whoever loses the right to ask loses what they wait for and what they are being sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.server.rest.harness import Answer, Events, Served, served, until
+
+ORDERS = "/v1/spaces/default/queues/orders"
+SPACE = "/v1/spaces/default"
+
+
+def look(server: Served) -> None:
+    """As the listener does once a second."""
+    server.app.site.look(asyncio.get_running_loop().time())
+
+
+async def poll(server: Served, role: str) -> asyncio.Task[Answer]:
+    """A lease call that waits, and has arrived."""
+    before = server.app.stopping.waiting
+    task = asyncio.create_task(
+        server.ask("POST", f"{ORDERS}/leases", {"wait": 60, "seconds": 600}, role=role)
+    )
+    await until(lambda: server.app.stopping.waiting > before)
+    return task
+
+
+async def end_of(events: Events) -> None:
+    """Wait until a stream is cut off."""
+    with suppress(ConnectionResetError):
+        while await events.next() is not None:
+            continue
+    events.close()
+
+
+def test_a_long_poll_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            revoked, kept = await poll(server, "worker"), await poll(server, "root")
+            server.door.forget("worker")
+            look(server)
+            answer = await revoked
+            assert (answer.status, answer.json["code"]) == (401, "unauthenticated")
+            assert answer.headers["connection"] == "close"
+            queue = await server.millrace.find("orders")
+            await queue.publish(b"x")
+            assert [one["body"] for one in (await kept).items("messages")] == ["x"]
+
+    asyncio.run(main())
+
+
+def test_a_long_poll_ends_when_its_rule_is_taken_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            waiting = await poll(server, "worker")
+            server.door.know("worker", ("allow work default/*", "allow read */*"))
+            look(server)
+            server.door.know("worker", ("allow read */*",))
+            look(server)
+            answer = await waiting
+            assert (answer.status, answer.json["code"]) == (403, "denied")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", [f"{ORDERS}/events", f"{SPACE}/stats/events?every=60"])
+def test_a_stream_is_cut_off_when_its_reader_may_not_read(tmp_path: Path, path: str) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            changes: tuple[Callable[[], None], ...] = (
+                lambda: server.door.forget("reader"),
+                lambda: server.door.know("reader", ()),
+            )
+            for change in changes:
+                server.door.know("reader", ("allow read default/orders",))
+                events = await server.events(path, role="reader")
+                other = await server.events(path)
+                assert await events.next()
+                assert await other.next()
+                change()
+                look(server)
+                await end_of(events)
+                queue = await server.millrace.find("orders")
+                await queue.publish(b"x")
+                if path.startswith(ORDERS):
+                    assert await other.next(), "others go on"
+                other.close()
+            await until(lambda: server.app.streams.taken == 0)
+
+    asyncio.run(main())
+
+
+def test_what_goes_through_rules_that_changed_is_asked_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.millrace.queue("other")
+            events = await server.events(f"{SPACE}/stats/events?every=60", role="reader")
+            assert await events.next()
+            server.door.know("reader", ("allow read default/other",))
+            look(server)
+            await end_of(events)
+
+    asyncio.run(main())
