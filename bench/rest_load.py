@@ -32,6 +32,8 @@ class Job(msgspec.Struct):
     pid: int
     body: str = ""
     """The path of a file with the body of each request."""
+    rounds: int = 0
+    """As many rounds as are measured, after a tenth of that; 0: for `seconds`."""
 
 
 class Told(msgspec.Struct):
@@ -88,6 +90,8 @@ class Asker(asyncio.Protocol):
         if self._job.kind != "triples":
             self._step = (self._step + 1) % load.steps
             load.rounds += self._step == 0
+            if load.rounds == load.wanted:
+                load.reached.set()
             self._transport.write(load.first)
             return
         if self._step == 0:
@@ -112,6 +116,8 @@ class Load:
 
     def __init__(self, job: Job) -> None:
         self.rounds = 0
+        self.wanted = -1
+        self.reached = asyncio.Event()
         self.steps = 3 if job.kind == "empty" else 1
         self.lease = request(QUEUE + b"/leases", job.token, b'{"wait":10}')
         if job.kind == "triples":
@@ -123,6 +129,12 @@ class Load:
             with open(job.body, "rb") as file:
                 arrow = b"application/vnd.apache.arrow.stream"
                 self.first = request(QUEUE + b"/messages", job.token, file.read(), arrow)
+
+    async def until(self, rounds: int) -> None:
+        """Wait until there were so many rounds, of a kind that is not `triples`."""
+        self.wanted = rounds
+        self.reached.clear()
+        await self.reached.wait()
 
 
 def cpu_of(pid: int) -> float:
@@ -138,10 +150,10 @@ async def run(job: Job) -> Told:
     load = Load(job)
     for _ in range(job.connections):
         await loop.create_connection(lambda: Asker(job, load), "127.0.0.1", job.port)
-    await asyncio.sleep(min(1, job.seconds / 4))
+    await (load.until(job.rounds // 10) if job.rounds else asyncio.sleep(min(1, job.seconds / 4)))
     rounds, began = load.rounds, time.perf_counter()
     client, server = time.process_time(), cpu_of(job.pid)
-    await asyncio.sleep(job.seconds)
+    await (load.until(rounds + job.rounds) if job.rounds else asyncio.sleep(job.seconds))
     return Told(
         load.rounds - rounds,
         time.perf_counter() - began,

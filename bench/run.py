@@ -11,7 +11,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench import care, disk, groups, large, publish, queues, read, server, sessions, topics, work
+from bench import (
+    bulk,
+    care,
+    disk,
+    groups,
+    large,
+    publish,
+    queues,
+    read,
+    server,
+    sessions,
+    topics,
+    work,
+)
 from bench.report import Result, print_table, write_json
 
 Measurement = Callable[[], Awaitable[list[Result]]]
@@ -44,7 +57,7 @@ GROUPS: dict[str, dict[str, Measurement]] = {
     },
     "server": {
         "rest_single": server.rest_single,
-        "rest_bulk_arrow": server.rest_bulk_arrow,
+        "rest_bulk_arrow": bulk.rest_bulk_arrow,
         "long_poll_latency": server.long_poll_latency,
         "idle_polls": server.idle_polls,
     },

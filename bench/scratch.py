@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+from millrace import limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, real_ports
@@ -49,6 +50,13 @@ async def engine(
     finally:
         del _nodes[id(millrace)]
         await millrace.close()
+
+
+def recycled(megabytes: int) -> Settings:
+    """A log whose segments are all made beforehand, with room for so much without sealing."""
+    count = -(-megabytes // SEGMENT_MEGABYTES) + limits.LOG_SEGMENTS_RESERVE + 4
+    unsealed = count - limits.LOG_SEGMENTS_RESERVE - 2
+    return Settings(log_segments_max=count, log_segments_free=count, log_segments_unsealed=unsealed)
 
 
 def node_of(millrace: Millrace) -> Node:

@@ -3,86 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import http.client
-import json
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-import pyarrow as pa
-
-from bench.publish import BATCH, IN_FLIGHT, bodies, spread
 from bench.report import Result, at_least, at_most, median
-from bench.rest_load import Job, Told, cpu_of
-from bench.scratch import engine, scratch, settle_down
-
-CONNECTIONS = 64
-SECONDS = 5.0
-TURNS = 3
-QUEUE = "/v1/spaces/default/queues/bench"
-
-
-class Served:
-    """`millrace serve` in a process of its own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "millrace.cli", "serve", "--json"),
-                *("--listen", "127.0.0.1:0", "--data", str(folder), *options),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        told = json.loads(self.process.stdout.readline())
-        self.token = Path(told["token_file"]).read_text().strip()
-        self.port = int(told["address"].rpartition(":")[2])
-        self.ask("PUT", QUEUE, "{}")
-
-    def ask(self, method: str, path: str, body: str | None = None) -> bytes:
-        """Ask once."""
-        connection = self.connect()
-        connection.request(method, path, body, self.headers())
-        answer = connection.getresponse()
-        data = answer.read()
-        assert answer.status < 300, data
-        connection.close()
-        return data
-
-    def connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
-
-    def headers(self) -> dict[str, str]:
-        known = {"authorization": f"Bearer {self.token}"}
-        return {**known, "content-type": "application/json"}
-
-    def load(self, kind: str, connections: int, body: str = "") -> Told:
-        """What a client in a process of its own comes to."""
-        job = Job(kind, self.port, self.token, connections, SECONDS, self.process.pid, body)
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.rest_load"],
-            input=msgspec.json.encode(job),
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        return msgspec.json.decode(done.stdout, type=Told)
-
-
-@contextlib.contextmanager
-def served(folder: Path, *options: str) -> Iterator[Served]:
-    """A server that is ended in the end."""
-    found = Served(folder, *options)
-    try:
-        yield found
-    finally:
-        found.process.send_signal(signal.SIGTERM)
-        found.process.wait(60)
+from bench.rest_load import cpu_of
+from bench.scratch import engine, scratch
+from bench.served import CONNECTIONS, QUEUE, TURNS, Served, served
 
 
 async def rest_single() -> list[Result]:
@@ -114,50 +43,6 @@ async def rest_single() -> list[Result]:
             f"the client was busy for {client:.0%} of its time at most",
         )
     ]
-
-
-async def rest_bulk_arrow(batches: int = 300) -> list[Result]:
-    """Durable publishes of Arrow, against the same batches in the process."""
-    rows = bodies(1024)
-    batch = pa.record_batch({"value": pa.array(rows, pa.binary())})
-    own: list[float] = []
-    rates: list[float] = []
-    client = 0.0
-    with scratch() as folder:
-        file = folder / "batch.arrow"
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, batch.schema) as writer:
-            writer.write_batch(batch)
-        for turn in range(TURNS):
-            own.append(await _embedded_rate(folder / f"own{turn}", batch, batches))
-            with served(folder / f"rest{turn}") as server:
-                told = await asyncio.to_thread(server.load, "arrow", IN_FLIGHT, str(file))
-                rates.append(told.rounds * BATCH / told.seconds)
-                client = max(client, told.client_cpu / told.seconds)
-    ratio = median([a / b for a, b in zip(rates, own, strict=True)])
-    reach, judge = at_least(0.6)
-    return [
-        Result(
-            "rest_bulk_arrow",
-            f"Arrow of {BATCH} x 1 KB, {IN_FLIGHT} connections",
-            median(rates),
-            "messages/s",
-            f"embedded: {median(own):,.0f}/s",
-            ratio,
-            reach,
-            judge(ratio),
-            f"the client was busy for {client:.0%} of its time at most",
-        )
-    ]
-
-
-async def _embedded_rate(folder: Path, batch: pa.RecordBatch, batches: int) -> float:
-    async with engine(folder, megabytes=batches) as m:
-        queue = await m.queue("bench")
-        await spread(lambda: queue.publish_many(batch), batches // 10, IN_FLIGHT)
-        took = await spread(lambda: queue.publish_many(batch), batches, IN_FLIGHT)
-        await queue.purge()
-        await settle_down(m)
-    return batches * BATCH / took
 
 
 async def long_poll_latency(messages: int = 2_000) -> list[Result]:

@@ -164,11 +164,13 @@ def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:
         Invalid, TooLarge: the time of one of them.
     """
     usual = None if ttl is None else _ttl(ttl)
-    lives: list[int | None] = [usual] * count
-    if isinstance(rows, list | tuple):
-        for at, row in enumerate(rows):
-            if isinstance(row, Message) and row.ttl is not None:
-                lives[at] = _ttl(row.ttl)
+    own: list[int | None] = []
+    if isinstance(rows, list | tuple) and Message in set(map(type, rows)):
+        own = [_own_ttl(row) for row in rows]
+    if not any(own):
+        # The way of many bodies, which must cost little for each.
+        return () if usual is None or not count else (Life(0, count, usual),)
+    lives = [one or usual for one in own]
     runs: list[Life] = []
     begin = 0
     for at, life in enumerate(lives, 1):
@@ -177,6 +179,10 @@ def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:
                 runs.append(Life(begin, at - begin, life))
             begin = at
     return tuple(runs)
+
+
+def _own_ttl(row: object) -> int | None:
+    return _ttl(row.ttl) if isinstance(row, Message) and row.ttl is not None else None
 
 
 def _ttl(value: float) -> int:

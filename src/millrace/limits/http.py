@@ -14,6 +14,13 @@ HTTP_HEADERS_MAX = 100
 HTTP_BODY_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a body."""
 
+HTTP_LARGE_BYTES_MIN = 64 * 1024
+"""A body of this size or more is read into its own place; for a smaller one that costs more than
+it saves."""
+
+HTTP_LARGE_STEP_BYTES = 4 * 1024 * 1024
+"""What is kept ready for such a body before more of it has come."""
+
 HTTP_DISCARD_BYTES_MAX = 256 * 1024
 """Bytes of a refused request's body that are read and dropped so that the connection can stay."""
 

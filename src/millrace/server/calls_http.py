@@ -27,7 +27,7 @@ TYPE = "application/vnd.millrace.calls"
 
 
 async def answer_calls(
-    service: Service, who: Principal, body: bytes | bytearray, *, now_ms: int
+    service: Service, who: Principal, body: bytes | bytearray | memoryview, *, now_ms: int
 ) -> Response:
     """The answer to a request whose body are frames.
 
@@ -35,7 +35,7 @@ async def answer_calls(
         Refused: the body cannot be read, or is more than one request may ask.
     """
     caller = Caller(who)
-    frames = _frames(bytes(body))
+    frames = _frames(body)
     reading = _reading(frames)
     head = {"millrace-now": str(now_ms)}
     if reading is not None:
@@ -54,7 +54,7 @@ async def answer_calls(
         talk.end()
 
 
-def _frames(body: bytes) -> list[Frame]:
+def _frames(body: bytes | bytearray | memoryview) -> list[Frame]:
     splitter = Splitter()
     frames = splitter.feed(body)
     if not frames or not splitter.is_between:

@@ -24,7 +24,7 @@ _ZEROS = bytes(8)
 class Frame(NamedTuple):
     """What was sent at once."""
 
-    head: bytes
+    head: Buffer
     blobs: memoryview
     """Of bytes that nobody else has, at a multiple of 8."""
 
@@ -40,7 +40,7 @@ class Splitter:
     ) -> None:
         self._head_bytes_max = head_bytes_max
         self._blob_bytes_max = blob_bytes_max
-        self._parts: list[bytes] = []
+        self._parts: list[Buffer] = []
         self._held = 0
         self._wanted = _LENGTHS.size
         """So many bytes are needed before it is worth looking."""
@@ -50,8 +50,10 @@ class Splitter:
         """Whether nothing of a next frame has come."""
         return not self._held
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: Buffer) -> list[Frame]:
         """Take bytes in; returns the frames that are whole now.
+
+        Of a view, which is of bytes that nobody else has, nothing is copied if it is whole frames.
 
         Raises:
             TooLarge: a length beyond its bound.
@@ -85,7 +87,7 @@ class Splitter:
             self._parts = [data[at:]]
         return frames
 
-    def _lengths(self, data: bytes, at: int) -> tuple[int, int]:
+    def _lengths(self, data: Buffer, at: int) -> tuple[int, int]:
         head, blobs = _LENGTHS.unpack_from(data, at)
         for size, most, what in (
             (head, self._head_bytes_max, "head"),

@@ -16,6 +16,7 @@ from email.utils import formatdate
 from typing import Protocol, cast
 
 from millrace import limits
+from millrace.server.http.large import BodyReader
 from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.http.response import BODILESS, Response
 
@@ -116,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._is_answering = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._is_reading = True
+        self._is_in_body = False
         self._is_closing = False
         self._bad: BadRequest | None = None
         self._room: asyncio.Future[None] | None = None
@@ -153,6 +155,20 @@ class Connection(asyncio.Protocol):
             found = parser.last
         if found or (was_between and not parser.is_between and not self._task):
             self._since = self._loop.time()
+        self._take(found)
+
+    def body_received(self, size: int) -> None:
+        """So many bytes of a large body have come."""
+        if self._is_closing or self._bad is not None:
+            return
+        found = self._parser.filled(size)
+        if found:
+            self._since = self._loop.time()
+            self._speak(self)
+        self._take(found)
+
+    def _take(self, found: list[Request]) -> None:
+        parser = self._parser
         if found:
             self._has_asked = True
             self._whole += sum(len(request.body) for request in found)
@@ -161,8 +177,20 @@ class Connection(asyncio.Protocol):
         if parser.expects and not self._task and not self._waiting:
             parser.expects = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if parser.large is not None and not self._is_in_body and self._bad is None:
+            self._speak(BodyReader(self, parser.large))
         self._go_on()
         self._look_ahead()
+
+    def _speak(self, protocol: asyncio.BaseProtocol) -> None:
+        """Have what comes next handed to another."""
+        self._is_in_body = protocol is not self
+        # What is read into is chosen when reading begins.
+        if self._is_reading:
+            self._transport.pause_reading()
+        self._transport.set_protocol(protocol)
+        if self._is_reading:
+            self._transport.resume_reading()
 
     def _admit(self, request: Request, length: int | None) -> Response | None:
         return self._site.admit(request, length, self._peer)

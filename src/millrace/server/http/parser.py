@@ -8,6 +8,8 @@ Rule 1: a bound is judged before the bytes behind it are kept.
 Rule 2: after an error nothing more of the connection is read: where its next request begins can no
 longer be known.
 Rule 3: whoever was refused by their head is answered before much more is read of them.
+Rule 4: a large body whose length is known passes by httptools, which would copy it: it is not
+looked into. The next request has a parser of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from typing import Protocol
 import httptools
 
 from millrace import limits
+from millrace.server.http.large import LargeBody
+
+_HEAD_END = b"\r\n\r\n"
 
 
 class BadRequest(Exception):
@@ -51,7 +56,7 @@ class Request:
         self.query = ""
         self.headers: dict[str, str] = {}
         """By names in lower case; what stands there several times is joined by a comma."""
-        self.body: bytes | bytearray = b""
+        self.body: bytes | bytearray | memoryview = b""
         self.keep_alive = True
         self.refusal: Refusal | None = None
         """Set by whoever judged the head: the body is not kept."""
@@ -81,6 +86,8 @@ class Parser:
         self._body_bytes = 0
         self._beside_bytes = 0
         self._is_over = False
+        self.large: LargeBody | None = None
+        """The body that is being read, if it is a large one; whoever fills it calls `filled`."""
         self._done: list[Request] = []
         self.expects = False
         """The sender waits for a word before it sends the body."""
@@ -112,15 +119,44 @@ class Parser:
             BadRequest: after the requests before it, which are in `last`.
         """
         self._done = []
-        if self._in_head and len(data) + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
-            # Only so much at a time, so that a head cannot grow beyond its bound unseen.
-            view = memoryview(data)
-            step = limits.HTTP_HEAD_BYTES_MAX
-            for at in range(0, len(data), step):
-                self._feed(bytes(view[at : at + step]))
+        if self.large is not None or (
+            self._in_head and len(data) + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX
+        ):
+            self._feed_parts(data)
         else:
             self._feed(data)
         return self._done
+
+    def filled(self, size: int) -> list[Request]:
+        """So many bytes more are in the large body; returns the request if it is whole now."""
+        large = self.large
+        assert large is not None
+        self._done = []
+        large.filled += size
+        self._look_at(large)
+        return self._done
+
+    def _feed_parts(self, data: bytes) -> None:
+        """A head by itself, or only so much that it cannot grow beyond its bound unseen."""
+        view, at = memoryview(data), 0
+        while at < len(data):
+            if self.large is not None:
+                at += self.large.take(view[at:])
+                self._look_at(self.large)
+                continue
+            end = min(len(data), at + limits.HTTP_HEAD_BYTES_MAX)
+            if self._in_head:
+                found = data.find(_HEAD_END, at, end)
+                end = end if found < 0 else found + len(_HEAD_END)
+            self._feed(bytes(view[at:end]))
+            at = end
+
+    def _look_at(self, large: LargeBody) -> None:
+        self._body_bytes = large.filled
+        if large.is_whole:
+            # The other one still waits for the body.
+            self._parser = httptools.HttpRequestParser(self)
+            self.on_message_complete()
 
     @property
     def last(self) -> list[Request]:
@@ -223,6 +259,8 @@ class Parser:
             expects or (self._length or 0) > limits.HTTP_DISCARD_BYTES_MAX
         ):
             self._end()
+        if request.refusal is None and (self._length or 0) >= limits.HTTP_LARGE_BYTES_MIN:
+            self.large = LargeBody(self._length or 0)
 
     def _length_to_come(self) -> int | None:
         if self._length is None and "transfer-encoding" in self._request.headers:
@@ -233,7 +271,9 @@ class Parser:
         self._body_bytes += len(body)
         if self._body_bytes > self._body_bytes_max:
             raise BadRequest(413, f"the body has more than {self._body_bytes_max} bytes")
-        if self._request.refusal is None:
+        if self.large is not None:
+            self.large.take(memoryview(body))
+        elif self._request.refusal is None:
             self._keep(body)
         elif self._body_bytes > limits.HTTP_DISCARD_BYTES_MAX:
             self._end()
@@ -258,9 +298,12 @@ class Parser:
         raise _Over
 
     def on_message_complete(self) -> None:
-        chunks = self._chunks
-        self._request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._chunks = []
+        large, chunks = self.large, self._chunks
+        if large is not None:
+            self._request.body = large.whole()
+        else:
+            self._request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self.large, self._chunks = None, []
         self._body_bytes = 0
         self._has_begun = False
         self._in_head = True

@@ -181,7 +181,7 @@ def rows_in(ask: Ask, query: PublishQuery) -> list[Message] | pa.Table:
     )
 
 
-def _lines(body: bytes | bytearray) -> list[Message]:
+def _lines(body: bytes | bytearray | memoryview) -> list[Message]:
     found: list[Message] = []
     for number, line in enumerate(bytes(body).split(b"\n"), 1):
         if not line.strip():
@@ -196,7 +196,7 @@ def _lines(body: bytes | bytearray) -> list[Message]:
     return found
 
 
-def _table(body: bytes | bytearray) -> pa.Table:
+def _table(body: bytes | bytearray | memoryview) -> pa.Table:
     try:
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             table = reader.read_all()
