@@ -13,6 +13,7 @@ import click
 import pytest
 
 from millrace.cli.program import program
+from millrace.server.access import make_token
 from tests.cli.desk import SECONDS, SEGMENT_BYTES, Desk
 
 
@@ -52,6 +53,8 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
         desk.text("user", "add", "ada", "--rule", "allow publish,read default/*")
         desk.text("token", "new", "ada", "--name", "laptop")
         desk.text("key", "new", "ada")
+    if verb == "context":
+        (tmp_path / "prod.token").write_text(make_token(bytes(32)))
     if verb in ("check", "dump"):
         # These are given the folder as an argument.
         desk.data.rename(tmp_path / "data")
@@ -80,7 +83,12 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env={**environment, "PATH": path, "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES},
+        env={
+            **environment,
+            "PATH": path,
+            "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES,
+            "XDG_CONFIG_HOME": str(folder / "config"),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

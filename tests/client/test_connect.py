@@ -103,7 +103,7 @@ async def test_whoever_is_gone_is_named(m: Millrace) -> None:
         queue = await other.queue("orders")
     engine = engine_of(other)
     assert isinstance(engine, RemoteEngine)
-    engine._patience = 0.05
+    engine.patience = 0.05
     with pytest.raises((errors.Closed, errors.Unknown), match=r"127\.0\.0\.1"):
         await queue.stats()
     await other.close()

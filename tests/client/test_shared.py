@@ -196,7 +196,7 @@ def test_whoever_waits_too_long_is_told_that_nobody_is_there(tmp_path: Path) -> 
         async with shared(tmp_path) as (_, guest, local):
             queue = await guest.queue("orders")
             await local.stop()
-            remote(guest)._patience = 0.05
+            remote(guest).patience = 0.05
             with suppress(errors.MillraceError):
                 # It may notice by this that nobody is there any more.
                 await queue.spec()

@@ -28,6 +28,9 @@ HEX_BYTES = 16
 IDENTITY_BYTES = 64
 """Of the file `identity`, which has half as many."""
 
+CONTEXTS_BYTES_MAX = 1024 * 1024
+"""Of the file with the contexts."""
+
 PROGRESS_SECONDS = 0.1
 """How often progress is told."""
 

@@ -34,7 +34,16 @@ if TYPE_CHECKING:
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 
 
-SETTINGS = (b"MILLRACE_DATA", b"MILLRACE_SEGMENT_BYTES")
+SETTINGS = (
+    b"MILLRACE_DATA",
+    b"MILLRACE_URL",
+    b"MILLRACE_CONTEXT",
+    b"MILLRACE_CONTEXTS",
+    b"MILLRACE_TOKEN",
+    b"MILLRACE_TOKEN_FILE",
+    b"MILLRACE_CERTIFICATES",
+    b"MILLRACE_SEGMENT_BYTES",
+)
 """Variables of this program that say nothing of a message."""
 
 

@@ -5,7 +5,7 @@
 | 0 | done |
 | 1 | refused: the request is wrong, and will be tomorrow |
 | 2 | usage: an option or an argument is wrong; nothing was tried |
-| 3 | not now: the folder is in use, or there is no room; try again |
+| 3 | not now: the folder is in use, no server answers, or there is no room; try again |
 | 4 | the folder is damaged, or the disk has failed |
 """
 
@@ -17,9 +17,11 @@ from typing import IO
 import click
 
 from millrace.errors import (
+    Closed,
     Copied,
     Corrupt,
     CursorExpired,
+    Denied,
     DiskFailed,
     Exists,
     Fatal,
@@ -32,6 +34,8 @@ from millrace.errors import (
     Retry,
     Stale,
     Superseded,
+    Unauthenticated,
+    Unknown,
 )
 
 REFUSED = 1
@@ -75,7 +79,7 @@ class Ended(click.ClickException):
 def ended(error: MillraceError, verb: str) -> Ended:
     """What an error of the engine means to someone at a terminal."""
     code = REFUSED
-    if isinstance(error, Retry):
+    if isinstance(error, Retry | Unknown):
         code = RETRY
     elif isinstance(error, Fatal):
         code = FATAL
@@ -92,8 +96,16 @@ def _hint(error: MillraceError, verb: str) -> str:
             )
         case Full():
             return "settle or purge something, or make room on the disk, and try again"
+        case Closed():
+            return "see that the address is right and a server runs there; --patience 30s waits"
         case Retry():
             return "try again"
+        case Unknown():
+            return "look whether it was done before you do it again"
+        case Unauthenticated():
+            return "name a token by --token-file, MILLRACE_TOKEN or `millrace context add`"
+        case Denied():
+            return "`millrace user may NAME VERB QUEUE` says which rule decides"
         case Corrupt() if verb in ("restore", "verify"):
             return "use another backup; what was begun of a folder is marked, and may be removed"
         case Exists() if error.field == "into":

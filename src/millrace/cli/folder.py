@@ -18,6 +18,7 @@ from typing import NamedTuple
 import click
 
 from millrace import limits
+from millrace.cli.target import is_address
 from millrace.core.codec import decode_cell
 from millrace.core.fold import ShardMeta
 from millrace.core.model import CATALOG, Kind, QueueCell
@@ -84,6 +85,11 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         hint = "give the folder that was given to millrace.open()"
+        if is_address(str(path)):
+            raise Problem(
+                f"this looks at the files of a folder, and {path} is a server",
+                "run it on the server's machine, with the path of its folder",
+            )
         if not path.exists():
             raise Problem(f"{path} does not exist", hint)
         if not path.is_dir():

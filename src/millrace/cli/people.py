@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -64,11 +65,15 @@ RULE = RuleKind()
 QUOTA = QuotaKind()
 
 
-def by() -> Actor:
-    """Who acts: whoever may open the folder."""
+def by(shell: Shell, book: Book) -> Actor:
+    """Who acts: whoever may open the folder, or whom the server knows by the token."""
     from millrace.server.audit import Actor
 
-    return Actor("local", f"uid {os.getuid()}")
+    target = shell.target
+    if isinstance(target, Path):
+        return Actor("local", f"uid {os.getuid()}")
+    who = book.roll.who(target.token or "", book.now_ms())
+    return Actor("anonymous" if who is None else who.name, f"uid {os.getuid()}")
 
 
 @asynccontextmanager
@@ -79,8 +84,10 @@ async def open_book(
     from millrace.server.book import Book
     from millrace.server.secret import ACCESS_KEY_FILE, key_secret
 
+    why = "secrets of access keys are made of a file in the folder"
+    folder = shell.folder(why) if with_keys else None
     async with shell.open(make=make) as m:
-        secret = key_secret(shell.path / ACCESS_KEY_FILE) if with_keys else None
+        secret = None if folder is None else key_secret(folder / ACCESS_KEY_FILE)
         book = await Book.open(m, follower=None, secret=secret)
         for key, why in book.unread.items():
             shell.out.note(f"{key!r} in system/access says nothing: {why}")

@@ -6,12 +6,12 @@ A new verb is a module in `millrace.cli.commands` and a line here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 import click
 
 from millrace import __version__
+from millrace.cli.given import Given
 from millrace.cli.verbs import Home, LateVerbs
 
 _COMMANDS = "millrace.cli.commands"
@@ -48,6 +48,7 @@ class Program(LateVerbs):
         "user": Home(f"{_COMMANDS}.user", "user", "Say who may do what on a server."),
         "token": Home(f"{_COMMANDS}.token", "token", "Make or revoke what users are known by."),
         "key": Home(f"{_COMMANDS}.key", "key", "Make or revoke keys that sign requests."),
+        "context": Home(f"{_COMMANDS}.context", "context", "Name folders and servers."),
         "bench": Home(f"{_COMMANDS}.bench", "bench", "Measure roughly how fast it is here."),
         "dump": Home("millrace.cli.dump", "dump", "Show what a folder holds, as it lies on disk."),
         "check": Home("millrace.cli.check", "check", "Verify a folder, without changing it."),
@@ -71,17 +72,19 @@ dump and check have their own.
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The folder with the queues; each verb takes it, too, but dump, check and those "
-    "of backups, which are given paths. [MILLRACE_DATA, or ./millrace-data]",
+    metavar="PATH|URL",
+    help="The folder with the queues, or the address of a server; each verb takes it, too, but "
+    "dump, check and those of backups, which are given paths. [MILLRACE_URL, MILLRACE_DATA, the "
+    "context in use, or ./millrace-data]",
 )
+@click.option("--context", metavar="NAME", help="The folder or server of `millrace context`.")
 @click.version_option(__version__, prog_name="millrace", message="%(prog)s %(version)s")
 @click.pass_context
-def program(ctx: click.Context, data: Path | None) -> None:
+def program(ctx: click.Context, data: str | None, context: str | None) -> None:
     """Millrace, a durable message queue: its queues from the command line.
 
     A folder belongs to one process at a time; each verb takes it, does its work, and lets it go.
-    Of a folder that is served, each verb asks the server.
+    Of a folder that is served, each verb asks the server. A server anywhere is named by its
+    address.
     """
-    ctx.obj = data
+    ctx.obj = Given(data, context)

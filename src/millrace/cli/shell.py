@@ -1,4 +1,4 @@
-"""What every verb is given: the folder that is meant, and where answers go."""
+"""What every verb is given: the folder or server that is meant, and where answers go."""
 
 from __future__ import annotations
 
@@ -10,37 +10,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.cli.bounds import KNOCK_SECONDS, SEGMENT_BYTES
-from millrace.cli.ending import Ended
+from millrace.cli.ending import USAGE, Ended
 from millrace.cli.printing import Printer
 from millrace.errors import InUse, NotFound
 
 if TYPE_CHECKING:
     from millrace import Millrace, Queue, Settings
+    from millrace.cli.target import Server, Target
 
 DEFAULT_SPACE = "default"
 """The space of queues that are named without one."""
 
 
 class Shell:
-    """The folder and the output of one call of the program."""
+    """The folder or server, and the output, of one call of the program."""
 
     def __init__(
-        self, path: Path, *, is_json: bool, patience: float, segment_bytes: int = SEGMENT_BYTES
+        self, target: Target, *, is_json: bool, patience: float, segment_bytes: int = SEGMENT_BYTES
     ) -> None:
-        self.path = path
+        self.target = target
         self._segment_bytes = segment_bytes
         self.out = Printer(is_json=is_json)
         self._patience = patience
 
-    def at(self, path: Path) -> Shell:
-        """The same for another folder."""
+    def at(self, target: Target) -> Shell:
+        """The same for another folder or server."""
         other = Shell(
-            path,
+            target,
             is_json=self.out.is_json,
             patience=self._patience,
             segment_bytes=self._segment_bytes,
         )
         return other
+
+    def folder(self, why: str) -> Path:
+        """The folder.
+
+        Raises:
+            Ended: it is a server; `why` says what a folder is needed for.
+        """
+        if isinstance(self.target, Path):
+            return self.target
+        raise not_files(self.target, why)
 
     @asynccontextmanager
     async def open(
@@ -48,33 +59,23 @@ class Shell:
     ) -> AsyncIterator[Millrace]:
         """The queues of the folder, which is let go at the end; with `make`, it may be a new one.
 
-        Unless `settings` are given, they are fit for a program that ends soon.
+        Those of a server are asked for there. Unless `settings` are given, they are fit for a
+        program that ends soon.
 
         Raises:
             Ended: there is no such folder, or one with other things in it.
         """
-        self._judge_folder(make=make)
-        millrace = await self._take(settings)
+        if isinstance(self.target, Path):
+            _judge_folder(self.target, make=make)
+            millrace = await self._take(self.target, settings)
+        else:
+            millrace = await self._connect(self.target)
         try:
             yield millrace
         finally:
             await millrace.close()
 
-    def _judge_folder(self, *, make: bool) -> None:
-        if self.holds_queues():
-            return
-        name_another = "--data PATH or MILLRACE_DATA names another one"
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise Ended(f"{self.path} is no folder of queues", name_another, code="not_found")
-        if not make:
-            hint = f"`millrace queue make NAME` or `millrace demo` makes it; {name_another}"
-            raise Ended(f"there is no folder {self.path}", hint, code="not_found")
-
-    def holds_queues(self) -> bool:
-        """Whether the folder was made by an engine."""
-        return any((self.path / name).exists() for name in ("identity", "index", "log"))
-
-    async def _take(self, settings: Settings | None) -> Millrace:
+    async def _take(self, path: Path, settings: Settings | None) -> Millrace:
         import millrace
 
         if settings is None:
@@ -83,11 +84,47 @@ class Shell:
         until = loop.time() + self._patience
         while True:
             try:
-                return await millrace.open(self.path, settings=settings)
+                return await millrace.open(path, settings=settings)
             except InUse:
                 if loop.time() >= until:
                     raise
             await asyncio.sleep(KNOCK_SECONDS)
+
+    async def _connect(self, server: Server) -> Millrace:
+        import millrace
+
+        return await millrace.connect(
+            server.url,
+            token=server.token,
+            certificates=server.certificates,
+            patience=self._patience,
+        )
+
+
+def _judge_folder(path: Path, *, make: bool) -> None:
+    if holds_queues(path):
+        return
+    name_another = "--data PATH or MILLRACE_DATA names another one"
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise Ended(f"{path} is no folder of queues", name_another, code="not_found")
+    if not make:
+        hint = f"`millrace queue make NAME` or `millrace demo` makes it; {name_another}"
+        raise Ended(f"there is no folder {path}", hint, code="not_found")
+
+
+def holds_queues(path: Path) -> bool:
+    """Whether a folder was made by an engine."""
+    return any((path / name).exists() for name in ("identity", "index", "log"))
+
+
+def not_files(address: object, why: str) -> Ended:
+    """Of a server, what needs its files cannot be done from elsewhere."""
+    return Ended(
+        f"{why}, and {address} is a server",
+        "run it on the server's machine, with the path of its folder",
+        exit_code=USAGE,
+        code="not_files",
+    )
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -18,24 +18,30 @@ import click
 
 from millrace.cli.bounds import SEGMENT_BYTES
 from millrace.cli.ending import BROKEN_PIPE, INTERRUPTED, Ended, ended
+from millrace.cli.given import Given
 from millrace.cli.kinds import DURATION
 from millrace.cli.shell import Shell
+from millrace.cli.target import DATA_DEFAULT, DATA_VARIABLE, URL_VARIABLE, Target, choose
 from millrace.errors import MillraceError
 from millrace.loop import new_loop
 
-DATA_VARIABLE = "MILLRACE_DATA"
 SEGMENT_VARIABLE = "MILLRACE_SEGMENT_BYTES"
-DATA_DEFAULT = Path("millrace-data")
 
 Body = Callable[..., Coroutine[Any, Any, int | None]]
 
 
 def verb(
-    name: str, *, examples: str, has_data: bool = True, is_fast: bool = False
+    name: str,
+    *,
+    examples: str,
+    has_data: bool = True,
+    has_access: bool = False,
+    is_fast: bool = False,
 ) -> Callable[[Body], click.Command]:
     """Make a coroutine function a verb; `examples` are command lines, one on each line.
 
-    `has_data`: it works on the folder that is named for all verbs; others are given paths.
+    `has_data`: it works on the folder or server that is named for all verbs; others are given
+    paths. `has_access`: it is told itself which options name a server and its user.
     `is_fast`: it runs for long, on the fastest event loop there is.
     """
 
@@ -43,14 +49,17 @@ def verb(
         def callback(
             *,
             is_json: bool,
-            data: Path | None = None,
             patience: float = 0,
             segment_bytes: int = SEGMENT_BYTES,
-            **arguments: object,
+            **arguments: Any,
         ) -> None:
             ctx = click.get_current_context()
+            target: Target = DATA_DEFAULT
+            if has_data:
+                own = Given(**{field: arguments.pop(field) for field in Given._fields})
+                target = choose(own, ctx.find_root().obj, os.environ)
             shell = Shell(
-                _folder(ctx, data),
+                target,
                 is_json=is_json,
                 patience=patience,
                 segment_bytes=segment_bytes,
@@ -65,7 +74,9 @@ def verb(
             callback=callback,
             params=[
                 *own,
-                *(option for option in _shared_options() if has_data or option.name != "data"),
+                *([_data_option()] if has_data else []),
+                *(_access_options() if has_data or has_access else []),
+                *_shared_options(),
             ],
             help=inspect.getdoc(body),
             epilog=epilog(examples),
@@ -80,15 +91,38 @@ def epilog(examples: str) -> str:
     return f"\b\nExamples:\n{lines}"
 
 
-def _shared_options() -> list[click.Option]:
+def _data_option() -> click.Option:
+    return click.Option(
+        ["--data"],
+        metavar="PATH|URL",
+        help="The folder with the queues, or the address of a server. "
+        f"[{URL_VARIABLE}, {DATA_VARIABLE}, the context in use, or ./{DATA_DEFAULT}]",
+    )
+
+
+def _access_options() -> list[click.Option]:
+    """How a server is named and its user known."""
     return [
         click.Option(
-            ["--data"],
-            type=click.Path(path_type=Path),
-            metavar="PATH",
-            envvar=DATA_VARIABLE,
-            help=f"The folder with the queues. [{DATA_VARIABLE}, or ./{DATA_DEFAULT}]",
+            ["--context"], metavar="NAME", help="The folder or server of `millrace context`."
         ),
+        click.Option(
+            ["--token-file"],
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="What a server knows you by. [MILLRACE_TOKEN, MILLRACE_TOKEN_FILE]",
+        ),
+        click.Option(
+            ["--certificates"],
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Whose signatures of a server are trusted, as PEM. [MILLRACE_CERTIFICATES]",
+        ),
+    ]
+
+
+def _shared_options() -> list[click.Option]:
+    return [
         click.Option(
             ["--json", "is_json"], is_flag=True, help="One JSON object per line, for programs."
         ),
@@ -97,7 +131,7 @@ def _shared_options() -> list[click.Option]:
             type=DURATION,
             default=0,
             metavar="TIME",
-            help="Wait so long for a folder that is in use.",
+            help="Wait so long for a folder that is in use, or a server that does not answer.",
         ),
         # For few: the guide tells of the variable.
         click.Option(
@@ -108,15 +142,6 @@ def _shared_options() -> list[click.Option]:
             hidden=True,
         ),
     ]
-
-
-def _folder(ctx: click.Context, data: Path | None) -> Path:
-    """What is nearest counts: the verb's option, the program's, the environment, the default."""
-    source = ctx.get_parameter_source("data")
-    if data is not None and source is click.core.ParameterSource.COMMANDLINE:
-        return data
-    given = ctx.find_root().obj
-    return given if isinstance(given, Path) else data or DATA_DEFAULT
 
 
 def _run(

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from types import TracebackType
 from urllib.parse import SplitResult, urlsplit
 
+from millrace import limits
 from millrace.client.line_http import HttpLine
 from millrace.client.millrace import Millrace
 from millrace.client.remote import RemoteEngine
@@ -18,14 +19,21 @@ from millrace.errors import Invalid
 class Connecting:
     """A server that is about to be connected to."""
 
-    def __init__(self, url: SplitResult, token: str | None, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        url: SplitResult,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        patience: float = limits.WIRE_PATIENCE_SECONDS,
+    ) -> None:
         self._url = url
         self._token = token
         self._tls = tls
+        self._patience = patience
         self._millrace: Millrace | None = None
 
     async def _connect(self) -> Millrace:
-        engine = RemoteEngine()
+        engine = RemoteEngine(self._patience)
         engine.use(HttpLine(self._url, self._token, self._tls, engine.late))
         m = Millrace(engine)
         try:
@@ -34,6 +42,7 @@ class Connecting:
         except BaseException:
             await m.close()
             raise
+        engine.patience = limits.WIRE_PATIENCE_SECONDS
         return m
 
     def __await__(self) -> Generator[object, object, Millrace]:
@@ -59,12 +68,13 @@ def connect(
     token: str | None = None,
     certificates: str | os.PathLike[str] | None = None,
     tls: ssl.SSLContext | None = None,
+    patience: float = limits.WIRE_PATIENCE_SECONDS,
 ) -> Connecting:
     """Use the queues of a server: `async with millrace.connect("https://…", token=…) as m: ...`.
 
     The objects are those of `millrace.open`. `certificates` is a file of those that are trusted,
     where the server's is signed by none that the system trusts; `tls` a context of the program's
-    own.
+    own. `patience`: for so many seconds a server that does not answer yet is waited for.
 
     Calls that may be repeated are, for half a minute, while nobody answers. There are no sessions
     over HTTP, and an Arrow reader is pulled in another thread than the event loop's.
@@ -91,7 +101,9 @@ def connect(
         token = exact.text(token)
         if not token or not token.isascii() or not token.isprintable():
             raise Invalid("token is no text of printable ASCII", field="token")
-    return Connecting(found, token, _context(found, certificates, tls))
+    most = limits.WIRE_CONNECT_MS_MAX
+    patience_ms = check.millis(patience, "patience", most, least_ms=0)
+    return Connecting(found, token, _context(found, certificates, tls), patience_ms / 1000)
 
 
 def _context(

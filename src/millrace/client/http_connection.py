@@ -54,7 +54,7 @@ class HttpConnection:
                 )
         except ssl.SSLCertVerificationError as error:
             raise Lost(
-                f"its certificate is not trusted: {error.verify_message}", sent=False
+                f"its certificate is not trusted: {error.verify_message}", sent=False, lasts=True
             ) from error
         except (OSError, TimeoutError) as error:
             raise Lost(f"nobody answers at {host}:{port}: {error}", sent=False) from error

@@ -17,11 +17,13 @@ from millrace.wire.calls import Call, ReadBatches
 class Lost(Exception):
     """The line was lost before the answer came."""
 
-    def __init__(self, why: str, *, sent: bool) -> None:
+    def __init__(self, why: str, *, sent: bool, lasts: bool = False) -> None:
         super().__init__(why)
         self.why = why
         self.sent = sent
         """Whether the other side may have heard of the call."""
+        self.lasts = lasts
+        """It would be no better in a while: somebody has to change something."""
 
 
 class Answered(NamedTuple):

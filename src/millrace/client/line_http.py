@@ -327,4 +327,6 @@ def _again(error: Exception) -> Exception:
     """The same error for each of those who share a request."""
     if isinstance(error, MillraceError):
         return error.again()
-    return Lost(str(error), sent=error.sent) if isinstance(error, Lost) else error
+    return (
+        Lost(str(error), sent=error.sent, lasts=error.lasts) if isinstance(error, Lost) else error
+    )

@@ -53,7 +53,8 @@ class RemoteEngine:
     def __init__(self, patience: float = limits.WIRE_PATIENCE_SECONDS) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._patience = patience
+        self.patience = patience
+        """For how long a call that may be repeated is."""
         self._line: Line = cast("Line", None)
         self._closed = False
         self._turns = count(int.from_bytes(os.urandom(4)))
@@ -88,7 +89,7 @@ class RemoteEngine:
                 f"{self.where} was opened on another event loop; use it there, or millrace.sync",
                 field="loop",
             )
-        deadline, pause = self._loop.time() + self._patience, limits.WIRE_PAUSE_SECONDS_MIN
+        deadline, pause = self._loop.time() + self.patience, limits.WIRE_PAUSE_SECONDS_MIN
         was_sent = False
         while True:
             self._check_open()
@@ -99,7 +100,7 @@ class RemoteEngine:
                 error: MillraceError = Closed(f"{self.where}: {lost.why}; is its engine open?")
                 if was_sent:
                     error = _unknown(self.where)
-                if (lost.sent and not repeat) or self._loop.time() + pause > deadline:
+                if (lost.sent and not repeat) or lost.lasts or self._loop.time() + pause > deadline:
                     raise error from lost
             except Closed as closed:
                 # Whoever had it ends. Another may come.
@@ -177,7 +178,7 @@ class RemoteEngine:
     async def batches(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        deadline, pause = self._loop.time() + self._patience, limits.WIRE_PAUSE_SECONDS_MIN
+        deadline, pause = self._loop.time() + self.patience, limits.WIRE_PAUSE_SECONDS_MIN
         while True:
             self._check_open()
             call = calls.ReadBatches(shard, after, upto, reader.pin, reader.retain)
@@ -187,10 +188,10 @@ class RemoteEngine:
                         yield batch
                         # After a lost line it goes on from here: the pin still holds.
                         after = batch.column("seq")[-1].as_py()
-                        deadline = self._loop.time() + self._patience
+                        deadline = self._loop.time() + self.patience
                 return
             except Lost as lost:
-                if self._loop.time() + pause > deadline:
+                if lost.lasts or self._loop.time() + pause > deadline:
                     raise Closed(f"{self.where}: {lost.why}; is its engine open?") from lost
             except Closed:
                 if self._closed or self._loop.time() + pause > deadline:

@@ -43,6 +43,9 @@ WIRE_UNSENT_BYTES_MAX = 16 * 1024 * 1024
 WIRE_CONNECT_SECONDS_MAX = 5.0
 """How long one attempt to connect may take."""
 
+WIRE_CONNECT_MS_MAX = 3600 * 1000
+"""How long a program may choose to wait for a server when it connects."""
+
 WIRE_PATIENCE_SECONDS = 30.0
 """How long a call is tried again where nobody answers: an engine is opened again within it."""
 

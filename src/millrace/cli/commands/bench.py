@@ -20,6 +20,7 @@ from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
     from millrace import Millrace, Queue
+    from millrace.cli.target import Target
 
 BATCH = 1_000
 """Messages of one publish, and of one lease call."""
@@ -56,7 +57,7 @@ class Measure(NamedTuple):
         millrace bench --time 0.2s --size 100 --here
     """,
 )
-@click.option("--here", is_flag=True, help="In the folder of --data, in a queue of its own.")
+@click.option("--here", is_flag=True, help="Where --data is, in a queue of its own.")
 @click.option(
     "--time", "seconds", type=DURATION, default=2, metavar="TIME", help="For each measure. [2s]"
 )
@@ -72,7 +73,8 @@ async def bench(shell: Shell, *, here: bool, seconds: float, size: int) -> None:
     """Measure publishing, leasing and settling for a moment, beside the bare disk.
 
     It uses a temporary folder, which may lie on another disk than your data: TMPDIR names its
-    place, and --here measures in the folder of --data.
+    place, and --here measures in the folder of --data, or on the server, whose disk is not to be
+    had by itself.
     """
     if here:
         measures = await _in_folder(shell, seconds, size)
@@ -118,21 +120,24 @@ async def _in_folder(shell: Shell, seconds: float, size: int) -> list[Measure]:
         # Those that a program has unless it chooses others.
         async with shell.open(make=True, settings=Settings()) as m:
             try:
-                return await _measure(shell.path, m, name, seconds, size, bar)
+                return await _measure(shell.target, m, name, seconds, size, bar)
             finally:
                 await m.delete_queue(name)
 
 
 async def _measure(
-    path: Path, m: Millrace, name: str, seconds: float, size: int, bar: Bar
+    target: Target, m: Millrace, name: str, seconds: float, size: int, bar: Bar
 ) -> list[Measure]:
     queue = await m.queue(name)
     body = os.urandom(size)
-    bare_one = await asyncio.to_thread(_bare_rate, path, body, 1, seconds)
-    bar.advance(1)
-    at_once = min(PUBLISHERS * BATCH, max(BARE_BYTES // size, 1))
-    bare_many = await asyncio.to_thread(_bare_rate, path, body, at_once, seconds)
-    bar.advance(1)
+    bare_one: float | None = None
+    bare_many: float | None = None
+    if isinstance(target, Path):
+        bare_one = await asyncio.to_thread(_bare_rate, target, body, 1, seconds)
+        bar.advance(1)
+        at_once = min(PUBLISHERS * BATCH, max(BARE_BYTES // size, 1))
+        bare_many = await asyncio.to_thread(_bare_rate, target, body, at_once, seconds)
+        bar.advance(1)
     one = await _publish_one(queue, body, seconds)
     bar.advance(1)
     many = await _publish_many(queue, body, seconds)

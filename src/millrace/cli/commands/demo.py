@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 
 from millrace.cli.ending import Ended
-from millrace.cli.shell import Shell
-from millrace.cli.verb import DATA_DEFAULT, verb
+from millrace.cli.shell import Shell, holds_queues
+from millrace.cli.target import DATA_DEFAULT
+from millrace.cli.verb import verb
 
 ORDERS = [
     ("order-1", "Ada", "nails", 2, 9.80),
@@ -31,13 +33,11 @@ async def demo(shell: Shell) -> None:
     """Make a folder with sample data: the keyed queue `orders` and the work queue `mail`."""
     from millrace import Message
 
-    if shell.holds_queues():
-        raise Ended(
-            f"{shell.path} holds queues already; a demo begins with a new folder",
-            "--data PATH names one; `millrace queue list` shows what is there",
-            code="exists",
-        )
+    if isinstance(shell.target, Path) and holds_queues(shell.target):
+        raise _exists(shell)
     async with shell.open(make=True) as m:
+        if await m.queues():
+            raise _exists(shell)
         orders = await m.queue("orders", keyed=True)
         await orders.publish_many(
             [
@@ -53,13 +53,21 @@ async def demo(shell: Shell) -> None:
     _tell(shell)
 
 
+def _exists(shell: Shell) -> Ended:
+    return Ended(
+        f"{shell.target} holds queues already; a demo begins with a new folder",
+        "--data PATH names one; `millrace queue list` shows what is there",
+        code="exists",
+    )
+
+
 def _order(customer: str, item: str, count: int, total: float) -> bytes:
     fields = {"customer": customer, "item": item, "count": count, "total": total}
     return json.dumps(fields).encode()
 
 
 def _tell(shell: Shell) -> None:
-    where = "" if shell.path == DATA_DEFAULT else f" --data {shlex.quote(str(shell.path))}"
+    where = "" if shell.target == DATA_DEFAULT else f" --data {shlex.quote(str(shell.target))}"
     lines = [
         (f"millrace queue list{where}", "which queues are there"),
         (f"millrace peek orders{where}", "the newest revision of each order"),
@@ -74,7 +82,7 @@ def _tell(shell: Shell) -> None:
     ]
     width = max(len(line) for line, _ in lines)
     text = "\n".join(f"  {line.ljust(width)}  # {why}" for line, why in lines)
-    fields = {"path": str(shell.path), "queues": ["orders", "mail"]}
+    fields = {"path": str(shell.target), "queues": ["orders", "mail"]}
     shell.out.line(
-        "demo", fields, f"made {shell.path} with the queues orders and mail. Try:\n{text}"
+        "demo", fields, f"made {shell.target} with the queues orders and mail. Try:\n{text}"
     )

@@ -36,7 +36,7 @@ async def new(shell: Shell, user: str, *, name: str, seconds: float | None) -> N
     """Make an access key for USER, and print its id and its secret: this once."""
     async with open_book(shell, with_keys=True) as book:
         find_user(book, user)
-        made, secret = await book.new_key(user, name, by(), seconds=seconds)
+        made, secret = await book.new_key(user, name, by(shell, book), seconds=seconds)
     shell.out.note("the secret is not shown again")
     shell.out.listing(
         "key",
@@ -61,7 +61,7 @@ async def revoke(shell: Shell, user: str, name: str) -> None:
         find_user(book, user)
         found = named(book.roll.access_keys(user), user, name, "key")
         for one in found:
-            await book.revoke_key(one, by())
+            await book.revoke_key(one, by(shell, book))
     for one in found:
         shell.out.line("revoked", secret_fields(one), f"revoked {one.name} of {user}, {one.id}")
 

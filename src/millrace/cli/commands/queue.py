@@ -314,7 +314,7 @@ async def make(
         )
         fields = {"queue": shown_name(made), "made": is_new}
     what = "made" if is_new else "there already:"
-    shell.out.line("queue", fields, f"{what} {name} in {shell.path}")
+    shell.out.line("queue", fields, f"{what} {name} in {shell.target}")
 
 
 @verb(

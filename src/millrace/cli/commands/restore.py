@@ -9,7 +9,8 @@ import click
 
 from millrace.cli.kinds import MOMENT
 from millrace.cli.progress import Bar
-from millrace.cli.shell import Shell
+from millrace.cli.shell import Shell, not_files
+from millrace.cli.target import is_address
 from millrace.cli.text import moment
 from millrace.cli.verb import verb
 
@@ -36,6 +37,9 @@ async def restore(
     """
     import millrace
 
+    for path in (backup, into):
+        if path is not None and is_address(str(path)):
+            raise not_files(path, "a backup is restored from files, into files")
     with Bar("restoring", total=None) as bar:
         made = await millrace.restore(backup, into, index=index, time=time, progress=bar.reach)
     fields = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from millrace.cli.ending import Ended
-from millrace.cli.shell import Shell
+from millrace.cli.shell import Shell, not_files
 from millrace.cli.stopping import Stop
+from millrace.cli.target import DATA_VARIABLE, is_address
 from millrace.cli.verb import verb
 from millrace.errors import MillraceError
 
@@ -74,9 +76,8 @@ async def serve(
     in this order; SIGHUP reads them again. What was acknowledged before the end is there after the
     next start, and what was leased can still be settled then.
     """
-    given = click.get_current_context().find_root().obj
     flags: dict[str, str | None] = {
-        "data": folder or (str(given) if isinstance(given, Path) else None),
+        "data": folder or click.get_current_context().find_root().obj.data,
         "listen": ";".join(listen) or None,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
@@ -84,6 +85,9 @@ async def serve(
         **dict(map(_split, others)),
     }
     told = {name: value for name, value in flags.items() if value is not None}
+    given = told.get("data") or os.environ.get(DATA_VARIABLE, "")
+    if is_address(given):
+        raise not_files(given, "what is served is a folder")
     try:
         from millrace.server import logs
         from millrace.server.frontend import Orders

@@ -57,7 +57,7 @@ async def new(
 
     async with open_book(shell) as book:
         find_user(book, user)
-        made, text = await book.new_token(user, name, by(), seconds=seconds)
+        made, text = await book.new_token(user, name, by(shell, book), seconds=seconds)
     until = f"expires {moment(made.expires_ms)}" if made.expires_ms else "does not expire"
     shell.out.note(f"token {made.name} of {user}, {made.id}, {until}; it is not shown again")
     if file is None:
@@ -83,7 +83,7 @@ async def revoke(shell: Shell, user: str, name: str) -> None:
         find_user(book, user)
         found = named(book.roll.tokens(user), user, name, "token")
         for one in found:
-            await book.revoke_token(one, by())
+            await book.revoke_token(one, by(shell, book))
     for one in found:
         shell.out.line("revoked", secret_fields(one), f"revoked {one.name} of {user}, {one.id}")
 

@@ -104,7 +104,7 @@ async def make(shell: Shell, name: str, *, max_lag: int | None) -> None:
         made = await m.topic(rest, space=space, max_lag=max_lag)
         fields = {"topic": _shown(made), "made": is_new}
     what = "made" if is_new else "there already:"
-    shell.out.line("topic", fields, f"{what} {name} in {shell.path}")
+    shell.out.line("topic", fields, f"{what} {name} in {shell.target}")
 
 
 @verb("configure", examples="millrace topic configure news --max-lag 5000")

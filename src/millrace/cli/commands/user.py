@@ -100,7 +100,7 @@ async def add(
     """Make the user NAME known. Without a rule they may do nothing."""
     made = User(name, rules, msgspec.convert(dict(quotas), Quota))
     async with open_book(shell, make=True) as book:
-        await book.add_user(made, by())
+        await book.add_user(made, by(shell, book))
     shell.out.line("user", _fields(made), f"added {name}; `millrace token new {name}` lets them in")
 
 
@@ -157,7 +157,7 @@ async def configure(
         kept += [rule for rule in more if rule not in kept]
         amounts = {**msgspec.structs.asdict(old.quota), **dict(quotas)}
         made = User(name, tuple(kept), msgspec.convert(amounts, Quota))
-        await book.set_user(made, by())
+        await book.set_user(made, by(shell, book))
     shell.out.line("user", _fields(made), f"{name} has {len(kept)} rules: {_rules_text(made)}")
 
 
@@ -174,7 +174,7 @@ async def remove(shell: Shell, name: str, *, yes: bool) -> None:
         find_user(book, name)
         count = _secrets(book, name)
         confirm(f"Remove {name} with {count} tokens and keys?", yes=yes)
-        await book.remove_user(name, by())
+        await book.remove_user(name, by(shell, book))
     fields = {"user": name, "secrets": count}
     shell.out.line("removed", fields, f"removed {name}, and {count} tokens and keys")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from millrace.cli.progress import Bar
-from millrace.cli.shell import Shell
+from millrace.cli.shell import Shell, not_files
+from millrace.cli.target import is_address
 from millrace.cli.verb import verb
 
 
@@ -33,6 +34,9 @@ async def verify(shell: Shell, backup: Path, *, against: Path | None) -> int:
     """
     import millrace
 
+    for path in (backup, against):
+        if path is not None and is_address(str(path)):
+            raise not_files(path, "a backup is verified by its files")
     with Bar("reading", total=None) as bar:
         found = await millrace.verify(backup, against=against, progress=bar.reach)
     for difference in found.differences:

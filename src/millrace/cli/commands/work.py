@@ -72,7 +72,8 @@ async def work(
     SIGINT or SIGTERM ends it in order: running commands are waited for, nothing new is begun. A
     second one ends the commands, too, and gives their messages back. A command whose message was
     replaced by a newer revision is ended. With --json, what commands print goes to the error
-    stream. As long as this runs, the folder is in use, so that nobody else can publish to it.
+    stream. As long as this runs, a folder is in use, so that nobody else can publish to it, unless
+    it is served. A server that stops for a while is waited for.
     """
     if shutil.which(command[0]) is None:
         raise click.UsageError(f"there is no command {command[0]!r}")

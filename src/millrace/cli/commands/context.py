@@ -1,0 +1,224 @@
+"""`millrace context`: names for folders and servers, one of which is in use."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from millrace.cli.contexts import Context, Contexts, changing, contexts_file, read_contexts
+from millrace.cli.ending import USAGE, Ended
+from millrace.cli.printing import Column
+from millrace.cli.shell import Shell
+from millrace.cli.target import is_address
+from millrace.cli.verb import epilog, verb
+from millrace.cli.verbs import Verbs
+
+
+@click.group(
+    cls=Verbs,
+    epilog=epilog("""
+        millrace context add here millrace-data --use
+        millrace context list
+        millrace context show
+    """),
+)
+def context() -> None:
+    """Name folders and servers, and choose one that is in use.
+
+    A context is a folder, or a server with what is needed to be let in. Every verb works on the one
+    in use, unless an option or the environment names another place; `--context NAME` names one.
+    They are kept in millrace/contexts.toml of the user's config folder, or in the file that
+    MILLRACE_CONTEXTS names.
+    """
+
+
+@verb(
+    "add",
+    examples="""
+        millrace context add here millrace-data --use
+        millrace context add prod https://queues.example:7070 --token-file prod.token
+        millrace context add prod https://queues.example:7070 --token - < prod.token
+    """,
+    has_data=False,
+)
+@click.argument("name")
+@click.argument("where", metavar="PATH|URL")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The file with the token; it is read each time.",
+)
+@click.option("--token", type=click.Choice(["-"]), help="Keep the token that standard input has.")
+@click.option(
+    "--certificates",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Whose signatures of the server are trusted, as PEM.",
+)
+@click.option("--use", is_flag=True, help="Have it be the one in use.")
+@click.option("--replace", is_flag=True, help="There may be one of this name.")
+async def add(
+    shell: Shell,
+    name: str,
+    where: str,
+    *,
+    token_file: Path | None,
+    token: str | None,
+    certificates: Path | None,
+    use: bool,
+    replace: bool,
+) -> None:
+    """Name a folder or a server NAME. Nobody is asked yet whether it is there."""
+    made = _made(where, token_file, certificates, keeps_token=token is not None)
+    path = contexts_file(os.environ)
+    with changing(path) as held:
+        known = dict(held[0].contexts)
+        if name in known and not replace and known[name] != made:
+            raise Ended(
+                f"there is a context {name!r} already: {known[name].where}",
+                "--replace puts this one in its place",
+                code="exists",
+            )
+        known[_checked(name)] = made
+        held[0] = Contexts(name if use else held[0].current, known)
+    what = "in use: " if use else ""
+    shell.out.line("context", _fields(name, made, is_current=use), f"{what}{name}, {made.where}")
+
+
+@verb("list", examples="millrace context list", has_data=False)
+async def list_contexts(shell: Shell) -> None:
+    """List the contexts; the one in use is marked."""
+    found = read_contexts(contexts_file(os.environ))
+    rows = [
+        (
+            _fields(name, one, is_current=name == found.current),
+            ["*" if name == found.current else "", name, one.where, _access(one)],
+        )
+        for name, one in sorted(found.contexts.items())
+    ]
+    columns = [
+        Column("IN USE"),
+        Column("CONTEXT", is_long=True),
+        Column("WHERE", is_long=True),
+        Column("KNOWN BY"),
+    ]
+    empty = "no contexts; `millrace context add NAME PATH|URL` makes one"
+    shell.out.table("context", columns, rows, empty=empty)
+
+
+@verb(
+    "use",
+    examples="""
+        millrace context add here millrace-data && millrace context use here
+        millrace context use --none
+    """,
+    has_data=False,
+)
+@click.argument("name", required=False)
+@click.option("--none", is_flag=True, help="Use none of them.")
+async def use(shell: Shell, name: str | None, *, none: bool) -> None:
+    """Have verbs work on the context NAME, unless they are told otherwise."""
+    if (name is None) != none:
+        raise click.UsageError("give the name of a context, or --none")
+    with changing(contexts_file(os.environ)) as held:
+        where = "" if name is None else held[0].find(name).where
+        held[0] = Contexts(name or "", held[0].contexts)
+    text = "none is in use" if name is None else f"in use: {name}, {where}"
+    shell.out.line("use", {"context": name}, text)
+
+
+@verb(
+    "show",
+    examples="""
+        millrace context add here millrace-data && millrace context show here
+        millrace context show
+    """,
+    has_data=False,
+)
+@click.argument("name", required=False)
+async def show(shell: Shell, name: str | None) -> None:
+    """Show the context NAME, or the one in use; of a token, only that it is there."""
+    found = read_contexts(contexts_file(os.environ))
+    chosen = name or found.current
+    if not chosen:
+        shell.out.line("context", {"context": None}, "none is in use")
+        return
+    one = found.find(chosen)
+    texts = {
+        "context": chosen,
+        "in use": "yes" if chosen == found.current else "no",
+        "where": one.where,
+        "known by": _access(one) or "nothing",
+        "trusts": one.certificates or "what the system trusts",
+    }
+    shell.out.listing("context", _fields(chosen, one, is_current=chosen == found.current), texts)
+
+
+@verb(
+    "remove",
+    examples="millrace context add here millrace-data && millrace context remove here",
+    has_data=False,
+)
+@click.argument("name")
+async def remove(shell: Shell, name: str) -> None:
+    """Forget the context NAME; the folder or server is as it was."""
+    with changing(contexts_file(os.environ)) as held:
+        known = dict(held[0].contexts)
+        held[0].find(name)
+        del known[name]
+        held[0] = Contexts("" if held[0].current == name else held[0].current, known)
+    shell.out.line("removed", {"context": name}, f"removed {name}")
+
+
+def _made(
+    where: str, token_file: Path | None, certificates: Path | None, *, keeps_token: bool
+) -> Context:
+    """The context, if somebody could connect to it."""
+    import millrace
+    from millrace.server.access import is_token
+
+    if not is_address(where):
+        if keeps_token or token_file is not None or certificates is not None:
+            raise click.UsageError(f"{where} is a folder, and needs neither token nor certificates")
+        return Context(data=str(Path(where).absolute()))
+    if keeps_token and token_file is not None:
+        raise click.UsageError("give --token-file or --token, not both")
+    millrace.connect(where)
+    if certificates is not None and not where.startswith("https:"):
+        raise click.UsageError("certificates go with https")
+    token = sys.stdin.readline().strip() if keeps_token else ""
+    if keeps_token and not is_token(token):
+        raise Ended("standard input has no token", "`millrace token new` makes one")
+    return Context(
+        url=where,
+        token=token,
+        token_file="" if token_file is None else str(token_file.absolute()),
+        certificates="" if certificates is None else str(certificates.absolute()),
+    )
+
+
+def _checked(name: str) -> str:
+    if not name or not name.isprintable() or len(name) > 80 or name.startswith("-"):
+        raise Ended(
+            f"{name!r} is no name of a context", "a few letters and digits will do", exit_code=USAGE
+        )
+    return name
+
+
+def _access(one: Context) -> str:
+    if one.token:
+        return "a token"
+    return f"the token in {one.token_file}" if one.token_file else ""
+
+
+def _fields(name: str, one: Context, *, is_current: bool) -> dict[str, object]:
+    told = {field: getattr(one, field) or None for field in one.__struct_fields__}
+    return {"context": name, "in_use": is_current, **told, "token": bool(one.token)}
+
+
+for _verb in (add, list_contexts, use, show, remove):
+    context.add_command(_verb)
