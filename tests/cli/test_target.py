@@ -217,8 +217,8 @@ def test_what_is_nearest_counts(tmp_path: Path) -> None:
     assert found(Given("https://o"), MILLRACE_CERTIFICATES="ca.pem") == Server(
         "https://o", None, Path("ca.pem")
     )
-    with pytest.raises(Ended, match="no context 'ther'") as caught:
-        found(Given(context="ther"))
+    with pytest.raises(Ended, match="no context 'there-'") as caught:
+        found(Given(context="there-"))
     assert "did you mean 'there'?" in caught.value.hint
     with pytest.raises(click.UsageError, match="not both"):
         found(Given("x", "there"))
