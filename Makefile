@@ -9,11 +9,11 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash flips mutants bench docs check lock clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server flips mutants bench docs check lock clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make \033[1m%-10s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make \033[1m%-12s\033[0m %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## make .venv with everything in it (the other targets do it when needed)
 
@@ -61,6 +61,9 @@ fuzz: $(READY) ## send the server what its description allows and what it does n
 crash: $(READY) ## kill the real engine N times beside an outside ledger; STATES=n: lose power, too
 	@$(if $(STATES),$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED)))
 	@$(BIN)/python -m tests.crash.loop --cycles $(or $(N),300) $(if $(SEED),--seed $(SEED))
+
+crash-server: $(READY) ## kill a server and its front ends, N times each, while its clients go on
+	@$(BIN)/python -m tests.crash.served.loop --kills $(or $(N),30) $(if $(SEED),--seed $(SEED))
 
 flips: $(READY) ## turn over every bit of a small folder (an hour); N=so many
 	@$(BIN)/python -m tests.crash.flips $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED))

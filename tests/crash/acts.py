@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 
-from millrace import Lease, errors
+from millrace import errors
 from tests.crash.events import (
     Commit,
     Done,
@@ -50,28 +50,29 @@ CLOSE_EARLY = 0.15
 async def play(player: Player) -> None:
     """Do everything at once, until the player stops or is stopped."""
     acts = [
-        *(_publish(player, "plain", player.chance(f"plain {number}")) for number in range(2)),
-        *(_publish_numbered(player, "plain", f"dense-{number}") for number in range(2)),
-        *(_work(player, "plain", player.chance(f"worker {number}")) for number in range(2)),
-        *(_transact(player, number) for number in range(2)),
-        _publish_numbered(player, "plain", "rising-0"),
-        _publish(player, TURNS, player.chance("turns")),
-        _publish_numbered(player, TURNS, "dense-0"),
-        _work(player, TURNS, player.chance("turns worker")),
-        _follow(player, TURNS),
-        _publish(player, "input", player.chance("input")),
-        _publish_keyed(player),
-        _publish_numbered(player, "keyed", "dense-0"),
+        *(publish(player, "plain", player.chance(f"plain {number}")) for number in range(2)),
+        *(publish_numbered(player, "plain", f"dense-{number}") for number in range(2)),
+        *(work(player, "plain", player.chance(f"worker {number}")) for number in range(2)),
+        transact(player, "0", "dense-0"),
+        transact(player, "1"),
+        publish_numbered(player, "plain", "rising-0"),
+        publish(player, TURNS, player.chance("turns")),
+        publish_numbered(player, TURNS, "dense-0"),
+        work(player, TURNS, player.chance("turns worker")),
+        follow(player, TURNS),
+        publish(player, "input", player.chance("input")),
+        publish_keyed(player),
+        publish_numbered(player, "keyed", "dense-0"),
         _stage(player),
         _archive(player),
         _make_and_drop(player),
         lose(player, player.chance("lose")),
         tell(player, player.chance("tell")),
         wind(player, player.chance("reel")),
-        _work(player, "keyed", player.chance("keyed worker")),
-        _work(player, "output", player.chance("output worker")),
-        _follow(player, "plain"),
-        _follow(player, "output"),
+        work(player, "keyed", player.chance("keyed worker")),
+        work(player, "output", player.chance("output worker")),
+        follow(player, "plain"),
+        follow(player, "output"),
         _follow_keyed(player),
     ]
     if player.duty.life % 2 == 0:
@@ -103,7 +104,7 @@ async def _close_early(player: Player) -> None:
 # --- Publishing ----------------------------------------------------------------------------------
 
 
-async def _publish(player: Player, queue: str, chance: random.Random) -> None:
+async def publish(player: Player, queue: str, chance: random.Random) -> None:
     while not player.is_stopping:
         await player.room(queue, LIVE_MAX)
         if chance.random() < 0.5:
@@ -113,7 +114,7 @@ async def _publish(player: Player, queue: str, chance: random.Random) -> None:
             await player.send(Send(player.op(), queue, player.tags(chance.randint(2, 40))))
 
 
-async def _publish_numbered(player: Player, queue: str, producer: str) -> None:
+async def publish_numbered(player: Player, queue: str, producer: str) -> None:
     """Publish one number after another, and now and then an earlier one once more."""
     chance = player.chance(f"{queue} {producer}")
     recent: deque[Send] = deque(maxlen=20)
@@ -135,7 +136,7 @@ async def _publish_numbered(player: Player, queue: str, producer: str) -> None:
                 player.give_back(queue, producer)
 
 
-async def _publish_keyed(player: Player) -> None:
+async def publish_keyed(player: Player) -> None:
     chance = player.chance("keyed")
     while not player.is_stopping:
         await player.room("keyed", LIVE_MAX)
@@ -215,10 +216,10 @@ async def _make_and_drop(player: Player) -> None:
 # --- Work ----------------------------------------------------------------------------------------
 
 
-async def _work(player: Player, queue: str, chance: random.Random) -> None:
+async def work(player: Player, queue: str, chance: random.Random) -> None:
     while not player.is_stopping:
         count, seconds = chance.randint(1, 60), chance.choice(LEASE_SECONDS)
-        held = await _take(player, queue, count, seconds)
+        held = await player.hold(queue, count, seconds, wait=WAIT_SECONDS)
         chance.shuffle(held)
         if held and chance.random() < 0.1:
             await player.extend(queue, held, chance.choice(LEASE_SECONDS))
@@ -237,32 +238,26 @@ async def _work(player: Player, queue: str, chance: random.Random) -> None:
             await player.end(queue, done, is_settle=True)
 
 
-async def _take(
-    player: Player, queue: str, count: int, seconds: float
-) -> list[tuple[Lease, int, int]]:
-    leases = await player.take(queue, count, seconds, wait=WAIT_SECONDS)
-    return [(lease, lease.seq, lease.version) for lease in leases]
-
-
-async def _transact(player: Player, worker: int) -> None:
-    """Settle input and publish output, together; half of it under numbers."""
-    chance = player.chance(f"transact {worker}")
+async def transact(player: Player, name: str, producer: str = "") -> None:
+    """Settle input and publish output, together; under numbers, where there is a producer."""
+    chance = player.chance(f"transact {name}")
     while not player.is_stopping:
-        held = await _take(player, "input", chance.randint(1, 20), chance.choice(LEASE_SECONDS))
+        count, seconds = chance.randint(1, 20), chance.choice(LEASE_SECONDS)
+        held = await player.hold("input", count, seconds, wait=WAIT_SECONDS)
         if not held:
             continue
         send = Send(player.op(), "output", player.tags(len(held)))
-        if worker == 0:
-            send.producer = "dense-0"
-            send.number = player.number("output", "dense-0")
-        if not await player.transact(held, send) and worker == 0:
-            player.give_back("output", "dense-0")
+        if producer:
+            send.producer = producer
+            send.number = player.number("output", producer)
+        if not await player.transact(held, send) and producer:
+            player.give_back("output", producer)
 
 
 # --- Following -----------------------------------------------------------------------------------
 
 
-async def _follow(player: Player, queue: str) -> None:
+async def follow(player: Player, queue: str) -> None:
     chance = player.chance(f"follow {queue}")
     while not player.is_stopping:
         snapshot = await player.read(queue, wait=WAIT_SECONDS)
@@ -293,14 +288,19 @@ async def _follow_keyed(player: Player) -> None:
 
 async def drain(player: Player) -> None:
     """Settle and read everything, whatever is still leased by those who were killed."""
-    for queue in ("plain", "keyed", "input", "output", TURNS):
-        # Deletes stay, and no worker gets them.
-        while await _is_waiting(player, queue):
-            held = await _take(player, queue, 1_000, 3.0)
-            if held:
-                await player.end(queue, held, is_settle=True)
+    await drain_queues(player, ("plain", "keyed", "input", "output", TURNS))
     await lose_all(player)
     await empty_pools(player)
+
+
+async def drain_queues(player: Player, queues: Iterable[str]) -> None:
+    """Settle everything in these queues, and read all cursors to their ends."""
+    for queue in queues:
+        # Deletes stay, and no worker gets them.
+        while await _is_waiting(player, queue):
+            held = await player.hold(queue, 1_000, 3.0, wait=WAIT_SECONDS)
+            if held:
+                await player.end(queue, held, is_settle=True)
     for queue in player.cursors:
         while (snapshot := await player.read(queue, wait=0)) is not None:
             await player.do(Commit(player.op(), queue, snapshot.boundary), snapshot.commit())

@@ -42,6 +42,8 @@ class Message:
     """When a newer revision was first known to be there, by the ledger's clock."""
     version: int = 0
     """The newest lease call that is known."""
+    taken_at: int = 0
+    """When it was heard of, by the ledger's clock."""
     until_ms: int = 0
     """Nobody else may lease it before."""
     deliveries: int = 0
@@ -200,6 +202,7 @@ class Book:
                     f"after call {message.version}, delivery {message.deliveries}",
                 )
             message.version, message.deliveries = answer.version, deliveries
+            message.taken_at = self.clock
             message.until_ms = at_ms + lease_ms
             message.receipt = receipt
 
@@ -220,9 +223,12 @@ class Book:
             found.append((message, version))
         return found
 
-    def ended(self, message: Message, version: int, *, is_settle: bool) -> None:
-        """A message was settled or given back."""
-        if message.version > version:
+    def ended(self, message: Message, version: int, since: int, *, is_settle: bool) -> None:
+        """A message was settled or given back, which was tried at `since`.
+
+        Whoever leases what was given back may hear of it before whoever gave it back does.
+        """
+        if message.version > version and (is_settle or message.taken_at < since):
             self.fault(
                 "misjudged",
                 f"{message.seq} was ended under call {version}, though call "

@@ -270,7 +270,7 @@ class Ledger:
                 book = self.books[attempt.queue]
                 book.took(event, attempt.at_ms, attempt.lease_ms, since)
             case Ended(), End():
-                self._ended(attempt, event)
+                self._ended(attempt, event, since)
             case Ended(), Extend():
                 self._extended(attempt, event)
             case Done(), Tell():
@@ -327,7 +327,7 @@ class Ledger:
         self.counts["transactions"] += 1
         for queue, message, version in bundle.settled:
             self.counts["settled"] += 1
-            self.books[queue].ended(message, version, is_settle=True)
+            self.books[queue].ended(message, version, 0, is_settle=True)
         for queue, seq in bundle.commits:
             self._followers[queue].done(seq)
 
@@ -354,7 +354,7 @@ class Ledger:
         if isinstance(attempt, Lose):
             self._letters.lost(attempt, attempt.tags)
 
-    def _ended(self, attempt: End, event: Ended) -> None:
+    def _ended(self, attempt: End, event: Ended, since: int) -> None:
         book = self.books[attempt.queue]
         is_settle = attempt.is_settle
         for seq, version in attempt.calls:
@@ -366,7 +366,7 @@ class Ledger:
                 continue
             if code is None:
                 self.counts["settled"] += is_settle
-                book.ended(message, version, is_settle=is_settle)
+                book.ended(message, version, since, is_settle=is_settle)
             else:
                 book.not_ended(message, version, code, event.at_ms, is_settle=is_settle)
 

@@ -185,28 +185,39 @@ class Player:
         self.say(Took(take.op, version, now_ms(), rows, receipts, early))
         return leases
 
+    async def hold(
+        self, name: str, count: int, seconds: float, *, wait: float
+    ) -> list[tuple[Lease | str, int, int]]:
+        """Lease messages; what is needed to end them."""
+        leases = await self.take(name, count, seconds, wait=wait)
+        return [(lease, lease.seq, lease.version) for lease in leases]
+
     async def end(self, name: str, held: Held, *, is_settle: bool) -> None:
         """Settle or give back what was leased, or what receipts name."""
-        queue = self.queues[name]
-        leases = [lease for lease, _, _ in held]
         calls = [(seq, version) for _, seq, version in held]
-        call = queue.settle(leases) if is_settle else queue.release(leases)
         end = End(self.op(), name, calls, is_settle)
-        refused = await self.attempt(end, call)
-        if refused is not None:
-            codes = {seq: error.code for seq, error in refused.items()}
+        codes = await self.attempt(end, self._end(name, held, is_settle=is_settle))
+        if codes is not None:
             self.say(Ended(end.op, now_ms(), codes))
             self.progress()
 
+    async def _end(self, name: str, held: Held, *, is_settle: bool) -> dict[int, str]:
+        queue, leases = self.queues[name], [lease for lease, _, _ in held]
+        refused = await (queue.settle(leases) if is_settle else queue.release(leases))
+        return {seq: error.code for seq, error in refused.items()}
+
     async def extend(self, name: str, held: Held, seconds: float) -> None:
         """Hold longer what was leased."""
-        leases = [lease for lease, _, _ in held]
         calls = [(seq, version) for _, seq, version in held]
         extend = Extend(self.op(), name, calls, now_ms(), round(seconds * 1000))
-        refused = await self.attempt(extend, self.queues[name].extend(leases, seconds))
-        if refused is not None:
-            codes = {seq: error.code for seq, error in refused.items()}
+        codes = await self.attempt(extend, self._extend(name, held, seconds))
+        if codes is not None:
             self.say(Ended(extend.op, now_ms(), codes))
+
+    async def _extend(self, name: str, held: Held, seconds: float) -> dict[int, str]:
+        leases = [lease for lease, _, _ in held]
+        refused = await self.queues[name].extend(leases, seconds)
+        return {seq: error.code for seq, error in refused.items()}
 
     async def transact(self, held: Held, send: Send, snapshot: Snapshot | None = None) -> bool:
         """Settle messages of `input`, or move the cursor of `keyed`, and publish, all at once.

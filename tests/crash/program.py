@@ -41,7 +41,7 @@ async def run(folder: Path, duty: Duty, out: int) -> None:
         await find_queues(player)
         await look(player)
         player.say(Serving())
-        await _again(player)
+        await again(player)
         if duty.is_last:
             async with asyncio.timeout(DRAIN_SECONDS_MAX):
                 await acts.drain(player)
@@ -68,6 +68,20 @@ async def find_queues(player: Player) -> None:
 
 async def look(player: Player) -> None:
     """Show every queue as it is; nothing else may happen meanwhile."""
+    await look_at_queues(player)
+    await _look_at_letters(player)
+    await look_at_topic(player)
+    await look_at_pools(player)
+    published = {}
+    for name in await player.millrace.queues():
+        if name not in LASTING:
+            stats = await (await player.millrace.find(name)).stats()
+            published[name] = stats["published"]
+    player.say(Others(published))
+
+
+async def look_at_queues(player: Player) -> None:
+    """Show the queues whose every message the ledger knows."""
     for name, queue in player.queues.items():
         counters = await queue.stats()
         async with queue.snapshot() as snapshot:
@@ -78,15 +92,6 @@ async def look(player: Player) -> None:
             producer: await queue.producer(producer) for at, _, producer in known if at == name
         }
         player.say(Look(name, counters, rows, cursor, producers, await queue.stages()))
-    await _look_at_letters(player)
-    await look_at_topic(player)
-    await look_at_pools(player)
-    published = {}
-    for name in await player.millrace.queues():
-        if name not in LASTING:
-            stats = await (await player.millrace.find(name)).stats()
-            published[name] = stats["published"]
-    player.say(Others(published))
 
 
 async def _look_at_letters(player: Player) -> None:
@@ -106,7 +111,7 @@ async def _all_tags(queue: millrace.Queue) -> list[int]:
         return [tag_of(row.body, row.headers) async for row in snapshot.rows()]
 
 
-async def _again(player: Player) -> None:
+async def again(player: Player) -> None:
     """Do what was not answered once more: it must not come about twice."""
     duty = player.duty
     for stage in duty.stages:

@@ -74,6 +74,7 @@ LEASED: list[AnyEvent] = [
 ]
 SETTLE = End(3, "plain", [(1, 1)], is_settle=True)
 SETTLED: list[AnyEvent] = [*LEASED, SETTLE, Ended(3, 1_020, {})]
+GIVE_BACK = End(3, "plain", [(1, 1)], is_settle=False)
 NUMBERED = Send(1, "plain", [11], producer="dense-0", number=1)
 INPUT: list[AnyEvent] = [
     Send(1, "input", [11]),
@@ -121,6 +122,13 @@ GOOD: dict[str, History] = {
     "replaced by what is unknown": [*KEYED[:3], CRASH, look("keyed", [(2, 12)], published=2)],
     "settled, kept for the cursor": [*SETTLED, CRASH, look("plain", [], published=1, live=1)],
     "settled or not": [*LEASED, SETTLE, CRASH, look("plain", [(1, 11)], published=1)],
+    "given back, and leased before that was heard": [
+        *LEASED,
+        GIVE_BACK,
+        Take(4, "plain", 1_020, 500),
+        Took(4, 2, 1_030, [(1, 11, 2)], ["s"]),
+        Ended(3, 1_040, {}),
+    ],
     "settled twice": [*SETTLED, SETTLE, Ended(3, 1_030, {})],
     "leased again when the time was over": [
         *LEASED,
@@ -442,6 +450,17 @@ BAD: list[tuple[str, str, History]] = [
             Take(3, "plain", 1_600, 500),
             Took(3, 2, 1_610, [(1, 11, 2)], ["s"]),
             SETTLE,
+            Ended(3, 1_700, {}),
+        ],
+    ),
+    (
+        "misjudged",
+        "given back by a receipt that was overtaken",
+        [
+            *LEASED,
+            Take(4, "plain", 1_600, 500),
+            Took(4, 2, 1_610, [(1, 11, 2)], ["s"]),
+            GIVE_BACK,
             Ended(3, 1_700, {}),
         ],
     ),

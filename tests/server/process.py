@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
 from tests.server.rest.harness import Answer
 
@@ -16,14 +17,15 @@ from tests.server.rest.harness import Answer
 class Process:
     """A server that was started here, and is ended here."""
 
-    def __init__(self, folder: Path, *options: object) -> None:
+    def __init__(self, folder: Path, *options: object, errors: IO[bytes] | None = None) -> None:
+        """`errors`: where it writes its log; else that is shown if it does not start."""
         command = [sys.executable, "-m", "millrace.cli", "serve", "--json"]
         if "--listen" not in options:
             command += ["--listen", "127.0.0.1:0"]
         self._process = subprocess.Popen(
             [*command, "--data", str(folder), *map(str, options)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if errors is None else errors,
             text=True,
         )
         self.token = ""
@@ -32,8 +34,8 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            assert self._process.stderr is not None
-            raise AssertionError(self._process.stderr.read())
+            stderr = self._process.stderr
+            raise AssertionError("it did not start" if stderr is None else stderr.read())
         told = json.loads(line)
         self.is_first: bool = told["first"]
         self.token = Path(told["token_file"]).read_text().strip()
@@ -46,6 +48,10 @@ class Process:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it without a word, if it is there, and hear no more of it."""
         if self._process.poll() is None:
             self.kill()
         for stream in (self._process.stdout, self._process.stderr):
@@ -96,3 +102,12 @@ class Process:
         """End it without a word."""
         self._process.kill()
         self._process.wait(60)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has started."""
+    return [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 import millrace
 from millrace import sync
-from tests.server.process import Process
+from millrace.server.frontend import Orders
+from tests.server.process import Process, children
 
 ORDERS = "/v1/spaces/default/queues/orders"
-
-
-def children(pid: int) -> list[int]:
-    """The processes that one has started."""
-    return [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
@@ -98,6 +94,30 @@ def test_front_ends_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
     with Process(folder, "--frontends", 1) as server:
         assert server.ask("POST", f"{ORDERS}/messages", {"body": "x"}).status == 201
         assert server.stop() == 0
+
+
+def test_a_front_end_never_opens_a_folder_whose_engine_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with sync.open(folder):
+        pass
+    orders = Orders(flags={"data": str(folder)}, listen=["127.0.0.1:0"])
+    with subprocess.Popen(
+        [sys.executable, "-m", "millrace.server.frontend"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        # Its input does not end: nobody tells it that the engine is gone.
+        process.stdin.write(msgspec.json.encode(orders) + b"\n")
+        process.stdin.flush()
+        assert process.stdout.read() == b""
+        assert b"is its engine open?" in process.stderr.read()
+    assert process.returncode == 1
+    with sync.open(folder) as m:
+        assert m.queues() == []
 
 
 def children_are_gone(pids: list[int]) -> bool:

@@ -18,7 +18,7 @@ from millrace.client.millrace import Millrace
 from millrace.client.paths import folder_of
 from millrace.client.remote import RemoteEngine
 from millrace.core import check
-from millrace.errors import InUse, Invalid
+from millrace.errors import Closed, InUse, Invalid
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
@@ -51,14 +51,10 @@ class Opening:
 
     async def _join(self) -> RemoteEngine | None:
         """The engine of whoever has the folder open, if it is shared."""
-        engine = RemoteEngine()
-        line = SocketLine(self._path, engine.late)
-        engine.use(line)
         try:
-            await line.connect()
+            return await _joined(self._path)
         except Lost:
             return None
-        return engine
 
     async def _open_node(self) -> Node:
         ports = real_ports(self._path)
@@ -84,6 +80,26 @@ class Opening:
     ) -> None:
         if self._millrace is not None:
             await self._millrace.close()
+
+
+async def join(path: Path) -> Millrace:
+    """Use the folder of whoever has it open and shares it; it is never opened here.
+
+    Raises:
+        Closed: nobody does.
+    """
+    try:
+        return Millrace(await _joined(path))
+    except Lost as lost:
+        raise Closed(f"{path}: {lost.why}; is its engine open?") from lost
+
+
+async def _joined(path: Path) -> RemoteEngine:
+    engine = RemoteEngine()
+    line = SocketLine(path, engine.late)
+    engine.use(line)
+    await line.connect()
+    return engine
 
 
 def open(

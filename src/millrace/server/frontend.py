@@ -1,7 +1,8 @@
 """A front end: `python -m millrace.server.frontend`, started by the crew of a server.
 
 It reads its orders from its standard input, says `ready` on its standard output when it listens,
-and ends when it is told to, or when the input ends: then the engine's process is gone.
+and ends when it is told to, or when the input ends: then the engine's process is gone. It never
+opens the folder itself: that would keep the next engine from it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import logging
 import os
 import signal
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import msgspec
 
-from millrace.client.opening import open as open_folder
+from millrace.client.opening import join
 from millrace.errors import MillraceError
 from millrace.loop import new_loop
 from millrace.server import logs
@@ -54,7 +55,7 @@ async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
         loop.add_signal_handler(number, end.set)
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     async with AsyncExitStack() as ending:
-        millrace = await open_folder(settings.data)
+        millrace = await join(settings.data)
         ending.push_async_callback(millrace.close)
         follower = f"frontend-{orders.number}"
         book = await Book.open(millrace, follower=follower, secret=key_secret(settings.key_path))
@@ -63,8 +64,9 @@ async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
         ending.push_async_callback(serving.stop)
         addresses = [parse_address(text, "listen") for text in orders.listen]
         await serving.start(addresses, is_shared=True)
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+        with suppress(BrokenPipeError):
+            # Whoever would read it may be gone; then the input has ended, too.
+            os.write(sys.stdout.fileno(), b"ready\n")
         watch = loop.create_task(_watch(pipe, end))
         ending.callback(watch.cancel)
         while not end.is_set():
@@ -90,7 +92,13 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     pipe = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
-    await run(msgspec.json.decode(await pipe.readline(), type=Orders), pipe)
+    orders = await pipe.readline()
+    if not orders:
+        return
+    try:
+        await run(msgspec.json.decode(orders, type=Orders), pipe)
+    except MillraceError as error:
+        sys.exit(f"front end: {error}")
 
 
 if __name__ == "__main__":
