@@ -113,7 +113,7 @@ def test_a_front_end_never_opens_a_folder_whose_engine_is_gone(tmp_path: Path) -
         # Its input does not end: nobody tells it that the engine is gone.
         process.stdin.write(msgspec.json.encode(orders) + b"\n")
         process.stdin.flush()
-        assert process.stdout.read() == b""
+        assert process.stdout.readline() == b""
         assert b"is its engine open?" in process.stderr.read()
     assert process.returncode == 1
     with sync.open(folder) as m:
