@@ -22,6 +22,7 @@ from bench import (
     read,
     server,
     sessions,
+    snapshot_http,
     topics,
     work,
 )
@@ -58,6 +59,7 @@ GROUPS: dict[str, dict[str, Measurement]] = {
     "server": {
         "rest_single": server.rest_single,
         "rest_bulk_arrow": bulk.rest_bulk_arrow,
+        "arrow_snapshot": snapshot_http.arrow_snapshot,
         "long_poll_latency": server.long_poll_latency,
         "idle_polls": server.idle_polls,
     },

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
+from functools import partial
 from itertools import count
 from typing import TypeVar, cast
 
@@ -220,6 +221,23 @@ class EmbeddedEngine:
             for batch in found:
                 self._check_pin(scan, reader)
                 yield batch
+
+    async def packed(
+        self, shard: ShardId, after: int, upto: int, reader: Reader, *, least: int
+    ) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
+        scan = self._begin(shard, after, upto, reader)
+        while True:
+            self._check_pin(scan, reader)
+            part = scan.find(limits.READ_STEP_BYTES)
+            if part is None:
+                return
+            if part.is_hot():
+                found = part.load_packed(least)
+            else:
+                found = await self._node.reading.submit(partial(part.load_packed, least))
+            for one in found:
+                self._check_pin(scan, reader)
+                yield one
 
     def _begin(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan:
         self._meta(shard)

@@ -102,6 +102,13 @@ class Engine(Protocol):
         """As `scan`, for coroutines: the event loop never waits for a disk."""
         ...
 
+    def packed(
+        self, shard: ShardId, after: int, upto: int, reader: Reader, *, least: int
+    ) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
+        """As `batches`; those of `least` bytes that lie in files as they would be sent come as
+        their IPC messages, without the column `shard`."""
+        ...
+
     async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
         """The first `count` visible rows within (after, upto], as of now.
 

@@ -175,6 +175,13 @@ class RemoteEngine:
                 return
             yield batch
 
+    async def packed(
+        self, shard: ShardId, after: int, upto: int, reader: Reader, *, least: int
+    ) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
+        async with aclosing(self.batches(shard, after, upto, reader)) as batches:
+            async for batch in batches:
+                yield batch
+
     async def batches(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> AsyncGenerator[pa.RecordBatch, None]:

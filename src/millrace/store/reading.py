@@ -257,6 +257,12 @@ class Reading:
             batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
         return batch
 
+    def message(self, shard: int, place: Place) -> pa.Buffer | None:
+        """The IPC message of a sealed batch; None if its rows are not in it as they are read."""
+        if place.flags & (RELATIVE | COMPRESSED):
+            return None
+        return self.files.get(place.home).message(place, shard)
+
     def held_block(self, place: Place) -> Block:
         """The block at a place in the log; it holds its segment as long as any part of it lives."""
         loan = self.log.lend(place.position())

@@ -3,7 +3,8 @@
 Rule 1: a scan goes by turns. Where rows lie is found on the engine's thread, whose the index is;
 they are read on any thread, beside folding, checkpoints and sealing. Rows that were moved meanwhile
 are looked up again; which rows a pin shows does not change.
-Rule 2: a batch whose rows are all wanted is handed on as it is; others are filtered, which copies.
+Rule 2: a batch whose rows are all wanted is handed on as it is, even as the bytes that lie in the
+file; others are filtered, which copies.
 Rule 3: what was found shows the right rows for ever: files do not change, and a segment of the log
 is held before it is read, or else it is gone, and looked up again.
 """
@@ -223,6 +224,29 @@ class Part:
                 break
             batches += self._step()
         return batches
+
+    def load_packed(self, least: int) -> list[pa.RecordBatch | pa.Buffer]:
+        """As `load`; sealed batches of so many bytes whose rows are all wanted come as their IPC
+        messages, which are of the schema of sealed files."""
+        found: list[pa.RecordBatch | pa.Buffer] = []
+        while self._pieces:
+            first, place, low, high, wanted, _ = self._pieces[0]
+            is_whole = low == first and high == first + place.span - 1 and wanted == place.count
+            try:
+                self._reading.touch(self._shard, place)
+                message = None
+                if is_whole and place.sealed and place.length >= least:
+                    message = self._reading.message(self._shard, place)
+            except Moved:
+                self._pieces.clear()
+                break
+            if message is None:
+                found += self._step()
+            else:
+                self._pieces.popleft()
+                self._scan.note_read(high)
+                found.append(message)
+        return found
 
     def __iter__(self) -> Part:
         return self

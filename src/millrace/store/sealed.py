@@ -185,13 +185,17 @@ class SealedFile:
 
     def read(self, place: Place, shard: int) -> pa.RecordBatch:
         """The record batch, over the file's own bytes, which it keeps mapped."""
-        if place.offset not in self._verified:
-            self.verify(place, shard)
-        data = self._map.slice(place.offset, place.length)
+        data = self.message(place, shard)
         try:
             return unpack(data, SEALED_SCHEMA, compressed=bool(place.flags & COMPRESSED))
         except Corrupt as error:
             raise self._damaged(place, shard) from error
+
+    def message(self, place: Place, shard: int) -> pa.Buffer:
+        """The IPC message of the record batch: the file's own bytes, which it keeps mapped."""
+        if place.offset not in self._verified:
+            self.verify(place, shard)
+        return self._map.slice(place.offset, place.length)
 
     def verify(self, place: Place, shard: int) -> None:
         """Compare the batch with its checksum; this reads it from the disk, without the GIL.

@@ -1,5 +1,7 @@
 """Rows as Arrow IPC streams, over the store's own bytes: nothing is copied to be sent.
 
+Sealed batches whose rows are all wanted are sent as they lie in their files.
+
 The columns are `seq`, `key`, `headers`, `time` and `value`. Where rows of several shards come in
 one stream, `shard` stands before them: the number of the shard within its queue, from 0.
 """
@@ -95,28 +97,36 @@ class RowStream:
             for span in self._spans:
                 async with aclosing(self._joined(span)) as batches:
                     async for batch in batches:
+                        if isinstance(batch, pa.Buffer):
+                            yield [*sink.take(), memoryview(batch)]
+                            continue
                         writer.write_batch(self._shaped(batch, span.number))
                         yield sink.take()
         yield sink.take()
 
-    async def _joined(self, span: Span) -> AsyncGenerator[pa.RecordBatch, None]:
+    async def _joined(self, span: Span) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
         """The rows; small batches are made into larger ones."""
         small: list[pa.RecordBatch] = []
         size = 0
-        found = self._engine.batches(span.shard, span.after, span.upto, span.reader)
-        async with aclosing(found) as batches:
+        async with aclosing(self._found(span)) as batches:
             async for batch in batches:
-                bytes_ = batch.nbytes
+                bytes_ = batch.size if isinstance(batch, pa.Buffer) else batch.nbytes
                 if small and size + bytes_ > limits.ARROW_JOIN_BYTES:
                     yield _join(small)
                     small, size = [], 0
-                if bytes_ > limits.ARROW_JOIN_BYTES:
+                if isinstance(batch, pa.Buffer) or bytes_ > limits.ARROW_JOIN_BYTES:
                     yield batch
                 else:
                     small.append(batch)
                     size += bytes_
         if small:
             yield _join(small)
+
+    def _found(self, span: Span) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
+        # With the column `shard`, nothing lies in files as it is sent.
+        least = limits.SEGMENT_BYTES_MAX if self._with_shard else limits.ARROW_JOIN_BYTES + 1
+        engine, reader = self._engine, span.reader
+        return engine.packed(span.shard, span.after, span.upto, reader, least=least)
 
     def _shaped(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
         columns = batch.columns[1:]
