@@ -65,9 +65,29 @@ class TooLarge(Refused):
 
 
 class NotFound(Refused):
-    """No queue, message, cursor, pin or stage of this name."""
+    """No queue, message, cursor, pin or stage of this name.
+
+    `near` is what is spelled most like it, as space/name; the message ends with it.
+    """
 
     code = "not_found"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        limit: int | None = None,
+        near: str | None = None,
+    ) -> None:
+        hint = "" if near is None else f"; did you mean {near.partition('/')[2]!r}?"
+        super().__init__(message + hint, field=field, limit=limit)
+        self.near = near
+        self._plain = message
+
+    def without_hint(self) -> NotFound:
+        """The same for someone who may not know what else there is."""
+        return NotFound(self._plain, field=self.field, limit=self.limit)
 
 
 class Exists(Refused):

@@ -60,6 +60,28 @@ async def test_one_who_is_removed_is_gone_with_all_secrets(m: Millrace) -> None:
 
 
 @embedded
+async def test_a_secret_made_while_its_user_is_removed_knows_nobody_then_or_later(
+    m: Millrace,
+) -> None:
+    book = await Book.open(m)
+    await book.add_user(ADA, BY)
+    late = await Book.open(m, follower=None, secret=SECRET)
+    await book.remove_user("ada", BY)
+    # This one has not heard of it.
+    token, text = await late.new_token("ada", "laptop", BY)
+    key, _ = await late.new_key("ada", "boto", BY)
+    await eventually(lambda: holds(lambda: book.roll.secrets == 2))
+    assert book.roll.who(text, token.made_ms) is None
+    await book.add_user(ADA, BY)
+    assert book.roll.who(text, token.made_ms) is None
+    assert book.roll.key(key.id, key.made_ms) is None
+    _, good = await book.new_token("ada", "phone", BY)
+    await book.set_user(User("ada"), BY)
+    assert book.roll.who(good, token.made_ms) is not None
+    await book.close()
+
+
+@embedded
 async def test_what_others_change_is_followed(m: Millrace) -> None:
     first = await Book.open(m, follower="first")
     second = await Book.open(m, follower="second")
@@ -89,7 +111,9 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         async with opened(tmp_path / "data") as m:
             book = await Book.open(m, follower=follower)
             assert book.roll.who(text, 1) is not None
-            assert book.roll.users == {"ada": ADA}
+            found = book.roll.user("ada")
+            assert found is not None
+            assert (found.rules, found.quota) == (ADA.rules, ADA.quota)
             assert [token.name for token in book.roll.tokens()] == ["laptop"]
             await book.close()
 
@@ -156,7 +180,8 @@ async def test_bad_input_is_refused_and_changes_nothing(m: Millrace) -> None:
     with pytest.raises(Invalid) as no_file:
         await book.new_key("ada", "x", BY)
     assert no_file.value.field == "key_file"
-    assert book.roll.users == {"ada": ADA}
+    assert list(book.roll.users) == ["ada"]
+    assert book.roll.users["ada"].rules == ADA.rules
     assert book.roll.secrets == 0
 
 

@@ -14,6 +14,8 @@ from urllib.parse import SplitResult
 
 from millrace import limits
 from millrace.client.line import Lost
+from millrace.client.tls import explain
+from millrace.errors import Invalid
 from millrace.wire.frames import Buffer
 
 _HEAD_BYTES_MAX = 64 * 1024
@@ -35,6 +37,7 @@ class HttpConnection:
         self._writer = writer
         self._length: int | None = 0
         self._keeps = True
+        self._where = ""
         self.is_reusable = True
         self.idle_since = 0.0
 
@@ -43,7 +46,8 @@ class HttpConnection:
         """Connect.
 
         Raises:
-            Lost: nobody answers there, or not by a certificate that is trusted.
+            Lost: nobody answers there.
+            Invalid: someone does who is not trusted, or TLS is spoken by one side alone.
         """
         host = url.hostname or ""
         port = url.port or (443 if tls is not None else 80)
@@ -52,13 +56,13 @@ class HttpConnection:
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=tls, limit=_HEAD_BYTES_MAX
                 )
-        except ssl.SSLCertVerificationError as error:
-            raise Lost(
-                f"its certificate is not trusted: {error.verify_message}", sent=False, lasts=True
-            ) from error
+        except ssl.SSLError as error:
+            raise _tls_failure(error, f"{host}:{port}", sent=False) from error
         except (OSError, TimeoutError) as error:
             raise Lost(f"nobody answers at {host}:{port}: {error}", sent=False) from error
-        return cls(reader, writer)
+        made = cls(reader, writer)
+        made._where = f"{host}:{port}"
+        return made
 
     async def ask(self, head: bytes, body: Sequence[Buffer]) -> Head:
         """Send a request, and read what stands before the body of its answer.
@@ -71,6 +75,9 @@ class HttpConnection:
             self._writer.writelines([head, *body])
             await self._writer.drain()
             raw = await self._reader.readuntil(b"\r\n\r\n")
+        except ssl.SSLError as error:
+            # Of TLS 1.3 the server's verdict on the client comes after the handshake.
+            raise _tls_failure(error, self._where, sent=True) from error
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             raise Lost(f"the connection was lost: {error}", sent=True) from error
         first, *lines = raw.decode("latin-1").split("\r\n")
@@ -135,3 +142,10 @@ class HttpConnection:
     def close(self) -> None:
         """End it."""
         self._writer.close()
+
+
+def _tls_failure(error: ssl.SSLError, where: str, *, sent: bool) -> Lost | Invalid:
+    """What to tell: whether it would be the same the next time."""
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
+        return Lost(explain(error, where), sent=sent)
+    return Invalid(explain(error, where), field="certificates")

@@ -88,9 +88,8 @@ class Millrace:
         space, name = check.name(space, "space"), check.name(name, "queue")
         found = await self._engine.find_queue(space, name)
         if found is None:
-            near = get_close_matches(name, await self._engine.queue_names(space), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise NotFound(f"there is no queue {name!r} in {space!r}{hint}", field="queue")
+            near = _near(space, name, await self._engine.queue_names(space))
+            raise NotFound(f"there is no queue {name!r} in {space!r}", field="queue", near=near)
         return Queue(self._engine, self._keepalive, space, name, Shards.of(found))
 
     async def spaces(self) -> list[str]:
@@ -139,9 +138,8 @@ class Millrace:
         space, name = check.name(space, "space"), check.name(name, "topic")
         shard = await self._engine.find_topic(space, name)
         if shard is None:
-            near = get_close_matches(name, await self._engine.topic_names(space), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise NotFound(f"there is no topic {name!r} in {space!r}{hint}", field="topic")
+            near = _near(space, name, await self._engine.topic_names(space))
+            raise NotFound(f"there is no topic {name!r} in {space!r}", field="topic", near=near)
         return Topic(self._engine, space, name, shard)
 
     async def topics(self, *, space: str = "default") -> list[str]:
@@ -226,6 +224,11 @@ class Millrace:
 def engine_of(millrace: Millrace) -> Engine:
     """What it stands on."""
     return millrace._engine
+
+
+def _near(space: str, name: str, names: list[str]) -> str | None:
+    found = get_close_matches(name, names, n=1)
+    return f"{space}/{found[0]}" if found else None
 
 
 def _unheard(_: int, __: int) -> None:

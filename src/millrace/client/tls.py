@@ -129,7 +129,7 @@ def _verdict(error: ssl.SSLCertVerificationError) -> str:
     if code in _OTHER_NAME:
         return f"it is of another name ({error.verify_message}); use the name that it is made for"
     if code in _NO_ISSUER:
-        return "nobody who is trusted has signed it; name its authority as ca"
+        return "nobody who is trusted has signed it; name the file of its authority as certificates"
     return error.verify_message
 
 

@@ -168,6 +168,9 @@ class User(msgspec.Struct, frozen=True):
     name: str
     rules: tuple[Rule, ...] = ()
     quota: Quota = UNBOUNDED
+    id: str = ""
+    """Another one each time that a user of the name is made: their secrets are not those of whoever
+    had the name before."""
 
 
 class Principal:
@@ -221,6 +224,8 @@ class Token(msgspec.Struct, frozen=True):
     made_ms: int
     expires_ms: int = 0
     """0: never."""
+    of: str = ""
+    """The id of the user."""
 
     @property
     def id(self) -> str:
@@ -236,6 +241,7 @@ class AccessKey(msgspec.Struct, frozen=True):
     name: str
     made_ms: int
     expires_ms: int = 0
+    of: str = ""
 
 
 def make_token(secret: bytes) -> str:

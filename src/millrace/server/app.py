@@ -215,6 +215,8 @@ class App:
         try:
             return await ask.route.handle(ask)
         except MillraceError as error:
+            if isinstance(error, NotFound) and error.near and not ask.sees(error.near):
+                error = error.without_hint()
             if isinstance(error, Fatal):
                 _logger.error("%s %s: %s", request.method, ask.route.path, error)
             return problem.answer_error(error)

@@ -13,6 +13,8 @@ import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+import msgspec
+
 from millrace import limits
 from millrace.client.cursor import Cursor
 from millrace.client.millrace import Millrace
@@ -133,9 +135,11 @@ class Book:
             if self.roll.user(user.name) is not None:
                 raise Exists(f"there is a user {user.name!r} already", field="user")
             _at_most(len(self.roll.users) + 1, limits.USERS_MAX, "users")
+            user = msgspec.structs.replace(user, id=secrets.token_hex(8))
             changes: dict[str, Known | None] = {}
             if token is not None:
-                changes[record.token_key(token.digest)] = token
+                own = msgspec.structs.replace(token, of=user.id)
+                changes[record.token_key(token.digest)] = own
             await self._put_user(user, by, "user.add", changes)
 
     async def set_user(self, user: User, by: Actor) -> None:
@@ -145,7 +149,7 @@ class Book:
             NotFound: there is none of this name.
         """
         async with self._acts:
-            self._known(user.name)
+            user = msgspec.structs.replace(user, id=self._known(user.name).id)
             await self._put_user(user, by, "user.set")
 
     async def _put_user(
@@ -200,7 +204,7 @@ class Book:
         """Have a user known by a token that was made elsewhere; as `new_token` otherwise."""
         async with self._acts:
             made_ms, expires_ms = self._times(user, name, seconds)
-            token = Token(user, name, digest, made_ms, expires_ms)
+            token = Token(user, name, digest, made_ms, expires_ms, self._known(user).id)
             changes: dict[str, Known | None] = {record.token_key(token.digest): token}
             await self._commit(changes, by, "token.new", f"{user}/{name}", token.id)
         return token
@@ -218,7 +222,8 @@ class Book:
         """Make an access key; returns it with its secret. As `new_token` otherwise."""
         async with self._acts:
             made_ms, expires_ms = self._times(user, name, seconds)
-            key = AccessKey(new_key_id(secrets.token_bytes(10)), user, name, made_ms, expires_ms)
+            key_id = new_key_id(secrets.token_bytes(10))
+            key = AccessKey(key_id, user, name, made_ms, expires_ms, self._known(user).id)
             secret = self.secret_of(key.id)
             changes: dict[str, Known | None] = {record.access_key(key.id): key}
             await self._commit(changes, by, "key.new", f"{user}/{name}", key.id)

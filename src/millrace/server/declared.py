@@ -278,9 +278,11 @@ async def declare_users(book: Book, users: tuple[DeclaredUser, ...]) -> None:
         known = book.roll.user(one.user.name)
         if known is None:
             await book.add_user(one.user, BY)
-        elif known != one.user:
+        elif (known.rules, known.quota) != (one.user.rules, one.user.quota):
             await book.set_user(one.user, BY)
-        there = {token.digest: token for token in book.roll.tokens(one.user.name)}
+        user = book.roll.user(one.user.name)
+        tokens = book.roll.tokens(one.user.name)
+        there = {found.digest: found for found in tokens if user and found.of == user.id}
         for digest in one.digests:
             if digest not in there:
                 name = f"{_DECLARED}{digest[:6].hex()}"

@@ -20,6 +20,7 @@ Kind = Literal["queues", "cursors"]
 class _User(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     rules: list[str]
     quota: Quota = Quota()
+    id: str = ""
 
 
 class _Token(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -27,6 +28,7 @@ class _Token(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     name: str
     made_ms: int
     expires_ms: int = 0
+    of: str = ""
 
 
 class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,10 +68,10 @@ def encode(known: Known) -> bytes:
     """What the message says."""
     if isinstance(known, User):
         rules = [str(rule) for rule in known.rules]
-        return msgspec.json.encode(_User(rules, known.quota))
+        return msgspec.json.encode(_User(rules, known.quota, known.id))
     if isinstance(known, Made):
         return msgspec.json.encode(known)
-    made = _Token(known.user, known.name, known.made_ms, known.expires_ms)
+    made = _Token(known.user, known.name, known.made_ms, known.expires_ms, known.of)
     return msgspec.json.encode(made)
 
 
@@ -83,17 +85,19 @@ def decode(key: str, body: bytes) -> Known:
     try:
         if kind == "user":
             user = msgspec.json.decode(body, type=_User)
-            return User(rest, tuple(map(parse_rule, user.rules)), user.quota)
+            return User(rest, tuple(map(parse_rule, user.rules)), user.quota, user.id)
         if kind == "made":
             return msgspec.json.decode(body, type=Made)
         if kind not in ("token", "key"):
             raise Unread("its key is of no kind that is known")
         found = msgspec.json.decode(body, type=_Token)
         if kind == "key":
-            return AccessKey(rest, found.user, found.name, found.made_ms, found.expires_ms)
+            return AccessKey(
+                rest, found.user, found.name, found.made_ms, found.expires_ms, found.of
+            )
         digest = bytes.fromhex(rest)
         if len(digest) != 32:
             raise Unread("its key has no digest of 32 bytes")
-        return Token(found.user, found.name, digest, found.made_ms, found.expires_ms)
+        return Token(found.user, found.name, digest, found.made_ms, found.expires_ms, found.of)
     except (msgspec.MsgspecError, Invalid, ValueError) as error:
         raise Unread(str(error)) from error

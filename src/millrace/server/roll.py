@@ -2,7 +2,9 @@
 
 Rule 1: one who is unknown, whose secret is wrong, expired or revoked, and whose user is gone, are
 answered in the same words after the same work.
-Rule 2: each thing is known as of the newest seq that told of it: what comes late changes nothing.
+Rule 2: a secret is that of the user who was there when it was made, not of one who has the name
+since: what another process made while the user was being removed knows nobody, then or later.
+Rule 3: each thing is known as of the newest seq that told of it: what comes late changes nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ NOBODY = "-"
 """Who is answered for where nobody is known; no user is named so."""
 
 _NO_TOKEN = Token(NOBODY, "", bytes(32), 0)
+_NO_USER = User(NOBODY)
 
 
 EVERYTHING = (parse_rule("allow * */*"),)
@@ -106,8 +109,10 @@ class Roll:
         found = self._tokens.get(digest, _NO_TOKEN)
         is_same = hmac.compare_digest(found.digest, digest)
         principal = self._principals.get(found.user, self._nobody)
+        is_own = self._users.get(found.user, _NO_USER).id == found.of
         is_over = 0 < found.expires_ms <= now_ms
-        return principal if is_same and not is_over and principal is not self._nobody else None
+        is_known = is_same and is_own and not is_over and principal is not self._nobody
+        return principal if is_known else None
 
     def next_end_ms(self, now_ms: int) -> int:
         """When the next token or key expires; 0: none will."""
@@ -119,6 +124,8 @@ class Roll:
         """The access key of this id, and whose it is; None for whatever reason there is none."""
         found = self._keys.get(key_id)
         if found is None or 0 < found.expires_ms <= now_ms or found.user not in self._principals:
+            return None
+        if self._users[found.user].id != found.of:
             return None
         return found, self._principals[found.user]
 

@@ -105,3 +105,26 @@ def test_r3_a_producer_learns_its_last_number(tmp_path: Path) -> None:
             assert (await server.ask("GET", f"{ORDERS}/producers/%00")).status == 400
 
     asyncio.run(main())
+
+
+def test_a_hint_names_nothing_that_the_caller_may_not_see(tmp_path: Path) -> None:
+    """Whoever guesses names near those that are there learns nothing by it."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.millrace.topic("orders-news")
+            server.door.know("guest", ("allow * default/ord*", "deny * default/orders*"))
+            server.door.know("friend", ("allow * default/ord*",))
+            publish = [{"do": "publish", "queue": "order", "body": "x"}]
+            for method, path, body, hint in (
+                ("GET", f"{SPACE}/queues/order", None, "'orders'"),
+                ("POST", f"{SPACE}/queues/order/leases", {}, "'orders'"),
+                ("GET", f"{SPACE}/topics/ord-news", None, "'orders-news'"),
+                ("POST", f"{SPACE}/transactions", {"parts": publish}, "'orders'"),
+            ):
+                for role in ("guest", "friend"):
+                    answer = await server.ask(method, path, body, role=role)
+                    assert answer.status == 404, answer
+                    assert (hint in answer.text("detail")) is (role == "friend"), answer
+
+    asyncio.run(main())

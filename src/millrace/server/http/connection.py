@@ -105,8 +105,10 @@ class Site:
 class Connection(asyncio.Protocol):
     """Speaks HTTP/1.1 with one client."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, *, has_place: bool = False) -> None:
+        """`has_place`: it was seen that there is room before this was made."""
         self._site = site
+        self._has_place = has_place
         self._loop = asyncio.get_running_loop()
         self._peer = ""
         self._parser = Parser(self._admit, body_bytes_max=site.body_bytes_max)
@@ -136,7 +138,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._site.connections.add(self)
-        if self._site.is_full:
+        if self._site.is_full and not self._has_place:
             most = self._site.connections_max
             bad = BadRequest(503, f"there are {most} connections already; come again later")
             self._is_closing = True

@@ -139,9 +139,12 @@ class Ask:
         if not may(self.principal.rules, verb, space, name):
             raise denied(self.principal, verb, space, name)
 
-    def sees(self, name: str) -> bool:
-        """Whether the caller may do anything with a queue or topic of the address's space."""
-        space = self.params["space"]
+    def sees(self, place: str) -> bool:
+        """Whether the caller may do anything with a queue or topic, given as space/name or as a
+        name of the address's space."""
+        space, slash, name = place.partition("/")
+        if not slash:
+            space, name = self.params["space"], place
         return any(may(self.principal.rules, verb, space, name) for verb in VERBS)
 
     @property
