@@ -15,7 +15,6 @@ from urllib.parse import SplitResult
 from millrace import limits
 from millrace.client.line import Lost
 from millrace.client.tls import explain
-from millrace.errors import Invalid
 from millrace.wire.frames import Buffer
 
 _HEAD_BYTES_MAX = 64 * 1024
@@ -46,8 +45,8 @@ class HttpConnection:
         """Connect.
 
         Raises:
-            Lost: nobody answers there.
-            Invalid: someone does who is not trusted, or TLS is spoken by one side alone.
+            Lost: nobody answers there, or someone who is not trusted, or TLS is spoken by one side
+                alone.
         """
         host = url.hostname or ""
         port = url.port or (443 if tls is not None else 80)
@@ -77,7 +76,8 @@ class HttpConnection:
             raw = await self._reader.readuntil(b"\r\n\r\n")
         except ssl.SSLError as error:
             # Of TLS 1.3 the server's verdict on the client comes after the handshake.
-            raise _tls_failure(error, self._where, sent=True) from error
+            is_judged = any(word in (error.reason or "") for word in ("CERTIFICATE", "UNKNOWN_CA"))
+            raise _tls_failure(error, self._where, sent=not is_judged) from error
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             raise Lost(f"the connection was lost: {error}", sent=True) from error
         first, *lines = raw.decode("latin-1").split("\r\n")
@@ -140,12 +140,11 @@ class HttpConnection:
         return not self._reader.at_eof() and not self._writer.is_closing()
 
     def close(self) -> None:
-        """End it."""
-        self._writer.close()
+        """End it; nobody waits for the other side's goodbye, as TLS would."""
+        self._writer.transport.abort()
 
 
-def _tls_failure(error: ssl.SSLError, where: str, *, sent: bool) -> Lost | Invalid:
-    """What to tell: whether it would be the same the next time."""
-    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
-        return Lost(explain(error, where), sent=sent)
-    return Invalid(explain(error, where), field="certificates")
+def _tls_failure(error: ssl.SSLError, where: str, *, sent: bool) -> Lost:
+    """What to tell. A connection that was merely cut off may be better the next time."""
+    cut = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
+    return Lost(explain(error, where), sent=sent, lasts=not cut)

@@ -97,9 +97,7 @@ class RemoteEngine:
                 return await self._line.call(call)
             except Lost as lost:
                 was_sent = was_sent or lost.sent
-                error: MillraceError = Closed(f"{self.where}: {lost.why}; is its engine open?")
-                if was_sent:
-                    error = _unknown(self.where)
+                error = _unknown(self.where) if was_sent else _unheard(self.where, lost)
                 if (lost.sent and not repeat) or lost.lasts or self._loop.time() + pause > deadline:
                     raise error from lost
             except Closed as closed:
@@ -199,7 +197,7 @@ class RemoteEngine:
                 return
             except Lost as lost:
                 if lost.lasts or self._loop.time() + pause > deadline:
-                    raise Closed(f"{self.where}: {lost.why}; is its engine open?") from lost
+                    raise _unheard(self.where, lost) from lost
             except Closed:
                 if self._closed or self._loop.time() + pause > deadline:
                     raise
@@ -346,6 +344,13 @@ def _proved(number: int) -> Proved:
     if not isinstance(number, Proved):
         raise Forged("this lease was not handed out by that engine", field="lease")
     return number
+
+
+def _unheard(where: str, lost: Lost) -> MillraceError:
+    """Nothing was asked: because nobody answers, or because of what somebody has to change."""
+    if lost.lasts:
+        return Invalid(lost.why, field="url")
+    return Closed(f"{where}: {lost.why}; is its engine open?")
 
 
 def _unknown(where: str) -> Unknown:
