@@ -85,6 +85,9 @@ EXTRA_IMPORTS = {
     ],
 }
 
+GUARDED = "if TYPE_CHECKING:\n    from millrace.telemetry import Telemetry"
+"""What is imported for its types alone: it may not be installed."""
+
 WORDS = [
     (r"\basync (for|with)\b", r"\1"),
     (r"`(\w+ = )?await ", r"`\1"),
@@ -256,6 +259,8 @@ def _assemble(module: str, tree: ast.Module, text: str, extra: list[str]) -> str
         line = _import(module, tree, name)
         if line is not None:
             imports.append(line)
+    if "Telemetry" in used:
+        imports += ["from typing import TYPE_CHECKING", "", GUARDED]
     doc = ast.get_docstring(tree) or ""
     head = (
         f'"""{_reworded(doc.splitlines()[0])}\n\n'

@@ -31,7 +31,7 @@ async def end_calls(
         Forged: a lease or receipt is not of this queue; nothing was asked.
     """
     calls = calls_of(engine, shards, name, leases)
-    outcomes = await ask_each(engine, calls, make)
+    outcomes = await ask_each(engine, calls, make, shards.label)
     refused = {
         shards.place(call.shard, seq): error
         for call, outcome in zip(calls, outcomes, strict=True)
@@ -64,8 +64,24 @@ async def replace_call(
     return await replaced(engine, keepalive, shards, call, message, lease_ms)
 
 
-async def ask_each(engine: Engine, calls: Sequence[Call], make: Make) -> list[Outcome]:
+async def ask_each(
+    engine: Engine, calls: Sequence[Call], make: Make, label: str = ""
+) -> list[Outcome]:
     """Ask for each lease call, some at a time; what was answered is noted, come what may."""
+    if engine.telemetry is None or not calls:
+        return await _ask_each(engine, calls, make)
+    operation = type(make(calls[0])).__name__.lower()
+    if operation == "extend":
+        return await _ask_each(engine, calls, make)
+    count = sum(len(call.seqs) for call in calls)
+    with engine.telemetry.settling(operation, label, None if count == 1 else count) as step:
+        outcomes = await _ask_each(engine, calls, make)
+        for error in [error for outcome in outcomes for error in outcome.refused.values()][:1]:
+            step.fail(error)
+        return outcomes
+
+
+async def _ask_each(engine: Engine, calls: Sequence[Call], make: Make) -> list[Outcome]:
     if len(calls) == 1:
         # At once: who asks hears of it before those whom the answer concerns.
         [call] = calls

@@ -6,6 +6,7 @@ import os
 import ssl
 from collections.abc import Generator
 from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from millrace import limits
@@ -14,6 +15,9 @@ from millrace.client.millrace import Millrace
 from millrace.client.remote import RemoteEngine
 from millrace.core import check, exact
 from millrace.errors import Invalid
+
+if TYPE_CHECKING:
+    from millrace.telemetry import Telemetry
 
 
 class Connecting:
@@ -25,7 +29,9 @@ class Connecting:
         token: str | None,
         tls: ssl.SSLContext | None,
         patience: float = limits.WIRE_PATIENCE_SECONDS,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry
         self._url = url
         self._token = token
         self._tls = tls
@@ -34,7 +40,8 @@ class Connecting:
 
     async def _connect(self) -> Millrace:
         engine = RemoteEngine(self._patience)
-        engine.use(HttpLine(self._url, self._token, self._tls, engine.late))
+        engine.telemetry = self._telemetry
+        engine.use(HttpLine(self._url, self._token, self._tls, engine.late, self._telemetry))
         m = Millrace(engine)
         try:
             # Whoever is not known, or speaks with somebody else, hears of it here.
@@ -69,12 +76,14 @@ def connect(
     certificates: str | os.PathLike[str] | None = None,
     tls: ssl.SSLContext | None = None,
     patience: float = limits.WIRE_PATIENCE_SECONDS,
+    telemetry: Telemetry | None = None,
 ) -> Connecting:
     """Use the queues of a server: `async with millrace.connect("https://…", token=…) as m: ...`.
 
     The objects are those of `millrace.open`. `certificates` is a file of those that are trusted,
     where the server's is signed by none that the system trusts; `tls` a context of the program's
-    own. `patience`: for so many seconds a server that does not answer yet is waited for.
+    own. `patience`: for so many seconds a server that does not answer yet is waited for. With
+    `telemetry` (`millrace.telemetry.Telemetry`), what is done is traced and measured.
 
     Calls that may be repeated are, for half a minute, while nobody answers. There are no sessions
     over HTTP, and an Arrow reader is pulled in another thread than the event loop's.
@@ -103,7 +112,8 @@ def connect(
             raise Invalid("token is no text of printable ASCII", field="token")
     most = limits.WIRE_CONNECT_MS_MAX
     patience_ms = check.millis(patience, "patience", most, least_ms=0)
-    return Connecting(found, token, _context(found, certificates, tls), patience_ms / 1000)
+    context = _context(found, certificates, tls)
+    return Connecting(found, token, context, patience_ms / 1000, telemetry)
 
 
 def _context(

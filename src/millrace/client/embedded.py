@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from functools import partial
 from itertools import count
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -41,6 +41,9 @@ from millrace.store.scanning import Scan
 from millrace.wire.calls import Named
 from millrace.wire.proofs import judged
 
+if TYPE_CHECKING:
+    from millrace.telemetry import Telemetry
+
 T = TypeVar("T")
 
 
@@ -59,6 +62,7 @@ class EmbeddedEngine:
         self._names = Names(node.store)
         self.care = FolderCare(node, self._check_open)
         self.where = where
+        self.telemetry: Telemetry | None = None
 
     # --- Commands -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -24,6 +24,9 @@ from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.errors import MillraceError
 from millrace.shard.arrivals import Fates
 from millrace.wire.calls import Named
+
+if TYPE_CHECKING:
+    from millrace.telemetry import Telemetry
 
 T = TypeVar("T")
 
@@ -54,6 +57,9 @@ class Care(Protocol):
 
 class Engine(Protocol):
     """Takes commands, reads rows."""
+
+    telemetry: Telemetry | None
+    """Who makes spans and measurements of what is asked; None: nobody."""
 
     @property
     def where(self) -> str:

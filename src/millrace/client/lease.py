@@ -157,6 +157,15 @@ class Lease:
         await self._end(Discard(grant.lease, BitMap64([self._row.seq]), grant.history))
 
     async def _end(self, command: Settle | Release | Discard) -> None:
+        telemetry = self._grant.engine.telemetry
+        if telemetry is None:
+            return await self._ask(command)
+        operation, label = type(command).__name__.lower(), self._grant.shards.label
+        with telemetry.settling(operation, label, None) as step:
+            step.set("messaging.message.id", str(self.seq))
+            await self._ask(command)
+
+    async def _ask(self, command: Settle | Release | Discard) -> None:
         grant = self._grant
         raise_refused(await grant.engine.ask(grant.shard, command, Outcome))
         grant.ended(command.seqs)

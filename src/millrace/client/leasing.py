@@ -26,6 +26,26 @@ async def hand_out(
 ) -> list[Lease]:
     """What the call is given, in the order of turns; where that cannot be read, nothing stays
     leased."""
+    telemetry = engine.telemetry
+    if telemetry is None:
+        return await _hand_out(engine, keepalive, shards, command, wait_ms)
+    began = telemetry.began()
+    try:
+        leases = await _hand_out(engine, keepalive, shards, command, wait_ms)
+    except BaseException as error:
+        telemetry.refused(shards.label, began, error)
+        raise
+    telemetry.received(shards.label, began, (lease.headers for lease in leases))
+    return leases
+
+
+async def _hand_out(
+    engine: Engine,
+    keepalive: Keepalive,
+    shards: Shards,
+    command: LeaseCommand,
+    wait_ms: int,
+) -> list[Lease]:
     if shards.is_one:
         answer = await engine.ask(shards.first, command, Leased, wait_ms=wait_ms)
         parts = [(shards.first, answer)] if answer.seqs else []

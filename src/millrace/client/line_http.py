@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult
 
 import msgspec
@@ -27,6 +27,9 @@ from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches
 from millrace.wire.codec import ROWS, Sheet, Status, read_items
 from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Buffer, Frame, Splitter
+
+if TYPE_CHECKING:
+    from millrace.telemetry import Telemetry
 
 _TYPE = "application/vnd.millrace.calls"
 _BURST = 1_024
@@ -47,10 +50,11 @@ class _Problem(msgspec.Struct, frozen=True):
 class _Waiting:
     """A call that is to be sent with others."""
 
-    __slots__ = ("call", "future")
+    __slots__ = ("call", "carried", "future")
 
-    def __init__(self, call: Call, future: asyncio.Future[Answered]) -> None:
+    def __init__(self, call: Call, future: asyncio.Future[Answered], carried: bytes) -> None:
         self.call = call
+        self.carried = carried
         self.future = future
 
 
@@ -58,8 +62,14 @@ class HttpLine:
     """A line to a server."""
 
     def __init__(
-        self, url: SplitResult, token: str | None, tls: ssl.SSLContext | None, late: Late
+        self,
+        url: SplitResult,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        late: Late,
+        telemetry: Telemetry | None = None,
     ) -> None:
+        self._telemetry = telemetry
         self._url = url
         self._tls = tls
         self._late = late
@@ -100,10 +110,10 @@ class HttpLine:
                 sheet = Sheet()
                 sheet.call(1, call)
                 seconds = None if isinstance(call, Arrive | BackUp) else wait_ms / 1000
-                async with self._request(sheet.take(), seconds) as frames:
+                async with self._request(sheet.take(), seconds, self._carried()) as frames:
                     return await _only(call, frames)
         future: asyncio.Future[Answered] = self._loop.create_future()
-        self._out.append(_Waiting(call, future))
+        self._out.append(_Waiting(call, future, self._carried()))
         self._pump()
         try:
             return await future
@@ -128,6 +138,13 @@ class HttpLine:
         except (Lost, MillraceError):
             # As if it had been lost with the line.
             return
+
+    def _carried(self) -> bytes:
+        """Headers of the trace that is going on, if there is one."""
+        if self._telemetry is None:
+            return b""
+        pairs = self._telemetry.carried()
+        return b"".join(b"\r\n%b: %b" % (name.encode(), value) for name, value in pairs)
 
     def _pump(self) -> None:
         if len(self._pumps) < limits.WIRE_POOL_MAX:
@@ -157,7 +174,9 @@ class HttpLine:
     async def _exchange(self, body: list[Buffer], under: dict[int, _Waiting]) -> None:
         failure: Exception
         try:
-            async with self._request(body, 0) as frames:
+            # Of several calls in one request the trace of the first one goes on.
+            carried = next(iter(under.values())).carried
+            async with self._request(body, 0, carried) as frames:
                 async for frame in frames:
                     for item in read_items(frame):
                         listed = cast("list[object]", item)
@@ -205,12 +224,12 @@ class HttpLine:
 
     @asynccontextmanager
     async def _request(
-        self, body: list[Buffer], wait_seconds: float | None
+        self, body: list[Buffer], wait_seconds: float | None, carried: bytes = b""
     ) -> AsyncIterator[AsyncGenerator[Frame, None]]:
         """The frames of the answer to a request; None: however long it takes."""
         connection = await self._connection()
         length = sum(map(_size, body))
-        head = self._head + b"\r\ncontent-length: %d\r\n\r\n" % length
+        head = self._head + carried + b"\r\ncontent-length: %d\r\n\r\n" % length
         seconds = None if wait_seconds is None else wait_seconds + limits.WIRE_ANSWER_SECONDS_MAX
         try:
             async with asyncio.timeout(seconds):

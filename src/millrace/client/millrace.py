@@ -18,7 +18,7 @@ from millrace.client.health import Health
 from millrace.client.paths import folder_of
 from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings, make_spec
-from millrace.client.shards import Shards
+from millrace.client.shards import Shards, label
 from millrace.client.topic import Topic, lag_of
 from millrace.client.transaction import Transaction
 from millrace.core import check
@@ -75,9 +75,11 @@ class Millrace:
             shards = check.count(shards, "shards", limits.SHARDS_MAX)
         way = check.route(route)
         if found is not None and spec == SpecPart() and shards is None and way is None:
-            return Queue(self._engine, self._keepalive, space, name, Shards.of(found))
+            return Queue(
+                self._engine, self._keepalive, space, name, Shards.of(found, label(space, name))
+            )
         ref = await self._engine.ask(CATALOG, CreateQueue(space, name, spec, shards, way), QueueRef)
-        return Queue(self._engine, self._keepalive, space, name, Shards.of(ref))
+        return Queue(self._engine, self._keepalive, space, name, Shards.of(ref, label(space, name)))
 
     async def find(self, name: str, *, space: str = "default") -> Queue:
         """The queue of this name; it is not made.
@@ -90,7 +92,9 @@ class Millrace:
         if found is None:
             near = _near(space, name, await self._engine.queue_names(space))
             raise NotFound(f"there is no queue {name!r} in {space!r}", field="queue", near=near)
-        return Queue(self._engine, self._keepalive, space, name, Shards.of(found))
+        return Queue(
+            self._engine, self._keepalive, space, name, Shards.of(found, label(space, name))
+        )
 
     async def spaces(self) -> list[str]:
         """The spaces in which there are queues or topics, in order."""

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.finish import finish
@@ -22,11 +23,15 @@ from millrace.errors import Closed, InUse, Invalid
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
+if TYPE_CHECKING:
+    from millrace.telemetry import Telemetry
+
 
 class Opening:
     """A folder that is about to be opened."""
 
-    def __init__(self, path: Path, settings: Settings) -> None:
+    def __init__(self, path: Path, settings: Settings, telemetry: Telemetry | None) -> None:
+        self._telemetry = telemetry
         self._path = path
         self._settings = settings
         self._millrace: Millrace | None = None
@@ -39,6 +44,7 @@ class Opening:
             shared = None if self._settings.fork else await self._join()
             if shared is None:
                 raise error.again() from None
+            shared.telemetry = self._telemetry
             return Millrace(shared)
         except asyncio.CancelledError:
             # Half-open there is nothing to close, so that it was opened to the end.
@@ -46,6 +52,7 @@ class Opening:
                 await task.result().close()
             raise
         engine = EmbeddedEngine(node, str(self._path))
+        engine.telemetry = self._telemetry
         watch(engine, node, self._path)
         return Millrace(engine)
 
@@ -103,7 +110,11 @@ async def _joined(path: Path) -> RemoteEngine:
 
 
 def open(
-    path: str | os.PathLike[str], *, fork: bool = False, settings: Settings | None = None
+    path: str | os.PathLike[str],
+    *,
+    fork: bool = False,
+    settings: Settings | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Opening:
     """Open the queues in a folder, making it if it is missing.
 
@@ -111,6 +122,7 @@ def open(
     `await m.close()` later. The engine runs on the caller's event loop. A folder has one owner
     process; if that shares it (`millrace.share`, `millrace serve`), others use its engine, by the
     same objects. With `fork`, a copy of a folder is opened as one of its own, with a new history.
+    With `telemetry` (`millrace.telemetry.Telemetry`), what is done is traced and measured.
 
     Raises:
         InUse: the folder is open, in another process or in this one, and is not shared; the error
@@ -122,6 +134,6 @@ def open(
     chosen = Settings() if settings is None else settings
     if not isinstance(chosen, Settings):
         raise Invalid(f"settings are {check.shown(settings)}, not Settings", field="settings")
-    return Opening(
-        folder_of(path, "path"), replace(chosen, fork=True) if check.flag(fork, "fork") else chosen
-    )
+    if check.flag(fork, "fork"):
+        chosen = replace(chosen, fork=True)
+    return Opening(folder_of(path, "path"), chosen, telemetry)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -63,7 +64,7 @@ class Confirmation:
 class _Item:
     """A message on its way."""
 
-    __slots__ = ("command", "confirmation", "future", "message", "number")
+    __slots__ = ("command", "confirmation", "context", "future", "message", "number")
 
     def __init__(
         self,
@@ -77,6 +78,8 @@ class _Item:
         self.command = command
         self.future = future
         self.confirmation = Confirmation(future)
+        self.context = copy_context()
+        """Of whoever has sent it: its trace, if there is one."""
 
 
 class Publisher:
@@ -228,10 +231,10 @@ class Publisher:
 
     def _ask(self, item: _Item) -> None:
         self._asked += 1
-        self._hold(self._publish(item))
+        self._hold(self._publish(item), item.context)
 
-    def _hold(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _hold(self, work: Coroutine[object, object, None], context: Context | None = None) -> None:
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -18,7 +18,7 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 from pyroaring import BitMap64
@@ -42,6 +42,9 @@ from millrace.shard.request import undo_of
 from millrace.wire import calls
 from millrace.wire.calls import Ask, Call, Named, Tell
 
+if TYPE_CHECKING:
+    from millrace.telemetry import Telemetry
+
 T = TypeVar("T")
 
 _KIND_NAMES = {kind: name for name, kind in calls.CELL_KINDS.items()}
@@ -61,6 +64,7 @@ class RemoteEngine:
         self._ahead: dict[tuple[ShardId, int], list[Row]] = {}
         """Messages that came with the answer of a lease call, by the first one's seq."""
         self.care = RemoteCare(self)
+        self.telemetry: Telemetry | None = None
 
     def use(self, line: Line) -> None:
         """Have calls carried by this line."""

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
+from millrace.client.carried import carrying, count_of
 from millrace.client.engine import Engine
 from millrace.client.message import seqs_of
 from millrace.core import check
@@ -32,18 +33,22 @@ T = TypeVar("T")
 class Shards:
     """Where a queue is."""
 
-    __slots__ = ("_number", "ids", "key", "route")
+    __slots__ = ("_number", "ids", "key", "label", "route")
 
-    def __init__(self, ids: tuple[ShardId, ...], route: Route, key: int = 0) -> None:
+    def __init__(
+        self, ids: tuple[ShardId, ...], route: Route, key: int = 0, label: str = ""
+    ) -> None:
         self.ids = ids
         self.route = route
         self.key = key
         """What its messages' ids are made with; 0: they have none."""
+        self.label = label
+        """What the queue is called, where that is known."""
         self._number = {shard: at for at, shard in enumerate(ids)}
 
     @classmethod
-    def of(cls, ref: QueueRef) -> Shards:
-        return cls(ref.shards, ref.route, ref.ids)
+    def of(cls, ref: QueueRef, label: str = "") -> Shards:
+        return cls(ref.shards, ref.route, ref.ids, label)
 
     @property
     def first(self) -> ShardId:
@@ -231,6 +236,18 @@ def places_of(
 
 async def publish_across(engine: Engine, shards: Shards, command: Publish) -> Sequence[int]:
     """Publish to a queue, all or nothing; returns the places of the messages."""
+    if engine.telemetry is None:
+        return await _publish_across(engine, shards, command)
+    count = count_of(command)
+    with engine.telemetry.sending(shards.label, count) as step:
+        carried = carrying(command, engine.telemetry.carried())
+        places = await _publish_across(engine, shards, carried)
+        if count is None and places:
+            step.set("messaging.message.id", str(places[0]))
+        return places
+
+
+async def _publish_across(engine: Engine, shards: Shards, command: Publish) -> Sequence[int]:
     if shards.is_one:
         return shards.names(await engine.ask(shards.first, command, Published))
     scatter = Scatter(shards, command, engine.turn())
@@ -280,3 +297,8 @@ def stage_parts(shards: Shards, stage: str, block: Block, turn: int) -> list[tup
     where = shards_of(block, shards.route, count, turn)
     blocks = split(block, where, count)
     return [(shard, Stage(stage, part)) for shard, part in zip(shards.ids, blocks, strict=True)]
+
+
+def label(space: str, name: str) -> str:
+    """What a queue or topic is called: its name, with its space if that is not the usual one."""
+    return name if space == "default" else f"{space}/{name}"

@@ -9,9 +9,11 @@ from typing import Literal
 import msgspec
 
 from millrace import limits
+from millrace.client.carried import carrying, count_of
 from millrace.client.engine import Engine
 from millrace.client.message import Body, Rows, publish_one, publish_rows, seqs_of
 from millrace.client.queue import Queue, engine_and_shard
+from millrace.client.shards import label
 from millrace.core import carry, check, filters
 from millrace.core.answers import Published
 from millrace.core.commands import ProducerMode, Publish
@@ -177,10 +179,7 @@ class Topic:
         self, command: Publish, *, until_arrived: bool
     ) -> tuple[Published, dict[str, list[Fate]]]:
         until_arrived = check.flag(until_arrived, "until_arrived")
-        try:
-            answer = await self._engine.ask(self._shard, carry.pack(command), Published)
-        except NotFound as error:
-            raise deleted() from error
+        answer = await self._ask(command)
         if not until_arrived or answer.first is None or not answer.count:
             return answer, {}
         if not answer.seqs:
@@ -191,6 +190,19 @@ class Topic:
             for name, fates in (await self._engine.arrived(self._shard, seq, 1)).items():
                 queues.setdefault(name, []).extend(fates)
         return answer, queues
+
+    async def _ask(self, command: Publish) -> Published:
+        telemetry = self._engine.telemetry
+        if telemetry is None:
+            return await self._ask_plain(command)
+        with telemetry.sending(label(self._space, self._name), count_of(command)):
+            return await self._ask_plain(carrying(command, telemetry.carried()))
+
+    async def _ask_plain(self, command: Publish) -> Published:
+        try:
+            return await self._engine.ask(self._shard, carry.pack(command), Published)
+        except NotFound as error:
+            raise deleted() from error
 
     # --- Subscriptions ------------------------------------------------------------------------
 

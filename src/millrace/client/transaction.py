@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 from millrace import limits
+from millrace.client.carried import carrying
 from millrace.client.cursor import Snapshot, commit_parts, engine_of, unpin_parts
 from millrace.client.engine import Engine
 from millrace.client.lease import Call, Leases, by_call
@@ -106,7 +107,7 @@ class Transaction:
 
         numbered = check.numbered(producer, number, mode, None)
         command = publish_one(message, numbered, priority, delay, dedup, ttl)
-        self._add(self._shards(queue), _carried(queue, command), note)
+        self._add(self._shards(queue), self._carried(queue, command), note)
         return later
 
     def publish_many(
@@ -125,7 +126,7 @@ class Transaction:
         """Append messages to a queue or topic of the same commit group; see `publish`."""
         numbered = check.numbered(producer, number, mode, after)
         command = publish_rows(rows, numbered, priority, delay, ttl)
-        return self._add_rows(queue, _carried(queue, command))
+        return self._add_rows(queue, self._carried(queue, command))
 
     def publish_staged(
         self,
@@ -140,6 +141,12 @@ class Transaction:
         """Make stages of a queue visible; see `Queue.publish_staged`."""
         numbered = check.numbered(producer, number, mode, after)
         return self._add_rows(queue, PublishStaged(check.names(stages, "stages"), numbered))
+
+    def _carried(self, queue: object, command: Publish) -> Publish:
+        """The trace goes on behind it; a topic is asked otherwise."""
+        if self._engine.telemetry is not None:
+            command = carrying(command, self._engine.telemetry.carried())
+        return carry.pack(command) if isinstance(queue, Topic) else command
 
     def _add_rows(
         self, queue: Queue | Topic | str, part: Publish | PublishStaged
@@ -258,11 +265,6 @@ class Transaction:
 
     def __repr__(self) -> str:
         return f"<Transaction of {len(self._parts)} parts>"
-
-
-def _carried(queue: object, command: Publish) -> Publish:
-    """A topic is asked otherwise."""
-    return carry.pack(command) if isinstance(queue, Topic) else command
 
 
 def _end(call: Call) -> Callable[[object], None]:

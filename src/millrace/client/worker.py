@@ -26,7 +26,7 @@ from millrace import limits
 from millrace.client.finish import finish
 from millrace.client.function import Function
 from millrace.client.lease import Lease, grant_of, seq_of
-from millrace.client.queue import Queue, engine_and_shard
+from millrace.client.queue import Queue, engine_and_shard, engine_and_shards
 from millrace.client.run import Run
 from millrace.client.signals import stopping_on_signals
 from millrace.client.transaction import Transaction
@@ -358,8 +358,19 @@ class Worker:
 
     async def _work(self, run: Run) -> None:
         """What happens to one message."""
+        engine, shards = engine_and_shards(self._queue)
+        telemetry, lease = engine.telemetry, run.lease
+        if telemetry is None:
+            return await self._do(run)
+        with telemetry.processing(shards.label, str(lease.seq), lease.headers) as step:
+            await self._do(run, lambda: telemetry.processed(step, run.error))
+
+    async def _do(self, run: Run, called: Callable[[], None] | None = None) -> None:
         lease = run.lease
-        if await self._call(run, self._handle, lease):
+        is_done = await self._call(run, self._handle, lease)
+        if called is not None:
+            called()
+        if is_done:
             error: BaseException | None = await self._settle(run)
             if error is None:
                 self._handled += 1

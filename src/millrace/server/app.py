@@ -31,7 +31,7 @@ from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.clock import now_ms
 from millrace.server.http.connection import Site
-from millrace.server.http.parser import Request
+from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Response
 from millrace.server.keeping import Keeping
 from millrace.server.metrics import Traffic, gather
@@ -46,8 +46,12 @@ from millrace.server.rest.slots import Slots
 from millrace.server.rest.steward import Steward
 from millrace.server.rest.stopping import Stopping
 from millrace.server.statsd import Handed
+from millrace.server.watch import Watch
 
 _logger = logging.getLogger("millrace.server")
+
+NOWHERE = "-"
+"""The route of a request for an address that is none."""
 
 
 class Guard(Protocol):
@@ -82,6 +86,7 @@ class App:
         self._guard = guard
         self._traffic = Traffic()
         self._handed = Handed()
+        self._watch: Watch | None = None
         self.stopping = Stopping()
         self.jobs = Jobs()
         self.sessions = Sessions()
@@ -93,10 +98,20 @@ class App:
         self.site = Site(
             self.admit,
             self.handle,
-            problem.answer_bad,
+            self._complain,
             body_bytes_max=body_bytes_max,
             standing=self,
         )
+
+    def use(self, watch: Watch | None) -> None:
+        """Have every request seen from now on; None: by nobody, which costs nothing."""
+        self._watch = watch
+        self.site.handle = self.handle if watch is None else partial(self._seen, watch)
+
+    async def _seen(self, watch: Watch, request: Request) -> Response:
+        ask = request.context
+        assert isinstance(ask, Ask)
+        return await watch.answer(ask, partial(self.handle, request))
 
     def stop(self) -> None:
         """Answer those who wait for something to come: nothing has; call off what goes on beside
@@ -119,29 +134,49 @@ class App:
         if not is_public:
             known = self._guard.admit(request.headers, peer)
             if isinstance(known, MillraceError):
-                return problem.answer_error(known)
+                return self._refuse(request, route, principal, known)
             principal = known
         if found is None or route is None:
             error = NotFound(f"nothing is at {request.path[:200]!r}; see /v1", field="path")
-            return problem.answer_error(error)
+            return self._refuse(request, None, principal, error)
         if isinstance(route, Response):
-            return route
+            return self._refuse(request, None, principal, route)
         params = found[1]
         refused = self._judge(route, principal, params)
         if refused is not None:
             if self._steward is not None:
                 self._steward.denied(route, principal, params)
-            return problem.answer_error(refused)
+            return self._refuse(request, route, principal, refused)
         if self.site.body_bytes + (length or 0) > limits.HTTP_BODIES_BYTES_MAX:
             most = limits.HTTP_BODIES_BYTES_MAX
             text = f"requests hold {most} bytes already; send this one again later"
-            return problem.answer_error(Full(text, field="body", limit=most))
+            return self._refuse(request, route, principal, Full(text, field="body", limit=most))
         try:
             self.quotas.take(principal, now_ms(), size=length or 0)
         except Exhausted as error:
-            return problem.answer_error(error)
+            return self._refuse(request, route, principal, error)
         request.context = Ask(request, route, params, self._desk, principal, self)
         return None
+
+    def _refuse(
+        self,
+        request: Request,
+        route: Route | Response | None,
+        principal: Principal,
+        why: MillraceError | Response,
+    ) -> Response:
+        """The answer to a request that is not handled; that it came is counted all the same."""
+        refusal = why if isinstance(why, Response) else problem.answer_error(why)
+        path = route.path if isinstance(route, Route) else NOWHERE
+        self._traffic.note(request.method, path, refusal.status, None)
+        if self._watch is not None:
+            who, where = principal.name, principal.where
+            self._watch.refused(request, path, who, where, refusal.status)
+        return refusal
+
+    def _complain(self, bad: BadRequest) -> Response:
+        self._traffic.note(NOWHERE, NOWHERE, bad.status, None)
+        return problem.answer_bad(bad)
 
     def is_due(self) -> bool:
         """Whether those who are being answered may have lost the right to ask."""

@@ -30,6 +30,7 @@ from millrace.server.setting import (
     FOLDER,
     PATH,
     TEXT,
+    URL,
     About,
     Taken,
     from_text,
@@ -37,6 +38,7 @@ from millrace.server.setting import (
     seconds,
     setting,
     several,
+    share,
     whole,
 )
 from millrace.settings import Settings
@@ -114,7 +116,21 @@ class ServerSettings:
         "info", one_of("debug", "info", "warning", "error"), "What is logged.", live=True
     )
     log_format: str = setting("text", one_of("text", "json"), "How it is logged.")
+    access_log: int = setting(
+        0,
+        whole(0, 1_000_000),
+        "Log one request of so many, and all that fail; 1: every one, 0: none.",
+        live=True,
+    )
     statsd: str = setting("", TEXT, "Address of a statsd, as host:port; empty: none.")
+    otlp_endpoint: str = setting(
+        "", URL, "Where traces and metrics go by OTLP over HTTP; empty: nowhere. Needs `otel`."
+    )
+    trace_ratio: float = setting(
+        1.0,
+        share(),
+        "Of traces that begin here, so many are recorded; others are by their beginner.",
+    )
     quota: Quota = UNBOUNDED
     """For those whose own quota says nothing."""
     engine: Settings = field(default_factory=Settings)

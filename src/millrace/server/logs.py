@@ -20,6 +20,7 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        fields.update(_more(record))
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return json.dumps(fields)
@@ -28,9 +29,17 @@ class _Json(logging.Formatter):
 class _Text(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname.lower()} {plain(record.getMessage())}"
+        for name, value in _more(record).items():
+            line += f" {name}={plain(str(value))}"
         if record.exc_info:
             return f"{line}\n{self.formatException(record.exc_info)}"
         return line
+
+
+def _more(record: logging.LogRecord) -> dict[str, object]:
+    """What a line says besides its message, name by name."""
+    found = record.__dict__.get("fields")
+    return found if isinstance(found, dict) else {}
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from contextlib import AsyncExitStack
 
-from millrace.client.millrace import Millrace
+from millrace.client.millrace import Millrace, engine_of
 from millrace.server import config
 from millrace.server.address import Address, parse_address
 from millrace.server.app import App
@@ -16,12 +16,14 @@ from millrace.server.book import Book
 from millrace.server.clock import now_ms
 from millrace.server.config import ServerSettings
 from millrace.server.descriptors import room_for
+from millrace.server.exporting import exporting_of
 from millrace.server.guard import Guard
 from millrace.server.listen import Listener
 from millrace.server.quota import Quotas
 from millrace.server.rest.desk import Desk
 from millrace.server.statsd import Statsd
 from millrace.server.tls import Certificates
+from millrace.server.watch import AccessLog, Watch
 
 
 class Serving:
@@ -40,6 +42,10 @@ class Serving:
             anonymous_rules=settings.anonymous_rules,
         )
         self._quotas = Quotas(settings.quota)
+        self._exporting = exporting_of(settings)
+        if self._exporting is not None:
+            self._ending.push_async_callback(self._exporting.stop)
+            engine_of(millrace).telemetry = self._exporting.telemetry
         self._app = App(
             Desk(millrace),
             self._guard,
@@ -48,6 +54,13 @@ class Serving:
             body_bytes_max=settings.body_bytes_max,
         )
         self._app.site.connections_max = room_for(settings.connections_max)
+        self._app.use(self._watch(settings))
+
+    def _watch(self, settings: ServerSettings) -> Watch | None:
+        """What sees every request, if anything is to."""
+        telemetry = None if self._exporting is None else self._exporting.telemetry
+        log = AccessLog(settings.access_log) if settings.access_log else None
+        return None if telemetry is None and log is None else Watch(telemetry, log)
 
     async def start(self, addresses: list[Address], *, is_shared: bool = False) -> list[Address]:
         """Listen at the addresses, beside others where they are shared; returns where."""
@@ -82,6 +95,7 @@ class Serving:
         self._guard.configure(anonymous=new.anonymous, anonymous_rules=new.anonymous_rules)
         self._quotas.configure(new.quota)
         self._app.site.connections_max = room_for(new.connections_max)
+        self._app.use(self._watch(new))
         logging.getLogger("millrace").setLevel(new.log_level.upper())
         self.settings = new
 

@@ -106,6 +106,18 @@ def seconds(least: float, most: float) -> Taken:
     return Taken(f"seconds, from {least:g} to {most:g}", read)
 
 
+def share() -> Taken:
+    """A part of the whole."""
+
+    def read(name: str, value: object) -> float:
+        number = exact.number(value)
+        if number is None or not 0 <= number <= 1:
+            raise _refuse(name, value, "a number from 0 to 1", 1)
+        return number
+
+    return Taken("a number from 0 to 1", read)
+
+
 def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise _refuse(name, value, "true or false")
@@ -123,6 +135,16 @@ def _text(name: str, value: object) -> str:
 
 
 TEXT = Taken("a text", _text, is_text=True)
+
+
+def _url(name: str, value: object) -> str:
+    text = _text(name, value)
+    if text and not text.startswith(("http://", "https://")):
+        raise _refuse(name, value, "an address such as http://127.0.0.1:4318")
+    return text
+
+
+URL = Taken("an address of HTTP", _url, is_text=True)
 
 
 def _path(name: str, value: object) -> Path | None:

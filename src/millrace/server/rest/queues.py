@@ -24,6 +24,18 @@ class Names(msgspec.Struct, frozen=True):
     names: list[str]
 
 
+@ROUTES.json("GET", "/v1/spaces", "known", Nothing, Names, tag="queues")
+async def list_spaces(ask: Ask, _: Nothing) -> Names:
+    """The spaces in which there is anything that the caller may do something with."""
+    millrace = ask.desk.millrace
+    found: list[str] = []
+    for space in await millrace.spaces():
+        names = [*await millrace.queues(space=space), *await millrace.topics(space=space)]
+        if any(ask.sees(f"{space}/{name}") for name in names):
+            found.append(space)
+    return Names(found)
+
+
 @ROUTES.json("GET", f"{SPACE}/queues", "known", Nothing, Names, tag="queues")
 async def list_queues(ask: Ask, _: Nothing) -> Names:
     """The queues of a space."""

@@ -27,6 +27,7 @@ async def root(ask: Ask, _: Nothing) -> Root:
         __version__,
         {
             "openapi": "/v1/openapi.json",
+            "spaces": "/v1/spaces",
             "queues": f"{SPACE}/queues",
             "topics": f"{SPACE}/topics",
             "transactions": f"{SPACE}/transactions",
