@@ -27,6 +27,8 @@ async def bodies(queue: Queue) -> list[bytes | None]:
 class Weak:
     """An engine that says no, or is lost, when it is told to; everything else is the engine's."""
 
+    telemetry = None
+
     def __init__(self, queue: Queue, judge: Callable[[bytes], errors.MillraceError | None]) -> None:
         engine, self.shards = engine_and_shards(queue)
         assert isinstance(engine, EmbeddedEngine)

@@ -98,6 +98,11 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
+    def errors(self) -> str:
+        """What it has written to its standard error, after its end."""
+        assert self._process.stderr is not None
+        return self._process.stderr.read()
+
     def kill(self) -> None:
         """End it without a word."""
         self._process.kill()

@@ -129,3 +129,6 @@ FRONTEND_START_SECONDS = 60
 
 FRONTEND_REST_SECONDS = 1
 """Before a front end that has ended is started again."""
+
+EXPORT_STOP_SECONDS = 3
+"""So long the end of a server waits for a collector to take what it has not sent yet."""

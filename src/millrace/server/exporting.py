@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from millrace import __version__
+from millrace import __version__, limits
 from millrace.errors import Invalid
 from millrace.server.config import ServerSettings
 
@@ -65,12 +67,21 @@ class Exporting:
         )
 
     async def stop(self) -> None:
-        """Send what is left, if somebody takes it within a while."""
-        await asyncio.to_thread(self._stop)
+        """Send what is left, if somebody takes it within a while; else it is lost."""
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-    def _stop(self) -> None:
-        self._tracers.shutdown()
-        self._meters.shutdown()
+        def finish() -> None:
+            self._tracers.shutdown()
+            self._meters.shutdown()
+            # If it took too long, there is no loop any more.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(done.set)
+
+        # Of its own: the end of the program waits for the threads that the loop has.
+        threading.Thread(target=finish, name="millrace-export", daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limits.EXPORT_STOP_SECONDS):
+                await done.wait()
 
 
 def exporting_of(settings: ServerSettings) -> Exporting | None:

@@ -21,6 +21,7 @@ from millrace.server.app import App
 from millrace.server.listen import Listener
 from millrace.server.local import Local
 from millrace.server.rest.desk import Desk
+from millrace.telemetry import Telemetry
 
 ROLES: dict[str, tuple[str, ...]] = {
     "root": ("allow * */*",),
@@ -201,10 +202,12 @@ async def front(folder: Path, owner: millrace.Millrace) -> AsyncIterator[millrac
 
 
 @asynccontextmanager
-async def served(folder: Path, *, is_front: bool = False) -> AsyncIterator[Served]:
+async def served(
+    folder: Path, *, is_front: bool = False, telemetry: Telemetry | None = None
+) -> AsyncIterator[Served]:
     """A server on the folder, with the queue `orders`; or one in front of its owner."""
     async with AsyncExitStack() as stack:
-        m = await stack.enter_async_context(millrace.open(folder))
+        m = await stack.enter_async_context(millrace.open(folder, telemetry=telemetry))
         await m.queue("orders")
         asked = await stack.enter_async_context(front(folder, m)) if is_front else m
         door = Door()

@@ -169,3 +169,23 @@ def test_a_queue_is_purged_and_a_log_rewound(tmp_path: Path) -> None:
             assert refused.status == 400
 
     asyncio.run(main())
+
+
+def test_the_spaces_are_those_in_which_the_caller_may_do_something(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.millrace.queue("baskets", space="shop")
+            await server.millrace.topic("news", space="press")
+            server.door.know("shopper", ("allow work shop/*",))
+            server.door.know("reader", ("allow read press/news", "allow read shop/none"))
+            for role, names in {
+                "root": ["default", "press", "shop"],
+                "shopper": ["shop"],
+                "reader": ["press"],
+                "worker": ["default"],
+                "nobody": [],
+            }.items():
+                answer = await server.ask("GET", "/v1/spaces", role=role)
+                assert (answer.status, answer.json) == (200, {"names": names}), role
+
+    asyncio.run(main())
