@@ -47,6 +47,9 @@ QUOTA_PRINCIPALS_MAX = 10_000
 QUOTA_HELD_MAX = 100_000
 """Lease calls and pins of one principal that are counted; beyond it the oldest is not."""
 
+QUOTA_RECOUNT_MAX = 256
+"""Messages in flight of which is asked, before someone is refused, whether they still are."""
+
 AUDIT_TEXT_CHARS_MAX = 500
 """Of each text in a note of the audit."""
 

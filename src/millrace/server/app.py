@@ -30,9 +30,10 @@ from millrace.server.access import Principal, may
 from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.clock import now_ms
+from millrace.server.holding import Holding
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import BadRequest, Request
-from millrace.server.http.response import Response
+from millrace.server.http.response import Counted, Response
 from millrace.server.keeping import Keeping
 from millrace.server.metrics import Traffic, gather
 from millrace.server.quota import Quotas
@@ -94,7 +95,9 @@ class App:
         self.quotas = Quotas() if quotas is None else quotas
         self._steward = None if book is None else Steward(book, self.quotas)
         keeping = None if book is None else Keeping(book, self.quotas)
-        self.service = Service(engine_of(desk.millrace), keeping)
+        engine = engine_of(desk.millrace)
+        self.holding = Holding(engine, self.quotas)
+        self.service = Service(engine, keeping, self.holding)
         self.site = Site(
             self.admit,
             self.handle,
@@ -244,7 +247,19 @@ class App:
             response = await self._steward.answer(ask, partial(self._answer, request, ask))
         took = None if ask.waits else perf_counter() - began
         self._traffic.note(request.method, ask.route.path, response.status, took)
+        if ask.principal.name and self.quotas.counts_bytes(ask.principal):
+            self._count(request, ask.principal, response)
         return response
+
+    def _count(self, request: Request, principal: Principal, response: Response) -> None:
+        """Count the bytes that were not known at the head of the request."""
+        sent = len(request.body) if "transfer-encoding" in request.headers else 0
+        self.quotas.owe(principal, now_ms(), sent + len(response.body))
+        if response.parts is not None:
+            response.parts = Counted(response.parts, partial(self._owe, principal))
+
+    def _owe(self, principal: Principal, size: int) -> None:
+        self.quotas.owe(principal, now_ms(), size)
 
     async def _answer(self, request: Request, ask: Ask) -> Response:
         try:

@@ -26,6 +26,7 @@ from millrace.core.session_commands import Claim, CloseSession, SessionRef, Susp
 from millrace.errors import Fatal, Full, Invalid, MillraceError, Refused
 from millrace.server.access import VERBS
 from millrace.server.admission import Admission, NotKnown
+from millrace.server.holding import Holding
 from millrace.server.keeping import Keeping
 from millrace.server.verbs import Caller
 from millrace.shard.request import Request
@@ -43,10 +44,14 @@ Under = Request | asyncio.Task[None]
 class Service:
     """What all clients of an engine share."""
 
-    def __init__(self, engine: Engine, keeping: Keeping | None = None) -> None:
-        """With `keeping`, acts are noted and what is made is counted."""
+    def __init__(
+        self, engine: Engine, keeping: Keeping | None = None, holding: Holding | None = None
+    ) -> None:
+        """With `keeping`, acts are noted and what is made is counted; with `holding`, what is
+        held."""
         self.engine = engine
         self.keeping = keeping
+        self.holding = holding
         self.admission = Admission(engine)
         self.quick = engine if isinstance(engine, EmbeddedEngine) else None
         """The engine, where a command needs no task of its own."""
@@ -161,9 +166,12 @@ class Talk:
             with suppress(MillraceError):
                 self._service.engine.tell(call.shard, call.command)
             return
-        keeping = self._service.keeping
+        keeping, holding = self._service.keeping, self._service.holding
         if keeping is not None and keeping.wants(call):
             self._start(id_, call, self._run_kept(id_, call, keeping))
+            return
+        if holding is not None and holding.wants(self._caller.who, call):
+            self._start(id_, call, self._run(id_, call))
             return
         if (
             quick is None
@@ -242,7 +250,7 @@ class Talk:
                 await self._stream(id_, call)
                 return
             if isinstance(call, Ask):
-                answer = await ask(self._service.engine, call)
+                answer = await self._ask(call)
                 self._answer_command(id_, call.shard, call.command, answer)
                 return
             found = await answer_to(self._service.engine, self._caller, call)
@@ -251,11 +259,22 @@ class Talk:
         except MillraceError as error:
             self._fail(id_, error)
 
+    async def _ask(self, call: Ask) -> object:
+        """Have a command decided, and what is held of it counted."""
+        do, holding, who = (
+            partial(ask, self._service.engine),
+            self._service.holding,
+            self._caller.who,
+        )
+        if holding is None or not holding.wants(who, call):
+            return await do(call)
+        return await holding.answer(who, call, do)
+
     async def _run_kept(self, id_: int, call: Call, keeping: Keeping) -> None:
         """As `_run`, with what is written down of it."""
         engine, named = self._service.engine, self._service.admission.named
         if isinstance(call, Ask):
-            do: Callable[[], Awaitable[object]] = partial(ask, engine, call)
+            do: Callable[[], Awaitable[object]] = partial(self._ask, call)
         else:
             do = partial(answer_to, engine, self._caller, call)
         try:

@@ -4,6 +4,8 @@ Rule 1: the time is given; nothing here waits, reads a clock or fails to be boun
 Rule 2: what is refused was not counted, and the error says when to come again.
 Rule 3: what a principal has at a time is what this process knows of: leases and pins that it has
 handed out since it started. What outlives a process, queues and cursors, is counted in the book.
+Rule 4: where several processes serve the same users, each has its share of what may be had, so that
+all of them together give out no more; but each at least one at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from millrace import limits
@@ -21,7 +24,9 @@ from millrace.server.bucket import Bucket
 Kind = Literal["in_flight", "pins"]
 """Messages that are leased; snapshots that are held."""
 
-_NEVER_MS = 2**63
+NEVER_MS = 2**63
+"""When that ends which has to be let go."""
+
 _BURST_SECONDS = 2
 """After a pause one may have what the rate gives in so many seconds."""
 
@@ -53,8 +58,10 @@ class Quotas:
         *,
         principals_max: int = limits.QUOTA_PRINCIPALS_MAX,
         held_max: int = limits.QUOTA_HELD_MAX,
+        shares: int = 1,
     ) -> None:
         self._default = default
+        self._shares = shares
         self._principals_max = principals_max
         self._held_max = held_max
         self._rates: dict[str, _Rates] = {}
@@ -107,6 +114,15 @@ class Quotas:
                     rates.requests.owe(-1)
                 raise _exhausted(principal, "bytes", "bytes a second", rates, after_ms)
 
+    def bounds(self, principal: Principal, kind: Kind) -> bool:
+        """Whether they may have so many at a time, and no more."""
+        quota = self.of(principal)
+        return bool(quota.in_flight if kind == "in_flight" else quota.pins)
+
+    def counts_bytes(self, principal: Principal) -> bool:
+        """Whether bytes are counted for them."""
+        return bool(self.of(principal).bytes)
+
     def owe(self, principal: Principal, now_ms: int, size: int) -> None:
         """Count bytes that were not known before: of a body without a length, of an answer."""
         rates = self._rates_of(principal, now_ms)
@@ -121,7 +137,9 @@ class Quotas:
         if found is None or found.quota != quota:
             if len(self._rates) >= self._principals_max:
                 del self._rates[next(iter(self._rates))]
-            found = _Rates(quota, _bucket(quota.requests, now_ms), _bucket(quota.bytes, now_ms))
+            shares = self._shares
+            requests = _bucket(quota.requests / shares, now_ms)
+            found = _Rates(quota, requests, _bucket(quota.bytes / shares, now_ms))
         self._rates[principal.name] = found
         return found
 
@@ -136,8 +154,8 @@ class Quotas:
             Exhausted: they have as many as they may; nothing was counted.
         """
         quota = self.of(principal)
-        most = quota.in_flight if kind == "in_flight" else quota.pins
-        if not most:
+        most = -(-(quota.in_flight if kind == "in_flight" else quota.pins) // self._shares)
+        if not most or count < 1:
             return Reservation(self, count, None)
         self._let_go_over(now_ms)
         room = most - self._totals.get((principal.name, kind), 0)
@@ -153,7 +171,7 @@ class Quotas:
         granted = min(count, room)
         self._number += 1
         at = ("reserved", self._number)
-        self._hold(at, _Hold(principal.name, kind, granted, _NEVER_MS))
+        self._hold(at, _Hold(principal.name, kind, granted, NEVER_MS))
         return Reservation(self, granted, at)
 
     def keep(self, at: Hashable, count: int, id: Hashable, until_ms: int) -> None:
@@ -196,6 +214,20 @@ class Quotas:
             hold.count -= count
             self._totals[hold.name, hold.kind] -= count
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether anything is counted that could be let go."""
+        return bool(self._held)
+
+    def oldest(self, name: str, kind: Kind, count: int) -> list[Hashable]:
+        """The ids of what a principal has had for the longest; so many at most."""
+        found = (
+            id
+            for id, hold in self._held.items()
+            if hold.name == name and hold.kind == kind and hold.until_ms != NEVER_MS
+        )
+        return list(islice(found, count))
+
     def held(self, name: str, kind: Kind, now_ms: int) -> int:
         """How many a principal has now."""
         self._let_go_over(now_ms)
@@ -207,7 +239,7 @@ class Quotas:
         self._held[id] = hold
         key = (hold.name, hold.kind)
         self._totals[key] = self._totals.get(key, 0) + hold.count
-        if hold.until_ms != _NEVER_MS:
+        if hold.until_ms != NEVER_MS:
             self._note_end(id, hold.until_ms)
 
     def _drop(self, id: Hashable) -> _Hold | None:
@@ -226,7 +258,7 @@ class Quotas:
             self._ends = [
                 (hold.until_ms, number, at)
                 for number, (at, hold) in enumerate(self._held.items())
-                if hold.until_ms != _NEVER_MS
+                if hold.until_ms != NEVER_MS
             ]
             heapq.heapify(self._ends)
 
@@ -247,6 +279,11 @@ class Reservation:
         self._quotas = quotas
         self._at = at
         self.count = count
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it bounds anything, and was neither kept nor cancelled."""
+        return self._at is not None
 
     def keep(self, id: Hashable, count: int, until_ms: int) -> None:
         """The call has so many, known by an id, until a time; once."""

@@ -29,7 +29,10 @@ from millrace.server.watch import AccessLog, Watch
 class Serving:
     """Listens, and answers, by the settings."""
 
-    def __init__(self, settings: ServerSettings, millrace: Millrace, book: Book) -> None:
+    def __init__(
+        self, settings: ServerSettings, millrace: Millrace, book: Book, *, shares: int = 1
+    ) -> None:
+        """`shares`: so many processes serve the same users; each has its share of the quotas."""
         self.settings = settings
         self._millrace = millrace
         self._book = book
@@ -41,7 +44,7 @@ class Serving:
             anonymous=settings.anonymous,
             anonymous_rules=settings.anonymous_rules,
         )
-        self._quotas = Quotas(settings.quota)
+        self._quotas = Quotas(settings.quota, shares=shares)
         self._exporting = exporting_of(settings)
         if self._exporting is not None:
             self._ending.push_async_callback(self._exporting.stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from http import HTTPStatus
 
 Buffer = bytes | bytearray | memoryview
@@ -13,6 +13,29 @@ _LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 BODILESS = frozenset({204, 304})
+
+
+class Counted:
+    """The parts of a body, and how large each of them is."""
+
+    def __init__(self, parts: AsyncIterator[Part], note: Callable[[int], None]) -> None:
+        self._parts = parts
+        self._note = note
+
+    def __aiter__(self) -> Counted:
+        return self
+
+    async def __anext__(self) -> Part:
+        part = await anext(self._parts)
+        pieces = [part] if isinstance(part, bytes | bytearray | memoryview) else part
+        self._note(sum(map(len, pieces)))
+        return part
+
+    async def aclose(self) -> None:
+        """End it, wherever it is."""
+        close = getattr(self._parts, "aclose", None)
+        if close is not None:
+            await close()
 
 
 class Response:

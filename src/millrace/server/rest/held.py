@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from millrace import limits
@@ -16,8 +16,17 @@ class _Held:
         self.session = session
         self.owner = owner
         """Who opened it, and the queue."""
+        self.suspect = 0.0
         self.uses = 0
         self.timer: asyncio.TimerHandle | None = None
+        self.ends: list[Callable[[float], None]] = []
+        """Called when it ends, or nobody speaks for it, with the seconds that it lasts then."""
+
+    def end(self, seconds: float) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        for end in self.ends:
+            end(seconds)
 
 
 class Sessions:
@@ -37,12 +46,14 @@ class Sessions:
             text = f"{most} sessions are held here; close one, or try again later"
             raise Full(text, field="sessions", limit=most, after_ms=1000)
 
-    def hold(self, session: Session, owner: tuple[str, str, str]) -> str:
-        """Hold on to an open session; returns its id."""
+    def hold(self, session: Session, owner: tuple[str, str, str], suspect: float) -> str:
+        """Hold on to an open session, which keeps its messages for `suspect` seconds when nobody
+        speaks for it; returns its id."""
         before = self._held.pop(session.id, None)
         if before is not None:
             self._leave(before)
         held = self._held[session.id] = _Held(session, owner)
+        held.suspect = suspect
         self._rest(session.id, held)
         return session.id
 
@@ -70,11 +81,19 @@ class Sessions:
             if not held.uses and self._held.get(id) is held:
                 self._rest(id, held)
 
+    def note_end(self, id: str, end: Callable[[float], None]) -> None:
+        """Have something done when it ends, with the seconds for which it keeps its messages."""
+        held = self._held.get(id)
+        if held is not None:
+            held.ends.append(end)
+        else:
+            end(0)
+
     def forget(self, id: str) -> None:
         """It was closed."""
         held = self._held.pop(id, None)
-        if held is not None and held.timer is not None:
-            held.timer.cancel()
+        if held is not None:
+            held.end(0)
 
     def _rest(self, id: str, held: _Held) -> None:
         loop = asyncio.get_running_loop()
@@ -86,8 +105,7 @@ class Sessions:
             self._leave(held)
 
     def _leave(self, held: _Held) -> None:
-        if held.timer is not None:
-            held.timer.cancel()
+        held.end(held.suspect)
         leave(held.session)
 
     def stop(self) -> None:

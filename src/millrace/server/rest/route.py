@@ -22,6 +22,7 @@ from millrace.client.topic import Topic
 from millrace.errors import Denied, Invalid
 from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.calls import Service
+from millrace.server.holding import Holding
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.quota import Quotas
@@ -79,6 +80,11 @@ class Server(Protocol):
     @property
     def handed(self) -> Handed:
         """What lease calls were given."""
+        ...
+
+    @property
+    def holding(self) -> Holding:
+        """What callers hold at a time."""
         ...
 
     @property

@@ -15,7 +15,9 @@ from millrace.client.queue import Queue
 from millrace.client.session import Session, count_held
 from millrace.core import check
 from millrace.errors import Invalid, Refused
+from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
+from millrace.server.quota import NEVER_MS, Reservation
 from millrace.server.rest.message import LeaseOut, lease_out
 from millrace.server.rest.problem import Problem, problem_of
 from millrace.server.rest.queues import WasThere
@@ -80,10 +82,11 @@ async def open_session(ask: Ask, told: SessionAsk) -> SessionOut:
     """Open a session, or resume one."""
     sessions = ask.server.sessions
     sessions.check_room()
+    reserved = await ask.server.holding.reserve(ask.principal, "in_flight", told.credit)
 
     async def use(queue: Queue) -> Session:
         session = queue.session(
-            credit=told.credit,
+            credit=reserved.count,
             refill=told.refill,
             lease=told.lease,
             suspect=told.suspect,
@@ -92,8 +95,23 @@ async def open_session(ask: Ask, told: SessionAsk) -> SessionOut:
         )
         return await session.open()
 
-    session = await ask.queue(use)
-    return SessionOut(sessions.hold(session, _owner(ask)), session.name)
+    try:
+        session = await ask.queue(use)
+        id = sessions.hold(session, _owner(ask), told.suspect)
+        _count(ask, id, reserved)
+    finally:
+        reserved.cancel()
+    return SessionOut(id, session.name)
+
+
+def _count(ask: Ask, id: str, reserved: Reservation) -> None:
+    """Have credit that was given count as messages in flight for as long as the session lasts."""
+    if reserved.is_counted:
+        quotas, at = ask.server.quotas, object()
+        reserved.keep(at, reserved.count, NEVER_MS)
+        ask.server.sessions.note_end(
+            id, lambda seconds: quotas.extend(at, now_ms() + int(seconds * 1000))
+        )
 
 
 class ReceiveAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,8 +179,15 @@ class GrantedOut(msgspec.Struct, frozen=True):
 @ROUTES.json("POST", f"{SESSION}/grant", "work", GrantAsk, GrantedOut, tag="sessions")
 async def grant(ask: Ask, told: GrantAsk) -> GrantedOut:
     """Let more messages come to a session whose credit is not refilled."""
-    async with _use(ask) as session:
-        return GrantedOut(await session.grant(told.credit, drain=told.drain))
+    reserved = await ask.server.holding.reserve(ask.principal, "in_flight", told.credit)
+    try:
+        async with _use(ask) as session:
+            drained = await session.grant(reserved.count, drain=told.drain)
+        if not told.drain:
+            _count(ask, ask.params["session"], reserved)
+    finally:
+        reserved.cancel()
+    return GrantedOut(drained)
 
 
 class NumbersAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

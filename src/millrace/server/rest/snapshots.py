@@ -7,6 +7,7 @@ Rule 2: a reader that was cut off goes on after the last row that it has.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated
 
@@ -71,7 +72,7 @@ async def take_snapshot(ask: Ask, told: SnapshotAsk) -> SnapshotOut:
     async def use(queue: Queue) -> Snapshot:
         return await queue.snapshot(seconds=told.seconds).__aenter__()
 
-    reserved = ask.server.quotas.reserve(ask.principal, "pins", 1, now_ms())
+    reserved = await ask.server.holding.reserve(ask.principal, "pins", 1)
     try:
         found = snapshot_out(await ask.queue(use))
         reserved.keep(found.snapshot, 1, now_ms() + int(told.seconds * 1000))
@@ -136,15 +137,24 @@ async def read_rows(ask: Ask) -> Response:
     """The rows of a range as of now, pinned while they are read."""
     told = read_query(ask, RangeAsk)
     queue = await _find(ask)
-    pinned = queue.snapshot(seconds=limits.ARROW_PIN_SECONDS)
-    snapshot = await pinned.__aenter__()
+    reserved = await ask.server.holding.reserve(ask.principal, "pins", 1)
     try:
-        response = await _read(ask, queue, snapshot, told, told.upto)
+        snapshot = await queue.snapshot(seconds=limits.ARROW_PIN_SECONDS).__aenter__()
     except BaseException:
+        reserved.cancel()
+        raise
+
+    async def let_go() -> None:
+        reserved.cancel()
         await snapshot.unpin()
+
+    try:
+        response = await _read(ask, queue, snapshot, told, told.upto, let_go)
+    except BaseException:
+        await let_go()
         raise
     if response.parts is None:
-        await snapshot.unpin()
+        await let_go()
     return response
 
 
@@ -158,7 +168,12 @@ async def _find(ask: Ask) -> Queue:
 
 
 async def _read(
-    ask: Ask, queue: Queue, snapshot: Snapshot, told: ReadAsk, upto: Seq | None
+    ask: Ask,
+    queue: Queue,
+    snapshot: Snapshot,
+    told: ReadAsk,
+    upto: Seq | None,
+    let_go: Callable[[], Awaitable[object]] | None = None,
 ) -> Response:
     engine, shards = engine_and_shards(queue)
     spans = _spans(shards, snapshot, told, upto)
@@ -169,7 +184,6 @@ async def _read(
     if ask.request.method == "HEAD":
         return Response(200, headers={"content-type": ARROW, **headers})
     with_shard = not shards.is_one and told.shard is None
-    let_go = snapshot.unpin if isinstance(told, RangeAsk) else None
     parts = RowStream(engine, spans, with_shard=with_shard, let_go=let_go)
     ask.waits = True
     return Response(200, type=ARROW, headers=headers, parts=parts)

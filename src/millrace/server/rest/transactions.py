@@ -218,8 +218,7 @@ async def _add(ask: Ask, transaction: Transaction, part: TransactionPart) -> Ans
 
 def _let_go(ask: Ask, receipts: list[str]) -> None:
     """They are no longer the caller's, now that the transaction is done."""
-    for receipt in receipts:
-        ask.server.quotas.let_go(receipt)
+    ask.server.holding.let_go(receipts)
 
 
 def _nothing() -> None:

@@ -42,8 +42,8 @@ class Leases(msgspec.Struct, frozen=True):
 async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     """Lease messages, waiting for the first one if need be."""
 
-    quotas = ask.server.quotas
-    reserved = quotas.reserve(ask.principal, "in_flight", told.count, now_ms())
+    holding = ask.server.holding
+    reserved = await holding.reserve(ask.principal, "in_flight", told.count)
 
     async def use() -> list[Lease]:
         return await ask.queue(
@@ -55,7 +55,7 @@ async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     try:
         found = await (ask.until(use) if told.wait > 0 else use()) or []
         if found:
-            reserved.keep_each([one.receipt for one in found], found[0].deadline_ms)
+            holding.keep(reserved, (one.receipt for one in found), found[0].deadline_ms)
     finally:
         reserved.cancel()
     ask.server.handed.note(ask.params["space"], ask.params["queue"], told.count, len(found))
@@ -84,8 +84,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 def _let_go(ask: Ask, told: list[str], refused: dict[int, Refused]) -> Ended:
     """Whatever became of them, they are no longer the caller's."""
-    for receipt in told:
-        ask.server.quotas.let_go(receipt)
+    ask.server.holding.let_go(told)
     return _ended(told, refused)
 
 
@@ -144,8 +143,7 @@ async def extend(ask: Ask, told: ExtendAsk) -> Ended:
     """Hold messages for longer."""
     refused = await ask.queue(lambda queue: queue.extend(told.receipts, told.seconds))
     until_ms = now_ms() + int(told.seconds * 1000)
-    for receipt in told.receipts:
-        ask.server.quotas.extend(receipt, until_ms)
+    ask.server.holding.extend(told.receipts, until_ms)
     return _ended(told.receipts, refused)
 
 
@@ -165,7 +163,7 @@ async def replace(ask: Ask, told: ReplaceAsk) -> LeaseOut:
     if body is None:
         raise Invalid("the message has no body; send body or body_base64", field="body")
     after = await ask.queue(lambda queue: queue.replace(told.receipt, body, seconds=told.seconds))
-    ask.server.quotas.replace(told.receipt, after.receipt, after.deadline_ms)
+    ask.server.holding.replace(told.receipt, after.receipt, after.deadline_ms)
     return lease_out(after)
 
 

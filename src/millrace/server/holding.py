@@ -1,0 +1,187 @@
+"""What callers hold at a time: messages in flight and pins, however they are asked for.
+
+Rule 1: what would be one too many is not handed out, and a call gets fewer than it asked for before
+it gets none.
+Rule 2: whoever is refused because of what they had is refused by what is so: messages that ended
+elsewhere, through another process or by other receipts, are found out before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import msgspec
+
+from millrace import limits
+from millrace.client.engine import Engine
+from millrace.core.across_commands import LeaseAcross, LeasedAcross
+from millrace.core.answers import Explanation, Leased, SnapshotRef
+from millrace.core.commands import (
+    Command,
+    Discard,
+    Explain,
+    Extend,
+    Lease,
+    Pin,
+    Release,
+    Settle,
+    Transaction,
+    Unpin,
+)
+from millrace.core.model import Seq, ShardId
+from millrace.core.receipt import read
+from millrace.errors import Exhausted, Forged, MillraceError
+from millrace.server.access import Principal
+from millrace.server.clock import now_ms
+from millrace.server.quota import Kind, Quotas, Reservation
+from millrace.wire.calls import Ask, Call
+
+Held = tuple[int, int, int]
+"""A message that is leased: shard, lease call, seq. Or a pin: shard, 0, pin."""
+
+_TAKES = (Lease, LeaseAcross, Pin)
+_ENDS = (Settle, Release, Discard, Extend, Unpin, Transaction)
+
+
+class Holding:
+    """Counts what is held of an engine."""
+
+    def __init__(self, engine: Engine, quotas: Quotas) -> None:
+        self._engine = engine
+        self._quotas = quotas
+
+    async def reserve(self, who: Principal, kind: Kind, count: int) -> Reservation:
+        """Take up to so many, for a call that may yet come to nothing.
+
+        Raises:
+            Exhausted: they have as many as they may.
+        """
+        try:
+            return self._quotas.reserve(who, kind, count, now_ms())
+        except Exhausted:
+            if kind != "in_flight" or not await self._recount(who):
+                raise
+            return self._quotas.reserve(who, kind, count, now_ms())
+
+    async def _recount(self, who: Principal) -> bool:
+        """See what is still in flight of what was handed out first; whether some is not."""
+        ids = self._quotas.oldest(who.name, "in_flight", limits.QUOTA_RECOUNT_MAX)
+        found = [id for id in ids if isinstance(id, tuple) and len(id) == 3]
+        are_held = await asyncio.gather(*map(self._is_held, found))
+        gone = [id for id, is_held in zip(found, are_held, strict=True) if not is_held]
+        for id in gone:
+            self._quotas.let_go(id)
+        return bool(gone)
+
+    async def _is_held(self, id: Held) -> bool:
+        shard, lease, seq = id
+        try:
+            told = await self._engine.ask(ShardId(shard), Explain(Seq(seq)), Explanation)
+        except MillraceError:
+            # The queue has ended, or cannot say so now: then the time of the lease ends it.
+            return False
+        return told.state == "leased" and told.lease == lease
+
+    # --- Receipts -----------------------------------------------------------------------------
+
+    def keep(self, reserved: Reservation, receipts: Iterable[str], until_ms: int) -> None:
+        """These are what a call was given."""
+        if reserved.is_counted:
+            reserved.keep_each([held_by(receipt) for receipt in receipts], until_ms)
+
+    def let_go(self, receipts: Iterable[str]) -> None:
+        """These are in flight no more, as far as the caller goes."""
+        if self._quotas.is_holding:
+            for receipt in receipts:
+                self._quotas.let_go(held_by(receipt))
+
+    def extend(self, receipts: Iterable[str], until_ms: int) -> None:
+        """These are held for longer, or for less."""
+        if self._quotas.is_holding:
+            for receipt in receipts:
+                self._quotas.extend(held_by(receipt), until_ms)
+
+    def replace(self, old: str, new: str, until_ms: int) -> None:
+        """One took the place of another."""
+        if self._quotas.is_holding:
+            self._quotas.replace(held_by(old), held_by(new), until_ms)
+
+    # --- Calls --------------------------------------------------------------------------------
+
+    def wants(self, who: Principal, call: Call) -> bool:
+        """Whether something is counted of this call."""
+        if not isinstance(call, Ask):
+            return False
+        command = call.command
+        if isinstance(command, _TAKES):
+            kind: Kind = "pins" if isinstance(command, Pin) else "in_flight"
+            return self._quotas.bounds(who, kind)
+        return isinstance(command, _ENDS) and self._quotas.is_holding
+
+    async def answer(
+        self, who: Principal, call: Ask, do: Callable[[Ask], Awaitable[object]]
+    ) -> object:
+        """Have a call answered, and count what it comes to.
+
+        Raises:
+            Exhausted: whoever asks has as many as they may; nothing was done.
+        """
+        command = call.command
+        if not isinstance(command, _TAKES):
+            answer = await do(call)
+            self._end(call.shard, command)
+            return answer
+        if isinstance(command, Pin):
+            reserved = await self.reserve(who, "pins", 1)
+        else:
+            reserved = await self.reserve(who, "in_flight", command.count)
+            command = msgspec.structs.replace(command, count=reserved.count)
+        try:
+            answer = await do(Ask(call.shard, call.wait_ms, command))
+            if isinstance(answer, Leased):
+                reserved.keep_each(_seqs(call.shard, answer), answer.deadline_ms)
+            elif isinstance(answer, LeasedAcross) and answer.parts:
+                ids = [id for shard, part in answer.parts for id in _seqs(shard, part)]
+                until_ms = max(part.deadline_ms for _, part in answer.parts)
+                reserved.keep_each(ids, until_ms)
+            elif isinstance(answer, SnapshotRef) and isinstance(command, Pin):
+                reserved.keep((call.shard, 0, answer.pin), 1, now_ms() + command.pin_ms)
+        finally:
+            reserved.cancel()
+        return answer
+
+    def _end(self, shard: ShardId, command: Command) -> None:
+        """What a command has ended; what it was refused for has ended otherwise."""
+        match command:
+            case Transaction(parts=parts):
+                for at, part in parts:
+                    self._end(at, part)
+            case Settle(lease=lease, seqs=seqs) | Release(lease=lease, seqs=seqs):
+                self._let_all_go(shard, lease, seqs)
+            case Discard(lease=lease, seqs=seqs):
+                self._let_all_go(shard, lease, seqs)
+            case Extend(lease=lease, seqs=seqs, lease_ms=lease_ms):
+                for seq in seqs:
+                    self._quotas.extend((shard, int(lease), seq), now_ms() + lease_ms)
+            case Unpin(pin=pin):
+                self._quotas.let_go((shard, 0, pin))
+            case _:
+                return
+
+    def _let_all_go(self, shard: ShardId, lease: int, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self._quotas.let_go((shard, int(lease), seq))
+
+
+def held_by(receipt: str) -> Held | str:
+    """What a receipt is counted as."""
+    try:
+        found, _ = read(receipt)
+    except Forged:
+        return receipt
+    return found.shard, found.lease, found.seq
+
+
+def _seqs(shard: ShardId, leased: Leased) -> list[Held]:
+    return [(shard, int(leased.lease), seq) for seq in leased.seqs]

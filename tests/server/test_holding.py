@@ -1,0 +1,162 @@
+"""What callers hold at a time is counted however they ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace.client.connecting import Connecting
+from millrace.errors import Exhausted
+from millrace.server.access import Principal, Quota
+from millrace.server.quota import Quotas
+from tests.server.rest.harness import Served, until
+from tests.server.rest.test_steward import QUEUES, served
+
+ORDERS = f"{QUEUES}/orders"
+
+
+def connected(server: Served) -> Connecting:
+    """As ada, who may have three messages in flight and one pin."""
+    return millrace.connect(f"http://127.0.0.1:{server.port}", token="ada")
+
+
+async def filled(server: Served, count: int = 20) -> None:
+    await (await server.millrace.find("orders")).publish_many([b"x"] * count)
+
+
+def test_calls_hand_out_no_more_than_the_quota(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server, connected(server) as m:
+            await filled(server)
+            queue = await m.find("orders")
+            first = await queue.lease(10)
+            assert len(first) == 3, "fewer before none"
+            with pytest.raises(Exhausted) as caught:
+                await queue.lease(1)
+            assert (caught.value.field, caught.value.limit) == ("in_flight", 3)
+            refused = await server.ask("POST", f"{ORDERS}/leases", {}, role="ada")
+            assert refused.status == 429, "the same count, whichever way it is asked for"
+            await queue.settle(first[:1])
+            await queue.release(first[1:2])
+            assert len(await queue.lease(10)) == 2
+            async with m.transaction() as t:
+                t.settle(first[2:])
+            assert len(await queue.lease(10)) == 1
+
+    asyncio.run(main())
+
+
+def test_calls_pin_no_more_than_the_quota(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server, connected(server) as m:
+            await filled(server)
+            queue = await m.find("orders")
+            async with queue.snapshot():
+                with pytest.raises(Exhausted) as caught:
+                    await queue.snapshot().__aenter__()
+                assert caught.value.field == "pins"
+                taken = await server.ask("GET", f"{ORDERS}/rows", role="ada")
+                assert (taken.status, taken.json["field"]) == (429, "pins")
+            assert (await server.ask("GET", f"{ORDERS}/rows", role="ada")).status == 200
+            assert (await server.ask("GET", f"{ORDERS}/rows", role="ada")).status == 200
+            async with queue.snapshot():
+                pass
+
+    asyncio.run(main())
+
+
+def test_a_range_is_counted_while_it_is_sent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await filled(server)
+            arrow = {"accept": "application/vnd.apache.arrow.stream"}
+            whole = await server.ask("GET", f"{ORDERS}/rows", role="ada", headers=arrow)
+            assert whole.status == 200
+            quotas = server.app.quotas
+            await until(lambda: quotas.held("ada", "pins", 0) == 0)
+
+    asyncio.run(main())
+
+
+def test_what_ended_elsewhere_is_found_out_before_someone_is_refused(tmp_path: Path) -> None:
+    """Receipts are good anywhere: through another front end, or in the program that has it open."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await filled(server)
+            leased = await server.ask("POST", f"{ORDERS}/leases", {"count": 3}, role="ada")
+            receipts = [str(one["receipt"]) for one in leased.items("messages")]
+            queue = await server.millrace.find("orders")
+            await queue.settle(receipts[:1])
+            await queue.release(receipts[1:2])
+            again = await server.ask("POST", f"{ORDERS}/leases", {"count": 9}, role="ada")
+            assert len(again.items("messages")) == 2
+            full = await server.ask("POST", f"{ORDERS}/leases", {"count": 9}, role="ada")
+            assert full.status == 429
+
+    asyncio.run(main())
+
+
+def test_the_credit_of_sessions_counts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await filled(server)
+            opened = await server.ask("POST", f"{ORDERS}/sessions", {"credit": 2}, role="ada")
+            session = f"{ORDERS}/sessions/{opened.text('session')}"
+            leased = await server.ask("POST", f"{ORDERS}/leases", {"count": 9}, role="ada")
+            assert len(leased.items("messages")) == 1
+            full = await server.ask("POST", f"{ORDERS}/sessions", {"credit": 1}, role="ada")
+            assert (full.status, full.json["field"]) == (429, "in_flight")
+            more = await server.ask("POST", f"{session}/grant", {"credit": 1}, role="ada")
+            assert more.status == 429
+            assert (await server.ask("DELETE", session, role="ada")).status == 200
+            wide = await server.ask("POST", f"{ORDERS}/sessions", {"credit": 100}, role="ada")
+            assert wide.status == 201
+            assert server.app.quotas.held("ada", "in_flight", 0) == 3
+            bad = await server.ask("POST", f"{ORDERS}/leases", {"count": -100}, role="ada")
+            assert bad.status in (400, 429)
+            assert server.app.quotas.held("ada", "in_flight", 0) == 3
+
+    asyncio.run(main())
+
+
+def test_several_processes_share_what_may_be_had() -> None:
+    ada = Principal("ada", (), quota=Quota(requests=8, bytes=80, in_flight=6, pins=1))
+    shares = [Quotas(shares=4) for _ in range(4)]
+    got = 0
+    for quotas in shares:
+        reserved = quotas.reserve(ada, "in_flight", 100, 0)
+        got += reserved.count
+        assert quotas.reserve(ada, "pins", 1, 0).count == 1, "each at least one"
+    assert 6 <= got <= 8
+    taken = 0
+    for quotas in shares:
+        for _ in range(100):
+            try:
+                quotas.take(ada, 0)
+                taken += 1
+            except Exhausted:
+                break
+    assert taken == 16, "twice the rate after a pause, over all of them"
+
+
+def test_bytes_of_answers_count(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await filled(server)
+            server.app.quotas.configure(Quota(bytes=2000))
+            arrow = {"accept": "application/vnd.apache.arrow.stream"}
+            for headers in ({}, arrow):
+                server.app.quotas._rates.clear()
+                path = f"{ORDERS}/rows"
+                answers = [
+                    await server.ask("GET", path, role="bob", headers=headers) for _ in range(20)
+                ]
+                refused = [answer for answer in answers if answer.status != 200]
+                assert refused
+                assert (refused[0].status, refused[0].json["field"]) == (429, "bytes")
+
+    asyncio.run(main())
