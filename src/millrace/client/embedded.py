@@ -184,11 +184,12 @@ class EmbeddedEngine:
     def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
         """As `rows`, if no disk has to be waited for."""
         store = self._node.store
-        if not store.hot(shard, seqs):
-            return None
-        ahead = store.ahead(shard, seqs)
-        if ahead is not None:
-            self._submit(shard, ahead)
+        if not store.newest(shard, seqs):
+            if not store.hot(shard, seqs):
+                return None
+            ahead = store.ahead(shard, seqs)
+            if ahead is not None:
+                self._submit(shard, ahead)
         return store.rows(shard, seqs, size)
 
     def scan(

@@ -12,9 +12,20 @@ from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Lease
 from millrace.client.message import by_turns
 from millrace.client.shards import Shards
+from millrace.core import check
 from millrace.core.across_commands import LeaseAcross, LeasedAcross
 from millrace.core.answers import Leased
 from millrace.core.commands import Lease as LeaseCommand
+
+
+def lease_command(
+    count: int, seconds: float, wait: float, attempt: str | None
+) -> tuple[LeaseCommand, int]:
+    """A lease call, and for how many milliseconds it waits; see `Queue.lease`."""
+    count = check.count(count, "count", limits.LEASE_MESSAGES_MAX)
+    lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+    wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
+    return LeaseCommand(count, lease_ms, check.id_text(attempt, "attempt") or ""), wait_ms
 
 
 async def hand_out(
@@ -55,7 +66,7 @@ async def _hand_out(
         across = LeaseAcross(shards.ids, command.count, command.lease_ms)
         answers = await engine.ask(shards.first, across, LeasedAcross, wait_ms=wait_ms)
         parts = list(answers.parts)
-    return await _read_granted(
+    return await read_granted(
         [
             (Grant(engine, keepalive, shards, shard, part, command.lease_ms), part)
             for shard, part in parts
@@ -63,7 +74,7 @@ async def _hand_out(
     )
 
 
-async def _read_granted(grants: Sequence[tuple[Grant, Leased]]) -> list[Lease]:
+async def read_granted(grants: Sequence[tuple[Grant, Leased]]) -> list[Lease]:
     """The messages that a call was handed out, as many as one answer should hold.
 
     What could not be read is given back: nobody has seen it.

@@ -10,9 +10,9 @@ from millrace.client.calls import Make, calls_of, end_calls, replace_call
 from millrace.client.counts import all_holders, cursor_seqs, shard_counts, sums
 from millrace.client.cursor import Cursor, Pinned, Start, starts_at
 from millrace.client.engine import Engine
-from millrace.client.grant import Keepalive
+from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Lease, Leases
-from millrace.client.leasing import hand_out
+from millrace.client.leasing import hand_out, lease_command, read_granted
 from millrace.client.message import Body
 from millrace.client.named import count_partitions, delete_named, explain_at, get_named
 from millrace.client.publishing import Publishing
@@ -22,7 +22,7 @@ from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.shards import Shards, peek_across
 from millrace.client.work import Work
 from millrace.core import check
-from millrace.core.answers import Explanation
+from millrace.core.answers import Explanation, Leased
 from millrace.core.commands import (
     Configure,
     Discard,
@@ -93,16 +93,10 @@ class Queue(Publishing):
         Raises:
             Full: too many messages are in flight; settle some first.
         """
-        count = check.count(count, "count", limits.LEASE_MESSAGES_MAX)
-        lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
-        name = check.id_text(attempt, "attempt") or ""
-        return await self._lease(count, lease_ms, wait_ms, name)
+        command, wait_ms = lease_command(count, seconds, wait, attempt)
+        return await self._lease(command, wait_ms)
 
-    async def _lease(
-        self, count: int, lease_ms: int, wait_ms: int, attempt: str = ""
-    ) -> list[Lease]:
-        command = LeaseCommand(count, lease_ms, attempt)
+    async def _lease(self, command: LeaseCommand, wait_ms: int) -> list[Lease]:
         return await hand_out(self._engine, self._keepalive, self._shards, command, wait_ms)
 
     def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
@@ -119,7 +113,8 @@ class Queue(Publishing):
         if idle is not None:
             idle_ms = check.millis(idle, "idle", limits.WORK_IDLE_MS_MAX, least_ms=0)
 
-        return Work(lambda wait_ms: self._lease(count, lease_ms, wait_ms), idle_ms=idle_ms)
+        command = LeaseCommand(count, lease_ms)
+        return Work(lambda wait_ms: self._lease(command, wait_ms), idle_ms=idle_ms)
 
     async def settle(self, leases: Leases) -> dict[int, Refused]:
         """Settle a lease or a receipt, or several; see `Lease.settle`.
@@ -320,7 +315,7 @@ class Queue(Publishing):
         return Redrive(
             self._engine,
             self._shards,
-            lambda count: self._lease(count, limits.REDRIVE_LEASE_MS, 0),
+            lambda count: self._lease(LeaseCommand(count, limits.REDRIVE_LEASE_MS), 0),
             to=None if to is None else target_of(self._space, to),
             where=where,
             edit=edit,
@@ -352,3 +347,10 @@ def engine_and_shards(queue: Queue) -> tuple[Engine, Shards]:
 def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
     """Where a queue is, or its first shard."""
     return queue._engine, queue._shards.first
+
+
+async def read_leased(queue: Queue, command: LeaseCommand, leased: Leased) -> list[Lease]:
+    """The messages that a call to the only shard of a queue was handed out."""
+    shards = queue._shards
+    grant = Grant(queue._engine, queue._keepalive, shards, shards.first, leased, command.lease_ms)
+    return await read_granted([(grant, leased)])

@@ -135,18 +135,17 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
 
     `Need`: nothing was decided; fetch what it names into the view's facts and ask again.
     """
-    if isinstance(command, Transaction):
-        return _transaction(desk, command)
-    if isinstance(command, LeaseAcross):
-        return across.lease_across(desk, command)
-    if isinstance(command, SnapshotAcross):
-        return across.snapshot_across(desk, command)
+    if isinstance(command, _ACROSS):
+        return _across(desk, command)
     draft = desk.draft(shard)
     if draft is None:
         return work.deleted()
     match command:
+        # What comes for single messages is told apart first.
         case Lease():
             return attempt.again(draft, command) or _lease(draft, command)
+        case Settle():
+            return work.do_settle(draft, command, work.judge(draft, command))
         case Replace():
             return replace.replace(draft, command)
         case Bury():
@@ -193,6 +192,21 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return catalog.delete(desk, draft, command)
         case _:
             return _part(desk, draft, command)
+
+
+_ACROSS = (Transaction, LeaseAcross, SnapshotAcross)
+
+
+def _across(
+    desk: Desk, command: Transaction | LeaseAcross | SnapshotAcross
+) -> Answer | Refused | Retry | Need:
+    match command:
+        case Transaction():
+            return _transaction(desk, command)
+        case LeaseAcross():
+            return across.lease_across(desk, command)
+        case SnapshotAcross():
+            return across.snapshot_across(desk, command)
 
 
 def _key(command: CreateTopic | ConfigureTopic | DeleteTopic) -> bytes:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import struct
+
 from pyroaring import BitMap64
 
 from millrace.errors import Corrupt
+
+_ONE = struct.Struct("<QIIIHHIH")
+"""A set of one, in the portable form: how many upper halves there are, which one, and of the lower
+half a cookie, how many containers, of the only one its key, its count less one, and where it is."""
+
+_COOKIE = 12346
+"""Containers without runs."""
 
 
 def pack_seqs(seqs: BitMap64) -> bytes:
     """The portable roaring form, the same bytes for the same set; empty for the empty set."""
     if not seqs:
         return b""
+    if len(seqs) == 1:
+        # The way of a single message, which must cost little.
+        seq = seqs.min()
+        return _ONE.pack(1, seq >> 32, _COOKIE, 1, seq >> 16 & 0xFFFF, 0, 16, seq & 0xFFFF)
     seqs.run_optimize()
     return bytes(_without_ties(seqs).serialize())
 

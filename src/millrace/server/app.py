@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from functools import partial
 from time import perf_counter
 from typing import Protocol
@@ -26,7 +27,7 @@ from millrace.errors import (
     NotFound,
     Unauthenticated,
 )
-from millrace.server.access import Principal, may
+from millrace.server.access import Principal
 from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.clock import now_ms
@@ -46,6 +47,7 @@ from millrace.server.rest.route import Ask, Route, denied
 from millrace.server.rest.slots import Slots
 from millrace.server.rest.steward import Steward
 from millrace.server.rest.stopping import Stopping
+from millrace.server.rest.under import Under, mistake
 from millrace.server.statsd import Handed
 from millrace.server.watch import Watch
 
@@ -102,6 +104,7 @@ class App:
             self.admit,
             self.handle,
             self._complain,
+            begin=self.begin,
             body_bytes_max=body_bytes_max,
             standing=self,
         )
@@ -110,6 +113,7 @@ class App:
         """Have every request seen from now on; None: by nobody, which costs nothing."""
         self._watch = watch
         self.site.handle = self.handle if watch is None else partial(self._seen, watch)
+        self.site.begin = self.begin if watch is None else None
 
     async def _seen(self, watch: Watch, request: Request) -> Response:
         ask = request.context
@@ -218,7 +222,7 @@ class App:
             return None
         space = params.get("space", "")
         name = params.get("queue") or params.get("topic") or "*"
-        if may(principal.rules, verb, space or "*", name):
+        if principal.may(verb, space or "*", name):
             return None
         return denied(principal, verb, space, name)
 
@@ -240,15 +244,38 @@ class App:
         """Answer a request that was admitted."""
         ask = request.context
         assert isinstance(ask, Ask)
+        return await self.again(ask)
+
+    def begin(self, request: Request) -> Under | None:
+        """Begin to answer a request that was admitted, if that takes no task."""
+        ask, engine = request.context, self.service.quick
+        assert isinstance(ask, Ask)
+        if ask.route.quick is None or engine is None:
+            return None
+        try:
+            return ask.route.quick(ask, engine)
+        except MillraceError:
+            # By the way of all others it ends in the same error, which is answered there.
+            return None
+
+    async def again(self, ask: Ask) -> Response:
+        """Answer a request by a task, from the beginning."""
         began = perf_counter()
-        if self._steward is None:
-            response = await self._answer(request, ask)
-        else:
-            response = await self._steward.answer(ask, partial(self._answer, request, ask))
+        answer = partial(self._handle, ask)
+        steward = self._steward
+        response = await (answer() if steward is None else steward.answer(ask, answer))
+        return self.note(ask, response, began)
+
+    async def rest(self, ask: Ask, work: Awaitable[Response], began: float) -> Response:
+        """Do by a task what is left to do of a request."""
+        return self.note(ask, await self._answer(ask, work), began)
+
+    def note(self, ask: Ask, response: Response, began: float) -> Response:
+        """Count an answer."""
         took = None if ask.waits else perf_counter() - began
-        self._traffic.note(request.method, ask.route.path, response.status, took)
+        self._traffic.note(ask.request.method, ask.route.path, response.status, took)
         if ask.principal.name and self.quotas.counts_bytes(ask.principal):
-            self._count(request, ask.principal, response)
+            self._count(ask.request, ask.principal, response)
         return response
 
     def _count(self, request: Request, principal: Principal, response: Response) -> None:
@@ -261,17 +288,24 @@ class App:
     def _owe(self, principal: Principal, size: int) -> None:
         self.quotas.owe(principal, now_ms(), size)
 
-    async def _answer(self, request: Request, ask: Ask) -> Response:
+    async def _handle(self, ask: Ask) -> Response:
+        return await self._answer(ask, ask.route.handle(ask))
+
+    async def _answer(self, ask: Ask, work: Awaitable[Response]) -> Response:
         try:
-            return await ask.route.handle(ask)
+            return await work
         except MillraceError as error:
-            if isinstance(error, NotFound) and error.near and not ask.sees(error.near):
-                error = error.without_hint()
-            if isinstance(error, Fatal):
-                _logger.error("%s %s: %s", request.method, ask.route.path, error)
-            return problem.answer_error(error)
+            return self.answer_error(ask, error)
         except asyncio.CancelledError:
             raise
         except Exception:
-            _logger.exception("%s %s ended in an error", request.method, ask.route.path)
-            return problem.answer_error(Fatal("the server made a mistake; its log has more"))
+            _logger.exception("%s %s ended in an error", ask.request.method, ask.route.path)
+            return problem.answer_error(mistake())
+
+    def answer_error(self, ask: Ask, error: MillraceError) -> Response:
+        """What is answered to an error."""
+        if isinstance(error, NotFound) and error.near and not ask.sees(error.near):
+            error = error.without_hint()
+        if isinstance(error, Fatal):
+            _logger.error("%s %s: %s", ask.request.method, ask.route.path, error)
+        return problem.answer_error(error)

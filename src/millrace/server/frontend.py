@@ -19,7 +19,7 @@ import msgspec
 
 from millrace.client.opening import join
 from millrace.errors import MillraceError
-from millrace.loop import new_loop
+from millrace.loop import new_loop, rest_collector
 from millrace.server import logs
 from millrace.server.address import parse_address
 from millrace.server.book import Book
@@ -64,6 +64,7 @@ async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
         ending.push_async_callback(serving.stop)
         addresses = [parse_address(text, "listen") for text in orders.listen]
         await serving.start(addresses, is_shared=True)
+        rest_collector()
         with suppress(BrokenPipeError):
             # Whoever would read it may be gone; then the input has ended, too.
             os.write(sys.stdout.fileno(), b"ready\n")

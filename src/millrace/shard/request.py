@@ -159,6 +159,11 @@ _PARTED_BYTES = 32
 def size_of(command: Command) -> int:
     """About how many bytes the command adds to a record."""
     match command:
+        # What comes for single messages is told apart first.
+        case Lease(count=count, attempt=attempt):
+            return _COMMAND_BYTES + _LEASED_BYTES * count * (2 if attempt else 1)
+        case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs) | Discard(seqs=seqs):
+            return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
         case Publish(rows=Block() as block):
             return block.size() + _extras(command)
         case Publish(rows=tuple() as messages):
@@ -171,8 +176,6 @@ def size_of(command: Command) -> int:
             return _COMMAND_BYTES + _LEASED_BYTES * count
         case GrantCredit(credit=credit, drain=True):
             return _COMMAND_BYTES + _LEASED_BYTES * credit
-        case Lease(count=count, attempt=attempt):
-            return _COMMAND_BYTES + _LEASED_BYTES * count * (2 if attempt else 1)
         case Replace(message=message):
             return _COMMAND_BYTES + _weigh((message,))[0]
         case LeaseAcross(shards=shards, count=count):
@@ -186,8 +189,6 @@ def size_of(command: Command) -> int:
             return sum(map(_weigh_parcel, parcels))
         case Delete(seqs=seqs):
             return _COMMAND_BYTES + (_LEASED_BYTES + _ASIDE_BYTES) * len(seqs)
-        case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs) | Discard(seqs=seqs):
-            return _COMMAND_BYTES + _LEASED_BYTES * len(seqs)
         case _:
             return _COMMAND_BYTES
 
@@ -253,21 +254,25 @@ def grows(command: Command) -> bool:
     """Whether the command asks for room that it does not give back: refused on a full disk."""
     if isinstance(command, Transaction):
         return any(grows(part) for _, part in command.parts)
-    return isinstance(
-        command,
-        Publish
-        | PublishStaged
-        | Stage
-        | Replace
-        | Bury
-        | Forward
-        | CreateQueue
-        | CreateTopic
-        | Subscribe
-        | OpenCursor
-        | OpenSession
-        | Configure,
-    )
+    return type(command) in _GROWING
+
+
+_GROWING: frozenset[type] = frozenset(
+    {
+        Publish,
+        PublishStaged,
+        Stage,
+        Replace,
+        Bury,
+        Forward,
+        CreateQueue,
+        CreateTopic,
+        Subscribe,
+        OpenCursor,
+        OpenSession,
+        Configure,
+    }
+)
 
 
 def undo_of(

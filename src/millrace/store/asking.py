@@ -339,11 +339,11 @@ class Asking:
         return self._seek(number, wanted[at], last)
 
     def hot(self, shard: int, seqs: BitMap64) -> bool:
-        return self._are_newest(shard, seqs) or all(
+        return self.newest(shard, seqs) or all(
             self._reading.is_hot(place) for _, place in self._places(shard, seqs)
         )
 
-    def _are_newest(self, shard: int, seqs: BitMap64) -> bool:
+    def newest(self, shard: int, seqs: BitMap64) -> bool:
         """Whether all of them were written since the last checkpoint, which is quick to tell."""
         part = self._layered.new.shards.get(self._layered.must(shard).id)
         if part is None or not part.rows[0] or not seqs:
@@ -379,7 +379,7 @@ class Asking:
 
     def ahead(self, shard: int, seqs: BitMap64) -> Callable[[], None] | None:
         """The call that reads what is likely to be asked for after these rows; None: nothing."""
-        if self._are_newest(shard, seqs):
+        if self.newest(shard, seqs):
             return None
         number = self._layered.must(shard).id
         found = self._find(number, seqs.max()) if seqs else None

@@ -389,6 +389,10 @@ class DiskStore:
     def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
         return self._asking.hot(shard, seqs)
 
+    def newest(self, shard: ShardId, seqs: BitMap64) -> bool:
+        """Whether all of them were written since the last checkpoint; they are hot then."""
+        return self._asking.newest(shard, seqs)
+
     def warm(self, shard: ShardId, seqs: BitMap64) -> Callable[[], None]:
         return self._asking.warm(shard, seqs)
 

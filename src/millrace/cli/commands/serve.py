@@ -17,6 +17,7 @@ from millrace.cli.stopping import Stop
 from millrace.cli.target import DATA_VARIABLE, is_address
 from millrace.cli.verb import verb
 from millrace.errors import MillraceError
+from millrace.loop import rest_collector
 
 if TYPE_CHECKING:
     from millrace.server.config import Loaded
@@ -102,6 +103,7 @@ async def serve(
     server = Server(loaded, orders)
     async with Stop() as stop:
         await server.start()
+        rest_collector()
         try:
             for warning in loaded.warnings:
                 shell.out.note(f"warning: {warning}")

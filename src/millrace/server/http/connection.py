@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
+from functools import partial
 from typing import Protocol, cast
 
 from millrace import limits
@@ -22,6 +23,25 @@ from millrace.server.http.response import BODILESS, Response
 
 Handle = Callable[[Request], Awaitable[Response]]
 """Answers a request that was admitted. It may raise nothing but cancellation."""
+
+Answer = Response | Awaitable[Response]
+"""An answer, or what comes to one and may take its time."""
+
+
+class Later(Protocol):
+    """An answer that is told when it is there: no task waits for it."""
+
+    def then(self, tell: Callable[[Answer], None]) -> None:
+        """Have it told, once, and not before this has returned."""
+        ...
+
+    def cancel(self) -> object:
+        """Nobody wants it any more: nothing is told, and what it was handed out returns."""
+        ...
+
+
+Begin = Callable[[Request], Later | None]
+"""Begins to handle a request that was admitted, where that takes no task; None: `Handle` it."""
 
 Admit = Callable[[Request, int | None, str], Response | None]
 """Judges a request by its head, the length that it declares and the address that it comes from;
@@ -49,11 +69,13 @@ class Site:
         handle: Handle,
         complain: Callable[[BadRequest], Response],
         *,
+        begin: Begin | None = None,
         body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
         standing: Standing | None = None,
     ) -> None:
         self.admit = admit
         self.standing = standing
+        self.begin = begin
         self.handle = handle
         self.complain = complain
         self.body_bytes_max = body_bytes_max
@@ -113,7 +135,8 @@ class Connection(asyncio.Protocol):
         self._peer = ""
         self._parser = Parser(self._admit, body_bytes_max=site.body_bytes_max)
         self._waiting: deque[Request] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._under: asyncio.Task[None] | Later | None = None
+        """What handles the request that is being handled."""
         self._request: Request | None = None
         self._refusal: Response | None = None
         self._is_answering = False
@@ -155,7 +178,7 @@ class Connection(asyncio.Protocol):
         except BadRequest as error:
             self._bad = error
             found = parser.last
-        if found or (was_between and not parser.is_between and not self._task):
+        if found or (was_between and not parser.is_between and self._under is None):
             self._since = self._loop.time()
         self._take(found)
 
@@ -176,7 +199,7 @@ class Connection(asyncio.Protocol):
             self._whole += sum(len(request.body) for request in found)
             self._waiting.extend(found)
         self._hold()
-        if parser.expects and not self._task and not self._waiting:
+        if parser.expects and self._under is None and not self._waiting:
             parser.expects = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if parser.large is not None and not self._is_in_body and self._bad is None:
@@ -217,10 +240,17 @@ class Connection(asyncio.Protocol):
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()
 
     def _go_on(self) -> None:
-        if self._task is not None:
+        if self._under is not None:
             return
         if self._waiting:
-            self._task = self._loop.create_task(self._serve(self._waiting.popleft()))
+            request = self._request = self._waiting.popleft()
+            if self._site.begin is not None and request.refusal is None:
+                later = self._site.begin(request)
+                if later is not None:
+                    self._under = later
+                    later.then(partial(self._told, request))
+                    return
+            self._under = self._loop.create_task(self._serve(request))
         elif self._is_closing:
             self._transport.close()
         elif self._bad is not None:
@@ -246,11 +276,49 @@ class Connection(asyncio.Protocol):
 
     # --- Out ----------------------------------------------------------------------------------
 
-    async def _serve(self, request: Request) -> None:
-        self._request = request
+    def _told(self, request: Request, answer: Answer) -> None:
+        """What was begun without a task has come to an answer, or to something that takes one."""
+        if not isinstance(answer, Response):
+            self._under = self._loop.create_task(self._serve(request, answer))
+            return
+        self._end(request)
+        keep_alive = request.keep_alive and not self._site.stopping
+        self._write(answer, keep_alive=keep_alive, head_only=request.method == "HEAD")
+        if not keep_alive:
+            self._close()
+        elif self._room is not None:
+            self._under = self._loop.create_task(self._rest(self._room))
+        else:
+            self._next()
+
+    async def _rest(self, room: asyncio.Future[None]) -> None:
+        """Handle nothing before what was written has been taken in."""
+        try:
+            await room
+        finally:
+            self._under = None
+        self._next()
+
+    def _end(self, request: Request) -> None:
+        self._under = self._request = None
+        self._is_answering = False
+        if self._whole:
+            self._whole -= len(request.body)
+            self._hold()
+
+    def _next(self) -> None:
+        self._since = self._loop.time()
+        if not self._is_closing:
+            self._go_on()
+            self._look_ahead()
+
+    async def _serve(self, request: Request, answer: Awaitable[Response] | None = None) -> None:
         try:
             refusal = cast("Response | None", request.refusal)
-            response = refusal if refusal is not None else await self._site.handle(request)
+            if refusal is not None:
+                response = refusal
+            else:
+                response = await (self._site.handle(request) if answer is None else answer)
             self._is_answering = True
             keep_alive = request.keep_alive and not self._site.stopping
             if response.parts is not None and request.method != "HEAD":
@@ -266,15 +334,8 @@ class Connection(asyncio.Protocol):
                 raise
             self._refuse(self._refusal)
         finally:
-            self._task = self._request = None
-            self._is_answering = False
-            if self._whole:
-                self._whole -= len(request.body)
-                self._hold()
-        self._since = self._loop.time()
-        if not self._is_closing:
-            self._go_on()
-            self._look_ahead()
+            self._end(request)
+        self._next()
 
     def _refuse(self, refusal: Response) -> None:
         """Answer this instead; where an answer has begun, nothing but the end can be said."""
@@ -344,7 +405,7 @@ class Connection(asyncio.Protocol):
             taken = self._unsent - self._transport.get_write_buffer_size()
             if over > 0 and taken < over * limits.HTTP_WRITE_BYTES_PER_SECOND_MIN:
                 self.cut()
-        elif self._task is not None:
+        elif self._under is not None:
             return
         elif self._parser.is_between:
             most = limits.HTTP_IDLE_SECONDS_MAX
@@ -360,10 +421,17 @@ class Connection(asyncio.Protocol):
 
     def judge(self, standing: Standing) -> None:
         """End what is being handled if whoever asked for it may not any more."""
-        if self._request is not None and self._task is not None and self._refusal is None:
-            self._refusal = standing.judge(self._request)
-            if self._refusal is not None:
-                self._task.cancel()
+        request, under = self._request, self._under
+        if request is None or under is None or self._refusal is not None:
+            return
+        self._refusal = standing.judge(request)
+        if self._refusal is None:
+            return
+        under.cancel()
+        if not isinstance(under, asyncio.Task):
+            # A task says so itself, when it has ended.
+            self._end(request)
+            self._refuse(self._refusal)
 
     def finish(self) -> None:
         """Handle what is whole, then close."""
@@ -380,8 +448,8 @@ class Connection(asyncio.Protocol):
         self._held = self._whole = 0
         self._waiting.clear()
         self.resume_writing()
-        if self._task is not None:
+        if self._under is not None:
             # Whoever asked has gone: what was handed out is given back, what was decided stays.
-            self._task.cancel()
+            self._under.cancel()
         if not self.gone.done():
             self.gone.set_result(None)

@@ -28,6 +28,10 @@ class Desk:
         self._topics: dict[tuple[str, str], Topic] = {}
         self._cursors: dict[tuple[ShardId, str], tuple[int, ...]] = {}
 
+    def known(self, space: str, name: str) -> Queue | None:
+        """The queue, if it was asked for lately; whether it is still there, its use tells."""
+        return self._queues.get((space, name))
+
     async def queue(self, space: str, name: str, use: Callable[[Queue], Awaitable[T]]) -> T:
         """What `use` comes to with the queue.
 

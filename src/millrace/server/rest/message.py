@@ -13,8 +13,12 @@ from msgspec import UNSET, UnsetType
 from millrace.client.cursor import Start
 from millrace.client.lease import Lease
 from millrace.client.message import Message
-from millrace.core.model import Headers, Row
+from millrace.core.answers import Leased
+from millrace.core.message_id import id_of
+from millrace.core.model import Headers, History, Row, ShardId
+from millrace.core.model import Seq as SeqId
 from millrace.core.place import Place
+from millrace.core.receipt import Proved, Receipt, write
 from millrace.errors import Invalid
 
 Seq = int | str
@@ -193,6 +197,39 @@ def lease_out(lease: Lease) -> LeaseOut:
         version=lease.version,
         id=None if id is None else str(id),
     )
+
+
+def leases_out(
+    shard: ShardId, key: int, leased: Leased, proved: Proved, rows: list[Row]
+) -> list[LeaseOut]:
+    """The messages of a lease call of a queue with one shard, whose ids are made with `key`."""
+    found: list[LeaseOut] = []
+    counts, deadline_ms, version = leased.counts, leased.deadline_ms, int(leased.lease)
+    history = History(proved.history)
+    for row in rows:
+        body, body_base64 = _bytes_out(row.body or b"")
+        name, name_base64 = _key_out(row.key)
+        headers, coded = _headers_out(row.headers)
+        deliveries, failures = counts.get(row.seq, (1, 0))
+        found.append(
+            LeaseOut(
+                row.seq,
+                row.time_ms,
+                body,
+                body_base64,
+                name,
+                name_base64,
+                headers,
+                coded,
+                receipt=write(Receipt(shard, history, SeqId(row.seq), leased.lease), proved.proof),
+                deadline_ms=deadline_ms,
+                deliveries=deliveries,
+                failures=failures,
+                version=version,
+                id=str(id_of(key, row.seq)) if key else None,
+            )
+        )
+    return found
 
 
 def _bytes_out(data: bytes | None) -> tuple[str | UnsetType | None, str | UnsetType]:

@@ -10,14 +10,18 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from millrace import limits
-from millrace.client.message import Message
+from millrace.client.embedded import EmbeddedEngine
+from millrace.client.message import Message, publish_one
 from millrace.client.queue import Queue
+from millrace.core import check
+from millrace.core.answers import Published as Answer
 from millrace.core.commands import ProducerMode
 from millrace.errors import Invalid, TooLarge
 from millrace.server.http.response import Response
 from millrace.server.rest.message import MessageIn, Seq, body_in, key_in, message_in, seq_out
 from millrace.server.rest.route import JSON, Ask, Media, decode, encode, read_query
 from millrace.server.rest.table import QUEUE, ROUTES
+from millrace.server.rest.under import Under
 
 NDJSON = "application/x-ndjson"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -75,6 +79,27 @@ _decoder = msgspec.json.Decoder(PublishAsk)
 _line = msgspec.json.Decoder(MessageIn)
 
 
+def _publish_quick(ask: Ask, engine: EmbeddedEngine) -> Under | None:
+    queue = ask.known()
+    if queue is None or ask.type not in (JSON, "") or ask.request.query:
+        return None
+    told = decode(_decoder, ask.request.body)
+    if told.messages is not UNSET:
+        return None
+    shards = queue.shards
+    message = check.message(
+        body_in(told.body, told.body_base64), key_in(told), told.headers, told.group
+    )
+    numbered = check.numbered(told.producer, told.number, told.mode, None)
+    command = publish_one(message, numbered, told.priority, told.delay, told.dedup, told.ttl)
+
+    def read(answer: object) -> Response:
+        assert isinstance(answer, Answer)
+        return one_out(next(iter(shards.names(answer)), None))
+
+    return Under(ask, engine, engine.submit(shards.first, command), read)
+
+
 @ROUTES.raw(
     "POST",
     f"{QUEUE}/messages",
@@ -85,6 +110,7 @@ _line = msgspec.json.Decoder(MessageIn)
     status=201,
     tag="messages",
     query=PublishQuery,
+    quick=_publish_quick,
 )
 async def publish(ask: Ask) -> Response:
     """Publish a message, or several at once; answered when nothing can lose them any more."""

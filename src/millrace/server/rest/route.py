@@ -17,9 +17,10 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from millrace import limits
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.queue import Queue
 from millrace.client.topic import Topic
-from millrace.errors import Denied, Invalid
+from millrace.errors import Denied, Invalid, MillraceError
 from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.calls import Service
 from millrace.server.holding import Holding
@@ -31,6 +32,7 @@ from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.slots import Slots
 from millrace.server.rest.stopping import Stopping
+from millrace.server.rest.under import Quick, Under
 from millrace.server.statsd import Handed
 
 Takes = TypeVar("Takes", bound=msgspec.Struct)
@@ -96,6 +98,22 @@ class Server(Protocol):
         """What it has counted."""
         ...
 
+    def note(self, ask: Ask, response: Response, began: float) -> Response:
+        """Count an answer that goes out now."""
+        ...
+
+    def answer_error(self, ask: Ask, error: MillraceError) -> Response:
+        """What is answered to an error."""
+        ...
+
+    def again(self, ask: Ask) -> Awaitable[Response]:
+        """Handle the request from the beginning, by a task."""
+        ...
+
+    def rest(self, ask: Ask, work: Awaitable[Response], began: float) -> Awaitable[Response]:
+        """Do by a task what is left to do, with errors as answers."""
+        ...
+
 
 class Ask:
     """A request on its way through a route."""
@@ -125,6 +143,12 @@ class Ask:
         """What `wait` comes to, however long that takes; None if the server stops first."""
         self.waits = True
         return await self.server.stopping.until(wait)
+
+    def known(self) -> Queue | None:
+        """The queue that the address names, if it was used lately and has one shard."""
+        params = self.params
+        queue = self.desk.known(params["space"], params["queue"])
+        return queue if queue is not None and queue.shards.is_one else None
 
     async def queue(self, use: Callable[[Queue], Awaitable[T]]) -> T:
         """What `use` comes to with the queue that the address names."""
@@ -216,6 +240,8 @@ class Route:
     """What stands behind the question mark beside a body that is not JSON."""
     also_status: tuple[int, ...] = ()
     """By which it is answered as well, in the same form."""
+    quick: Quick | None = None
+    """Begins to answer it without a task, where that can be."""
 
     @property
     def takes_query(self) -> bool:
@@ -283,6 +309,7 @@ class Routes:
         status: int = 200,
         tag: str = "",
         also_status: tuple[int, ...] = (),
+        quick: Callable[[Ask, Takes, EmbeddedEngine], Under | None] | None = None,
     ) -> Callable[
         [Callable[[Ask, Takes], Awaitable[Gives | Response]]],
         Callable[[Ask, Takes], Awaitable[Gives | Response]],
@@ -302,6 +329,10 @@ class Routes:
                     return found
                 return Response(status, encode(found))
 
+            def begin(ask: Ask, engine: EmbeddedEngine) -> Under | None:
+                assert quick is not None
+                return quick(ask, read(ask), engine)
+
             self.add(
                 Route(
                     method,
@@ -315,6 +346,7 @@ class Routes:
                     status,
                     tag=tag,
                     also_status=also_status,
+                    quick=None if quick is None else begin,
                 )
             )
             return function
@@ -334,6 +366,7 @@ class Routes:
         status: int = 200,
         tag: str = "",
         query: type[msgspec.Struct] | None = None,
+        quick: Quick | None = None,
     ) -> Callable[[Handle], Handle]:
         """Have a function answer that reads the request and makes the answer itself."""
 
@@ -353,6 +386,7 @@ class Routes:
                     gives_media,
                     tag,
                     query,
+                    quick=quick,
                 )
             )
             return function

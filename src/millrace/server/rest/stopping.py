@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
+
+
+class Waiter(Protocol):
+    """Waits, and is no task."""
+
+    def stop(self) -> None:
+        """Wait no more."""
+        ...
 
 
 class Stopping:
@@ -19,11 +27,20 @@ class Stopping:
     def __init__(self) -> None:
         self.is_set = False
         self._waiting: set[asyncio.Task[object]] = set()
+        self._waiters: set[Waiter] = set()
 
     @property
     def waiting(self) -> int:
         """How many wait."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        """One more, until it is discarded."""
+        self._waiters.add(waiter)
+
+    def discard(self, waiter: Waiter) -> None:
+        """It waits no more."""
+        self._waiters.discard(waiter)
 
     async def until(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """What `wait` comes to; None if the server stops first."""
@@ -48,3 +65,5 @@ class Stopping:
         waiting, self._waiting = self._waiting, set()
         for task in waiting:
             task.cancel()
+        for waiter in list(self._waiters):
+            waiter.stop()

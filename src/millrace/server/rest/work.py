@@ -8,14 +8,23 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from millrace import limits
+from millrace.client.calls import calls_of
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.lease import Lease
-from millrace.client.queue import Queue
+from millrace.client.leasing import lease_command
+from millrace.client.message import by_turns
+from millrace.client.queue import Queue, read_leased
+from millrace.core.answers import Leased, Outcome
+from millrace.core.commands import Settle
 from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
-from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, seq_out
+from millrace.server.http.connection import Answer
+from millrace.server.http.response import Response
+from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, leases_out, seq_out
 from millrace.server.rest.problem import Problem, problem_of
-from millrace.server.rest.route import Ask
+from millrace.server.rest.route import Ask, encode
 from millrace.server.rest.table import QUEUE, ROUTES
+from millrace.server.rest.under import Under
 
 Receipts = Annotated[list[str], msgspec.Meta(min_length=1, max_length=limits.LEASE_MESSAGES_MAX)]
 
@@ -38,7 +47,39 @@ class Leases(msgspec.Struct, frozen=True):
     messages: list[LeaseOut]
 
 
-@ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work")
+def _lease_quick(ask: Ask, told: LeaseAsk, engine: EmbeddedEngine) -> Under | None:
+    queue = ask.known()
+    if queue is None or ask.server.quotas.of(ask.principal).in_flight:
+        return None
+    shards, shard = queue.shards, queue.shards.first
+    command, wait_ms = lease_command(told.count, told.seconds, told.wait, told.attempt)
+
+    def read(leased: object) -> Answer:
+        assert isinstance(leased, Leased)
+        rows = engine.rows_at_hand(shard, leased.seqs, limits.LEASE_BYTES_MAX)
+        if rows is None or len(rows) < len(leased.seqs):
+            # From the disk, or fewer than were leased.
+            return slowly(leased)
+        ask.server.handed.note(queue.space, queue.name, told.count, len(rows))
+        proved = engine.proved(shard, leased.lease)
+        turns = by_turns(rows, leased.turns)
+        return Response(200, encode(Leases(leases_out(shard, shards.key, leased, proved, turns))))
+
+    async def slowly(leased: Leased) -> Response:
+        found = await read_leased(queue, command, leased)
+        ask.server.handed.note(queue.space, queue.name, told.count, len(found))
+        return Response(200, encode(Leases([lease_out(one) for one in found])))
+
+    def none() -> Response:
+        ask.server.handed.note(queue.space, queue.name, told.count, 0)
+        return Response(200, encode(Leases([])))
+
+    ask.waits = wait_ms > 0
+    request = engine.submit(shard, command, wait_ms)
+    return Under(ask, engine, request, read, none if wait_ms else None)
+
+
+@ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work", quick=_lease_quick)
 async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     """Lease messages, waiting for the first one if need be."""
 
@@ -95,7 +136,25 @@ def _ended(told: list[str], refused: dict[int, Refused]) -> Ended:
     return Ended(len(told) - len(found), found)
 
 
-@ROUTES.json("POST", f"{QUEUE}/settle", "work", ReceiptsAsk, Ended, tag="work")
+def _settle_quick(ask: Ask, told: ReceiptsAsk, engine: EmbeddedEngine) -> Under | None:
+    queue = ask.known()
+    if queue is None:
+        return None
+    shards, receipts = queue.shards, told.receipts
+    calls = calls_of(engine, shards, queue.name, receipts)
+    if len(calls) != 1:
+        return None
+    [call] = calls
+
+    def read(outcome: object) -> Response:
+        assert isinstance(outcome, Outcome)
+        return Response(200, encode(_let_go(ask, receipts, outcome.refused)))
+
+    command = Settle(call.lease, call.seqs, call.history)
+    return Under(ask, engine, engine.submit(call.shard, command), read)
+
+
+@ROUTES.json("POST", f"{QUEUE}/settle", "work", ReceiptsAsk, Ended, tag="work", quick=_settle_quick)
 async def settle(ask: Ask, told: ReceiptsAsk) -> Ended:
     """The work on these messages is done: nobody gets them again."""
     receipts = told.receipts
