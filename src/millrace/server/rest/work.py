@@ -74,6 +74,8 @@ def _lease_quick(ask: Ask, told: LeaseAsk, engine: EmbeddedEngine) -> Under | No
         ask.server.handed.note(queue.space, queue.name, told.count, 0)
         return Response(200, encode(Leases([])))
 
+    if wait_ms and ask.server.stopping.is_set:
+        return None
     ask.waits = wait_ms > 0
     request = engine.submit(shard, command, wait_ms)
     return Under(ask, engine, request, read, none if wait_ms else None)
