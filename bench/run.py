@@ -15,6 +15,7 @@ from bench import (
     bulk,
     care,
     disk,
+    frontends,
     groups,
     large,
     publish,
@@ -61,6 +62,7 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "rest_bulk_arrow": bulk.rest_bulk_arrow,
         "arrow_snapshot": snapshot_http.arrow_snapshot,
         "long_poll_latency": server.long_poll_latency,
+        "frontend_engine_cpu": frontends.frontend_engine_cpu,
         "idle_polls": server.idle_polls,
     },
 }

@@ -229,3 +229,23 @@ async def test_a_name_that_was_deleted_is_found_under_its_new_shard(m: Millrace)
     )
     call = Ask(queue.shards.first, 0, Publish((Message(b"x"),)))
     assert isinstance(await tried(admission, deny, call), Denied)
+
+
+@embedded
+async def test_what_was_allowed_once_allows_nothing_else(m: Millrace) -> None:
+    admission, shard, topic = await scene(m)
+    await m.queue("other")
+    other = await engine_of(m).find_queue("default", "other")
+    assert other is not None
+    who = caller(("publish",))
+    publish = Publish((Message(b"x"),))
+    for _ in range(2):
+        assert await tried(admission, who, Ask(shard, 0, publish)) is None
+        assert isinstance(await tried(admission, who, Ask(shard, 0, Lease(1, 1))), Denied)
+        assert isinstance(await tried(admission, who, Ask(topic, 0, publish)), Denied)
+        assert isinstance(await tried(admission, who, Ask(other.shards[0], 0, publish)), Denied)
+        assert isinstance(await tried(admission, caller(()), Ask(shard, 0, publish)), Denied)
+    anyone = caller(VERBS, "*/*")
+    for _ in range(2):
+        assert await tried(admission, anyone, Ask(topic, 0, publish)) is None
+        assert isinstance(await tried(admission, anyone, Ask(topic, 0, Lease(1, 1))), Invalid)

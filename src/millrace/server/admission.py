@@ -20,6 +20,7 @@ from millrace.core.model import CATALOG, ShardId
 from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
 from millrace.errors import Invalid, NotFound
 from millrace.server.verbs import (
+    JUDGED_BY_NAME,
     OF_TOPICS,
     OF_TOPICS_ALONE,
     VERB_OF,
@@ -122,6 +123,8 @@ class Admission:
                 self._command(caller, at, part)
             return
         kind = type(command)
+        if (shard, kind) in caller.passed:
+            return
         verb = VERB_OF.get(kind)
         if verb is None:
             raise Invalid(f"{kind.__name__} is asked by nobody but the engine", field="command")
@@ -142,7 +145,11 @@ class Admission:
             or (named.kind == "topic" and kind in OF_TOPICS)
         ):
             raise Invalid(f"{kind.__name__} cannot be asked of a {named.kind}", field="shard")
-        if isinstance(command, LeaseAcross):
+        if kind in JUDGED_BY_NAME:
+            if len(caller.passed) >= _KNOWN_MAX:
+                caller.passed.clear()
+            caller.passed.add((shard, kind))
+        elif isinstance(command, LeaseAcross):
             _check_whole(named, shard, command.shards)
         elif isinstance(command, SnapshotAcross):
             _check_whole(named, shard, tuple(at for at, _ in command.parts))

@@ -18,7 +18,7 @@ from typing import assert_never
 from millrace import limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.engine import Engine
-from millrace.core.answers import Leased
+from millrace.core.answers import Leased, Outcome, Published
 from millrace.core.commands import Explain, PublishStaged, Transaction
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
@@ -90,7 +90,9 @@ class Talk:
             Invalid, TooLarge: the frame cannot be read; nothing of it was begun.
         """
         for id_, call in read_calls(frame):
-            if isinstance(call, Refused):
+            if type(call) is Ask and (call.shard, type(call.command)) in self._caller.passed:
+                self._ask(id_, call)
+            elif isinstance(call, Refused):
                 self._fail(id_, call)
             elif isinstance(call, Cancel):
                 self._cancel(call.id)
@@ -98,8 +100,6 @@ class Talk:
                 room = self._streams.get(call.id)
                 if room is not None:
                     room.release()
-            elif id_ in self._under:
-                self._fail(id_, Invalid(f"the call {id_} is under way", field="id"))
             else:
                 self._begin(id_, call)
 
@@ -121,6 +121,9 @@ class Talk:
     # --- Calls ----------------------------------------------------------------------------------
 
     def _begin(self, id_: int, call: Call) -> None:
+        if id_ in self._under:
+            self._fail(id_, Invalid(f"the call {id_} is under way", field="id"))
+            return
         try:
             self._check_room(id_, call)
             admitted = self._service.admission.admit(self._caller, call)
@@ -131,6 +134,28 @@ class Talk:
             self._fail(id_, error)
             return
         self._go_on(id_, admitted)
+
+    def _ask(self, id_: int, call: Ask) -> None:
+        """The way of what is asked most, which must cost little: as `_begin`, with fewer steps."""
+        service, wait_ms = self._service, call.wait_ms
+        quick = service.quick
+        if (
+            quick is None
+            or service.keeping is not None
+            or id_ in self._under
+            or (wait_ms and len(self._waiting) >= limits.WIRE_WAITING_MAX)
+        ):
+            self._begin(id_, call)
+            return
+        try:
+            request = quick.submit(call.shard, quick.judge(call.shard, call.command), wait_ms)
+        except MillraceError as error:
+            self._fail(id_, error)
+            return
+        self._under[id_] = request
+        if wait_ms:
+            self._waiting.add(id_)
+        request.future.add_done_callback(partial(self._answered, id_, request))
 
     def _check_room(self, id_: int, call: Call) -> None:
         if isinstance(call, Ask) and call.wait_ms:
@@ -205,6 +230,10 @@ class Talk:
 
     def _answer_command(self, id_: int, shard: ShardId, command: object, answer: object) -> None:
         quick = self._service.quick
+        if type(answer) is Published or type(answer) is Outcome:
+            self._sheet.answer(id_, ANSWERS, answer)
+            self._wake()
+            return
         try:
             if isinstance(answer, SessionRef):
                 self._claims[shard, answer.claim.session] = answer.claim

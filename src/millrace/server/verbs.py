@@ -32,6 +32,7 @@ from millrace.core.commands import (
 )
 from millrace.core.holder import ListHolders
 from millrace.core.leased_commands import Replace
+from millrace.core.model import ShardId
 from millrace.core.partition_commands import Delete
 from millrace.core.session_commands import (
     CloseSession,
@@ -122,6 +123,9 @@ VERBS_OF: dict[type, tuple[Verb, ...]] = {
 OF_TOPICS = frozenset({Publish, Subscribe, Unsubscribe})
 """Commands that may be asked of a topic."""
 
+JUDGED_BY_NAME = frozenset({Publish, Lease, Settle, Release, Extend, Discard})
+"""Commands that are allowed or not by nothing but the name of the shard."""
+
 OF_TOPICS_ALONE = frozenset({Subscribe, Unsubscribe})
 """And those of them that no queue takes."""
 
@@ -132,10 +136,13 @@ OWNER = Principal("owner", (Rule(True, VERBS, "*", "*"),))
 class Caller:
     """Someone who asks, by calls of which one of several verbs is enough."""
 
-    __slots__ = ("who",)
+    __slots__ = ("passed", "who")
 
     def __init__(self, who: Principal) -> None:
         self.who = who
+        self.passed: set[tuple[ShardId, type]] = set()
+        """Commands that they may ask of shards, of those that were judged: both stay as they are,
+        the rules of a caller and the name of a shard."""
 
     def may(self, verbs: tuple[Verb, ...], space: str, name: str) -> bool:
         """Whether one of the verbs is allowed."""

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 
 from millrace.core.across_commands import LeasedAcross
-from millrace.core.answers import Leased
-from millrace.core.commands import Command, Discard, Extend, Part, Release, Settle, Transaction
+from millrace.core.answers import Leased, Outcome, Published
+from millrace.core.commands import (
+    Command,
+    Discard,
+    Extend,
+    Lease,
+    Part,
+    Publish,
+    Release,
+    Settle,
+    Transaction,
+)
 from millrace.core.leased_commands import Replace
 from millrace.core.model import LeaseId, ShardId
 from millrace.core.receipt import Proved
@@ -41,6 +51,9 @@ def judged(prove: Prove, shard: ShardId, command: Command) -> Command:
     Raises:
         Forged: it was not.
     """
+    kind = type(command)
+    if kind is Publish or kind is Lease:
+        return command
     match command:
         case Settle(lease=lease, seqs=seqs, history=history):
             return Settle(_lease(prove, shard, lease, history), seqs, history)
@@ -90,9 +103,13 @@ class Proving(Protocol):
 
 def with_proofs(engine: Proving, shard: ShardId, answer: object) -> object:
     """The answer, with the proofs of all leases and sessions in it."""
+    kind = type(answer)
+    if kind is Published or kind is Outcome:
+        return answer
     match answer:
-        case Leased(lease=lease) if lease:
-            return msgspec.structs.replace(answer, lease=engine.proved(shard, lease))
+        case Leased(lease, seqs, deadline_ms, counts, turns) if lease:
+            proof = cast("LeaseId", engine.proved(shard, lease))
+            return Leased(proof, seqs, deadline_ms, counts, turns)
         case LeasedAcross(parts=parts):
             return LeasedAcross(
                 tuple((at, _leased(with_proofs(engine, at, part))) for at, part in parts)

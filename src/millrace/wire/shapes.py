@@ -289,6 +289,14 @@ class Form:
     def unpack(self, raw: object, field: str, blobs: memoryview) -> msgspec.Struct:
         if type(raw) is not list or len(raw) != len(self._fields):
             raise wrong(raw, field, f"the {len(self._fields)} fields of {self.kind.__name__}")
+        if len(raw) == 3:
+            # As below, for what is sent most.
+            (name, one), (name_2, two), (name_3, three) = self._fields
+            return self.kind(
+                one.unpack(raw[0], name, blobs),
+                two.unpack(raw[1], name_2, blobs),
+                three.unpack(raw[2], name_3, blobs),
+            )
         return self.kind(
             *[
                 shape.unpack(one, name, blobs)
