@@ -139,8 +139,11 @@ async def idle_polls(polls: int = 10_000, seconds: float = 300.0) -> list[Result
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         open_ones = []
+        heard: list[bytes] = []
         for _ in range(polls):
-            transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", server.port)
+            transport, _ = await loop.create_connection(
+                lambda: _Ear(heard), "127.0.0.1", server.port
+            )
             transport.write(head.encode() + body)
             open_ones.append(transport)
         await asyncio.sleep(5)
@@ -148,6 +151,7 @@ async def idle_polls(polls: int = 10_000, seconds: float = 300.0) -> list[Result
         began, used = time.perf_counter(), cpu_of(pid)
         await asyncio.sleep(seconds - 60)
         spent = (cpu_of(pid) - used) / (time.perf_counter() - began) * 60
+        assert not heard, heard[0]
         for transport in open_ones:
             transport.abort()
     told = f"{polls:,} long polls that wait"
@@ -157,6 +161,19 @@ async def idle_polls(polls: int = 10_000, seconds: float = 300.0) -> list[Result
         Result("idle_polls_core_s", told, spent, "core-s/min", "", spent, cpu, judge_cpu(spent)),
         Result("idle_polls_kb", told, size, "KB each", "", size, memory, judge_memory(size)),
     ]
+
+
+class _Ear(asyncio.Protocol):
+    """Whoever waits must hear nothing, not even the end."""
+
+    def __init__(self, heard: list[bytes]) -> None:
+        self._heard = heard
+
+    def data_received(self, data: bytes) -> None:
+        self._heard.append(data)
+
+    def eof_received(self) -> None:
+        self._heard.append(b"")
 
 
 def _anonymous_kb(pid: int) -> int:
