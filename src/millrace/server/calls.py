@@ -91,7 +91,7 @@ class Talk:
         """
         for id_, call in read_calls(frame):
             if type(call) is Ask and (call.shard, type(call.command)) in self._caller.passed:
-                self._ask(id_, call)
+                self._submit(id_, call)
             elif isinstance(call, Refused):
                 self._fail(id_, call)
             elif isinstance(call, Cancel):
@@ -135,13 +135,14 @@ class Talk:
             return
         self._go_on(id_, admitted)
 
-    def _ask(self, id_: int, call: Ask) -> None:
+    def _submit(self, id_: int, call: Ask) -> None:
         """The way of what is asked most, which must cost little: as `_begin`, with fewer steps."""
         service, wait_ms = self._service, call.wait_ms
         quick = service.quick
         if (
             quick is None
             or service.keeping is not None
+            or service.holding is not None
             or id_ in self._under
             or (wait_ms and len(self._waiting) >= limits.WIRE_WAITING_MAX)
         ):

@@ -106,7 +106,7 @@ class Site:
     def look(self, now: float) -> None:
         """Cut off who is too slow, or may not ask any more; called about once a second."""
         for connection in list(self.connections):
-            if connection._task is None or connection._room is not None:
+            if connection._under is None or connection._room is not None:
                 connection.look(now)
         if self.standing is not None and self.standing.is_due():
             for connection in list(self.connections):
