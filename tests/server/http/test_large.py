@@ -58,6 +58,17 @@ def test_however_it_is_cut_a_large_body_is_the_same(steps: list[int]) -> None:
     assert parser.body_bytes == 0
 
 
+def test_heads_do_not_add_up_beside_large_bodies() -> None:
+    parser = Parser(admit_all)
+    head, body = post(b"", length=LEAST), bytes(LEAST)
+    for _ in range(2 * limits.HTTP_HEAD_BYTES_MAX // len(head)):
+        assert parser.feed(head) == []
+        assert parser.large is not None
+        room = parser.large.room()
+        room[:] = body
+        assert len(parser.filled(len(room))) == 1
+
+
 def test_what_a_head_claims_is_not_kept_ready() -> None:
     body = LargeBody(limits.HTTP_BODY_BYTES_MAX)
     assert len(body.room()) == limits.HTTP_LARGE_STEP_BYTES

@@ -166,8 +166,8 @@ class Parser:
     def _feed(self, data: bytes) -> None:
         if self._is_over:
             return
-        body_bytes = self._body_bytes
-        if self._in_head:
+        body_bytes, was_head = self._body_bytes, self._in_head
+        if was_head:
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -185,7 +185,7 @@ class Parser:
             raise BadRequest(400, f"not a request of HTTP/1.1: {error}") from error
         if self._in_head and self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
             raise BadRequest(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes")
-        if self._in_head or self._body_bytes != body_bytes:
+        if was_head or self._in_head or self._body_bytes != body_bytes:
             self._beside_bytes = 0
             return
         # Extensions, leading zeros, trailers: nothing that is ever looked at.
