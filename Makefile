@@ -55,8 +55,8 @@ sim: $(READY) ## simulate crashes and faults: N=seeds, or SEED=one to replay
 properties: $(READY) ## look for examples that `test` does not try, in N rounds
 	@for round in $$(seq $(or $(N),10)); do $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile search tests $(ARGS); done
 
-fuzz: $(READY) ## send the server what its description allows and what it does not, N times as much
-	@FUZZ=$(or $(N),50) $(BIN)/python -m pytest -q --timeout 3600 tests/server/rest/test_schemathesis.py $(ARGS)
+fuzz: $(READY) ## send parsers and the server spoiled bytes, and what the description allows, N times as much
+	@FUZZ=$(or $(N),50) SEED=$(SEED) $(BIN)/python -m pytest -q --timeout 3600 tests/fuzz tests/server/rest/test_schemathesis.py $(ARGS)
 
 crash: $(READY) ## kill the real engine N times beside an outside ledger; STATES=n: lose power, too
 	@$(if $(STATES),$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED)))

@@ -208,6 +208,7 @@ def test_variables_of_others_are_left_alone_and_typing_errors_told() -> None:
         ("data = ", "config", ["line 1, the last"]),
         ("data = [\n'x'\ny", "config", ["line 3"]),
         ("a = 1\na = 2", "config", ["line 2"]),
+        (f"stop_seconds = {'9' * 5000}", "config", ["too long"]),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(

@@ -78,6 +78,8 @@ def test_a_good_token_is_let_in(headers: dict[str, str]) -> None:
         {"authorization": f"Bearer {TEXT}, Bearer {TEXT}"},
         {"authorization": f"Digest {TEXT}"},
         {"authorization": "Basic !!!"},
+        {"authorization": "Basic \u0662\u0662\u0662\u0662"},
+        {"authorization": "Basic \xff\xff\xff\xff"},
         {"authorization": "Basic " + b64encode(b"\xff:\xff").decode()},
         {"authorization": "Bearer " + TEXT + "x" * limits.CREDENTIAL_CHARS_MAX},
         basic("bob", TEXT),

@@ -19,6 +19,7 @@ from millrace.wire.frames import Buffer
 
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 256 * 1024
+_DIGITS_MAX = 19
 
 
 class Head(NamedTuple):
@@ -86,11 +87,11 @@ class HttpConnection:
             for name, _, value in (line.partition(":") for line in lines if line)
         }
         parts = first.split(" ", 2)
-        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+        if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not _is_number(parts[1]):
             raise Lost("what answers does not speak HTTP/1.1", sent=True)
         chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length", "0")
-        self._length = None if chunked else int(length) if length.isdigit() else 0
+        self._length = None if chunked else int(length) if _is_number(length) else 0
         self._keeps = headers.get("connection", "").lower() != "close"
         return Head(int(parts[1]), headers)
 
@@ -121,6 +122,8 @@ class HttpConnection:
             line = await self._reader.readuntil(b"\r\n")
             try:
                 left = int(line.split(b";")[0], 16)
+                if left < 0:
+                    raise ValueError("it is negative")
             except ValueError as error:
                 raise Lost("a chunk of the answer has no length", sent=True) from error
             if left == 0:
@@ -142,6 +145,10 @@ class HttpConnection:
     def close(self) -> None:
         """End it; nobody waits for the other side's goodbye, as TLS would."""
         self._writer.transport.abort()
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < _DIGITS_MAX
 
 
 def _tls_failure(error: ssl.SSLError, where: str, *, sent: bool) -> Lost:

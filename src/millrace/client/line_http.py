@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
 
 _TYPE = "application/vnd.millrace.calls"
+_TIME_DIGITS_MAX = 16
 _BURST = 1_024
 """Calls of one request."""
 
@@ -259,7 +260,7 @@ class HttpLine:
 
     def _note_time(self, head: Head) -> None:
         text = head.headers.get("millrace-now", "")
-        if text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) < _TIME_DIGITS_MAX:
             self._ahead_ms = int(text) - time.time_ns() // 1_000_000
 
     def _check_open(self) -> None:

@@ -35,7 +35,8 @@ def parse_address(text: str, field: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         colon = ""
-    if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+    is_number = port.isascii() and port.isdecimal() and len(port) <= len("65535")
+    if not colon or not host or not is_number or int(port) > 65_535:
         raise Invalid(
             f"{field} {text[:100]!r} is no address; write it as 127.0.0.1:7070 or [::1]:7070",
             field=field,

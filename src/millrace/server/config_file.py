@@ -61,6 +61,8 @@ def read_file(path: Path) -> ConfigFile:
         last = f"at line {data.count(NEWLINE) + 1}, the last"
         said = str(error).replace("at end of document", last)
         raise Invalid(f"{path} is no TOML: {said}", field="config") from error
+    except ValueError as error:
+        raise Invalid(f"{path} has a number that is too long", field="config") from error
     except RecursionError as error:
         raise Invalid(f"{path} is nested too deeply", field="config") from error
 
@@ -88,7 +90,7 @@ def _keys(line: str) -> Keys:
     """The keys of a line that is TOML by itself."""
     try:
         value: object = tomllib.loads(line)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return ()
     keys: list[str] = []
     while isinstance(value, dict | list) and value:

@@ -10,7 +10,6 @@ wrong ones of others.
 
 from __future__ import annotations
 
-import binascii
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from ipaddress import IPv6Address, ip_address
@@ -116,7 +115,8 @@ def credentials(given: str) -> tuple[str, str]:
         return "", ""
     try:
         user, _, token = b64decode(rest.strip(), validate=True).decode("utf-8").partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
+        # No base64, no ASCII, or no text within.
         return "", ""
     return user, token
 

@@ -67,7 +67,7 @@ def from_text(name: str, taken: Taken, text: str) -> object:
         return taken.read(name, flags.get(text.strip().lower(), text))
     try:
         value = tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     return taken.read(name, value)
 

@@ -96,6 +96,7 @@ def test_a_subscription_needs_the_right_to_publish_to_its_queue(tmp_path: Path) 
         ("/subscriptions/s", {"queue": "a b"}, 400),
         ("/subscriptions/s", {"queue": "orders", "filter": {"x": {"unheard": 1}}}, 400),
         ("/subscriptions/s", {"queue": "orders", "filter": []}, 400),
+        ("/subscriptions/s", b'{"queue": "orders", "filter": {"x": "\xff\xd8"}}', 400),
         ("/subscriptions/s", {"queue": "orders", "filter": {"x": {"prefix": "y" * 9999}}}, 413),
         ("/subscriptions/a%20b", {"queue": "orders"}, 400),
     ],

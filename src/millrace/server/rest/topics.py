@@ -14,7 +14,7 @@ from millrace import limits
 from millrace.client.message import Message, Rows
 from millrace.client.redrive import target_of
 from millrace.client.topic import Subscription, Topic, TopicState, engine_and_topic
-from millrace.errors import NotFound
+from millrace.errors import Invalid, NotFound
 from millrace.server.http.response import Response
 from millrace.server.rest.message import Seq, message_in, seq_out
 from millrace.server.rest.publish import (
@@ -272,13 +272,21 @@ async def subscribe(ask: Ask, told: SubscribeAsk) -> Subscribed:
     """Have what is published from now on forwarded to a queue, which the caller may publish to."""
     space, name = target_of(ask.params["space"], told.queue)
     ask.check("publish", space, name)
-    filters = {header: msgspec.json.decode(test) for header, test in told.filter.items()}
+    filters = {header: _test_in(test) for header, test in told.filter.items()}
     queue = await ask.desk.millrace.find(name, space=space)
 
     async def use(topic: Topic) -> bool:
         return await topic.subscribe(queue, filter=filters, name=ask.params["subscription"])
 
     return Subscribed(await ask.topic(use))
+
+
+def _test_in(test: msgspec.Raw) -> object:
+    try:
+        return msgspec.json.decode(test)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # What is not looked into yet may be no text.
+        raise Invalid(f"a test of a filter is no JSON: {error}", field="filter") from error
 
 
 class Subscriptions(msgspec.Struct, frozen=True):
