@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
+import socket
 from pathlib import Path
 
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import millrace
+from millrace.client.millrace import engine_of
 from millrace.meter import Histogram
-from millrace.server.metrics import Page
+from millrace.server.counted import Counts, decode
+from millrace.server.metrics import Page, tell_counted
+from tests.server.process import Process, children
 from tests.server.rest.harness import Served, served
+from tests.server.test_frontends import eventually
 
 ORDERS = "/v1/spaces/default/queues/orders"
+ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)')
 
 
@@ -19,7 +31,7 @@ def test_a_histogram_counts_up_to_each_bound() -> None:
     for value in (0.5, 1, 1.5, 10, 11):
         found.add(value)
     page = Page()
-    page.histogram("some_seconds", "Text.", found, {"a": 'b"\\\n'})
+    page.histogram("some_seconds", "Text.", found.spread(), {"a": 'b"\\\n'})
     label = r'a="b\"\\\n"'
     assert page.text().decode().splitlines() == [
         "# HELP some_seconds Text.",
@@ -95,3 +107,211 @@ def test_a_server_that_lives_says_so_to_anybody_and_metrics_only_to_those_who_ma
             assert (await server.ask("GET", "/healthz", role=None)).status == 200
 
     asyncio.run(main())
+
+
+# --- As Prometheus reads it ----------------------------------------------------------------------
+
+Page_ = dict[str, list[tuple[dict[str, str], float]]]
+
+PROMISED = {
+    "millrace_depth": "gauge",
+    "millrace_oldest_seconds": "gauge",
+    "millrace_in_flight": "gauge",
+    "millrace_published": "counter",
+    "millrace_ended": "counter",
+    "millrace_leased": "counter",
+    "millrace_http_requests": "counter",
+    "millrace_http_request_seconds": "histogram",
+    "millrace_commit_seconds": "histogram",
+    "millrace_commit_bytes": "histogram",
+    "millrace_commit_entries": "histogram",
+    "millrace_sync_seconds": "histogram",
+    "millrace_pins": "gauge",
+    "millrace_pinned_bytes": "gauge",
+    "millrace_cursor_lag_rows": "gauge",
+    "millrace_cursor_lag_bytes": "gauge",
+    "millrace_cursor_lag_seconds": "gauge",
+    "millrace_topic_lag_rows": "gauge",
+    "millrace_topic_lag_seconds": "gauge",
+    "millrace_sealed_bytes": "gauge",
+    "millrace_log_bytes": "gauge",
+    "millrace_disk_free_bytes": "gauge",
+    "millrace_refusing": "gauge",
+    "millrace_damaged_files": "gauge",
+    "millrace_http_connections": "gauge",
+    "millrace_info": "gauge",
+}
+"""What a page tells of, by the parser's names, in which a counter has no `_total`."""
+
+
+def parsed(text: str) -> tuple[dict[str, str], Page_]:
+    """Families and their kinds, and samples by name, as Prometheus' own parser has them."""
+    kinds: dict[str, str] = {}
+    samples: Page_ = {}
+    for family in text_string_to_metric_families(text):
+        assert family.name not in kinds, family.name
+        assert family.documentation, family.name
+        kinds[family.name] = family.type
+        for sample in family.samples:
+            told = samples.setdefault(sample.name, [])
+            assert dict(sample.labels) not in [labels for labels, _ in told], sample
+            told.append((dict(sample.labels), sample.value))
+        if family.type == "histogram":
+            check_histogram(family.name, samples)
+    return kinds, samples
+
+
+def check_histogram(name: str, samples: Page_) -> None:
+    """Its buckets rise, and the last one counts all."""
+    for labels, count in samples[f"{name}_count"]:
+        own = [
+            value
+            for told, value in samples[f"{name}_bucket"]
+            if {at: word for at, word in told.items() if at != "le"} == labels
+        ]
+        assert own == sorted(own)
+        assert own[-1] == count
+
+
+@pytest.mark.parametrize("is_front", [False, True])
+def test_the_page_has_all_that_is_promised_in_both_modes(tmp_path: Path, *, is_front: bool) -> None:
+    async def main() -> None:
+        async with served(tmp_path, is_front=is_front) as server:
+            queue = await server.millrace.find("orders")
+            await (await server.millrace.topic("news")).subscribe(queue)
+            await queue.publish_many([b"x" * 100] * 10)
+            await queue.cursor("audit", retain=True)
+            await server.ask("POST", f"{ORDERS}/leases", {"count": 3})
+            async with queue.snapshot():
+                answer = await server.ask("GET", "/metrics")
+            kinds, samples = parsed(answer.body.decode())
+            assert kinds == PROMISED
+            own = {"space": "default", "queue": "orders"}
+            assert samples["millrace_depth"] == [(own, 10)]
+            assert samples["millrace_in_flight"] == [(own, 3)]
+            assert samples["millrace_pins"] == [(own, 1)]
+            assert samples["millrace_leased_total"] == [(own, 3)]
+            [(lag, rows)] = samples["millrace_cursor_lag_rows"]
+            assert (lag, rows) == ({**own, "cursor": "audit", "retain": "true"}, 10)
+            for name in ("commit_seconds", "commit_bytes", "commit_entries", "sync_seconds"):
+                [(_, count)] = samples[f"millrace_{name}_count"]
+                assert count > 0, name
+            assert samples["millrace_refusing"] == [({}, 0)]
+            [(_, log)] = samples["millrace_log_bytes"]
+            assert log > 1000
+
+    asyncio.run(main())
+
+
+def test_what_is_deployed_uses_names_that_are_told() -> None:
+    known = {f"{name}_total" if kind == "counter" else name for name, kind in PROMISED.items()}
+    known |= {
+        f"{name}_{part}"
+        for name, kind in PROMISED.items()
+        if kind == "histogram"
+        for part in ("bucket", "sum", "count")
+    }
+    known.add("millrace_frontend_up")
+    for file in ("alerts.yaml", "dashboard.json"):
+        text = (ROOT / "deploy" / file).read_text().replace('"millrace"', "")
+        found = set(re.findall(r"\bmillrace_[a-z_]+\b", text))
+        assert found
+        assert found <= known, found - known
+
+
+def test_refused_requests_are_counted_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.ask("GET", "/v1/spaces", role=None)
+            await server.ask("GET", "/nowhere")
+            await server.ask("DELETE", ORDERS, role="worker")
+            await asyncio.to_thread(send_nonsense, server.port)
+            _, samples = parsed((await server.ask("GET", "/metrics")).body.decode())
+            told = {
+                (labels["method"], labels["route"], labels["status"]): count
+                for labels, count in samples["millrace_http_requests_total"]
+            }
+            assert told == {
+                ("GET", "/v1/spaces", "401"): 1,
+                ("GET", "-", "404"): 1,
+                ("DELETE", "/v1/spaces/{space}/queues/{queue}", "403"): 1,
+                ("-", "-", "400"): 1,
+            }
+
+    asyncio.run(main())
+
+
+def send_nonsense(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+        line.sendall(b"nonsense\r\n\r\n")
+        assert b" 400 " in line.recv(65536)
+
+
+def test_one_scrape_tells_of_all_front_ends_whichever_answers(tmp_path: Path) -> None:
+    def scrape(server: Process) -> Page_:
+        answer = server.ask("GET", "/metrics")
+        assert answer.status == 200
+        return parsed(answer.body.decode())[1]
+
+    def puts(samples: Page_) -> float:
+        return sum(
+            count
+            for labels, count in samples["millrace_http_requests_total"]
+            if labels["method"] == "PUT"
+        )
+
+    with Process(tmp_path / "data", "--frontends", 2) as server:
+        for _ in range(30):
+            server.ask("PUT", ORDERS, {})
+        answered: set[str] = set()
+        for _ in range(100):
+            before = scrape(server)
+            # Each page tells of all of them.
+            assert puts(before) == 30
+            assert dict(told(before, "millrace_frontend_up")) == {"0": 1, "1": 1}
+            assert [count > 0 for _, count in before["millrace_commit_seconds_count"]] == [True]
+            answered |= {
+                labels["frontend"]
+                for labels, _ in before["millrace_http_requests_total"]
+                if labels["route"] == "/metrics"
+            }
+            if len(answered) == 2:
+                break
+        assert answered == {"0", "1"}
+        gone = children(server.pid)[0]
+        os.kill(gone, signal.SIGKILL)
+        eventually(lambda: gone not in children(server.pid))
+        eventually(lambda: sum(value for _, value in told(scrape(server), FRONTEND)) == 2)
+        # What the killed one had counted begins anew.
+        assert puts(scrape(server)) < 30
+        assert server.stop() == 0
+
+
+FRONTEND = "millrace_frontend_up"
+
+
+def told(samples: Page_, name: str) -> list[tuple[str, float]]:
+    return [(labels["frontend"], value) for labels, value in samples[name]]
+
+
+def test_a_front_end_that_says_nothing_is_told_of_as_such(tmp_path: Path) -> None:
+    async def ask() -> list[Counts]:
+        async with millrace.open(tmp_path / "data") as m:
+            gauges = await engine_of(m).care.gauges()
+            return [decode(text) for text in gauges.beside]
+
+    with Process(tmp_path / "data", "--frontends", 1) as server:
+        [stopped] = children(server.pid)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            assert asyncio.run(ask()) == [Counts(0, is_there=False)]
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        [there] = asyncio.run(ask())
+        assert there.is_there
+        page = Page()
+        tell_counted(page, [there, Counts(1, is_there=False)])
+        found = parsed(page.text().decode())[1]
+        assert told(found, FRONTEND) == [("0", 1), ("1", 0)]
+        assert told(found, "millrace_http_connections") == [("0", 0)]
+        assert server.stop() == 0

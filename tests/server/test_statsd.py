@@ -9,7 +9,9 @@ from pathlib import Path
 import millrace
 from millrace import limits
 from millrace.server.address import Address
-from millrace.server.statsd import Handed, Statsd
+from millrace.server.counted import Handed
+from millrace.server.statsd import Statsd
+from tests.server.process import Process
 
 
 def arrived(socket: socket.socket) -> dict[str, str]:
@@ -32,7 +34,11 @@ def test_d8_statsd_is_told_under_dynamiqs_names(tmp_path: Path) -> None:
                 await m.queue(f"other-{number}")
             await queue.publish(b"before")
             handed = Handed()
-            statsd = Statsd(m, handed, Address(*receiver.getsockname()))
+
+            async def find() -> Handed:
+                return handed
+
+            statsd = Statsd(m, find, Address(*receiver.getsockname()))
             await statsd.start()
             await statsd.tell()
             first = arrived(receiver)
@@ -61,3 +67,18 @@ def test_d8_statsd_is_told_under_dynamiqs_names(tmp_path: Path) -> None:
         receiver.bind(("127.0.0.1", 0))
         receiver.setblocking(False)
         asyncio.run(main(receiver))
+
+
+def test_d8_statsd_is_told_of_what_front_ends_hand_out(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(("127.0.0.1", 0))
+        receiver.setblocking(False)
+        address = Address(*receiver.getsockname())
+        orders = "/v1/spaces/default/queues/orders"
+        with Process(tmp_path / "data", "--frontends", 2, "--set", f"statsd={address}") as server:
+            server.ask("PUT", orders, {})
+            server.ask("POST", f"{orders}/messages", {"messages": [{"body": "x"}] * 4})
+            server.ask("POST", f"{orders}/leases", {"count": 3})
+            assert server.stop() == 0
+        # The last packets tell of all that was not told before.
+        assert arrived(receiver)["millrace.default.orders.depth"] == "4|g"

@@ -142,6 +142,7 @@ def every_call(shard: ShardId, topic: ShardId) -> list[Call]:
         calls.BackUp("/x", False),
         calls.Unfollow(),
         calls.ReadHealth(),
+        calls.ReadGauges(),
     ]
 
 

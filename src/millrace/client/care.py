@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +16,14 @@ from millrace.care.restore import Target, find_plan, finish, lay_out
 from millrace.care.vault import Vault
 from millrace.care.verify import verify as look_at
 from millrace.client.finish import finish as done_to_the_end
-from millrace.client.health import Gauges, Health
+from millrace.client.health import Health
 from millrace.client.paths import folder_of
 from millrace.core import exact
+from millrace.core.model import CATALOG
 from millrace.errors import Closed, Invalid
 from millrace.log.files import RealDisk
 from millrace.log.lane import Lane
+from millrace.meter import Gauges
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
@@ -77,6 +79,8 @@ class FolderCare:
         self._check_open = check_open
         self._working = asyncio.Lock()
         self._rests: Rests | None = None
+        self.beside: Callable[[], Awaitable[list[str]]] | None = None
+        """What other processes have counted that speak for the engine, if there are any."""
 
     async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
         """See `Millrace.backup`; done to the end, or undone, whoever is cancelled meanwhile."""
@@ -120,8 +124,13 @@ class FolderCare:
         return await self._node.warden.unfollow()
 
     async def health(self) -> Health:
-        """How the engine is, now."""
+        """How the engine is, now.
+
+        Raises:
+            Closed, Fatal: it is not any more.
+        """
         self._check_open()
+        self._node.host_of(CATALOG).check_alive()
         warden = self._node.warden
         refusal, ended_ms = warden.watermarks.refusal, warden.scrubber.ended_ms
         follower = warden.follower
@@ -138,12 +147,26 @@ class FolderCare:
             archive_error=str(error) if error is not None else None,
         )
 
-    def gauges(self) -> Gauges:
+    async def gauges(self) -> Gauges:
         """What the engine has counted since it was opened, and how large it is."""
         self._check_open()
-        node = self._node
+        beside = () if self.beside is None else tuple(await self.beside())
+        self._check_open()
+        node, commits = self._node, self._node.writer.commits
         live, dead = node.store.sealed_bytes()
-        return Gauges(node.writer.commits, live, dead, node.warden.free_bytes())
+        return Gauges(
+            commits.seconds.spread(),
+            commits.bytes.spread(),
+            commits.entries.spread(),
+            node.log.sync_times.spread(),
+            live,
+            dead,
+            sum(segment.used_bytes for segment in node.log.segments()),
+            node.warden.free_bytes(),
+            node.warden.watermarks.refusal is not None,
+            len(node.warden.damaged()),
+            beside,
+        )
 
     async def stop(self) -> None:
         """End what is under way; what it has made is removed."""

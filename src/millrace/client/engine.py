@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.client.care import Backup, Told
-from millrace.client.health import Gauges, Health
+from millrace.client.health import Health
 from millrace.core.answers import QueueRef
 from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
@@ -22,6 +22,7 @@ from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, Sh
 from millrace.core.receipt import Proved, Receipt
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.errors import MillraceError
+from millrace.meter import Gauges
 from millrace.shard.arrivals import Fates
 from millrace.wire.calls import Named
 
@@ -46,12 +47,8 @@ class Care(Protocol):
         """How the engine is, now."""
         ...
 
-    def gauges(self) -> Gauges:
-        """What the engine has counted since it was opened, and how large it is.
-
-        Raises:
-            Invalid: it is another process's.
-        """
+    async def gauges(self) -> Gauges:
+        """What the engine has counted since it was opened, and how large it is."""
         ...
 
 

@@ -6,19 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from millrace.meter import Commits
-
-
-@dataclass(frozen=True, slots=True)
-class Gauges:
-    """What an engine has counted since it was opened, and how large it is."""
-
-    commits: Commits
-    sealed_live_bytes: int
-    sealed_dead_bytes: int
-    """About; what is dead goes when there is enough of it."""
-    disk_free_bytes: int
-
 
 @dataclass(frozen=True, slots=True)
 class Health:

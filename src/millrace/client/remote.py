@@ -25,7 +25,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.care import Backup, Told
-from millrace.client.health import Gauges, Health
+from millrace.client.health import Health
 from millrace.client.line import Answered, Line, Lost
 from millrace.client.repeats import may_repeat
 from millrace.core import exact
@@ -37,6 +37,7 @@ from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, Sh
 from millrace.core.receipt import Proved, Receipt, read, write
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.errors import Closed, Forged, Invalid, MillraceError, Retry, Unknown
+from millrace.meter import Gauges
 from millrace.shard.arrivals import Fates
 from millrace.shard.request import undo_of
 from millrace.wire import calls
@@ -326,12 +327,9 @@ class RemoteCare:
             *cast("tuple[str | None, int, None, tuple[str, ...], None, int, bool, None]", found)
         )
 
-    def gauges(self) -> Gauges:
+    async def gauges(self) -> Gauges:
         """Counted where the engine is."""
-        raise Invalid(
-            "what an engine counts is told by its own process: ask for /metrics there",
-            field="gauges",
-        )
+        return cast("Gauges", (await self._engine.call(calls.ReadGauges())).value)
 
 
 def _place(path: Path, *, is_here: bool) -> str:

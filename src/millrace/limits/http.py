@@ -132,3 +132,12 @@ FRONTEND_REST_SECONDS = 1
 
 EXPORT_STOP_SECONDS = 3
 """So long the end of a server waits for a collector to take what it has not sent yet."""
+
+FRONTEND_TELL_SECONDS = 2
+"""So long a front end is waited for that is asked what it has counted."""
+
+FRONTEND_TOLD_BYTES_MAX = 16 * 1024 * 1024
+"""Of what it says: the samples of all routes and of as many queues as are told one by one."""
+
+READY_SECONDS = 2
+"""So long an engine has to answer that is asked whether it is ready; its prober waits no longer."""

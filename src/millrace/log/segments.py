@@ -24,6 +24,7 @@ from millrace.log.record import RECORD_HEADER_BYTES, Mark, Position, decode_reco
 from millrace.log.replay import Replay, walk
 from millrace.log.segment import Hold, LiveSegment, Loan, LogShape
 from millrace.log.writer import Writer
+from millrace.meter import Histogram
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -264,6 +265,11 @@ class Log:
             assert header is not None, "a generation in use has a header"
             until = Mark(header.generation, 0, header.prev_crc, header.first_serial)
         return _held(hold, until)
+
+    @property
+    def sync_times(self) -> Histogram:
+        """How long syncs of records took since it was opened."""
+        return self._writer.sync_times
 
     def statistics(self) -> LogStatistics:
         """Return the counters as of now."""

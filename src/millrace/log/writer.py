@@ -28,6 +28,7 @@ from millrace.log.record import (
     span_of,
 )
 from millrace.log.segment import LogShape, Segment
+from millrace.meter import SECONDS, Histogram
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,6 +63,7 @@ class Writer:
         self.written_bytes = 0
         self.syncs = 0
         self.sync_seconds = 0.0
+        self.sync_times = Histogram(SECONDS)
         self._pool = pool
         self._ready = pool.ready
         self._segment_bytes = shape.segment_bytes
@@ -211,7 +213,9 @@ class Writer:
             segment.file.sync()
         except errors.MillraceError as error:
             raise self.stop(error) from error
-        self.sync_seconds += (self._clock() - began - self.sync_seconds) * _SYNC_WEIGHT
+        took = self._clock() - began
+        self.sync_seconds += (took - self.sync_seconds) * _SYNC_WEIGHT
+        self.sync_times.add(took)
         self.syncs += 1
 
     def _check(self) -> None:

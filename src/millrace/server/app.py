@@ -31,12 +31,13 @@ from millrace.server.access import Principal
 from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.clock import now_ms
+from millrace.server.counted import Counts, Handed, Traffic
 from millrace.server.holding import Holding
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Counted, Response
 from millrace.server.keeping import Keeping
-from millrace.server.metrics import Traffic, gather
+from millrace.server.metrics import gather
 from millrace.server.quota import Quotas
 from millrace.server.rest import problem
 from millrace.server.rest.all import ROUTES
@@ -48,7 +49,6 @@ from millrace.server.rest.slots import Slots
 from millrace.server.rest.steward import Steward
 from millrace.server.rest.stopping import Stopping
 from millrace.server.rest.under import Under, mistake
-from millrace.server.statsd import Handed
 from millrace.server.watch import Watch
 
 _logger = logging.getLogger("millrace.server")
@@ -238,7 +238,11 @@ class App:
 
     async def metrics(self) -> bytes:
         """What it has counted."""
-        return await gather(self._desk, self._traffic, self._handed, len(self.site.connections))
+        return await gather(self._desk, self.counted())
+
+    def counted(self, frontend: int | None = None) -> Counts:
+        """What this process has counted itself."""
+        return self._traffic.counted(self._handed, len(self.site.connections), frontend)
 
     async def handle(self, request: Request) -> Response:
         """Answer a request that was admitted."""

@@ -408,6 +408,8 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
             return str(made.path), made.first_index, made.last_index, time_ms, made.bytes
         case calls.Unfollow():
             return await engine.care.unfollow()
+        case calls.ReadGauges():
+            return await engine.care.gauges()
         case calls.ReadHealth():
             health = await engine.care.health()
             return (

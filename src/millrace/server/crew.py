@@ -20,6 +20,7 @@ from millrace import limits
 from millrace.errors import Invalid
 from millrace.server.address import Address
 from millrace.server.config import ServerSettings
+from millrace.server.counted import Counts, decode
 from millrace.server.frontend import Orders
 
 _logger = logging.getLogger("millrace.server")
@@ -35,6 +36,9 @@ class Crew:
         self._tasks: list[asyncio.Task[None]] = []
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._ready: dict[int, asyncio.Event] = {}
+        self._told: dict[int, asyncio.Future[bytes]] = {}
+        """Who waits for what a front end has counted."""
+        self._asking = asyncio.Lock()
         self._is_ending = False
 
     async def start(self) -> list[Address]:
@@ -81,6 +85,7 @@ class Crew:
                 *("-m", "millrace.server.frontend"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
+                limit=limits.FRONTEND_TOLD_BYTES_MAX,
             )
             self._processes[number] = process
             assert process.stdin is not None
@@ -89,10 +94,40 @@ class Crew:
             process.stdin.write(msgspec.json.encode(mine) + b"\n")
             if await process.stdout.readline() == b"ready\n":
                 self._ready[number].set()
+                await self._listen(number, process.stdout)
             code = await process.wait()
             if not self._is_ending:
                 _logger.error("front end %d ended with code %d; it is started again", number, code)
                 await asyncio.sleep(limits.FRONTEND_REST_SECONDS)
+
+    async def _listen(self, number: int, pipe: asyncio.StreamReader) -> None:
+        """Hear what it has counted, until it ends."""
+        with suppress(ValueError):
+            # A line that is too long is as good as none.
+            while line := await pipe.readline():
+                waiting = self._told.pop(number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(line)
+        await pipe.read()
+
+    async def counted(self) -> list[Counts]:
+        """What each of them has counted, as it says now; one that says nothing for a while is told
+        of as one that is not there."""
+        async with self._asking:
+            loop = asyncio.get_running_loop()
+            waits: dict[int, asyncio.Future[bytes]] = {}
+            for number in self._ready:
+                waits[number] = self._told[number] = loop.create_future()
+                process = self._processes.get(number)
+                if process is not None and process.returncode is None:
+                    assert process.stdin is not None
+                    process.stdin.write(b"\n")
+            await asyncio.wait(waits.values(), timeout=limits.FRONTEND_TELL_SECONDS)
+            self._told.clear()
+            return [
+                decode(one.result()) if one.done() else Counts(number, is_there=False)
+                for number, one in waits.items()
+            ]
 
     @property
     def pids(self) -> list[int]:

@@ -1,8 +1,9 @@
 """A front end: `python -m millrace.server.frontend`, started by the crew of a server.
 
 It reads its orders from its standard input, says `ready` on its standard output when it listens,
-and ends when it is told to, or when the input ends: then the engine's process is gone. It never
-opens the folder itself: that would keep the next engine from it.
+and what it has counted for every line that it reads then. It ends when it is told to, or when the
+input ends: then the engine's process is gone. It never opens the folder itself: that would keep the
+next engine from it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from millrace.server import logs
 from millrace.server.address import parse_address
 from millrace.server.book import Book
 from millrace.server.config import Loaded, load
+from millrace.server.counted import Counts, encode
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving
 
@@ -65,10 +68,9 @@ async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
         addresses = [parse_address(text, "listen") for text in orders.listen]
         await serving.start(addresses, is_shared=True)
         rest_collector()
-        with suppress(BrokenPipeError):
-            # Whoever would read it may be gone; then the input has ended, too.
-            os.write(sys.stdout.fileno(), b"ready\n")
-        watch = loop.create_task(_watch(pipe, end))
+        # Whoever would read it may be gone; then the input has ended, too.
+        _write(b"ready\n")
+        watch = loop.create_task(_watch(pipe, end, lambda: serving.counted(orders.number)))
         ending.callback(watch.cancel)
         while not end.is_set():
             waits = [loop.create_task(end.wait()), loop.create_task(hangup.wait())]
@@ -83,9 +85,22 @@ async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
                     _logger.error("not reloaded: %s", error)
 
 
-async def _watch(pipe: asyncio.StreamReader, end: asyncio.Event) -> None:
-    await pipe.read()
+async def _watch(
+    pipe: asyncio.StreamReader, end: asyncio.Event, count: Callable[[], Counts]
+) -> None:
+    """Say what was counted whenever a line asks for it; the end of the input is the end."""
+    while await pipe.readline():
+        line = encode(count()).encode() + b"\n"
+        # Not on the loop: it may be longer than a pipe holds at once.
+        await asyncio.to_thread(_write, line)
     end.set()
+
+
+def _write(line: bytes) -> None:
+    """Say something to the engine's process, unless that is gone."""
+    with suppress(BrokenPipeError):
+        while line:
+            line = line[os.write(sys.stdout.fileno(), line) :]
 
 
 async def main() -> None:

@@ -7,19 +7,17 @@ Rule 2: labels hold names of queues, topics and routes, never what a stranger ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from millrace import limits
-from millrace.client.embedded import EmbeddedEngine
+from millrace import __version__, limits
 from millrace.client.engine import Engine
-from millrace.client.health import Gauges
 from millrace.client.millrace import engine_of
 from millrace.client.queue import Queue
 from millrace.core.model import CursorCell, Kind
 from millrace.errors import MillraceError
-from millrace.meter import SECONDS, Histogram
+from millrace.meter import Gauges, Spread
+from millrace.server.counted import Counts, decode
 from millrace.server.rest.desk import Desk
-from millrace.server.statsd import Handed
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,7 +41,7 @@ class Page:
         self._add(name, "counter", help, f"{name}{_labels(labels)} {_number(value)}")
 
     def histogram(
-        self, name: str, help: str, found: Histogram, labels: Mapping[str, str] | None = None
+        self, name: str, help: str, found: Spread, labels: Mapping[str, str] | None = None
     ) -> None:
         """How values were spread."""
         total = 0
@@ -80,46 +78,46 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
-class Traffic:
-    """The requests of a server, counted by route."""
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, int], int] = {}
-        self._seconds: dict[str, Histogram] = {}
-
-    def note(self, method: str, route: str, status: int, seconds: float | None) -> None:
-        """A request was answered; `seconds` is None where waiting was what it asked for."""
-        at = (method, route, status)
-        self._counts[at] = self._counts.get(at, 0) + 1
-        if seconds is not None:
-            found = self._seconds.get(route)
-            if found is None:
-                found = self._seconds[route] = Histogram(SECONDS)
-            found.add(seconds)
-
-    def tell(self, page: Page) -> None:
-        """Write it down."""
-        for (method, route, status), count in sorted(self._counts.items()):
-            labels = {"method": method, "route": route, "status": str(status)}
+def tell_counted(page: Page, parts: Sequence[Counts]) -> None:
+    """What the processes that speak HTTP have counted."""
+    for part in parts:
+        if part.frontend is not None:
+            text = "Whether a front end answers."
+            page.gauge("millrace_frontend_up", text, int(part.is_there), part.labels)
+    parts = [part for part in parts if part.is_there]
+    for part in parts:
+        text = "Connections that are open."
+        page.gauge("millrace_http_connections", text, part.connections, part.labels)
+    for part in parts:
+        for method, route, status, count in part.requests:
+            labels = {"method": method, "route": route, "status": str(status), **part.labels}
             page.counter("millrace_http_requests_total", "Requests answered.", count, labels)
-        for route, found in sorted(self._seconds.items()):
+    for part in parts:
+        for route, found in part.seconds:
             name = "millrace_http_request_seconds"
             text = "From the last byte of a request to its answer, long polls left out."
-            page.histogram(name, text, found, {"route": route})
+            page.histogram(name, text, found, {"route": route, **part.labels})
+    for part in parts:
+        for space, queue, _, given in part.handed:
+            labels = {"space": space, "queue": queue, **part.labels}
+            page.counter("millrace_leased_total", "Messages handed out over REST.", given, labels)
 
 
 def tell_gauges(page: Page, gauges: Gauges) -> None:
     """What the engine has counted."""
-    commits = gauges.commits
-    page.histogram(
-        "millrace_commit_seconds", "From the write of a record to its sync.", commits.seconds
-    )
-    page.histogram("millrace_commit_bytes", "Bytes of a record.", commits.bytes)
-    page.histogram("millrace_commit_entries", "Batches written together.", commits.entries)
+    text = "From the write of a record to the end of its sync."
+    page.histogram("millrace_commit_seconds", text, gauges.commit_seconds)
+    page.histogram("millrace_sync_seconds", "Syncs of the log alone.", gauges.sync_seconds)
+    page.histogram("millrace_commit_bytes", "Bytes of a record.", gauges.commit_bytes)
+    page.histogram("millrace_commit_entries", "Batches written together.", gauges.commit_entries)
     name, text = "millrace_sealed_bytes", "Bytes of sealed files, about."
     page.gauge(name, text, gauges.sealed_live_bytes, {"state": "live"})
     page.gauge(name, text, gauges.sealed_dead_bytes, {"state": "dead"})
+    page.gauge("millrace_log_bytes", "Bytes of the log that are kept.", gauges.log_bytes)
     page.gauge("millrace_disk_free_bytes", "Bytes that fit on the disk.", gauges.disk_free_bytes)
+    text = "Whether publishing is refused, for want of disk or memory."
+    page.gauge("millrace_refusing", text, int(gauges.is_refusing))
+    page.gauge("millrace_damaged_files", "Files that were found damaged.", gauges.damaged)
 
 
 async def tell_queue(page: Page, engine: Engine, queue: Queue) -> None:
@@ -168,18 +166,14 @@ async def _tell_cursors(
         page.gauge("millrace_cursor_lag_seconds", "Age of the oldest of them.", age, own)
 
 
-async def gather(desk: Desk, traffic: Traffic, handed: Handed, connections: int) -> bytes:
-    """The whole page."""
+async def gather(desk: Desk, counted: Counts) -> bytes:
+    """The whole page, the same whichever process is asked."""
     page = Page()
     engine = engine_of(desk.millrace)
-    page.gauge("millrace_http_connections", "Connections that are open.", connections)
-    traffic.tell(page)
-    for (space, queue), count in sorted(handed.given.items()):
-        labels = {"space": space, "queue": queue}
-        page.counter("millrace_leased_total", "Messages handed out here.", count, labels)
-    if isinstance(engine, EmbeddedEngine):
-        # Of a front end it is the engine's own process that knows.
-        tell_gauges(page, engine.care.gauges())
+    gauges = await engine.care.gauges()
+    page.gauge("millrace_info", "Always 1.", 1, {"version": __version__})
+    tell_counted(page, [decode(text) for text in gauges.beside] or [counted])
+    tell_gauges(page, gauges)
     left = limits.METRICS_QUEUES_MAX
     for space in await desk.millrace.spaces():
         for name in (await desk.millrace.queues(space=space))[:left]:

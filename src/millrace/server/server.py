@@ -11,11 +11,15 @@ from __future__ import annotations
 import logging
 from contextlib import AsyncExitStack
 
+from millrace.client.embedded import EmbeddedEngine
+from millrace.client.millrace import Millrace, engine_of
 from millrace.client.opening import open as open_folder
 from millrace.errors import InUse, Invalid, MillraceError
 from millrace.server import config
+from millrace.server.address import parse_address
 from millrace.server.book import Book
 from millrace.server.config import Loaded, ServerSettings
+from millrace.server.counted import Handed, encode, together
 from millrace.server.crew import Crew
 from millrace.server.declared import declare_queues, declare_topics, declare_users
 from millrace.server.first import first_admin
@@ -23,6 +27,7 @@ from millrace.server.frontend import Orders
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving, certificates_of, url_of
 from millrace.server.sharing import Sharing
+from millrace.server.statsd import Statsd
 
 _logger = logging.getLogger("millrace.server")
 
@@ -77,11 +82,30 @@ class Server:
             self._crew = Crew(settings, self._orders)
             self._ending.push_async_callback(self._crew.stop)
             found = await self._crew.start()
+            await self._tell_of(self._crew, millrace)
         else:
             self._serving = Serving(settings, millrace, self._book)
             self._ending.push_async_callback(self._serving.stop)
             found = await self._serving.start(settings.addresses)
         self.addresses = [url_of(settings, address) for address in found]
+
+    async def _tell_of(self, crew: Crew, millrace: Millrace) -> None:
+        """Have the engine know what its front ends have counted, and a statsd, if there is one."""
+        engine = engine_of(millrace)
+        assert isinstance(engine, EmbeddedEngine)
+
+        async def told() -> list[str]:
+            return [encode(one) for one in await crew.counted()]
+
+        async def handed() -> Handed:
+            return together(await crew.counted())
+
+        engine.care.beside = told
+        if self.settings.statsd:
+            address = parse_address(self.settings.statsd, "statsd")
+            statsd = Statsd(millrace, handed, address)
+            self._ending.push_async_callback(statsd.stop)
+            await statsd.start()
 
     async def _declare(self, settings: ServerSettings) -> None:
         await self._book.audit.keep(settings.audit_keep)

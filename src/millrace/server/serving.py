@@ -15,6 +15,7 @@ from millrace.server.app import App
 from millrace.server.book import Book
 from millrace.server.clock import now_ms
 from millrace.server.config import ServerSettings
+from millrace.server.counted import Counts, Handed
 from millrace.server.descriptors import room_for
 from millrace.server.exporting import exporting_of
 from millrace.server.guard import Guard
@@ -70,7 +71,7 @@ class Serving:
         settings = self.settings
         if settings.statsd and not is_shared:
             address = parse_address(settings.statsd, "statsd")
-            statsd = Statsd(self._millrace, self._app.handed, address)
+            statsd = Statsd(self._millrace, self._handed, address)
             self._ending.push_async_callback(statsd.stop)
             await statsd.start()
         listener = Listener(self._app.site)
@@ -80,6 +81,13 @@ class Serving:
             Address(*await listener.listen(one.host, one.port, tls=tls, is_shared=is_shared))
             for one in addresses
         ]
+
+    async def _handed(self) -> Handed:
+        return self._app.handed
+
+    def counted(self, frontend: int) -> Counts:
+        """What this front end has counted."""
+        return self._app.counted(frontend)
 
     async def _stop_listening(self, listener: Listener) -> None:
         self._app.stop()

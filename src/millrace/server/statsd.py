@@ -12,37 +12,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 
 from millrace import limits
 from millrace.client.millrace import Millrace
 from millrace.errors import MillraceError
 from millrace.server.address import Address
+from millrace.server.counted import Handed
 
 _logger = logging.getLogger("millrace.server")
 
 
-class Handed:
-    """What lease calls asked for, and what they were given, by queue."""
-
-    def __init__(self) -> None:
-        self.asked: dict[tuple[str, str], int] = {}
-        self.given: dict[tuple[str, str], int] = {}
-
-    def note(self, space: str, queue: str, asked: int, given: int) -> None:
-        """A lease call was answered."""
-        at = (space, queue)
-        self.asked[at] = self.asked.get(at, 0) + asked
-        self.given[at] = self.given.get(at, 0) + given
+Find = Callable[[], Awaitable[Handed]]
+"""What all processes of the server have handed out."""
 
 
 class Statsd:
     """Tells a statsd of every queue, again and again."""
 
-    def __init__(self, millrace: Millrace, handed: Handed, address: Address) -> None:
+    def __init__(self, millrace: Millrace, handed: Find, address: Address) -> None:
         self._millrace = millrace
-        self._handed = handed
+        self._find = handed
+        self._handed = Handed()
         self._address = address
         self._transport: asyncio.DatagramTransport | None = None
         self._task: asyncio.Task[None] | None = None
@@ -78,6 +70,7 @@ class Statsd:
     async def tell(self) -> None:
         """Send everything, in packets of a bounded size."""
         assert self._transport is not None
+        self._handed = await self._find()
         packet = b""
         async for line in self._lines():
             if packet and len(packet) + len(line) + 1 > limits.STATSD_PACKET_BYTES:

@@ -117,6 +117,7 @@ VERBS_OF: dict[type, tuple[Verb, ...]] = {
     calls.BackUp: ("admin",),
     calls.Unfollow: ("admin",),
     calls.ReadHealth: ("admin",),
+    calls.ReadGauges: ("watch",),
 }
 """Of the other calls: one of these is enough. Of a list, each name for itself."""
 

@@ -67,6 +67,15 @@ class Host:
 
     # --- In -----------------------------------------------------------------------------------
 
+    def check_alive(self) -> None:
+        """See that it still decides.
+
+        Raises:
+            Closed, Fatal: what has ended it.
+        """
+        if self._stopped is not None:
+            raise self._stopped.again()
+
     def submit(self, request: Request) -> None:
         """Take a request; its future is set when it is answered.
 

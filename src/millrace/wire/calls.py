@@ -19,6 +19,7 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import Cell, Kind, ShardId
 from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import Corrupt
+from millrace.meter import Gauges
 from millrace.wire.answers import ANSWERS, QUEUE_REF, SPEC, TOPIC_CELL
 from millrace.wire.commands import COMMANDS, SHARD
 from millrace.wire.failures import FAILURE
@@ -199,6 +200,10 @@ class ListSpaces(msgspec.Struct, frozen=True):
     """See `Engine.spaces`."""
 
 
+class ReadGauges(msgspec.Struct, frozen=True):
+    """What the engine has counted, and how large it is."""
+
+
 class Cancel(msgspec.Struct, frozen=True):
     """Nobody waits for this call any more."""
 
@@ -235,6 +240,7 @@ Call = (
     | Unfollow
     | ReadHealth
     | ListSpaces
+    | ReadGauges
     | Cancel
     | More
 )
@@ -401,6 +407,7 @@ _FORMS: tuple[tuple[int, Form, Shape], ...] = (
     (23, Form(Cancel, _NUMBER), _NONE),
     (24, Form(More, _NUMBER), _NONE),
     (25, Form(ListSpaces), _NAMES),
+    (26, Form(ReadGauges), Packed(Gauges)),
 )
 CALLS = {form.kind: Entry(number, form, answer) for number, form, answer in _FORMS}
 BY_NUMBER = {entry.number: entry for entry in CALLS.values()}

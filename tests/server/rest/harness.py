@@ -210,12 +210,20 @@ async def served(
         m = await stack.enter_async_context(millrace.open(folder, telemetry=telemetry))
         await m.queue("orders")
         asked = await stack.enter_async_context(front(folder, m)) if is_front else m
-        door = Door()
-        app = App(Desk(asked), door)
-        listener = Listener(app.site)
-        _, port = await listener.listen("127.0.0.1", 0)
-        try:
-            yield Served(port, m, app, door)
-        finally:
-            app.stop()
-            await listener.stop(5)
+        yield await stack.enter_async_context(serving(asked, m))
+
+
+@asynccontextmanager
+async def serving(
+    asked: millrace.Millrace, owner: millrace.Millrace | None = None
+) -> AsyncIterator[Served]:
+    """A server of a Millrace that is open."""
+    door = Door()
+    app = App(Desk(asked), door)
+    listener = Listener(app.site)
+    _, port = await listener.listen("127.0.0.1", 0)
+    try:
+        yield Served(port, owner or asked, app, door)
+    finally:
+        app.stop()
+        await listener.stop(5)

@@ -23,6 +23,7 @@ from millrace.client.topic import Topic
 from millrace.errors import Denied, Invalid, MillraceError
 from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.calls import Service
+from millrace.server.counted import Handed
 from millrace.server.holding import Holding
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
@@ -33,7 +34,6 @@ from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.slots import Slots
 from millrace.server.rest.stopping import Stopping
 from millrace.server.rest.under import Quick, Under
-from millrace.server.statsd import Handed
 
 Takes = TypeVar("Takes", bound=msgspec.Struct)
 Gives = TypeVar("Gives")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 import msgspec
 
+from millrace import limits
 from millrace.errors import MillraceError
 from millrace.server import metrics
 from millrace.server.http.response import Response
@@ -46,7 +48,10 @@ async def _hindrance(ask: Ask) -> str:
     if ask.server.is_stopping:
         return "stopping"
     try:
-        health = await ask.desk.millrace.health()
+        async with asyncio.timeout(limits.READY_SECONDS):
+            health = await ask.desk.millrace.health()
+    except TimeoutError:
+        return "the engine does not answer"
     except MillraceError as error:
         return error.code
     # To publish is refused; to settle, and so to make room, is not.
