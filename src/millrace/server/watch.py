@@ -92,7 +92,7 @@ class Watch:
                 us = int((perf_counter() - began) * 1e6)
                 self._log.write(request, route, who, where, response.status, size, us)
 
-            if response.parts is None:
+            if response.parts is None or request.method == "HEAD":
                 end(len(response.body))
             else:
                 response.parts = _counted(response.parts, end)
