@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server flips mutants bench docs check lock clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server overload flips mutants bench docs check lock clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -64,6 +64,9 @@ crash: $(READY) ## kill the real engine N times beside an outside ledger; STATES
 
 crash-server: $(READY) ## kill a server and its front ends, N times each, while its clients go on
 	@$(BIN)/python -m tests.crash.served.loop --kills $(or $(N),30) $(if $(SEED),--seed $(SEED))
+
+overload: $(READY) ## offer a server three times what it can do, for SECONDS
+	@$(BIN)/python -m tests.server.load.overload --seconds $(or $(SECONDS),20)
 
 flips: $(READY) ## turn over every bit of a small folder (an hour); N=so many
 	@$(BIN)/python -m tests.crash.flips $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED))

@@ -1,7 +1,8 @@
-"""Watermarks: what there must be of disk and memory for anything that grows to be taken.
+"""Watermarks: what there must be of disk and memory for messages to be taken.
 
-Rule 1: below the mark, publishing and staging are refused at once, with the limit and when to come
-again. Leasing, settling and deleting go on: they are what makes room.
+Rule 1: below the mark, publishing, staging and new queues are refused at once, with the limit and
+when to come again. Leasing, settling and deleting go on: they are what makes room. So do cursors,
+sessions and settings: without them a server that was started again could serve nobody.
 Rule 2: it ends by itself, at a mark that lies a little further, so that it does not come and go
 with every message.
 Rule 3: what is measured comes in from outside, and is looked at by whoever goes round anyway.

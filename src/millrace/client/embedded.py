@@ -36,7 +36,7 @@ from millrace.errors import (
 )
 from millrace.node import Node
 from millrace.shard.arrivals import Fates
-from millrace.shard.request import Request
+from millrace.shard.request import Request, brings
 from millrace.store.scanning import Scan
 from millrace.wire.calls import Named
 from millrace.wire.proofs import judged
@@ -90,7 +90,7 @@ class EmbeddedEngine:
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
-        if request.grows:
+        if request.grows and brings(command):
             self._node.warden.watermarks.check()
         host.submit(request)
         return request

@@ -106,8 +106,9 @@ ARROW_JOIN_BYTES = 256 * 1024
 ARROW_PIN_SECONDS = 3600
 """A range that is read is pinned until it was sent, and no longer than this."""
 
-HTTP_BODIES_BYTES_MAX = 1024 * 1024 * 1024
-"""Bytes of all bodies that are being read; beyond them requests are refused at their heads."""
+HTTP_BODIES_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes of all bodies that are being read, wait or are handled; beyond them requests are refused.
+What is made of a body, messages and then commands, takes several times as much meanwhile."""
 
 HTTP_STOP_SECONDS = 10
 """Requests that are being handled have so long to end when a server stops."""

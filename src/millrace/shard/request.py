@@ -275,6 +275,19 @@ _GROWING: frozenset[type] = frozenset(
 )
 
 
+def brings(command: Command) -> bool:
+    """Whether the command brings messages, or a queue for them: refused while little room is left.
+
+    Cursors, sessions and settings take next to none, and whoever is started again needs them to
+    work on what is there.
+    """
+    if isinstance(command, Transaction):
+        return any(brings(part) for _, part in command.parts)
+    return isinstance(
+        command, Publish | PublishStaged | Stage | Replace | CreateQueue | CreateTopic
+    )
+
+
 def undo_of(
     shard: ShardId, command: Command, result: object, history: bytes
 ) -> list[tuple[ShardId, Command]]:

@@ -1,0 +1,1 @@
+"""More load than a server can bear, and load for a long time."""
