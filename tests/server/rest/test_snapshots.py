@@ -173,6 +173,38 @@ def test_a_snapshot_that_was_meddled_with_is_refused(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_no_ticket_shows_what_its_reader_may_not_read(tmp_path: Path) -> None:
+    """A ticket proves nothing, and need not: whoever shows it is judged by their own rules, and
+    reads the queue of the address alone, whatever the ticket says."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            hidden = await server.millrace.queue("hidden")
+            await hidden.publish_many([b"secret"] * 5)
+            await publish(server, ORDERS, "a", "b")
+            text = (await server.ask("POST", f"{SPACE}/queues/hidden/snapshots")).text("snapshot")
+            own = (await server.ask("POST", f"{ORDERS}/snapshots", role="reader")).text("snapshot")
+            denied = await server.ask(
+                "GET", f"{SPACE}/queues/hidden/snapshots/{text}", role="reader"
+            )
+            assert denied.status == 403
+            other = await server.ask("GET", f"{ORDERS}/snapshots/{text}", role="reader")
+            assert (other.status, other.json["field"]) == (404, "snapshot")
+            queue = await server.millrace.find("orders")
+            for shard in (hidden.shards.first, queue.shards.first, 0, 1):
+                for pin in range(1, 5):
+                    forged = _forged(_forged(own, 0, shard), 1, pin)
+                    seen = await server.ask("GET", f"{ORDERS}/snapshots/{forged}", role="reader")
+                    assert b"secret" not in seen.body
+                    assert seen.status in (200, 404, 410)
+                    assert (seen.status != 200) or shard == queue.shards.first
+            assert (
+                await server.ask("GET", f"{ORDERS}/snapshots/{own}", role="worker")
+            ).status == 403
+
+    asyncio.run(main())
+
+
 def test_a_snapshot_of_a_queue_that_was_made_anew_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:

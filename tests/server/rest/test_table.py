@@ -67,6 +67,30 @@ def test_who_is_not_known_is_refused_everywhere_in_the_same_words(tmp_path: Path
     asyncio.run(main())
 
 
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
+
+
+def test_who_is_not_known_learns_no_address_by_any_method(tmp_path: Path) -> None:
+    """What is there, what is not, and what takes another method, are refused alike."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            public = {route.path for route in ROUTES.all if route.verb == "public"}
+            paths = {address(route) for route in ROUTES.all if route.path not in public}
+            said: set[tuple[int, bytes]] = set()
+            for path in sorted({*paths, "/", "/v1/none", "/v1/spaces/system/queues/access", "/x"}):
+                for method in METHODS:
+                    answer = await server.ask(method, path, role=None)
+                    said.add((answer.status, answer.body))
+            # A HEAD has no body.
+            assert {status for status, _ in said} == {401}
+            assert len(said) == 2
+            for method in METHODS[2:]:
+                assert (await server.ask(method, "/healthz", role=None)).status == 401
+
+    asyncio.run(main())
+
+
 def test_who_may_do_all_else_is_refused_everywhere(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:
