@@ -15,6 +15,7 @@ import msgspec
 
 import millrace
 from millrace import sync
+from millrace.server.access import digest_of, make_token
 from millrace.server.frontend import Orders
 from tests.server.process import Process, children
 
@@ -129,3 +130,53 @@ def _is_there(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_front_ends_share_quotas_and_tell_of_what_is_begun_elsewhere(tmp_path: Path) -> None:
+    token = make_token(bytes(32))
+    file = tmp_path / "millrace.toml"
+    file.write_text(
+        "[queues.orders]\n[users.ada]\nrules = ['allow * default/*']\n"
+        f"quota = {{ in_flight = 4 }}\ntokens = ['sha256:{digest_of(token).hex()}']\n"
+    )
+    with Process(tmp_path / "data", "--frontends", 2, "--config", file) as server:
+        server.token = token
+
+        def lease() -> list[str]:
+            """Through whichever front end there is."""
+            leased = server.ask("POST", f"{ORDERS}/leases", {"count": 9, "seconds": 600})
+            if leased.status == 429:
+                assert leased.json["field"] == "in_flight"
+                return []
+            return [str(one["receipt"]) for one in leased.items("messages")]
+
+        for _ in range(20):
+            assert server.ask("POST", f"{ORDERS}/messages", {"body": "x"}).status == 201
+        held: list[str] = []
+
+        def fill() -> bool:
+            held.extend(lease())
+            return len(held) == 4
+
+        eventually(fill)
+        assert not any(lease() for _ in range(20)), "together no more than the quota"
+        for receipt in held:
+            # Through whichever: the one that counted it finds out.
+            body = {"receipts": [receipt]}
+            assert server.ask("POST", f"{ORDERS}/settle", body).status == 200
+        held.clear()
+        eventually(fill)
+
+        told = server.ask("POST", f"{ORDERS}/redrives", {"dry_run": True, "to": "orders"})
+        job = told.text("id")
+        assert job.partition("-")[0] in ("0", "1")
+        answers = {200: b"", 404: b""}
+
+        def ask_all() -> bool:
+            found = server.ask("GET", f"{ORDERS}/redrives/{job}")
+            answers[found.status] = found.body
+            return all(answers.values())
+
+        eventually(ask_all)
+        assert b"connection on which it was begun" in answers[404]
+        assert server.stop() == 0

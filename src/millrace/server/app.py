@@ -84,14 +84,16 @@ class App:
         quotas: Quotas | None = None,
         book: Book | None = None,
         body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
+        frontend: int | None = None,
     ) -> None:
+        """`frontend` is the number of this process, if it is one of several."""
         self._desk = desk
         self._guard = guard
         self._traffic = Traffic()
         self._handed = Handed()
         self._watch: Watch | None = None
         self.stopping = Stopping()
-        self.jobs = Jobs()
+        self.jobs = Jobs(frontend)
         self.sessions = Sessions()
         self.streams = Slots()
         self.quotas = Quotas() if quotas is None else quotas

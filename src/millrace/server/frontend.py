@@ -63,7 +63,7 @@ async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
         follower = f"frontend-{orders.number}"
         book = await Book.open(millrace, follower=follower, secret=key_secret(settings.key_path))
         ending.push_async_callback(book.close)
-        serving = Serving(settings, millrace, book, shares=max(1, settings.frontends))
+        serving = Serving(settings, millrace, book, frontend=orders.number)
         ending.push_async_callback(serving.stop)
         addresses = [parse_address(text, "listen") for text in orders.listen]
         await serving.start(addresses, is_shared=True)

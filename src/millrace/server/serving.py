@@ -31,9 +31,15 @@ class Serving:
     """Listens, and answers, by the settings."""
 
     def __init__(
-        self, settings: ServerSettings, millrace: Millrace, book: Book, *, shares: int = 1
+        self,
+        settings: ServerSettings,
+        millrace: Millrace,
+        book: Book,
+        *,
+        frontend: int | None = None,
     ) -> None:
-        """`shares`: so many processes serve the same users; each has its share of the quotas."""
+        """`frontend` is the number of this process, if it is one of several: it has its share of
+        the quotas."""
         self.settings = settings
         self._millrace = millrace
         self._book = book
@@ -45,7 +51,7 @@ class Serving:
             anonymous=settings.anonymous,
             anonymous_rules=settings.anonymous_rules,
         )
-        self._quotas = Quotas(settings.quota, shares=shares)
+        self._quotas = Quotas(settings.quota, shares=1 if frontend is None else settings.frontends)
         self._exporting = exporting_of(settings)
         if self._exporting is not None:
             self._ending.push_async_callback(self._exporting.stop)
@@ -56,6 +62,7 @@ class Serving:
             quotas=self._quotas,
             book=book,
             body_bytes_max=settings.body_bytes_max,
+            frontend=frontend,
         )
         self._app.site.connections_max = room_for(settings.connections_max)
         self._app.use(self._watch(settings))

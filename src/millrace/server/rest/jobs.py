@@ -1,7 +1,8 @@
 """Jobs: what goes on after its request was answered, until it is done or called off.
 
 They live as long as the process does. Whatever a job has done by then is done, and what it had
-begun is as it was: whoever wants the rest starts another.
+begun is as it was: whoever wants the rest starts another. Where several processes serve, each knows
+its own jobs, and the id says whose one is.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ class Job:
 class Jobs:
     """Those that run, and those that ended lately."""
 
-    def __init__(self) -> None:
+    def __init__(self, frontend: int | None = None) -> None:
+        """`frontend` is the number of this process, if it is one of several."""
         self._jobs: dict[str, Job] = {}
         self._last = 0
+        self._begin = "" if frontend is None else f"{frontend}-"
 
     def begin(
         self, place: tuple[str, ...], subject: object, work: Callable[[], Awaitable[object]]
@@ -87,7 +90,7 @@ class Jobs:
             ended = next(job for job in self._jobs.values() if job.state != "running")
             del self._jobs[ended.id]
         self._last += 1
-        job = Job(str(self._last), place, subject)
+        job = Job(f"{self._begin}{self._last}", place, subject)
         self._jobs[job.id] = job
         job.task = asyncio.create_task(job.run(work))
         return job
@@ -103,6 +106,12 @@ class Jobs:
             NotFound: there is none, or it ended long ago.
         """
         job = self._jobs.get(id)
+        if self._begin and not id.startswith(self._begin):
+            raise NotFound(
+                f"the job {id[:40]!r} is not of this front end, which is {self._begin[:-1]}; ask "
+                "on the connection on which it was begun",
+                field="job",
+            )
         if job is None or job.place != place:
             raise NotFound(f"there is no job {id[:40]!r} here, or it ended long ago", field="job")
         return job
