@@ -67,8 +67,8 @@ class Sessions:
         held = self._held.get(id)
         if held is None or held.owner != owner:
             raise NotFound(
-                "this session is not held here, or not any more; with several front ends, ask on the "
-                "connection on which it was opened; resume it, or open another",
+                "this session is not held here, or not any more; with several front ends, ask on "
+                "the connection on which it was opened; resume it, or open another",
                 field="session",
             )
         held.uses += 1
