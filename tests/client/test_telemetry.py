@@ -256,6 +256,23 @@ def test_a_transaction_within_a_worker_goes_on_with_its_trace(tmp_path: Path) ->
         asyncio.run(main(found))
 
 
+def test_a_session_is_traced_as_leases_are(tmp_path: Path) -> None:
+    async def main(found: Seen) -> None:
+        async with millrace.open(tmp_path, telemetry=found.telemetry) as m:
+            queue = await m.queue("orders", space="shop")
+            await queue.publish(b"tea")
+            async with queue.session() as session:
+                async for lease in session:
+                    await session.settle([lease.number or 0])
+                    break
+        send = found.one("send shop/orders")
+        assert links_of(found.one("receive shop/orders")) == [id_of(send)]
+        assert found.one("settle shop/orders").kind == SpanKind.CLIENT
+
+    with seen() as found:
+        asyncio.run(main(found))
+
+
 def test_blocking_calls_are_part_of_the_trace_of_their_thread(tmp_path: Path) -> None:
     with seen() as found, sync.open(tmp_path, telemetry=found.telemetry) as m:
         queue = m.queue("orders")

@@ -43,6 +43,7 @@ class Feed:
         shard: ShardId,
         ref: SessionRef,
         expected: int,
+        label: str = "",
     ) -> None:
         self.claim = ref.claim
         self.is_cancelled = False
@@ -52,7 +53,7 @@ class Feed:
         self._engine = engine
         self._keepalive = keepalive
         self._shard = shard
-        self._shards = Shards((shard,), "key")
+        self._shards = Shards((shard,), "key", label=label)
         self._lease_ms = ref.lease_ms
         self._count = ref.credit if ref.refill else _COUNT
         self._low = ref.credit // 2 if ref.refill else 0
@@ -169,7 +170,11 @@ class Feed:
         """Read bodies of what comes next; so many that memory holds them."""
         grant, run = self._unread[0]
         seqs = BitMap64(run)
+        telemetry = self._engine.telemetry
+        began = None if telemetry is None else telemetry.began()
         rows = await self._engine.rows(self._shard, seqs, limits.LEASE_BYTES_MAX)
+        if telemetry is not None and began is not None:
+            telemetry.received(self._shards.label, began, (row.headers for row in rows))
         self._unread.popleft()
         if len(rows) < len(run):
             upto = rows[-1].seq if rows else seqs.max()

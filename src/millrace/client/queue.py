@@ -190,7 +190,7 @@ class Queue(Publishing):
             if resume is None
             else resuming(self._engine, shard, resume)
         )
-        return Session(self._engine, self._keepalive, shard, begin)
+        return Session(self._engine, self._keepalive, shard, begin, self._shards.label)
 
     # --- Look ---------------------------------------------------------------------------------
 

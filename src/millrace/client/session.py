@@ -45,7 +45,9 @@ class Session:
         keepalive: Keepalive,
         shard: ShardId,
         opening: OpenSession | ResumeSession,
+        label: str = "",
     ) -> None:
+        self._label = label
         self._feed: Feed | None = None
         self._engine = engine
         self._keepalive = keepalive
@@ -76,7 +78,7 @@ class Session:
             ref = await self._engine.ask(self._shard, self._opening, SessionRef)
             # What whoever spoke for it before was handed and has not settled comes again.
             self._ref = ref
-            self._feed = Feed(self._engine, self._keepalive, self._shard, ref, 0)
+            self._feed = Feed(self._engine, self._keepalive, self._shard, ref, 0, self._label)
         return self
 
     def __aiter__(self) -> Session:
@@ -161,7 +163,7 @@ class Session:
         self, numbers: Numbers | None, upto: int | None, make: Make
     ) -> dict[int, Refused]:
         held = self._fed().held(_chosen(numbers, upto))
-        outcomes = await ask_each(self._engine, [call for call, _ in held], make)
+        outcomes = await ask_each(self._engine, [call for call, _ in held], make, self._label)
         return {
             known[seq]: error
             for (_, known), outcome in zip(held, outcomes, strict=True)
