@@ -182,15 +182,19 @@ def test_the_page_has_all_that_is_promised_in_both_modes(tmp_path: Path, *, is_f
             await queue.publish_many([b"x" * 100] * 10)
             await queue.cursor("audit", retain=True)
             await server.ask("POST", f"{ORDERS}/leases", {"count": 3})
+            url = f"http://127.0.0.1:{server.port}"
+            async with millrace.connect(url, token="root") as other:
+                # By a call, which is counted as well.
+                await (await other.find("orders")).lease(2)
             async with queue.snapshot():
                 answer = await server.ask("GET", "/metrics")
             kinds, samples = parsed(answer.body.decode())
             assert kinds == PROMISED
             own = {"space": "default", "queue": "orders"}
             assert samples["millrace_depth"] == [(own, 10)]
-            assert samples["millrace_in_flight"] == [(own, 3)]
+            assert samples["millrace_in_flight"] == [(own, 5)]
             assert samples["millrace_pins"] == [(own, 1)]
-            assert samples["millrace_leased_total"] == [(own, 3)]
+            assert samples["millrace_leased_total"] == [(own, 5)]
             [(lag, rows)] = samples["millrace_cursor_lag_rows"]
             assert (lag, rows) == ({**own, "cursor": "audit", "retain": "true"}, 10)
             for name in ("commit_seconds", "commit_bytes", "commit_entries", "sync_seconds"):

@@ -101,7 +101,7 @@ class App:
         keeping = None if book is None else Keeping(book, self.quotas)
         engine = engine_of(desk.millrace)
         self.holding = Holding(engine, self.quotas)
-        self.service = Service(engine, keeping, self.holding)
+        self.service = Service(engine, keeping, self.holding, self._handed)
         self.site = Site(
             self.admit,
             self.handle,

@@ -18,14 +18,16 @@ from typing import assert_never
 from millrace import limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.engine import Engine
+from millrace.core.across_commands import LeaseAcross, LeasedAcross
 from millrace.core.answers import Leased, Outcome, Published
-from millrace.core.commands import Explain, PublishStaged, Transaction
+from millrace.core.commands import Explain, Lease, PublishStaged, Transaction
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
 from millrace.errors import Fatal, Full, Invalid, MillraceError, Refused
 from millrace.server.access import VERBS
 from millrace.server.admission import Admission, NotKnown
+from millrace.server.counted import Handed
 from millrace.server.holding import Holding
 from millrace.server.keeping import Keeping
 from millrace.server.verbs import Caller
@@ -45,10 +47,15 @@ class Service:
     """What all clients of an engine share."""
 
     def __init__(
-        self, engine: Engine, keeping: Keeping | None = None, holding: Holding | None = None
+        self,
+        engine: Engine,
+        keeping: Keeping | None = None,
+        holding: Holding | None = None,
+        handed: Handed | None = None,
     ) -> None:
         """With `keeping`, acts are noted and what is made is counted; with `holding`, what is
-        held."""
+        held; with `handed`, what lease calls are given."""
+        self.handed = handed
         self.engine = engine
         self.keeping = keeping
         self.holding = holding
@@ -235,6 +242,9 @@ class Talk:
             self._sheet.answer(id_, ANSWERS, answer)
             self._wake()
             return
+        handed = self._service.handed
+        if handed is not None and isinstance(command, Lease | LeaseAcross):
+            self._count(handed, shard, command, answer)
         try:
             if isinstance(answer, SessionRef):
                 self._claims[shard, answer.claim.session] = answer.claim
@@ -253,6 +263,15 @@ class Talk:
         except MillraceError as error:
             self._sheet.failed(id_, error)
         self._wake()
+
+    def _count(
+        self, handed: Handed, shard: ShardId, command: Lease | LeaseAcross, answer: object
+    ) -> None:
+        parts = [part for _, part in answer.parts] if isinstance(answer, LeasedAcross) else [answer]
+        given = sum(len(part.seqs) for part in parts if isinstance(part, Leased))
+        with suppress(NotKnown):
+            named = self._service.admission.named(shard)
+            handed.note(named.space, named.name, command.count, given)
 
     def _start(self, id_: int, call: Call, work: object) -> None:
         assert asyncio.iscoroutine(work)

@@ -100,7 +100,7 @@ def tell_counted(page: Page, parts: Sequence[Counts]) -> None:
     for part in parts:
         for space, queue, _, given in part.handed:
             labels = {"space": space, "queue": queue, **part.labels}
-            page.counter("millrace_leased_total", "Messages handed out over REST.", given, labels)
+            page.counter("millrace_leased_total", "Messages handed out over HTTP.", given, labels)
 
 
 def tell_gauges(page: Page, gauges: Gauges) -> None:
