@@ -1,4 +1,5 @@
-"""Writes the blocking facade, src/millrace/sync/, from the asynchronous classes in millrace/client.
+"""Writes the blocking facade, src/millrace/sync/, from the asynchronous classes in millrace/client,
+and from how a folder is shared, in millrace/server.
 
 Each public class gets a twin that holds the asynchronous object and a portal to the thread that it
 lives on. Signatures, type hints and docstrings are kept; `async for` becomes `for`, `async with`
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-SOURCE = ROOT / "src" / "millrace" / "client"
+SOURCE = ROOT / "src" / "millrace"
 TARGET = ROOT / "src" / "millrace" / "sync"
 
 CLASSES = {
@@ -35,6 +36,7 @@ CLASSES = {
     "topic": ["Topic"],
     "millrace": ["Millrace"],
     "worker": ["Worker"],
+    "sharing": ["Sharing"],
 }
 """The classes that get a twin, by module; one is wrapped only by those that come after it."""
 
@@ -42,6 +44,12 @@ HOME = {name: module for module, names in CLASSES.items() for name in names}
 
 BASES = {"Publishing"}
 """Parts of a class that nobody has by themselves."""
+
+ENTRIES = {"open": "opening", "connect": "connecting"}
+"""Functions that begin an engine, and their modules."""
+
+UNNAMED = {*BASES, "Sharing"}
+"""Classes that programs need not name."""
 
 CARE = ["restore", "verify"]
 """Functions of `care` that need no engine."""
@@ -92,7 +100,7 @@ WORDS = [
     (r"\basync (for|with)\b", r"\1"),
     (r"`(\w+ = )?await ", r"`\1"),
     (r", or by awaiting it\b", ", or as it is"),
-    (r"\bmillrace\.open\(", "millrace.sync.open("),
+    (r"\bmillrace\.(open|connect|share)\(", r"millrace.sync.\1("),
     (
         r"The engine runs on the caller's event loop\.",
         "The engine runs on an event loop in a thread of its own.",
@@ -164,6 +172,12 @@ def _facade(portal: Portal, argument: object) -> object:
     return Transaction(portal, argument) if isinstance(argument, AsyncTransaction) else argument
 '''
 
+SHARE = """
+if not isinstance(m, Millrace):
+    raise Invalid(f"m is {check.shown(m)}, not what millrace.sync.open gave", field="m")
+return Sharing(m._portal, share_async(m._twin))
+""".strip()
+
 INIT = '''"""The blocking twin of the API: `with millrace.sync.open("./data") as m: ...`.
 
 Everything is as in the asynchronous API, without `async` and `await`. The engine runs on an event
@@ -183,10 +197,10 @@ __all__ = [
 def generate() -> dict[str, str]:
     """The files of the facade, by name, formatted."""
     files = {f"{module}.py": _module(module) for module in CLASSES}
-    files["opening.py"] = _opening()
+    files |= {f"{module}.py": _entry(name, module) for name, module in ENTRIES.items()}
     files["care.py"] = _care()
-    homes = {**HOME, **dict.fromkeys(CARE, "care"), "open": "opening"}
-    names = sorted(homes.keys() - BASES)
+    homes = {**HOME, **dict.fromkeys(CARE, "care"), **ENTRIES, "share": "sharing"}
+    names = sorted(homes.keys() - UNNAMED)
     imports = [f"from millrace.sync.{homes[name]} import {name}" for name in names]
     files["__init__.py"] = INIT.format(
         imports="\n".join(imports), names="\n".join(f'    "{name}",' for name in names)
@@ -197,8 +211,24 @@ def generate() -> dict[str, str]:
 # --- Modules -------------------------------------------------------------------------------------
 
 
+def _package(module: str) -> str:
+    """Where a module is a twin of one."""
+    return "server" if module == "sharing" else "client"
+
+
+def _parsed(module: str) -> ast.Module:
+    path = SOURCE / _package(module) / f"{module}.py"
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _named(tree: ast.Module, name: str) -> ast.FunctionDef:
+    return next(
+        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name
+    )
+
+
 def _module(module: str) -> str:
-    tree = ast.parse((SOURCE / f"{module}.py").read_text(encoding="utf-8"))
+    tree = _parsed(module)
     nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     classes = [_class(nodes[name]) for name in CLASSES[module]]
     text = "\n\n".join(classes)
@@ -209,35 +239,35 @@ def _module(module: str) -> str:
         extra.append("from collections.abc import Iterable")
     if module == "worker":
         text += FUNCTIONS
-    extra += [
-        f"from millrace.client.{module} import {name} as Async{name}" for name in CLASSES[module]
-    ]
+    home = f"millrace.{_package(module)}.{module}"
+    if module == "sharing":
+        text += "\n\n" + _function(_named(tree, "share"), "share", SHARE)
+        extra.append(f"from {home} import share as share_async")
+    extra += [f"from {home} import {name} as Async{name}" for name in CLASSES[module]]
     extra.append("from millrace.client.portal import Portal")
     return _assemble(module, tree, text, extra)
 
 
-def _opening() -> str:
-    tree = ast.parse((SOURCE / "opening.py").read_text(encoding="utf-8"))
-    function = next(
-        node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "open"
-    )
+def _entry(name: str, module: str) -> str:
+    tree = _parsed(module)
+    function = _named(tree, name)
     function.returns = ast.Name("Millrace")
     body = f"""
-opening = open_async({_arguments(function)})
+{module} = {name}_async({_arguments(function)})
 portal = Portal()
-millrace = Millrace(portal, portal.begin(opening))
+millrace = Millrace(portal, portal.begin({module}))
 portal.close_at_exit(millrace.close)
 return millrace
 """
     extra = [
-        "from millrace.client.opening import open as open_async",
+        f"from millrace.client.{module} import {name} as {name}_async",
         "from millrace.client.portal import Portal",
     ]
-    return _assemble("opening", tree, _function(function, "open", body.strip()), extra)
+    return _assemble(module, tree, _function(function, name, body.strip()), extra)
 
 
 def _care() -> str:
-    tree = ast.parse((SOURCE / "care.py").read_text(encoding="utf-8"))
+    tree = _parsed("care")
     found = {node.name: node for node in tree.body if isinstance(node, ast.AsyncFunctionDef)}
     text = "\n\n\n".join(
         _function(
@@ -264,8 +294,8 @@ def _assemble(module: str, tree: ast.Module, text: str, extra: list[str]) -> str
     doc = ast.get_docstring(tree) or ""
     head = (
         f'"""{_reworded(doc.splitlines()[0])}\n\n'
-        f"Generated by tools/generate_sync.py from millrace/client/{module}.py; change that "
-        'instead.\n"""\n\nfrom __future__ import annotations\n\n'
+        f"Generated by tools/generate_sync.py from millrace/{_package(module)}/{module}.py; change "
+        'that instead.\n"""\n\nfrom __future__ import annotations\n\n'
     )
     return head + "\n".join(imports) + "\n\n\n" + text
 
@@ -290,7 +320,7 @@ def _import(module: str, tree: ast.Module, name: str) -> str | None:
                 if (alias.asname or alias.name) == name:
                     return ast.unparse(_single(node, alias))
         elif name in _defined(node):
-            return f"from millrace.client.{module} import {name}"
+            return f"from millrace.{_package(module)}.{module} import {name}"
     return None
 
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from millrace.version import __version__
+
 if TYPE_CHECKING:
     from millrace import errors, sync
     from millrace.client.care import Backup, Restored, Verified, restore, verify
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from millrace.errors import Fatal, MillraceError, Refused, Retry
     from millrace.server.sharing import share
     from millrace.settings import Settings
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "Backup",

@@ -108,6 +108,12 @@ class Superseded(Stale):
     code = "superseded"
 
 
+class Suspected(Stale):
+    """Nobody spoke for the session for a while, as far as is known; resume it to go on."""
+
+    code = "suspected"
+
+
 class Gone(Refused):
     """The lease is no longer remembered. This attempt changed nothing; an earlier one may have."""
 

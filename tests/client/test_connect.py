@@ -87,8 +87,6 @@ async def test_a_lease_call_that_is_given_up_leaves_nothing_leased(m: Millrace) 
 async def test_what_cannot_be_had_over_http_says_so(m: Millrace) -> None:
     async with served(engine_of(m)) as url, millrace.connect(url, token="token") as other:
         queue = await other.queue("orders")
-        with pytest.raises(errors.Invalid, match="no sessions over HTTP"):
-            await queue.session().open()
         with pytest.raises(errors.Invalid, match="on the server's"):
             await other.backup(Path("backups"))
         async with queue.snapshot() as snapshot:

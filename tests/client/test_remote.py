@@ -87,10 +87,6 @@ PULLS_ON_THE_LOOP = frozenset(
 LEFT_OUT = LOOKS_INSIDE | PULLS_ON_THE_LOOP
 
 
-OVER_HTTP = (test_attempt, test_cancel, test_cursor, test_lease, test_queue, test_transaction)
-"""What is different over HTTP is how a call gets there, and how it is given up."""
-
-
 def those_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
     """The tests of a module that need nothing but a folder."""
     for name, test in vars(module).items():
@@ -132,7 +128,7 @@ async def by_http(m: Millrace, path: Path) -> AsyncIterator[Millrace]:
             yield other
 
 
-@pytest.mark.parametrize("test", listed(OVER_HTTP))
+@pytest.mark.parametrize("test", listed(MODULES))
 def test_over_http(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[..., None]
 ) -> None:

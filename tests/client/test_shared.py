@@ -312,6 +312,23 @@ def test_a_lease_that_nobody_was_handed_is_forged(tmp_path: Path) -> None:
     run(main())
 
 
+def test_what_is_told_and_refused_ends_no_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (_, guest, _):
+            queue = await guest.queue("orders")
+            engine, shard = remote(guest), queue.shards.first
+            before = engine._line._speech  # type: ignore[attr-defined]
+            guessed = LeaseId(Proved.of(1, b"h" * 16, b"p" * 12))
+            for _ in range(3):
+                engine.tell(shard, Settle(guessed, BitMap64([1]), b"h" * 16))
+                # One that would end the connection would do so before the second is answered.
+                await queue.stats()
+                await queue.stats()
+            assert engine._line._speech is before  # type: ignore[attr-defined]
+
+    run(main())
+
+
 def test_a_receipt_of_another_folder_is_forged(tmp_path: Path) -> None:
     async def main() -> None:
         async with shared(tmp_path / "a") as (_, one, _), shared(tmp_path / "b") as (_, two, _):

@@ -16,8 +16,9 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from millrace.cli.bounds import FAILED_MAX, KILL_SECONDS, LOST_SECONDS, VARIABLE_BYTES_MAX
@@ -25,7 +26,7 @@ from millrace.cli.ending import Ended
 from millrace.cli.shell import shown_name
 from millrace.cli.stopping import Stop
 from millrace.cli.text import named
-from millrace.errors import MillraceError, Refused
+from millrace.errors import Closed, MillraceError, Refused, Unknown
 
 if TYPE_CHECKING:
     from millrace import Lease, Queue
@@ -69,7 +70,10 @@ class Crew:
         *,
         pause: float,
         is_json: bool,
+        waits: bool = False,
     ) -> None:
+        """With `waits`, one who does not answer may do so later."""
+        self._waits = waits
         self._queue = queue
         self._command = command
         self._stop = stop
@@ -170,7 +174,7 @@ class Crew:
     async def _end(self, lease: Lease, code: int) -> str:
         try:
             if code == 0:
-                await lease.settle()
+                await self._insist(lease.settle)
                 return "settled"
             if self._stop.insisted.is_set():
                 await lease.release()
@@ -190,7 +194,17 @@ class Crew:
                 self._stop.asked.set()
             return
         await self._stop.unless(asyncio.sleep(self._pause))
-        await lease.release(failed=True)
+        await self._insist(partial(lease.release, failed=True))
+
+    async def _insist(self, ask: Callable[[], Awaitable[None]]) -> None:
+        """Have it done; a server that is away is waited for, unless the user wants an end."""
+        while True:
+            try:
+                await ask()
+                return
+            except (Closed, Unknown):
+                if not self._waits or self._stop.is_set:
+                    raise
 
 
 async def _end_process(process: asyncio.subprocess.Process) -> None:

@@ -85,8 +85,8 @@ def connect(
     own. `patience`: for so many seconds a server that does not answer yet is waited for. With
     `telemetry` (`millrace.telemetry.Telemetry`), what is done is traced and measured.
 
-    Calls that may be repeated are, for half a minute, while nobody answers. There are no sessions
-    over HTTP, and an Arrow reader is pulled in another thread than the event loop's.
+    Calls that may be repeated are, for half a minute, while nobody answers. An Arrow reader is
+    pulled in another thread than the event loop's.
 
     Raises:
         Unauthenticated: the server does not know the token.

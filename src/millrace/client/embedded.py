@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.care import FolderCare
+from millrace.client.hearing import Hearing
 from millrace.client.message import fitting, rows_of
 from millrace.client.names import Names
 from millrace.client.reading import Batches, Part
@@ -24,6 +25,7 @@ from millrace.core.commands import Command, Explain, PublishStaged, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Cell, History, Kind, LeaseId, ProducerCell, QueueSpec, Row, ShardId
 from millrace.core.receipt import Proved, Receipt
+from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.view import number
 from millrace.errors import (
@@ -61,8 +63,10 @@ class EmbeddedEngine:
         """The newest call under way that reads cold rows of a shard."""
         self._names = Names(node.store)
         self.care = FolderCare(node, self._check_open)
+        self._hearing = Hearing(self.tell)
         self.where = where
         self.telemetry: Telemetry | None = None
+        self.is_far = False
 
     # --- Commands -----------------------------------------------------------------------------
 
@@ -126,6 +130,10 @@ class EmbeddedEngine:
         future: asyncio.Future[object] = self._loop.create_future()
         future.add_done_callback(_ignore)
         self._node.host_of(shard).submit(Request(shard, command, future))
+
+    def speak(self, shard: ShardId, claim: Claim) -> None:
+        self._check_open()
+        self._hearing.hear(shard, claim)
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:
         hosts = {self._node.host_of(shard) for shard, _ in command.parts}
@@ -389,12 +397,17 @@ class EmbeddedEngine:
 
     # --- The end ------------------------------------------------------------------------------
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"{self.where} was closed; open it again")
 
     async def close(self) -> None:
         self._closed = True
+        self._hearing.close()
         await self.care.stop()
         await self._node.close()
 

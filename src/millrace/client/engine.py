@@ -20,6 +20,7 @@ from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, ShardId
 from millrace.core.receipt import Proved, Receipt
+from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.errors import MillraceError
 from millrace.meter import Gauges
@@ -63,6 +64,16 @@ class Engine(Protocol):
         """The folder or the address, for people to read."""
         ...
 
+    @property
+    def is_far(self) -> bool:
+        """Whether it is another process's, which may end and begin again meanwhile."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed here; then nobody will answer any more."""
+        ...
+
     async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
         """Have the command decided and committed; its answer is of the type `kind`.
 
@@ -73,6 +84,13 @@ class Engine(Protocol):
 
     def tell(self, shard: ShardId, command: Command) -> None:
         """Have the command decided some time; nobody waits for the answer."""
+        ...
+
+    def speak(self, shard: ShardId, claim: Claim) -> None:
+        """Say that somebody speaks for a session who has no connection that lasts.
+
+        It is suspected unless that is said again within `WIRE_SILENT_SECONDS`.
+        """
         ...
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:

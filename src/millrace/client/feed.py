@@ -14,20 +14,23 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.client.engine import Engine
+from millrace.client.finish import finish
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Call, Lease, grant_of
 from millrace.client.shards import Shards
 from millrace.core.answers import Leased
 from millrace.core.model import ShardId
 from millrace.core.session_commands import (
+    Claim,
     CloseSession,
     Delivered,
     Delivery,
     Receive,
+    ResumeSession,
     SessionRef,
     SuspectSession,
 )
-from millrace.errors import Closed, Full, MillraceError
+from millrace.errors import Closed, Full, MillraceError, Suspected
 
 _COUNT = 1_000
 """How many are asked for at once where credit is granted on demand."""
@@ -64,6 +67,7 @@ class Feed:
         """Seq → number, both rising, of messages whose bodies are not here."""
         self._grants: dict[int, tuple[Grant, dict[int, int]]] = {}
         """By lease: what was handed out, and its numbers."""
+        self._resuming: asyncio.Task[None] | None = None
         self._told = asyncio.Event()
         self._wanted = asyncio.Event()
         keepalive.closers[self] = self.close
@@ -124,21 +128,35 @@ class Feed:
     async def _run(self) -> None:
         while True:
             if len(self._ready) > self._low:
-                self._wanted.clear()
-                await self._wanted.wait()
+                if not await self._is_wanted():
+                    await self._receive(0)
             elif self._unread:
                 await self._read()
-            elif not await self._receive() and self.is_cancelled:
+            elif not await self._receive(self._count) and self.is_cancelled:
                 return
 
-    async def _receive(self) -> bool:
-        """Ask for more; False if there was nothing."""
-        command = Receive(self.claim, self._expected, self._count)
-        wait_ms = 0 if self.is_cancelled else limits.LEASE_WAIT_MS_MAX
+    async def _is_wanted(self) -> bool:
+        """Wait until more is wanted; False after a while, if the engine may be another one."""
+        self._wanted.clear()
+        try:
+            async with asyncio.timeout(limits.WIRE_SPEAK_SECONDS if self._engine.is_far else None):
+                return await self._wanted.wait()
+        except TimeoutError:
+            return False
+
+    async def _receive(self, count: int) -> bool:
+        """Ask for so many more; False if there was nothing."""
+        command = Receive(self.claim, self._expected, count)
+        wait_ms = limits.LEASE_WAIT_MS_MAX if count and not self.is_cancelled else 0
         try:
             answer = await self._engine.ask(self._shard, command, Delivered, wait_ms=wait_ms)
         except Full as error:
             await asyncio.sleep(error.after_ms / 1000)
+            return True
+        except Suspected:
+            if not self._engine.is_far:
+                raise
+            await self.resume(command.claim)
             return True
         for lease, (grant, _) in list(self._grants.items()):
             if not grant.open:
@@ -147,6 +165,25 @@ class Feed:
             self._take(delivery)
         self._expected = answer.next
         return bool(answer.deliveries)
+
+    async def resume(self, claim: Claim) -> None:
+        """The engine has begun anew, or has not heard of this for a while: go on.
+
+        What is held here is still held, under the same numbers. Once for all who find out.
+        """
+        if self._resuming is None:
+            if self.claim is not claim:
+                return
+            self._resuming = self.loop.create_task(self._resume())
+            self._resuming.add_done_callback(_heard)
+        await finish(self._resuming)
+
+    async def _resume(self) -> None:
+        command = ResumeSession(self.claim.session, self.claim.history)
+        try:
+            self.claim = (await self._engine.ask(self._shard, command, SessionRef)).claim
+        finally:
+            self._resuming = None
 
     def _take(self, delivery: Delivery) -> None:
         leased = Leased(delivery.lease, delivery.seqs(), delivery.deadline_ms, delivery.counts)
@@ -256,3 +293,9 @@ class Feed:
         self._ready.clear()
         self._task.cancel()
         self._told.set()
+
+
+def _heard(task: asyncio.Task[None]) -> None:
+    """Those who wait are told; if nobody does any more, it is no error that went unnoticed."""
+    if not task.cancelled():
+        task.exception()

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 from pyroaring import BitMap64
 
 from millrace.client.engine import Engine
+from millrace.client.insisting import may_return
 from millrace.client.shards import Shards
 from millrace.core.answers import Leased, Outcome
 from millrace.core.commands import Extend, Release
@@ -186,7 +187,9 @@ class Keepalive:
                 grant.extended(await grant.engine.ask(grant.shard, command, Outcome))
             except Full as error:
                 watch.hurry(now + error.after_ms)
-            except MillraceError:
+            except MillraceError as error:
+                if may_return(grant.engine, error):
+                    continue
                 # The engine or the queue has ended: settling will say so to the worker.
                 break
         del self._watches[grant]

@@ -22,8 +22,9 @@ from millrace import limits
 from millrace.client.http_connection import Head, HttpConnection
 from millrace.client.line import Answered, Lost
 from millrace.client.line_socket import Late
+from millrace.client.speaking import Speaking
 from millrace.errors import Closed, Fatal, MillraceError, Refused, Unauthenticated
-from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches
+from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches, Speak
 from millrace.wire.codec import ROWS, Sheet, Status, read_items
 from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Buffer, Frame, Splitter
@@ -80,6 +81,7 @@ class HttpLine:
         self._pumps: set[asyncio.Task[None]] = set()
         self._told: set[asyncio.Task[None]] = set()
         self._waiters = asyncio.Semaphore(limits.WIRE_POOL_WAITING_MAX)
+        self._speaking = Speaking(self._say)
         self._is_closed = False
         self._ahead_ms = 0
         path = url.path.rstrip("/") + "/v1/calls"
@@ -125,6 +127,7 @@ class HttpLine:
 
     def tell(self, call: Call) -> None:
         if not self._is_closed:
+            self._speaking.noted(call)
             task = self._loop.create_task(self._tell(call))
             self._told.add(task)
             task.add_done_callback(self._told.discard)
@@ -146,6 +149,14 @@ class HttpLine:
             return b""
         pairs = self._telemetry.carried()
         return b"".join(b"\r\n%b: %b" % (name.encode(), value) for name, value in pairs)
+
+    async def _say(self, calls: list[Speak]) -> None:
+        sheet = Sheet()
+        for call in calls:
+            sheet.call(0, call)
+        async with self._request(sheet.take(), 0) as frames:
+            async for _ in frames:
+                continue
 
     def _pump(self) -> None:
         if len(self._pumps) < limits.WIRE_POOL_MAX:
@@ -201,6 +212,7 @@ class HttpLine:
         if waiting.future.done():
             self._late(waiting.call, answered)
         else:
+            self._speaking.note(waiting.call, answered.value)
             waiting.future.set_result(answered)
 
     async def batches(self, call: ReadBatches) -> AsyncGenerator[pa.RecordBatch, None]:
@@ -269,6 +281,7 @@ class HttpLine:
 
     async def close(self) -> None:
         self._is_closed = True
+        self._speaking.close()
         tasks = [*self._pumps, *self._told]
         if tasks:
             await asyncio.wait(tasks, timeout=limits.WIRE_CONNECT_SECONDS_MAX)

@@ -114,7 +114,7 @@ class Queue(Publishing):
             idle_ms = check.millis(idle, "idle", limits.WORK_IDLE_MS_MAX, least_ms=0)
 
         command = LeaseCommand(count, lease_ms)
-        return Work(lambda wait_ms: self._lease(command, wait_ms), idle_ms=idle_ms)
+        return Work(self._engine, lambda wait_ms: self._lease(command, wait_ms), idle_ms=idle_ms)
 
     async def settle(self, leases: Leases) -> dict[int, Refused]:
         """Settle a lease or a receipt, or several; see `Lease.settle`.

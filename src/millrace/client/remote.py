@@ -35,13 +35,14 @@ from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Cell, History, Kind, LeaseId, QueueSpec, Row, ShardId
 from millrace.core.receipt import Proved, Receipt, read, write
+from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.errors import Closed, Forged, Invalid, MillraceError, Retry, Unknown
 from millrace.meter import Gauges
 from millrace.shard.arrivals import Fates
 from millrace.shard.request import undo_of
 from millrace.wire import calls
-from millrace.wire.calls import Ask, Call, Named, Tell
+from millrace.wire.calls import Ask, Call, Named, Speak, Tell
 
 if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
@@ -66,6 +67,7 @@ class RemoteEngine:
         """Messages that came with the answer of a lease call, by the first one's seq."""
         self.care = RemoteCare(self)
         self.telemetry: Telemetry | None = None
+        self.is_far = True
 
     def use(self, line: Line) -> None:
         """Have calls carried by this line."""
@@ -136,6 +138,10 @@ class RemoteEngine:
     def tell(self, shard: ShardId, command: Command) -> None:
         self._check_open()
         self._line.tell(Tell(shard, command))
+
+    def speak(self, shard: ShardId, claim: Claim) -> None:
+        self._check_open()
+        self._line.tell(Speak(shard, claim))
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:
         if not command.parts:
@@ -291,6 +297,10 @@ class RemoteEngine:
         return command
 
     # --- The end --------------------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     def _check_open(self) -> None:
         if self._closed:

@@ -23,7 +23,7 @@ from millrace.core.session_commands import (
     ResumeSession,
     SessionRef,
 )
-from millrace.errors import Forged, Invalid, MillraceError, NotFound, Refused
+from millrace.errors import Forged, Invalid, MillraceError, NotFound, Refused, Suspected
 
 Numbers = int | Iterable[int]
 """A delivery number, or several."""
@@ -115,8 +115,15 @@ class Session:
             )
         if number:
             check.count(number, "credit", limits.SESSION_CREDIT_MAX)
-        command = GrantCredit(self._fed().claim, number, check.flag(drain, "drain"))
-        return (await self._engine.ask(self._shard, command, Granted)).drained
+        feed, drains = self._fed(), check.flag(drain, "drain")
+        while True:
+            command = GrantCredit(feed.claim, number, drains)
+            try:
+                return (await self._engine.ask(self._shard, command, Granted)).drained
+            except Suspected:
+                if not self._engine.is_far:
+                    raise
+            await feed.resume(command.claim)
 
     async def redeliver(self, number: int = 0) -> None:
         """Have what is held from this delivery number on come again, under the same numbers."""

@@ -267,6 +267,19 @@ class Transaction:
         return f"<Transaction of {len(self._parts)} parts>"
 
 
+def once_only(transaction: Transaction, lease_ms: int) -> None:
+    """Have it refused if what it settles was settled before: then it can be committed again.
+
+    Settled twice is settled, but what has ended cannot be extended.
+    """
+    if any(isinstance(part, Extend) for _, part, _ in transaction._parts[:1]):
+        return
+    ended = [(at, one) for at, one, _ in transaction._parts if isinstance(one, Settle | Discard)]
+    transaction._parts[:0] = [
+        (at, Extend(one.lease, one.seqs, one.history, lease_ms), None) for at, one in ended
+    ]
+
+
 def _end(call: Call) -> Callable[[object], None]:
     return lambda _: call.ended(call.seqs)
 

@@ -11,11 +11,13 @@ from types import TracebackType
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.client.engine import Engine
 from millrace.client.grant import Grant
+from millrace.client.insisting import may_return
 from millrace.client.lease import Lease, grant_of, seq_of
 from millrace.core.answers import Outcome
 from millrace.core.commands import Release
-from millrace.errors import Closed, Full
+from millrace.errors import Closed, Full, Unknown
 
 Fetch = Callable[[int], Awaitable[list[Lease]]]
 """Lease some more, waiting so many milliseconds for the first."""
@@ -28,7 +30,8 @@ class Work:
     one this happens when the object is dropped, as it is when its loop ends.
     """
 
-    def __init__(self, fetch: Fetch, *, idle_ms: int | None) -> None:
+    def __init__(self, engine: Engine, fetch: Fetch, *, idle_ms: int | None) -> None:
+        self._engine = engine
         self._fetch = fetch
         self._idle_ms = idle_ms
         self._ahead: deque[Lease] = deque()
@@ -64,6 +67,12 @@ class Work:
             except Full as error:
                 # Too much is in flight, here or elsewhere: work goes on when some of it has ended.
                 await asyncio.sleep(error.after_ms / 1000)
+                leases = []
+            except (Closed, Unknown) as error:
+                # What was handed out, if it was, is nobody's until its time is over.
+                if not may_return(self._engine, error) or until is not None:
+                    raise
+                await asyncio.sleep(limits.WIRE_PAUSE_SECONDS_MAX)
                 leases = []
             for lease in leases:
                 grant = grant_of(lease)

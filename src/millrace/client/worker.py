@@ -25,14 +25,15 @@ from typing import TypeVar
 from millrace import limits
 from millrace.client.finish import finish
 from millrace.client.function import Function
+from millrace.client.insisting import insist
 from millrace.client.lease import Lease, grant_of, seq_of
 from millrace.client.queue import Queue, engine_and_shard, engine_and_shards
 from millrace.client.run import Run
 from millrace.client.signals import stopping_on_signals
-from millrace.client.transaction import Transaction
+from millrace.client.transaction import Transaction, once_only
 from millrace.client.work import return_unseen
 from millrace.core import check, exact
-from millrace.errors import Closed, Gone, Invalid, MillraceError, Refused, Retry, Stale
+from millrace.errors import Closed, Gone, Invalid, MillraceError, Refused, Stale, Unknown
 
 T = TypeVar("T")
 
@@ -83,7 +84,8 @@ class Worker:
 
     `await worker.run()` works until `stop()`; `async with worker:` works beside the body, and stops
     at its end. A worker works once. It is to be stopped before its engine is closed, which ends it
-    with an error, and what it holds comes back only when its time is over.
+    with an error, and what it holds comes back only when its time is over. A server that is away is
+    waited for; what it was asked and did not answer is done once.
     """
 
     def __init__(
@@ -340,19 +342,21 @@ class Worker:
                 self._error = error
                 self._stop(at_once=True)
 
-    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the engine answers, once it does: while it has no room, it is asked again."""
-        pause_ms = 0
-        while True:
-            try:
-                return await ask()
-            except Closed:
-                raise
-            except Retry as error:
-                # Nothing was accepted.
-                pause_ms = min(max(error.after_ms, 2 * pause_ms), limits.WORKER_PAUSE_MS_MAX)
-                log.info("queue %s: %s; asking again", self._queue.name, error)
-            await asyncio.sleep(pause_ms / 1000)
+    async def _insist(
+        self, ask: Callable[[], Awaitable[T]], transaction: Transaction | None = None
+    ) -> T:
+        """What the engine answers, once it does: while it has no room, it is asked again.
+
+        A server that is away is waited for, unless this is to end.
+        """
+
+        def told(error: MillraceError) -> None:
+            if isinstance(error, Unknown) and transaction is not None:
+                once_only(transaction, self._lease_ms)
+            log.info("queue %s: %s; asking again", self._queue.name, error)
+
+        engine, _ = engine_and_shard(self._queue)
+        return await insist(engine, ask, told=told, waits=lambda: not self._stopping.is_set())
 
     # --- Messages -------------------------------------------------------------------------------
 
@@ -409,7 +413,7 @@ class Worker:
                 return error
         try:
             if transaction is not None:
-                await self._insist(partial(_commit, transaction))
+                await self._insist(partial(_commit, transaction), transaction)
             elif _open(lease):
                 end = self._queue.discard if discards else self._queue.settle
                 await self._insist(partial(end, lease))

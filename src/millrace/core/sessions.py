@@ -37,7 +37,7 @@ from millrace.core.session_commands import (
 )
 from millrace.core.takeover import shared_index
 from millrace.core.view import View
-from millrace.errors import Full, Gone, Invalid, Refused, Retry, Stale, TooLarge
+from millrace.errors import Full, Gone, Invalid, Refused, Retry, Stale, Suspected, TooLarge
 
 
 def open_session(draft: Draft, command: OpenSession) -> SessionRef | Full | Refused:
@@ -279,7 +279,7 @@ def _deaf(view: View, cell: SessionCell, claim: Claim) -> Stale | None:
     if (claim.number, claim.epoch) != (cell.claim, cell.epoch):
         return Stale("the session was resumed by someone else", field="session")
     if cell.suspected_ms or cell.epoch != view.epoch:
-        return Stale("the session is suspected; resume it to go on", field="session")
+        return Suspected("the session is suspected; resume it to go on", field="session")
     return None
 
 

@@ -49,6 +49,15 @@ WIRE_CONNECT_MS_MAX = 3600 * 1000
 WIRE_PATIENCE_SECONDS = 30.0
 """How long a call is tried again where nobody answers: an engine is opened again within it."""
 
+WIRE_SPEAK_SECONDS = 10.0
+"""How often a client that has no connection that lasts speaks for its sessions."""
+
+WIRE_SILENT_SECONDS = 35.0
+"""After so long without a word they are suspected: three in a row may be lost."""
+
+WIRE_SPEAKERS_MAX = 100_000
+"""Sessions that are spoken for in this way; each has a timer."""
+
 WIRE_PAUSE_SECONDS_MIN = 0.02
 """The first pause between attempts to connect; each is twice as long as the one before."""
 

@@ -17,6 +17,7 @@ from millrace.core.commands import (
     Transaction,
 )
 from millrace.core.model import CATALOG, ShardId
+from millrace.core.session_commands import SuspectSession
 from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
 from millrace.errors import Invalid, NotFound
 from millrace.server.verbs import (
@@ -41,6 +42,7 @@ from millrace.wire.calls import (
     Named,
     ReadGauges,
     ReadHealth,
+    Speak,
     Tell,
     Unfollow,
 )
@@ -93,6 +95,12 @@ class Admission:
             if isinstance(call, Tell):
                 return Tell(call.shard, command)
             return Ask(call.shard, call.wait_ms, command)
+        if isinstance(call, Speak):
+            # Whoever may end a session may speak for it.
+            told = self.admit(caller, Tell(call.shard, SuspectSession(call.claim)))
+            assert isinstance(told, Tell)
+            assert isinstance(told.command, SuspectSession)
+            return Speak(call.shard, told.command.claim)
         verbs = VERBS_OF.get(type(call))
         if verbs is None or isinstance(call, Cancel | More):
             raise Invalid(f"{type(call).__name__} is no question", field="call")

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import assert_never
 
@@ -34,7 +35,7 @@ from millrace.server.verbs import Caller
 from millrace.shard.request import Request
 from millrace.wire import calls
 from millrace.wire.answers import ANSWERS
-from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Tell
+from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Speak, Tell
 from millrace.wire.codec import Sheet, read_calls
 from millrace.wire.frames import Buffer, Frame
 from millrace.wire.proofs import with_proofs
@@ -67,14 +68,27 @@ class Service:
 class Talk:
     """The calls of one client."""
 
-    def __init__(self, service: Service, caller: Caller, wake: Callable[[], None]) -> None:
-        """`wake` is called when answers are there; they are taken by `take_answers`."""
+    def __init__(
+        self,
+        service: Service,
+        caller: Caller,
+        wake: Callable[[], None],
+        *,
+        lasts: bool = True,
+    ) -> None:
+        """`wake` is called when answers are there; they are taken by `take_answers`.
+
+        Where the connection does not last, sessions do not end with it: they are spoken for.
+        """
+        self._lasts = lasts
         self._service = service
         self._caller = caller
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._under: dict[int, Under] = {}
         self._waiting: set[int] = set()
+        self._told = count(-1, -1)
+        """Ids of calls that are not answered: there may be several under way."""
         self._streams: dict[int, asyncio.Semaphore] = {}
         self._claims: dict[tuple[ShardId, int], Claim] = {}
         self._sheet = Sheet()
@@ -107,6 +121,8 @@ class Talk:
                 room = self._streams.get(call.id)
                 if room is not None:
                     room.release()
+            elif isinstance(call, Tell | Speak):
+                self._begin(next(self._told), call)
             else:
                 self._begin(id_, call)
 
@@ -199,6 +215,13 @@ class Talk:
             with suppress(MillraceError):
                 self._service.engine.tell(call.shard, call.command)
             return
+        if isinstance(call, Speak):
+            # From now on it does not end with this connection. If there is no room, it is as if
+            # nobody had spoken.
+            with suppress(MillraceError):
+                self._service.engine.speak(call.shard, call.claim)
+                self._claims.pop((call.shard, call.claim.session), None)
+            return
         keeping, holding = self._service.keeping, self._service.holding
         if keeping is not None and keeping.wants(call):
             self._start(id_, call, self._run_kept(id_, call, keeping))
@@ -246,7 +269,9 @@ class Talk:
         if handed is not None and isinstance(command, Lease | LeaseAcross):
             self._count(handed, shard, command, answer)
         try:
-            if isinstance(answer, SessionRef):
+            if isinstance(answer, SessionRef) and not self._lasts:
+                self._speak(shard, answer.claim)
+            elif isinstance(answer, SessionRef):
                 self._claims[shard, answer.claim.session] = answer.claim
             elif isinstance(command, CloseSession) and not command.keep:
                 self._claims.pop((shard, command.claim.session), None)
@@ -272,6 +297,15 @@ class Talk:
         with suppress(NotKnown):
             named = self._service.admission.named(shard)
             handed.note(named.space, named.name, command.count, given)
+
+    def _speak(self, shard: ShardId, claim: Claim) -> None:
+        engine = self._service.engine
+        try:
+            engine.speak(shard, claim)
+        except MillraceError:
+            with suppress(MillraceError):
+                engine.tell(shard, SuspectSession(claim))
+            raise
 
     def _start(self, id_: int, call: Call, work: object) -> None:
         assert asyncio.iscoroutine(work)
@@ -363,7 +397,7 @@ class Talk:
             under.cancel()
 
     def _fail(self, id_: int, error: MillraceError) -> None:
-        if not self._is_over:
+        if not self._is_over and id_ >= 0:
             self._sheet.failed(id_, error)
             self._wake()
 
@@ -441,7 +475,7 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
                 health.archive_gap,
                 health.archive_error,
             )
-        case Ask() | Tell() | ReadBatches() | Cancel() | More():
+        case Ask() | Tell() | Speak() | ReadBatches() | Cancel() | More():
             raise Invalid(f"{type(call).__name__} is no question", field="call")
         case _:
             assert_never(call)

@@ -2,8 +2,7 @@
 
 Rule 1: what is asked in one request is answered in one response, when all of it is done.
 Rule 2: whoever closes the connection gives up what was asked, and what it was handed returns.
-Rule 3: there are no sessions here: they end with the connection of whoever speaks for them, and
-over HTTP nobody has one.
+Rule 3: sessions do not end with a connection here: whoever has one speaks for it from time to time.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from millrace import limits
-from millrace.core.session_commands import OpenSession, ResumeSession
 from millrace.errors import Invalid, MillraceError
 from millrace.server.access import Principal
 from millrace.server.admission import NotKnown
 from millrace.server.calls import Service, Talk, stream_of
 from millrace.server.http.response import Buffer, Response
 from millrace.server.verbs import Caller
-from millrace.wire.calls import Ask, ReadBatches
+from millrace.wire.calls import ReadBatches
 from millrace.wire.codec import Sheet, read_calls
 from millrace.wire.frames import Frame, Splitter
 
@@ -42,7 +40,7 @@ async def answer_calls(
         call = await _admitted(service, caller, reading)
         return Response(200, type=TYPE, headers=head, parts=_parts(service, call))
     changed = asyncio.Event()
-    talk = Talk(service, caller, changed.set)
+    talk = Talk(service, caller, changed.set, lasts=False)
     try:
         for frame in frames:
             talk.take(frame)
@@ -71,12 +69,6 @@ def _reading(frames: list[Frame]) -> ReadBatches | None:
             count += 1
             if isinstance(call, ReadBatches):
                 found.append(call)
-            elif isinstance(call, Ask) and isinstance(call.command, OpenSession | ResumeSession):
-                raise Invalid(
-                    "there are no sessions over HTTP: use leases, or open the folder on the "
-                    "machine of the server",
-                    field="session",
-                )
     if count > limits.WIRE_CALLS_MAX or (found and count > 1):
         raise Invalid("a stream is asked for alone, and calls within bounds", field="body")
     return found[0] if found else None

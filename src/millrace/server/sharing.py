@@ -7,6 +7,7 @@ from types import TracebackType
 
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace, engine_of
+from millrace.core import check
 from millrace.errors import Invalid
 from millrace.server.local import Local
 
@@ -46,5 +47,10 @@ def share(m: Millrace) -> Sharing:
 
     They open it as if it were free: `millrace.open` finds out by itself. They have the same rights
     as this process; nobody else has any.
+
+    Raises:
+        Invalid: it is no folder that this process has open.
     """
+    if not isinstance(m, Millrace):
+        raise Invalid(f"m is {check.shown(m)}, not what millrace.open gave", field="m")
     return Sharing(m)

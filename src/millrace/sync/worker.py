@@ -35,7 +35,8 @@ class Worker:
 
     `worker.run()` works until `stop()`; `with worker:` works beside the body, and stops at its
     end. A worker works once. It is to be stopped before its engine is closed, which ends it
-    with an error, and what it holds comes back only when its time is over.
+    with an error, and what it holds comes back only when its time is over. A server that is
+    away is waited for; what it was asked and did not answer is done once.
     """
 
     __slots__ = ("_portal", "_twin")

@@ -69,8 +69,9 @@ class SessionModel(Model):
         session = self.sessions.get(number)
         if session is None or session.token != token:
             return "Gone"
-        is_deaf = session.claim != claim or session.suspected or session.epoch != self.epoch
-        return "Stale" if is_deaf else session
+        if session.claim != claim:
+            return "Stale"
+        return "Suspected" if session.suspected or session.epoch != self.epoch else session
 
     def held(self, session: ModelSession, expected: int = 0) -> dict[int, tuple[int, int]]:
         """Number → lease and seq, of what was handed out and is neither settled nor given back."""

@@ -17,11 +17,12 @@ from millrace.core.codec import decode_cell, encode_cell
 from millrace.core.commands import Command
 from millrace.core.fold import ShardMeta
 from millrace.core.model import Cell, Kind, ShardId
+from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import Corrupt
 from millrace.meter import Gauges
 from millrace.wire.answers import ANSWERS, QUEUE_REF, SPEC, TOPIC_CELL
-from millrace.wire.commands import COMMANDS, SHARD
+from millrace.wire.commands import CLAIM, COMMANDS, SHARD
 from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Blobs
 from millrace.wire.rows import Batch, RowList
@@ -204,6 +205,13 @@ class ReadGauges(msgspec.Struct, frozen=True):
     """What the engine has counted, and how large it is."""
 
 
+class Speak(msgspec.Struct, frozen=True):
+    """See `Engine.speak`; nothing is answered."""
+
+    shard: ShardId
+    claim: Claim
+
+
 class Cancel(msgspec.Struct, frozen=True):
     """Nobody waits for this call any more."""
 
@@ -243,6 +251,7 @@ Call = (
     | ReadGauges
     | Cancel
     | More
+    | Speak
 )
 
 
@@ -408,6 +417,7 @@ _FORMS: tuple[tuple[int, Form, Shape], ...] = (
     (24, Form(More, _NUMBER), _NONE),
     (25, Form(ListSpaces), _NAMES),
     (26, Form(ReadGauges), Packed(Gauges)),
+    (27, Form(Speak, SHARD, CLAIM), _NONE),
 )
 CALLS = {form.kind: Entry(number, form, answer) for number, form, answer in _FORMS}
 BY_NUMBER = {entry.number: entry for entry in CALLS.values()}

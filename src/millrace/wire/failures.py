@@ -16,6 +16,7 @@ _KINDS: tuple[type[MillraceError], ...] = (
     errors.Exists,
     errors.Stale,
     errors.Superseded,
+    errors.Suspected,
     errors.Gone,
     errors.Unauthenticated,
     errors.Denied,

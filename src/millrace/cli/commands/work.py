@@ -12,6 +12,7 @@ from millrace.cli.ending import REFUSED
 from millrace.cli.kinds import DURATION
 from millrace.cli.shell import Shell, find_queue
 from millrace.cli.stopping import Stop
+from millrace.cli.target import Server
 from millrace.cli.verb import verb
 
 
@@ -88,7 +89,15 @@ async def work(
 
     async with shell.open() as m, Stop() as stop:
         found = await find_queue(m, queue)
-        crew = Crew(found, command, stop, tell, pause=pause, is_json=shell.out.is_json)
+        crew = Crew(
+            found,
+            command,
+            stop,
+            tell,
+            pause=pause,
+            is_json=shell.out.is_json,
+            waits=isinstance(shell.target, Server),
+        )
         await crew.run(concurrency=concurrency, seconds=seconds, once=once)
     counts = crew.counts
     fields = {**counts, "seconds": round(time.monotonic() - began, 3)}

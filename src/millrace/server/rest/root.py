@@ -6,11 +6,11 @@ from functools import cache
 
 import msgspec
 
-from millrace import __version__
 from millrace.server.http.response import Response
 from millrace.server.rest.openapi import describe
 from millrace.server.rest.route import JSON, Ask, Media, Nothing, encode, read_query
 from millrace.server.rest.table import ROUTES, SPACE
+from millrace.version import __version__
 
 
 class Root(msgspec.Struct, frozen=True):

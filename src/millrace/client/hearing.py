@@ -1,0 +1,63 @@
+"""Who speaks for the sessions of programs far away, as far as is heard.
+
+A session ends with the connection of whoever speaks for it, where there is one. Over HTTP there is
+none that lasts: whoever is not heard of for a while is taken to be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from millrace import limits
+from millrace.core.model import ShardId
+from millrace.core.session_commands import Claim, SuspectSession
+from millrace.errors import Full, MillraceError
+
+Tell = Callable[[ShardId, SuspectSession], None]
+
+_Key = tuple[ShardId, int, int, int]
+
+
+class Hearing:
+    """Has sessions suspected that nobody speaks for."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._timers: dict[_Key, asyncio.TimerHandle] = {}
+
+    def hear(self, shard: ShardId, claim: Claim) -> None:
+        """Somebody speaks for the session now, and must do so again in time.
+
+        Raises:
+            Full: too many are spoken for.
+        """
+        # One who was resumed elsewhere speaks in vain, and does not keep others from being heard.
+        key = (shard, claim.session, claim.number, claim.epoch)
+        before = self._timers.pop(key, None)
+        if before is not None:
+            before.cancel()
+        elif len(self._timers) >= limits.WIRE_SPEAKERS_MAX:
+            most = limits.WIRE_SPEAKERS_MAX
+            raise Full(f"{most} sessions are spoken for; close one", field="session", limit=most)
+        self._wait(limits.WIRE_SILENT_SECONDS, key, claim)
+
+    def _wait(self, seconds: float, key: _Key, claim: Claim) -> None:
+        self._timers[key] = self._loop.call_later(seconds, self._miss, key, claim)
+
+    def _miss(self, key: _Key, claim: Claim) -> None:
+        del self._timers[key]
+        try:
+            self._tell(key[0], SuspectSession(claim))
+        except Full as error:
+            self._wait(error.after_ms / 1000, key, claim)
+        except MillraceError:
+            # The queue or the engine has ended; the next engine will suspect the session.
+            return
+
+    def close(self) -> None:
+        """Miss nobody any more."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()

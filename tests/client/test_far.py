@@ -1,0 +1,366 @@
+"""Programs far away: a server in a process of its own is killed and started again meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace import errors, limits, sync
+from millrace.client.hearing import Hearing
+from millrace.client.millrace import Millrace, engine_of
+from millrace.client.remote import RemoteEngine
+from millrace.client.speaking import Speaking
+from millrace.core.commands import Transaction as Transact
+from millrace.core.model import ShardId
+from millrace.core.session_commands import (
+    Claim,
+    Delivered,
+    OpenSession,
+    Receive,
+    SessionRef,
+    SuspectSession,
+)
+from millrace.wire.calls import Ask, Speak
+from tests.client.harness import SMALL, embedded, eventually, run
+from tests.server.calls_site import served
+from tests.server.process import Process
+
+
+class Machine:
+    """A server that always has the same address, and may be killed."""
+
+    def __init__(self, folder: Path, *options: object) -> None:
+        self._folder = folder
+        self._options = options
+        self._process = Process(folder, *options)
+        self._process.__enter__()
+        self.address, self.token = self._process.address, self._process.token
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def start(self) -> None:
+        """Start it again, once the port is free."""
+        listen = self.address.removeprefix("http://")
+        self.close()
+        self._process = Process(self._folder, "--listen", listen, *self._options)
+        self._process.__enter__()
+
+    def close(self) -> None:
+        self._process.__exit__(None, None, None)
+
+
+@asynccontextmanager
+async def machine(folder: Path, *options: object) -> AsyncIterator[tuple[Machine, Millrace]]:
+    """A server, and a program that is connected to it."""
+    found = await asyncio.to_thread(Machine, folder, *options)
+    try:
+        async with millrace.connect(found.address, token=found.token) as m:
+            yield found, m
+    finally:
+        await asyncio.to_thread(found.close)
+
+
+# --- A server that is killed --------------------------------------------------------------------
+
+
+def test_a_worker_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with machine(tmp_path / "data") as (server, m):
+            orders, shipped = await m.queue("orders"), await m.queue("shipped")
+            await orders.publish_many([b"%d" % n for n in range(60)])
+            half, goes_on = asyncio.Event(), asyncio.Event()
+            calls: Counter[bytes] = Counter()
+
+            async def ship(order: millrace.Lease, t: millrace.Transaction) -> None:
+                calls[order.body] += 1
+                if calls.total() == 20:
+                    half.set()
+                if calls.total() >= 20:
+                    # The server is gone when this one is to be settled.
+                    await goes_on.wait()
+                t.publish(shipped, order.body)
+
+            async def is_done() -> bool:
+                return (await orders.stats())["live"] == 0
+
+            # What was handed out by an answer that nobody heard comes back after this time.
+            async with millrace.Worker(orders, ship, concurrency=4, lease_seconds=5):
+                await half.wait()
+                await asyncio.to_thread(server.kill)
+                goes_on.set()
+                await asyncio.to_thread(server.start)
+                await eventually(is_done)
+            done = Counter(row.body for row in await shipped.peek(1_000))
+            assert done == Counter(b"%d" % n for n in range(60))
+
+    run(main())
+
+
+def test_a_worker_waits_for_longer_than_calls_do(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with machine(tmp_path / "data") as (server, m):
+            engine = engine_of(m)
+            assert isinstance(engine, RemoteEngine)
+            orders = await m.queue("orders")
+            seen: list[bytes] = []
+
+            async def note(order: millrace.Lease) -> None:
+                seen.append(order.body)
+
+            engine.patience = 0
+            async with millrace.Worker(orders, note):
+                await asyncio.to_thread(server.kill)
+                with pytest.raises((errors.Closed, errors.Unknown)):
+                    await orders.stats()
+                await asyncio.to_thread(server.start)
+
+                async def is_there() -> bool:
+                    try:
+                        await orders.publish(b"x")
+                    except (errors.Closed, errors.Unknown):
+                        return False
+                    return True
+
+                await eventually(is_there)
+
+                async def is_seen() -> bool:
+                    return b"x" in seen
+
+                await eventually(is_seen)
+
+    run(main())
+
+
+def test_a_worker_that_is_stopped_while_its_server_is_away_ends(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with machine(tmp_path / "data") as (server, m):
+            engine = engine_of(m)
+            assert isinstance(engine, RemoteEngine)
+            orders = await m.queue("orders")
+            await orders.publish_many([b"a", b"b"])
+            begun = asyncio.Event()
+
+            async def hang(order: millrace.Lease) -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            worker = millrace.Worker(orders, hang, concurrency=1, grace_seconds=0)
+            running = asyncio.create_task(worker.run())
+            await begun.wait()
+            await asyncio.to_thread(server.kill)
+            engine.patience = 0.05
+            worker.stop()
+            with pytest.raises((errors.Closed, errors.Unknown)):
+                await running
+
+    run(main())
+
+
+def test_r7_a_session_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with machine(tmp_path / "data") as (server, m):
+            orders = await m.queue("orders")
+            await orders.publish_many([b"a", b"b"])
+            async with orders.session(credit=2) as session:
+                first, second = await anext(session), await anext(session)
+                await first.settle()
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+                await orders.publish(b"c")
+                third = await anext(session)
+                numbers = [lease.number for lease in (first, second, third)]
+                assert (numbers, third.body) == ([0, 1, 2], b"c")
+                await second.settle()
+                await third.settle()
+            assert (await orders.stats())["settled"] == 3
+
+    run(main())
+
+
+def test_a_session_is_had_through_any_process_that_speaks_http(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with machine(tmp_path / "data", "--frontends", 2) as (_, m):
+            orders = await m.queue("orders")
+            await orders.publish_many([b"%d" % n for n in range(30)])
+            async with orders.session(credit=5) as session:
+                for n in range(30):
+                    lease = await anext(session)
+                    assert (lease.number, lease.body) == (n, b"%d" % n)
+                    await lease.settle()
+            assert (await orders.stats())["settled"] == 30
+
+    run(main())
+
+
+def test_the_blocking_twins_connect_and_share(tmp_path: Path) -> None:
+    with Process(tmp_path / "data") as server:
+        with sync.connect(server.address, token=server.token) as m:
+            queue = m.queue("orders")
+            queue.publish(b"x")
+            with queue.session() as session:
+                next(session).settle()
+            with queue.snapshot() as snapshot:
+                assert snapshot.arrow().read_all().num_rows == 0
+            with pytest.raises(errors.Invalid, match="share it there"):
+                sync.share(m)
+        with pytest.raises(errors.Unauthenticated):
+            sync.connect(server.address)
+    with pytest.raises(errors.Closed):
+        sync.connect(server.address, token=server.token, patience=0)
+    with sync.open(tmp_path / "own", settings=SMALL) as m:
+        with sync.share(m), sync.open(tmp_path / "own") as other:
+            other.queue("orders").publish(b"y")
+        assert [row.body for row in m.find("orders").peek()] == [b"y"]
+    for wrong in (5, m._twin):
+        with pytest.raises(errors.Invalid) as caught:
+            sync.share(wrong)  # type: ignore[arg-type]
+        assert caught.value.field == "m"
+
+
+@embedded
+async def test_a_transaction_that_may_have_been_done_is_done_once(m: Millrace) -> None:
+    """The answer is lost when all of it was done: asked again, it is refused."""
+    async with served(engine_of(m)) as url, millrace.connect(url, token="token") as other:
+        orders, shipped = await other.queue("orders"), await other.queue("shipped")
+        await orders.publish_many([b"a", b"b"])
+        far = engine_of(other)
+        assert isinstance(far, RemoteEngine)
+        transact, lost = far.transact, list[Transact]()
+
+        async def lose(command: Transact) -> tuple[object, ...]:
+            answer = await transact(command)
+            if not lost:
+                lost.append(command)
+                raise errors.Unknown("the answer was lost")
+            return answer
+
+        far.transact = lose  # type: ignore[method-assign]
+
+        async def ship(order: millrace.Lease, t: millrace.Transaction) -> None:
+            t.publish(shipped, order.body)
+
+        await millrace.Worker(orders, ship, idle=0).run()
+        assert sorted(row.body or b"" for row in await shipped.peek()) == [b"a", b"b"]
+        assert (await orders.stats())["live"] == 0
+
+
+# --- Who speaks for a session -------------------------------------------------------------------
+
+
+@embedded
+async def test_r7_one_who_does_not_speak_any_more_is_suspected(m: Millrace) -> None:
+    own = await m.queue("orders")
+    await own.publish(b"x")
+    shard = own.shards.first
+    with pytest.MonkeyPatch.context() as patch:
+        async with served(engine_of(m)) as url, millrace.connect(url, token="token") as other:
+            far = engine_of(other)
+            ref = await far.ask(shard, OpenSession(1, True, 0, 50), SessionRef)
+            held = await far.ask(shard, Receive(ref.claim, 0, 1), Delivered)
+            assert held.next == 1
+            patch.setattr(limits, "WIRE_SILENT_SECONDS", 0.01)
+            far.speak(shard, ref.claim)
+            [lease] = await own.lease(wait=30)
+            assert (lease.body, lease.failures) == (b"x", 1)
+            with pytest.raises(errors.Gone):
+                await far.ask(shard, Receive(ref.claim, 0, 1), Delivered)
+
+
+@embedded
+async def test_r7_one_who_speaks_is_heard(m: Millrace) -> None:
+    heard = asyncio.Semaphore(0)
+    engine = engine_of(m)
+    hear = engine.speak
+
+    def listen(shard: ShardId, claim: Claim) -> None:
+        hear(shard, claim)
+        heard.release()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "WIRE_SPEAK_SECONDS", 0.01)
+        patch.setattr(engine, "speak", listen)
+        async with served(engine) as url, millrace.connect(url, token="token") as other:
+            queue = await other.queue("orders")
+            async with queue.session():
+                for _ in range(5):
+                    await heard.acquire()
+            # One that was closed is not spoken for.
+            far = engine_of(other)
+            assert isinstance(far, RemoteEngine)
+            assert not far._line._speaking._claims  # type: ignore[attr-defined]
+
+
+CLAIM = Claim(7, b"h" * 16, 1, 1)
+
+
+def test_only_who_is_not_heard_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        told: asyncio.Queue[tuple[ShardId, SuspectSession]] = asyncio.Queue()
+        fails = [errors.Full("no room", after_ms=1)]
+
+        def tell(shard: ShardId, command: SuspectSession) -> None:
+            if fails:
+                raise fails.pop()
+            told.put_nowait((shard, command))
+
+        hearing = Hearing(tell)
+        hearing.hear(ShardId(1), CLAIM)
+        monkeypatch.setattr(limits, "WIRE_SILENT_SECONDS", 0.001)
+        hearing.hear(ShardId(1), Claim(8, CLAIM.history, 1, 1))
+        hearing.hear(ShardId(1), Claim(8, CLAIM.history, 1, 1))
+        assert await told.get() == (1, SuspectSession(Claim(8, CLAIM.history, 1, 1)))
+        assert [key[1] for key in hearing._timers] == [7]
+        # Of a session that was resumed, the older voice keeps nobody from being missed.
+        hearing.hear(ShardId(1), Claim(7, CLAIM.history, 2, 1))
+        assert (await told.get())[1].claim.number == 2
+        monkeypatch.setattr(limits, "WIRE_SPEAKERS_MAX", 1)
+        with pytest.raises(errors.Full):
+            hearing.hear(ShardId(2), CLAIM)
+        hearing.close()
+        assert (told.empty(), hearing._timers) == (True, {})
+
+    run(main())
+
+
+def test_a_word_that_is_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        said: asyncio.Queue[list[Speak]] = asyncio.Queue()
+        fails = [errors.Closed("away")]
+
+        async def send(calls: list[Speak]) -> None:
+            if fails:
+                raise fails.pop()
+            said.put_nowait(calls)
+
+        monkeypatch.setattr(limits, "WIRE_SPEAK_SECONDS", 0.001)
+        speaking = Speaking(send)
+        ask = Ask(ShardId(1), 0, OpenSession(1, True, 0, 1000))
+        speaking.note(ask, SessionRef(CLAIM, 1, True, 0, 1000, 0))
+        assert await said.get() == [Speak(ShardId(1), CLAIM)]
+        speaking.close()
+
+    run(main())
+
+
+@embedded
+async def test_whoever_may_not_work_cannot_speak_for_a_session(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    rules = {"token": ("allow * */*",), "weak": ("allow publish default/orders",)}
+    async with served(engine_of(m), rules) as url, millrace.connect(url, token="weak") as other:
+        with pytest.raises(errors.Denied):
+            await (await other.find("orders")).session().open()
+        far = engine_of(other)
+        assert isinstance(far, RemoteEngine)
+        async with queue.session() as session:
+            claim = session._fed().claim
+            far.speak(queue.shards.first, claim)
+            await other.queues()
+        heard = engine_of(m)._hearing._timers  # type: ignore[attr-defined]
+        assert heard == {}
