@@ -13,9 +13,10 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from millrace import __version__, limits
+from millrace import limits
 from millrace.errors import Invalid
 from millrace.server.config import ServerSettings
+from millrace.version import __version__
 
 if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
