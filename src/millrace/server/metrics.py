@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from millrace import __version__, limits
+from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.millrace import engine_of
 from millrace.client.queue import Queue
@@ -18,6 +18,7 @@ from millrace.errors import MillraceError
 from millrace.meter import Gauges, Spread
 from millrace.server.counted import Counts, decode
 from millrace.server.rest.desk import Desk
+from millrace.version import __version__
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
