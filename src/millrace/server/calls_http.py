@@ -14,8 +14,9 @@ from millrace import limits
 from millrace.errors import Invalid, MillraceError
 from millrace.server.access import Principal
 from millrace.server.admission import NotKnown
-from millrace.server.calls import Service, Talk, stream_of
+from millrace.server.calls import Service, Talk
 from millrace.server.http.response import Buffer, Response
+from millrace.server.questions import stream_of
 from millrace.server.verbs import Caller
 from millrace.wire.calls import ReadBatches
 from millrace.wire.codec import Sheet, read_calls
