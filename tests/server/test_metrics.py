@@ -311,8 +311,8 @@ def test_a_front_end_that_says_nothing_is_told_of_as_such(tmp_path: Path) -> Non
             assert asyncio.run(ask()) == [Counts(0, is_there=False)]
         finally:
             os.kill(stopped, signal.SIGCONT)
+        eventually(lambda: asyncio.run(ask())[0].is_there)
         [there] = asyncio.run(ask())
-        assert there.is_there
         page = Page()
         tell_counted(page, [there, Counts(1, is_there=False)])
         found = parsed(page.text().decode())[1]

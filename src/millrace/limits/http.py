@@ -134,7 +134,7 @@ FRONTEND_REST_SECONDS = 1
 EXPORT_STOP_SECONDS = 3
 """So long the end of a server waits for a collector to take what it has not sent yet."""
 
-FRONTEND_TELL_SECONDS = 2
+FRONTEND_TELL_SECONDS = 5
 """So long a front end is waited for that is asked what it has counted."""
 
 FRONTEND_TOLD_BYTES_MAX = 16 * 1024 * 1024

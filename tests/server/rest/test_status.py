@@ -7,6 +7,7 @@ import http.client
 import os
 import signal
 import socket
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.care.test_watermark import Machine, opened
 from tests.client.harness import eventually
 from tests.server.process import Process, children
 from tests.server.rest.harness import Served, front, served, serving
+from tests.server.test_frontends import eventually as within
 
 
 async def ready(server: Served) -> tuple[int, dict[str, object]]:
@@ -119,13 +121,13 @@ def test_a_front_end_whose_engine_stands_still_says_so_soon(tmp_path: Path) -> N
 
     with Process(tmp_path / "data", "--frontends", 1) as server:
         assert children(server.pid)
-        assert ask(server, "/readyz") == 200
+        within(lambda: ask(server, "/readyz") == 200)
         os.kill(server.pid, signal.SIGSTOP)
         try:
             assert (ask(server, "/healthz"), ask(server, "/readyz")) == (200, 503)
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        assert ask(server, "/readyz") == 200
+        within(lambda: ask(server, "/readyz") == 200)
         assert server.stop() == 0
 
 
@@ -142,7 +144,7 @@ def test_nobody_is_answered_before_the_server_is_ready(tmp_path: Path) -> None:
             statuses.append(connection.getresponse().status)
         except ConnectionRefusedError:
             # Still opening.
-            continue
+            threading.Event().wait(0.02)
         finally:
             connection.close()
     assert statuses == [200]
