@@ -21,6 +21,9 @@ it saves."""
 HTTP_LARGE_STEP_BYTES = 4 * 1024 * 1024
 """What is kept ready for such a body before more of it has come."""
 
+HTTP_SPARE_BYTES_MAX = 32 * 1024 * 1024
+"""Memory of such bodies that is kept for the next ones."""
+
 HTTP_DISCARD_BYTES_MAX = 256 * 1024
 """Bytes of a refused request's body that are read and dropped so that the connection can stay."""
 

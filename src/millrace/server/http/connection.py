@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol, cast
 
 from millrace import limits
-from millrace.server.http.large import BodyReader
+from millrace.server.http.large import BodyReader, Spare
 from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.http.response import BODILESS, Response
 
@@ -79,6 +79,7 @@ class Site:
         self.handle = handle
         self.complain = complain
         self.body_bytes_max = body_bytes_max
+        self.spare = Spare()
         self.connections: set[Connection] = set()
         self.connections_max = limits.CONNECTIONS_MAX
         """Beyond it whoever connects is told to come again, and cut off."""
@@ -134,7 +135,8 @@ class Connection(asyncio.Protocol):
         self._has_place = has_place
         self._loop = asyncio.get_running_loop()
         self._peer = ""
-        self._parser = Parser(self._admit, body_bytes_max=site.body_bytes_max)
+        most, spare = site.body_bytes_max, site.spare
+        self._parser = Parser(self._admit, body_bytes_max=most, spare=spare)
         self._waiting: deque[Request] = deque()
         self._under: asyncio.Task[None] | Later | None = None
         """What handles the request that is being handled."""
@@ -306,6 +308,8 @@ class Connection(asyncio.Protocol):
         if self._whole:
             self._whole -= len(request.body)
             self._hold()
+        # They refer to each other; what they hold must not wait for a collection of garbage.
+        request.body, request.context = b"", None
 
     def _next(self) -> None:
         self._since = self._loop.time()

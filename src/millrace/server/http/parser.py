@@ -20,7 +20,7 @@ from typing import Protocol
 import httptools
 
 from millrace import limits
-from millrace.server.http.large import LargeBody
+from millrace.server.http.large import LargeBody, Spare
 
 _HEAD_END = b"\r\n\r\n"
 
@@ -71,8 +71,15 @@ Admit = Callable[[Request, int | None], Refusal | None]
 class Parser:
     """Turns the bytes of one connection into requests."""
 
-    def __init__(self, admit: Admit, *, body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        admit: Admit,
+        *,
+        body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
+        spare: Spare | None = None,
+    ) -> None:
         self._admit = admit
+        self._spare = Spare() if spare is None else spare
         self._body_bytes_max = body_bytes_max
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()
@@ -260,7 +267,7 @@ class Parser:
         ):
             self._end()
         if request.refusal is None and (self._length or 0) >= limits.HTTP_LARGE_BYTES_MIN:
-            self.large = LargeBody(self._length or 0)
+            self.large = LargeBody(self._length or 0, self._spare)
 
     def _length_to_come(self) -> int | None:
         if self._length is None and "transfer-encoding" in self._request.headers:
