@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server overload flips mutants bench docs check lock clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server overload soak flips mutants bench docs check lock clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -67,6 +67,9 @@ crash-server: $(READY) ## kill a server and its front ends, N times each, while 
 
 overload: $(READY) ## offer a server three times what it can do, for SECONDS
 	@$(BIN)/python -m tests.server.load.overload --seconds $(or $(SECONDS),20)
+
+soak: $(READY) ## have clients of every kind at a server for MINUTES: nothing may grow
+	@$(BIN)/python -m tests.server.load.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 flips: $(READY) ## turn over every bit of a small folder (an hour); N=so many
 	@$(BIN)/python -m tests.crash.flips $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED))

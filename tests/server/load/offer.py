@@ -137,7 +137,7 @@ class Offer:
         if not job.rate:
             for _ in range(job.connections_max):
                 self._make()
-        while (now := time.monotonic() - began) < job.seconds:
+        while (now := time.monotonic() - began) < job.seconds and not self._is_cut_off():
             while job.rate and self._next < now * job.rate:
                 self._offer(self._next)
                 self._next += 1
@@ -149,6 +149,10 @@ class Offer:
         return Told(
             self._acknowledged, dict(self._statuses), self.lost, unsent, self._unheard, hung
         )
+
+    def _is_cut_off(self) -> bool:
+        """Whether there is nobody left who could ask."""
+        return not self._job.rate and self._next > 0 and not self.open and not self._making
 
     async def _finish(self) -> int:
         deadline = time.monotonic() + ANSWER_SECONDS_MAX

@@ -159,8 +159,8 @@ def run(
         for number in range(100):
             server.ask("POST", f"{WORK}/messages", {"body": str(number)})
 
-        def offer(rate: float, lasts: float, first: int, at_once: int) -> Callable[[], list[Told]]:
-            return _offer(
+        def begin(rate: float, lasts: float, first: int, at_once: int) -> Callable[[], list[Told]]:
+            return offer(
                 [
                     Job(
                         first + number,
@@ -177,7 +177,7 @@ def run(
                 ]
             )
 
-        calm = offer(0, measure_seconds, 0, 8)()
+        calm = begin(0, measure_seconds, 0, 8)()
         taken = sum(len(told.acknowledged) for told in calm)
         capacity = taken / measure_seconds
         idle = {"engine": holding(server.pid).memory_bytes}
@@ -185,7 +185,7 @@ def run(
         watch, line = Watch(), server.connect()
         # It has to be there before there are too many.
         watch.look(server, line)
-        finish = offer(capacity * TIMES, seconds, clients, connections)
+        finish = begin(capacity * TIMES, seconds, clients, connections)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             watch.look(server, line)
@@ -198,7 +198,7 @@ def run(
     acknowledged = {
         (number, one) for number, found in enumerate([*calm, *told]) for one in found.acknowledged
     }
-    lost, there = _look(folder / "data", acknowledged, rows)
+    lost, there = look_at(folder / "data", acknowledged, rows)
     requests = connections_max * rows * (row_bytes + 40)
     bodies = min(requests, limits.HTTP_BODIES_BYTES_MAX)
     allowed = AMPLIFIED * bodies + limits.INBOX_BYTES_MAX
@@ -210,7 +210,8 @@ def _frontends(server: Process) -> list[tuple[str, int]]:
     return [(f"front end {at}", pid) for at, pid in enumerate(sorted(children(server.pid)))]
 
 
-def _offer(jobs: list[Job]) -> Callable[[], list[Told]]:
+def offer(jobs: list[Job]) -> Callable[[], list[Told]]:
+    """Begin to offer, each job in a process of its own; what is returned waits for the end."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.server.load.offer"],
@@ -255,7 +256,7 @@ def _recovery(server: Process, since: float) -> float:
         threading.Event().wait(0.1)
 
 
-def _look(folder: Path, acknowledged: set[tuple[int, int]], rows: int) -> tuple[int, int]:
+def look_at(folder: Path, acknowledged: set[tuple[int, int]], rows: int) -> tuple[int, int]:
     """How many requests are not there whole and once, and how many messages there are."""
     seen: Counter[tuple[int, int]] = Counter()
     distinct: set[tuple[int, int, int]] = set()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.server.load.overload import run
 
 
-@pytest.mark.parametrize("frontends", [0, 2])
-def test_three_times_overload(tmp_path: Path, frontends: int) -> None:
+def test_three_times_overload(tmp_path: Path) -> None:
     outcome = run(
         tmp_path,
-        frontends=frontends,
+        frontends=2,
         seconds=2.5,
         measure_seconds=1.0,
         clients=1,
