@@ -87,6 +87,16 @@ PULLS_ON_THE_LOOP = frozenset(
 LEFT_OUT = LOOKS_INSIDE | PULLS_ON_THE_LOOP
 
 
+LONG = frozenset(
+    {
+        "test_a_killed_worker_loses_nothing_and_doubles_nothing",
+        "test_no_more_run_at_a_time_than_was_asked_for",
+        "test_r4_large_bodies_are_read_in_parts",
+    }
+)
+"""Tests of much work, which are run over the socket alone."""
+
+
 def those_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
     """The tests of a module that need nothing but a folder."""
     for name, test in vars(module).items():
@@ -98,11 +108,14 @@ def those_of(module: ModuleType) -> Iterator[tuple[str, Callable[..., None]]]:
             yield name, test
 
 
-def listed(modules: Iterable[ModuleType]) -> list[ParameterSet]:
+def listed(
+    modules: Iterable[ModuleType], without: frozenset[str] = frozenset()
+) -> list[ParameterSet]:
     return [
         pytest.param(test, id=f"{module.__name__.rpartition('.')[2]}-{name}")
         for module in modules
         for name, test in those_of(module)
+        if name not in without
     ]
 
 
@@ -128,7 +141,7 @@ async def by_http(m: Millrace, path: Path) -> AsyncIterator[Millrace]:
             yield other
 
 
-@pytest.mark.parametrize("test", listed(MODULES))
+@pytest.mark.parametrize("test", listed(MODULES, LONG))
 def test_over_http(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: Callable[..., None]
 ) -> None:
