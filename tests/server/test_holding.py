@@ -100,6 +100,20 @@ def test_what_ended_elsewhere_is_found_out_before_someone_is_refused(tmp_path: P
     asyncio.run(main())
 
 
+def test_what_is_settled_counts_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await filled(server)
+            leased = await server.ask("POST", f"{ORDERS}/leases", {"count": 3}, role="ada")
+            receipts = [str(one["receipt"]) for one in leased.items("messages")]
+            for way, left in (("settle", 2), ("release", 1), ("discard", 0)):
+                body = {"receipts": receipts[left : left + 1]}
+                await server.ask("POST", f"{ORDERS}/{way}", body, role="ada")
+                assert server.app.quotas.held("ada", "in_flight", 0) == left
+
+    asyncio.run(main())
+
+
 def test_the_credit_of_sessions_counts(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:

@@ -22,6 +22,7 @@ from millrace.server.address import Address
 from millrace.server.config import ServerSettings
 from millrace.server.counted import Counts, decode
 from millrace.server.frontend import Orders
+from millrace.server.listen import cannot_listen
 
 _logger = logging.getLogger("millrace.server")
 
@@ -72,8 +73,7 @@ class Crew:
             held.bind((address.host, address.port))
         except OSError as error:
             held.close()
-            text = f"{address} cannot be listened at: {error.strerror}"
-            raise Invalid(text, field="listen") from error
+            raise cannot_listen(address, error) from error
         self._held.append(held)
         name = held.getsockname()
         return Address(address.host, int(name[1]))

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from contextlib import suppress
 
 from millrace import limits
+from millrace.errors import Invalid
+from millrace.server.address import Address
 from millrace.server.greeting import Greeting
 from millrace.server.http.connection import Connection, Site
+
+
+def cannot_listen(address: Address, error: OSError) -> Invalid:
+    """What is told where an address cannot be had."""
+    why = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+    return Invalid(
+        f"{address} cannot be listened at: {why}; name another address, or end whoever has it",
+        field="listen",
+    )
 
 
 class Listener:
@@ -26,14 +38,23 @@ class Listener:
         """Take connections in at an address; returns the one that it is, if `port` is 0.
 
         `is_shared`: other processes listen there, too.
+
+        Raises:
+            Invalid: the address cannot be had.
         """
-        loop = asyncio.get_running_loop()
         if self._looking is None:
-            self._looking = loop.create_task(self._look())
-        if tls is not None:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+        try:
+            if tls is None:
+                return await self._plain(host, port, is_shared=is_shared)
             greeting = Greeting(self._site, tls)
             self._greetings.append(greeting)
             return await greeting.listen(host, port, is_shared=is_shared)
+        except OSError as error:
+            raise cannot_listen(Address(host, port), error) from error
+
+    async def _plain(self, host: str, port: int, *, is_shared: bool) -> tuple[str, int]:
+        loop = asyncio.get_running_loop()
         server = await loop.create_server(
             lambda: Connection(self._site),
             host,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
+from millrace.errors import Invalid
 from millrace.server.http.connection import Connection, Site
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
@@ -186,6 +187,22 @@ def test_requests_sent_ahead_are_answered_once_each_and_in_order() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
+@pytest.mark.parametrize("host", ["127.0.0.1", "203.0.113.7", "none.invalid"])
+def test_an_address_that_cannot_be_had_is_named(host: str, *, is_tls: bool) -> None:
+    async def main() -> None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if is_tls else None
+        with socket.create_server(("127.0.0.1", 0)) as held:
+            port = held.getsockname()[1]
+            listener = Listener(Site(admit, echo, complain))
+            with pytest.raises(Invalid, match=f"{host}:{port} cannot be listened at") as caught:
+                await listener.listen(host, port, tls=tls)
+            assert caught.value.field == "listen"
+            await listener.stop(0)
+
+    asyncio.run(main())
+
+
 # --- TLS ------------------------------------------------------------------------------------------
 
 
@@ -215,11 +232,7 @@ async def ask(port: int, trust: ssl.SSLContext) -> bytes:
     return got
 
 
-def test_a_handshake_that_never_ends_takes_a_place_and_loses_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
-
+def test_a_handshake_that_never_ends_takes_a_place(tmp_path: Path) -> None:
     async def main() -> None:
         async with secure(tmp_path, most=3) as (site, port, trust):
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
@@ -228,11 +241,28 @@ def test_a_handshake_that_never_ends_takes_a_place_and_loses_it(
             beyond, writer = await asyncio.open_connection("127.0.0.1", port)
             await is_cut(beyond)
             writer.close()
-            for reader, one in held:
-                await is_cut(reader)
-                one.close()
+            assert site.handshakes == 3
+            for _, one in held:
+                one.transport.abort()
             await until(site, count=0)
             assert (await ask(port, trust)).startswith(b"HTTP/1.1 200")
+
+    asyncio.run(main())
+
+
+def test_a_handshake_that_never_ends_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "TLS_HANDSHAKE_SECONDS_MAX", 0.2)
+
+    async def main() -> None:
+        async with secure(tmp_path) as (site, port, _):
+            for sent in (b"", b"\x16\x03\x01"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(sent)
+                await is_cut(reader)
+                writer.close()
+                await until(site, count=0)
 
     asyncio.run(main())
 
