@@ -16,7 +16,8 @@ from millrace.server.http.connection import Connection, Site
 
 def cannot_listen(address: Address, error: OSError) -> Invalid:
     """What is told where an address cannot be had."""
-    why = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or str(error)
+    number = error.errno or 0
+    why = os.strerror(number) if number > 0 else error.strerror or str(error)
     return Invalid(
         f"{address} cannot be listened at: {why}; name another address, or end whoever has it",
         field="listen",
