@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from millrace.cli.ending import Ended
 from millrace.cli.given import Given
 from millrace.cli.program import program
 from millrace.cli.target import Server, choose
-from tests.cli.desk import Desk
+from tests.cli.desk import Desk, command
+from tests.client.test_far import Machine
 from tests.server.process import Process
 
 
@@ -293,3 +295,29 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path, text: str, why: str) -> N
     assert result.exit_code == 2
     assert (str(visitor.contexts) in result.stderr, why in result.stderr) == (True, True)
     assert visitor.contexts.read_bytes() == before
+
+
+def test_work_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
+    server = Machine(tmp_path / "served")
+    try:
+        desk = Desk(tmp_path)
+        known = {"MILLRACE_URL": server.address, "MILLRACE_TOKEN": server.token}
+        assert desk.run("queue", "make", "jobs", **known).returncode == 0
+        with subprocess.Popen(
+            command("work", "jobs", "--", "sh", "-c", "cat; echo"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=desk.environment(**known),
+        ) as working:
+            assert working.stdout is not None
+            assert desk.run("publish", "jobs", "before", **known).returncode == 0
+            assert working.stdout.readline() == b"before\n"
+            server.kill()
+            server.start()
+            assert desk.run("publish", "jobs", "after", **known).returncode == 0
+            assert working.stdout.readline() == b"after\n"
+            working.terminate()
+            _, said = working.communicate(timeout=60)
+        assert (working.returncode, said.splitlines()[-1]) == (0, b"2 settled")
+    finally:
+        server.close()
