@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.grant import Keepalive
-from millrace.client.lease import Call, Lease, Leases, by_call, replaced
+from millrace.client.lease import Call, Lease, Leases, Unseals, by_call, replaced
 from millrace.client.message import Body
 from millrace.client.shards import Shards
 from millrace.core import check
@@ -42,7 +42,7 @@ async def end_calls(
     return refused
 
 
-def calls_of(engine: Engine, shards: Shards, name: str, leases: Leases) -> list[Call]:
+def calls_of(engine: Unseals, shards: Shards, name: str, leases: Leases) -> list[Call]:
     """The messages of leases and receipts, by lease call.
 
     Raises:

@@ -19,6 +19,7 @@ from millrace.client.hearing import Hearing
 from millrace.client.message import fitting, rows_of
 from millrace.client.names import Names
 from millrace.client.reading import Batches, Part
+from millrace.client.submitting import Asked
 from millrace.core.answers import QueueRef
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Command, Explain, PublishStaged, Transaction
@@ -87,10 +88,7 @@ class EmbeddedEngine:
             raise
 
     def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> Request:
-        """Have the command decided; its future is answered. Whoever cancels it calls `take_back`.
-
-        A command that is judged by cold rows waits for the disk: `ask` reads them before.
-        """
+        """As `Submits.submit`."""
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
@@ -99,8 +97,11 @@ class EmbeddedEngine:
         host.submit(request)
         return request
 
-    def take_back(self, request: Request) -> None:
-        """Nobody hears the answer: it is not decided any more, or what it handed out returns."""
+    def heard(self, asked: Asked) -> object:
+        return asked.future.result()
+
+    def take_back(self, asked: Asked) -> None:
+        request = cast("Request", asked)
         future = request.future
         if not future.done():
             future.cancel()

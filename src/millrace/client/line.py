@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import NamedTuple, Protocol
 
@@ -34,6 +35,24 @@ class Answered(NamedTuple):
     """The messages of a lease call, where they came with it."""
 
 
+class Begun(Protocol):
+    """A call that is under way."""
+
+    @property
+    def call(self) -> Call:
+        """What was asked."""
+        ...
+
+    @property
+    def future(self) -> asyncio.Future[Answered]:
+        """What it is answered; or `Lost`."""
+        ...
+
+    def give_up(self) -> None:
+        """As if who waits for a `call` were cancelled."""
+        ...
+
+
 class Line(Protocol):
     """Carries calls to an engine."""
 
@@ -56,6 +75,10 @@ class Line(Protocol):
             Lost: the line was lost, or could not be had.
             MillraceError: what the engine answered.
         """
+        ...
+
+    def begin(self, call: Call) -> Begun | None:
+        """As `call`, without waiting; None if something has to be waited for before."""
         ...
 
     def tell(self, call: Call) -> None:

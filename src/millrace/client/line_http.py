@@ -125,6 +125,10 @@ class HttpLine:
                 self._late(call, future.result())
             raise
 
+    def begin(self, call: Call) -> None:
+        # A connection may have to be made.
+        return None
+
     def tell(self, call: Call) -> None:
         if not self._is_closed:
             self._speaking.noted(call)

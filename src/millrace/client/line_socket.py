@@ -33,12 +33,18 @@ Late = Callable[[Call, Answered], None]
 class _Pending:
     """A call whose answer has not come."""
 
-    __slots__ = ("call", "future", "shape")
+    __slots__ = ("_speech", "call", "future", "id", "shape")
 
-    def __init__(self, call: Call, future: asyncio.Future[Answered], shape: Shape) -> None:
+    def __init__(self, speech: _Speech, id_: int, call: Call, shape: Shape) -> None:
+        self._speech = speech
+        self.id = id_
         self.call = call
-        self.future = future
         self.shape = shape
+        self.future: asyncio.Future[Answered] = speech.loop.create_future()
+
+    def give_up(self) -> None:
+        self.future.cancel()
+        self._speech.give_up(self)
 
 
 class _Stream:
@@ -73,6 +79,10 @@ class SocketLine:
     async def call(self, call: Call) -> Answered:
         speech = self._speech or await self._connect()
         return await speech.call(call)
+
+    def begin(self, call: Call) -> _Pending | None:
+        speech = self._speech
+        return None if speech is None or speech.is_full else speech.begin(call)
 
     def tell(self, call: Call) -> None:
         if self._speech is not None:
@@ -158,9 +168,9 @@ class _Speech(asyncio.Protocol):
     def __init__(self, late: Late, lost: Callable[[_Speech], None]) -> None:
         self._late = late
         self._lost = lost
-        self._loop = asyncio.get_running_loop()
-        self.greeted: asyncio.Future[int] = self._loop.create_future()
-        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self.loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[int] = self.loop.create_future()
+        self.gone: asyncio.Future[None] = self.loop.create_future()
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._splitter = Splitter(
             head_bytes_max=limits.WIRE_BLOB_BYTES_MAX, blob_bytes_max=2 * limits.WIRE_BLOB_BYTES_MAX
@@ -180,21 +190,34 @@ class _Speech(asyncio.Protocol):
             await self._room
         if self._is_lost:
             raise Lost("the connection was lost", sent=False)
+        pending = self.begin(call)
+        try:
+            return await pending.future
+        except asyncio.CancelledError:
+            self.give_up(pending)
+            raise
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more should be sent now, or ever."""
+        return self._is_lost or self._room is not None
+
+    def begin(self, call: Call) -> _Pending:
         id_ = self._next
         self._next += 1
         self._sheet.call(id_, call)
-        future: asyncio.Future[Answered] = self._loop.create_future()
-        self._pending[id_] = _Pending(call, future, CALLS[type(call)].answer)
+        pending = self._pending[id_] = _Pending(self, id_, call, CALLS[type(call)].answer)
         self._wake()
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                self._late(call, future.result())
-            elif id_ in self._pending:
-                # It stays pending: what it was answered all the same must be given back.
-                self.tell(Cancel(id_))
-            raise
+        return pending
+
+    def give_up(self, pending: _Pending) -> None:
+        """Nobody waits for it any more."""
+        future = pending.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            self._late(pending.call, future.result())
+        elif pending.id in self._pending:
+            # It stays pending: what it was answered all the same must be given back.
+            self.tell(Cancel(pending.id))
 
     def tell(self, call: Call) -> None:
         if not self._is_lost:
@@ -220,7 +243,7 @@ class _Speech(asyncio.Protocol):
     def _wake(self) -> None:
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._is_woken = False
@@ -233,7 +256,7 @@ class _Speech(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         if self._room is None:
-            self._room = self._loop.create_future()
+            self._room = self.loop.create_future()
 
     def resume_writing(self) -> None:
         room, self._room = self._room, None

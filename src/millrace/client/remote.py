@@ -26,8 +26,9 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.client.care import Backup, Told
 from millrace.client.health import Health
-from millrace.client.line import Answered, Line, Lost
+from millrace.client.line import Answered, Begun, Line, Lost
 from millrace.client.repeats import may_repeat
+from millrace.client.submitting import Again, Asked
 from millrace.core import exact
 from millrace.core.across_commands import LeasedAcross
 from millrace.core.answers import Leased, QueueRef
@@ -128,12 +129,46 @@ class RemoteEngine:
 
     async def ask(self, shard: ShardId, command: Command, kind: type[T], *, wait_ms: int = 0) -> T:
         answered = await self.call(Ask(shard, wait_ms, command), repeat=may_repeat(command))
-        value = answered.value
-        if answered.rows and isinstance(value, Leased):
+        return cast("T", self._value_of(shard, answered))
+
+    def _value_of(self, shard: ShardId, answered: Answered) -> object:
+        """The answer of a command; rows that came with it are kept for whoever asks for them."""
+        if answered.rows:
             if len(self._ahead) >= limits.WIRE_ROWS_AHEAD_MAX:
                 del self._ahead[next(iter(self._ahead))]
             self._ahead[shard, answered.rows[0].seq] = answered.rows
-        return cast("T", value)
+        return answered.value
+
+    def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> Asked:
+        self._check_open()
+        begun = self._line.begin(Ask(shard, wait_ms, command))
+        if begun is None:
+            raise Closed(f"{self.where} cannot be asked at once")
+        return cast("Asked", begun)
+
+    def heard(self, asked: Asked) -> object:
+        begun = cast("Begun", asked)
+        call = cast("Ask", begun.call)
+        try:
+            return self._value_of(call.shard, begun.future.result())
+        except Closed as error:
+            # Whoever had it ends. Another may come.
+            raise Again from error
+        except Lost as lost:
+            if lost.sent and not may_repeat(call.command):
+                raise _unknown(self.where) from lost
+            raise Again from lost
+
+    def take_back(self, asked: Asked) -> None:
+        cast("Begun", asked).give_up()
+
+    def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
+        if not seqs:
+            return []
+        found = self._ahead.pop((shard, seqs.min()), None) if self._ahead else None
+        if found is None or len(found) != len(seqs) or found[-1].seq != seqs.max():
+            return None
+        return _fitting(found, size)
 
     def tell(self, shard: ShardId, command: Command) -> None:
         self._check_open()
@@ -151,12 +186,9 @@ class RemoteEngine:
     # --- Rows -----------------------------------------------------------------------------------
 
     async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
-        if not seqs:
-            return []
-        if self._ahead:
-            found = self._ahead.pop((shard, seqs.min()), None)
-            if found is not None and len(found) == len(seqs) and found[-1].seq == seqs.max():
-                return _fitting(found, size)
+        found = self.rows_at_hand(shard, seqs, size)
+        if found is not None:
+            return found
         size = min(size, limits.LEASE_BYTES_MAX)
         return cast("list[Row]", (await self.call(calls.ReadRows(shard, seqs, size))).value)
 

@@ -16,7 +16,9 @@ from time import perf_counter
 from typing import Protocol
 
 from millrace import limits
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import engine_of
+from millrace.client.remote import RemoteEngine
 from millrace.errors import (
     Closed,
     Denied,
@@ -102,6 +104,7 @@ class App:
         engine = engine_of(desk.millrace)
         self.holding = Holding(engine, self.quotas)
         self.service = Service(engine, keeping, self.holding, self._handed)
+        self._quick = engine if isinstance(engine, EmbeddedEngine | RemoteEngine) else None
         self.site = Site(
             self.admit,
             self.handle,
@@ -254,7 +257,7 @@ class App:
 
     def begin(self, request: Request) -> Under | None:
         """Begin to answer a request that was admitted, if that takes no task."""
-        ask, engine = request.context, self.service.quick
+        ask, engine = request.context, self._quick
         assert isinstance(ask, Ask)
         if ask.route.quick is None or engine is None:
             return None

@@ -10,9 +10,10 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from millrace import limits
-from millrace.client.embedded import EmbeddedEngine
 from millrace.client.message import Message, publish_one
 from millrace.client.queue import Queue
+from millrace.client.shards import Shards
+from millrace.client.submitting import Submits
 from millrace.core import check
 from millrace.core.answers import Published as Answer
 from millrace.core.commands import ProducerMode
@@ -79,7 +80,7 @@ _decoder = msgspec.json.Decoder(PublishAsk)
 _line = msgspec.json.Decoder(MessageIn)
 
 
-def _publish_quick(ask: Ask, engine: EmbeddedEngine) -> Under | None:
+def _publish_quick(ask: Ask, engine: Submits) -> Under | None:
     queue = ask.known()
     if queue is None or ask.type not in (JSON, "") or ask.request.query:
         return None
@@ -92,12 +93,20 @@ def _publish_quick(ask: Ask, engine: EmbeddedEngine) -> Under | None:
     )
     numbered = check.numbered(told.producer, told.number, told.mode, None)
     command = publish_one(message, numbered, told.priority, told.delay, told.dedup, told.ttl)
+    under = _Publishing(ask, engine)
+    under.shards = shards
+    return under.begun(engine.submit(shards.first, command))
 
-    def read(answer: object) -> Response:
+
+class _Publishing(Under):
+    __slots__ = ("shards",)
+
+    shards: Shards
+
+    def read(self, answer: object) -> Response:
         assert isinstance(answer, Answer)
-        return one_out(next(iter(shards.names(answer)), None))
-
-    return Under(ask, engine, engine.submit(shards.first, command), read)
+        places = self.shards.names(answer)
+        return one_out(places[0] if places else None)
 
 
 @ROUTES.raw(

@@ -17,8 +17,8 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from millrace import limits
-from millrace.client.embedded import EmbeddedEngine
 from millrace.client.queue import Queue
+from millrace.client.submitting import Submits
 from millrace.client.topic import Topic
 from millrace.errors import Denied, Invalid, MillraceError
 from millrace.server.access import VERBS, Principal, Verb, may
@@ -309,7 +309,7 @@ class Routes:
         status: int = 200,
         tag: str = "",
         also_status: tuple[int, ...] = (),
-        quick: Callable[[Ask, Takes, EmbeddedEngine], Under | None] | None = None,
+        quick: Callable[[Ask, Takes, Submits], Under | None] | None = None,
     ) -> Callable[
         [Callable[[Ask, Takes], Awaitable[Gives | Response]]],
         Callable[[Ask, Takes], Awaitable[Gives | Response]],
@@ -329,7 +329,7 @@ class Routes:
                     return found
                 return Response(status, encode(found))
 
-            def begin(ask: Ask, engine: EmbeddedEngine) -> Under | None:
+            def begin(ask: Ask, engine: Submits) -> Under | None:
                 assert quick is not None
                 return quick(ask, read(ask), engine)
 

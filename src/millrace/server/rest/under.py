@@ -2,21 +2,21 @@
 
 Rule 1: it is the same command, judged by the same checks, as by the way of all other requests; what
 does not fit goes that way instead, and nothing of it was begun.
-Rule 2: as there, whoever asked has gone: the command is taken back, and what it was handed out.
+Rule 2: where whoever asked has gone, the command is taken back, and what it was handed out.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from millrace.client.embedded import EmbeddedEngine
+from millrace.client.submitting import Again, Asked, Submits
 from millrace.errors import Fatal, MillraceError, NotFound
 from millrace.server.http.connection import Answer
 from millrace.server.http.response import Response
-from millrace.shard.request import Request as Command
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,70 +26,78 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("millrace.server")
 
 
-class Under:
+class Under(ABC):
     """A command of a request, which is under way."""
 
-    __slots__ = ("_ask", "_began", "_engine", "_none", "_read", "_request", "_tell")
+    __slots__ = ("_asked", "_began", "_tell", "ask", "engine")
 
-    def __init__(
-        self,
-        ask: Ask,
-        engine: EmbeddedEngine,
-        request: Command,
-        read: Callable[[object], Answer],
-        none: Callable[[], Response] | None = None,
-    ) -> None:
-        """`read` makes an answer of what the command is answered; `none`, which a command has that
-        waits for something to come, one of that nothing has."""
-        self._ask = ask
-        self._engine = engine
-        self._request = request
-        self._read = read
-        self._none = none
+    waits = False
+    """It waits for something to come; where the server stops before, `none` is answered."""
+
+    def __init__(self, ask: Ask, engine: Submits) -> None:
+        self.ask = ask
+        self.engine = engine
+        self._asked: Asked
         self._tell: Callable[[Answer], None] | None = None
         self._began = perf_counter()
 
+    @abstractmethod
+    def read(self, answer: object) -> Answer:
+        """Make an answer to the request of what the command was answered."""
+
+    def none(self) -> Response:
+        """The answer where nothing has come."""
+        raise NotImplementedError
+
+    def begun(self, asked: Asked) -> Under:
+        """The command was submitted."""
+        self._asked = asked
+        return self
+
     def then(self, tell: Callable[[Answer], None]) -> None:
         self._tell = tell
-        if self._none is not None:
-            self._ask.server.stopping.add(self)
-        self._request.future.add_done_callback(self._answered)
+        if self.waits:
+            self.ask.server.stopping.add(self)
+        self._asked.future.add_done_callback(self._answered)
 
     def cancel(self) -> None:
         if self._take() is not None:
-            self._engine.take_back(self._request)
+            self.engine.take_back(self._asked)
 
     def stop(self) -> None:
         """Nothing has come: so it is told."""
         tell = self._take()
-        if tell is not None and self._none is not None:
-            self._engine.take_back(self._request)
-            tell(self._ask.server.note(self._ask, self._none(), self._began))
+        if tell is not None:
+            self.engine.take_back(self._asked)
+            tell(self.ask.server.note(self.ask, self.none(), self._began))
 
     def _take(self) -> Callable[[Answer], None] | None:
         tell, self._tell = self._tell, None
-        if self._none is not None:
-            self._ask.server.stopping.discard(self)
+        if self.waits:
+            self.ask.server.stopping.discard(self)
         return tell
 
     def _answered(self, future: asyncio.Future[object]) -> None:
         tell = self._take()
         if tell is None:
             return
-        ask, server = self._ask, self._ask.server
+        ask, server = self.ask, self.ask.server
         try:
-            answer = self._read(future.result())
+            answer = self.read(self.engine.heard(self._asked))
+        except Again:
+            tell(server.again(ask))
+            return
         except MillraceError as error:
             if isinstance(error, NotFound) and error.field == "queue":
                 # Deleted, and perhaps made anew: nothing was done.
                 tell(server.again(ask))
                 return
             # What was handed out and cannot be told returns.
-            self._engine.take_back(self._request)
+            self.engine.take_back(self._asked)
             answer = server.answer_error(ask, error)
         except Exception:
             _logger.exception("%s ended in an error", ask.route.path)
-            self._engine.take_back(self._request)
+            self.engine.take_back(self._asked)
             answer = server.answer_error(ask, mistake())
         if isinstance(answer, Response):
             tell(server.note(ask, answer, self._began))
@@ -102,7 +110,7 @@ def mistake() -> Fatal:
     return Fatal("the server made a mistake; its log has more")
 
 
-Quick = Callable[["Ask", EmbeddedEngine], Under | None]
+Quick = Callable[["Ask", Submits], Under | None]
 """Begins what a request asks for; None: it goes the way of all others.
 
 Raises:

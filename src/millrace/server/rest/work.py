@@ -9,12 +9,13 @@ from msgspec import UNSET, UnsetType
 
 from millrace import limits
 from millrace.client.calls import calls_of
-from millrace.client.embedded import EmbeddedEngine
 from millrace.client.lease import Lease
 from millrace.client.leasing import lease_command
 from millrace.client.message import by_turns
 from millrace.client.queue import Queue, read_leased
+from millrace.client.submitting import Submits
 from millrace.core.answers import Leased, Outcome
+from millrace.core.commands import Lease as Command
 from millrace.core.commands import Settle
 from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
@@ -47,38 +48,61 @@ class Leases(msgspec.Struct, frozen=True):
     messages: list[LeaseOut]
 
 
-def _lease_quick(ask: Ask, told: LeaseAsk, engine: EmbeddedEngine) -> Under | None:
+def _lease_quick(ask: Ask, told: LeaseAsk, engine: Submits) -> Under | None:
     queue = ask.known()
     if queue is None or ask.server.quotas.of(ask.principal).in_flight:
         return None
-    shards, shard = queue.shards, queue.shards.first
     command, wait_ms = lease_command(told.count, told.seconds, told.wait, told.attempt)
+    under: _Leasing
+    if wait_ms:
+        if ask.server.stopping.is_set:
+            return None
+        ask.waits = True
+        under = _Polling(ask, engine)
+    else:
+        under = _Leasing(ask, engine)
+    under.queue = queue
+    under.command = command
+    return under.begun(engine.submit(queue.shards.first, command, wait_ms))
 
-    def read(leased: object) -> Answer:
-        assert isinstance(leased, Leased)
-        rows = engine.rows_at_hand(shard, leased.seqs, limits.LEASE_BYTES_MAX)
-        if rows is None or len(rows) < len(leased.seqs):
-            # From the disk, or fewer than were leased.
-            return slowly(leased)
-        ask.server.handed.note(queue.space, queue.name, told.count, len(rows))
-        proved = engine.proved(shard, leased.lease)
-        turns = by_turns(rows, leased.turns)
-        return Response(200, encode(Leases(leases_out(shard, shards.key, leased, proved, turns))))
 
-    async def slowly(leased: Leased) -> Response:
-        found = await read_leased(queue, command, leased)
-        ask.server.handed.note(queue.space, queue.name, told.count, len(found))
-        return Response(200, encode(Leases([lease_out(one) for one in found])))
+class _Leasing(Under):
+    __slots__ = ("command", "queue")
 
-    def none() -> Response:
-        ask.server.handed.note(queue.space, queue.name, told.count, 0)
-        return Response(200, encode(Leases([])))
+    queue: Queue
+    command: Command
 
-    if wait_ms and ask.server.stopping.is_set:
-        return None
-    ask.waits = wait_ms > 0
-    request = engine.submit(shard, command, wait_ms)
-    return Under(ask, engine, request, read, none if wait_ms else None)
+    def read(self, answer: object) -> Answer:
+        assert isinstance(answer, Leased)
+        engine, shards = self.engine, self.queue.shards
+        shard, seqs = shards.first, answer.seqs
+        if not seqs:
+            return self.none()
+        rows = engine.rows_at_hand(shard, seqs, limits.LEASE_BYTES_MAX)
+        if rows is None or len(rows) < len(seqs):
+            # They have to be fetched; or are fewer than were leased.
+            return self._fetched(answer)
+        proved = engine.proved(shard, answer.lease)
+        turns = by_turns(rows, answer.turns)
+        return self._given(leases_out(shard, shards.key, answer, proved, turns))
+
+    async def _fetched(self, leased: Leased) -> Response:
+        found = await read_leased(self.queue, self.command, leased)
+        return self._given([lease_out(one) for one in found])
+
+    def none(self) -> Response:
+        return self._given([])
+
+    def _given(self, found: list[LeaseOut]) -> Response:
+        queue = self.queue
+        self.ask.server.handed.note(queue.space, queue.name, self.command.count, len(found))
+        return Response(200, encode(Leases(found)))
+
+
+class _Polling(_Leasing):
+    __slots__ = ()
+
+    waits = True
 
 
 @ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work", quick=_lease_quick)
@@ -138,22 +162,28 @@ def _ended(told: list[str], refused: dict[int, Refused]) -> Ended:
     return Ended(len(told) - len(found), found)
 
 
-def _settle_quick(ask: Ask, told: ReceiptsAsk, engine: EmbeddedEngine) -> Under | None:
+def _settle_quick(ask: Ask, told: ReceiptsAsk, engine: Submits) -> Under | None:
     queue = ask.known()
     if queue is None:
         return None
-    shards, receipts = queue.shards, told.receipts
-    calls = calls_of(engine, shards, queue.name, receipts)
+    calls = calls_of(engine, queue.shards, queue.name, told.receipts)
     if len(calls) != 1:
         return None
     [call] = calls
-
-    def read(outcome: object) -> Response:
-        assert isinstance(outcome, Outcome)
-        return Response(200, encode(_let_go(ask, receipts, outcome.refused)))
-
+    under = _Settling(ask, engine)
+    under.receipts = told.receipts
     command = Settle(call.lease, call.seqs, call.history)
-    return Under(ask, engine, engine.submit(call.shard, command), read)
+    return under.begun(engine.submit(call.shard, command))
+
+
+class _Settling(Under):
+    __slots__ = ("receipts",)
+
+    receipts: list[str]
+
+    def read(self, answer: object) -> Response:
+        assert isinstance(answer, Outcome)
+        return Response(200, encode(_let_go(self.ask, self.receipts, answer.refused)))
 
 
 @ROUTES.json("POST", f"{QUEUE}/settle", "work", ReceiptsAsk, Ended, tag="work", quick=_settle_quick)
