@@ -137,13 +137,15 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
             # Nothing but hidden rows so far: they are not looked at again.
             draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.first_fresh()))
         return Leased(LeaseId(0), seqs, deadline, {})
-    lease = _make_lease(draft, seqs, again, deadline)
     upto = fresh.max() + 1 if fresh else view.first_fresh()
-    draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto))
+    lease = _make_lease(draft, seqs, again, deadline, upto)
     return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
 
 
-def _make_lease(draft: Draft, seqs: BitMap64, again: BitMap64, deadline: int) -> LeaseState:
+def _make_lease(
+    draft: Draft, seqs: BitMap64, again: BitMap64, deadline: int, upto: int = 0
+) -> LeaseState:
+    """`upto`: where the seqs begin that were never handed out."""
     view, spec = draft.view, draft.view.spec
     lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, seqs, deadline)
     if again:
@@ -154,7 +156,9 @@ def _make_lease(draft: Draft, seqs: BitMap64, again: BitMap64, deadline: int) ->
     paid_us = view.pointers.paid_us
     if spec.rate_us:
         paid_us = rate.paid_after(paid_us, draft.now, spec.rate_us, len(seqs))
-    draft.put_pointers(msgspec.structs.replace(view.pointers, lease=lease.id, paid_us=paid_us))
+    upto = upto or view.pointers.next
+    pointers = msgspec.structs.replace(view.pointers, next=upto, lease=lease.id, paid_us=paid_us)
+    draft.put_pointers(pointers)
     return lease
 
 

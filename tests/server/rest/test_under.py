@@ -10,15 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from millrace.client.millrace import engine_of
 from tests.server.rest.harness import Answer, Served, served, until
 
 ORDERS = "/v1/spaces/default/queues/orders"
 
 
+FRONT = pytest.mark.parametrize("is_front", [False, True], ids=["engine", "front"])
+
+
 @asynccontextmanager
-async def known(folder: Path) -> AsyncIterator[Served]:
+async def known(folder: Path, *, is_front: bool = False) -> AsyncIterator[Served]:
     """A server whose desk has the queue at hand; nothing of it is handled by a task from now on."""
-    async with served(folder) as server:
+    async with served(folder, is_front=is_front) as server:
         await server.ask("POST", f"{ORDERS}/leases", {})
 
         async def never(request: object) -> None:
@@ -32,9 +36,10 @@ async def lease(server: Served, **told: object) -> Answer:
     return await server.ask("POST", f"{ORDERS}/leases", {"seconds": 60, **told})
 
 
-def test_a_round_of_one_message_takes_no_task(tmp_path: Path) -> None:
+@FRONT
+def test_a_round_of_one_message_takes_no_task(tmp_path: Path, *, is_front: bool) -> None:
     async def main() -> None:
-        async with known(tmp_path) as server:
+        async with known(tmp_path, is_front=is_front) as server:
             told = {"body": "tea", "key": "k", "headers": {"a": "b"}, "priority": 7}
             made = await server.ask("POST", f"{ORDERS}/messages", told)
             assert (made.status, made.json) == (201, {"count": 1, "seq": 1})
@@ -60,9 +65,12 @@ def test_a_round_of_one_message_takes_no_task(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_messages_come_in_the_order_of_their_turns_with_what_was_counted(tmp_path: Path) -> None:
+@FRONT
+def test_messages_come_in_the_order_of_their_turns_with_what_was_counted(
+    tmp_path: Path, *, is_front: bool
+) -> None:
     async def main() -> None:
-        async with known(tmp_path) as server:
+        async with known(tmp_path, is_front=is_front) as server:
             queue = await server.millrace.find("orders")
             await queue.publish(b"low", priority=0)
             await queue.publish(b"\xff", priority=9)
@@ -81,9 +89,10 @@ def test_messages_come_in_the_order_of_their_turns_with_what_was_counted(tmp_pat
     asyncio.run(main())
 
 
-def test_who_waits_is_answered_at_a_stop(tmp_path: Path) -> None:
+@FRONT
+def test_who_waits_is_answered_at_a_stop(tmp_path: Path, *, is_front: bool) -> None:
     async def main() -> None:
-        async with known(tmp_path) as server:
+        async with known(tmp_path, is_front=is_front) as server:
             polls = [asyncio.create_task(lease(server, wait=20)) for _ in range(3)]
             await until(lambda: server.app.stopping.waiting == 3)
             server.app.stop()
@@ -98,9 +107,12 @@ def test_who_waits_is_answered_at_a_stop(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_who_waits_is_refused_when_the_right_to_ask_is_lost(tmp_path: Path) -> None:
+@FRONT
+def test_who_waits_is_refused_when_the_right_to_ask_is_lost(
+    tmp_path: Path, *, is_front: bool
+) -> None:
     async def main() -> None:
-        async with known(tmp_path) as server:
+        async with known(tmp_path, is_front=is_front) as server:
             told = {"wait": 60, "seconds": 60}
             poll = asyncio.create_task(server.ask("POST", f"{ORDERS}/leases", told, role="worker"))
             await until(lambda: server.app.stopping.waiting == 1)
@@ -117,9 +129,10 @@ def test_who_waits_is_refused_when_the_right_to_ask_is_lost(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_whoever_has_gone_leaves_what_comes_to_others(tmp_path: Path) -> None:
+@FRONT
+def test_whoever_has_gone_leaves_what_comes_to_others(tmp_path: Path, *, is_front: bool) -> None:
     async def main() -> None:
-        async with known(tmp_path) as server:
+        async with known(tmp_path, is_front=is_front) as server:
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
             body = json.dumps({"wait": 60, "seconds": 600}).encode()
             head = (
@@ -214,5 +227,22 @@ def test_what_is_refused_is_refused_as_by_a_task(
             again = await server.ask("POST", f"{ORDERS}/{path}", told)
             assert (again.status, again.json) == (first.status, first.json)
             assert (again.status, again.json["field"]) == (status, field)
+
+    asyncio.run(main())
+
+
+def test_a_front_end_that_loses_its_engine_asks_the_next_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with known(tmp_path, is_front=True) as server:
+            # If the call that was lost gets the message, it is the next one's after a second.
+            poll = asyncio.create_task(lease(server, wait=60, seconds=1))
+            await until(lambda: server.app.stopping.waiting == 1)
+            line = engine_of(server.app._desk.millrace)._line  # type: ignore[attr-defined]
+            speech = line._speech
+            speech._transport.abort()
+            await until(lambda: line._speech not in (None, speech))
+            queue = await server.millrace.find("orders")
+            await queue.publish(b"x")
+            assert [one["body"] for one in (await poll).items("messages")] == ["x"]
 
     asyncio.run(main())
