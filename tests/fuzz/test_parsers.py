@@ -30,7 +30,7 @@ from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.rest.events import _places
 from millrace.server.tls import validity_of
 from millrace.wire.calls import Ask
-from millrace.wire.codec import Sheet, read_calls, read_items
+from millrace.wire.codec import Sheet, read_answers, read_calls
 from millrace.wire.frames import Splitter
 from tests.fuzz.mutate import SEED, pieces, spoiled, text
 from tests.wire.samples import COMMANDS, SHARD
@@ -91,8 +91,8 @@ def _answer(data: bytes) -> None:
     call = Ask(SHARD, 0, Lease(1, 1))
     try:
         for frame in Splitter().feed(data):
-            for item in read_items(frame):
-                _answered(call, item, frame)  # type: ignore[arg-type]
+            for item in read_answers(frame):
+                _answered(call, item, frame)
     except MillraceError:
         return
 

@@ -40,9 +40,10 @@ from millrace.core.partition_commands import Delete
 from millrace.core.receipt import Proved
 from millrace.core.session_commands import OpenSession
 from millrace.core.topic_commands import CreateTopic, Subscribe
-from millrace.errors import Invalid, Refused, TooLarge
+from millrace.errors import Fatal, Invalid, Refused, TooLarge
 from millrace.wire.calls import Ask, Peek, ReadRows
-from millrace.wire.codec import Sheet, read_calls
+from millrace.wire.codec import Sheet, read_answers, read_calls
+from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Blobs, Frame, Splitter, frame
 from tests.wire.samples import COMMANDS, ONE, PROVED, SHARD, H
 
@@ -312,6 +313,19 @@ def test_bombs_are_refused_within_bounded_memory(head: bytes) -> None:
         assert tracemalloc.get_traced_memory()[1] < 80 * max(len(head), 10_000)
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "answer", [5, None, [], [1], [1, 0], ["1", 0, 0], [1, 4, 0], [1, 0, 0, 0], {3: 1, 9: 0, 1: 2}]
+)
+def test_what_is_no_answer_is_refused(answer: object) -> None:
+    with pytest.raises(Invalid):
+        read_answers(Frame(msgspec.msgpack.encode([answer]), memoryview(b"")))
+
+
+@pytest.mark.parametrize("told", [["r", [], "x", None, None, 0], ["t", "full", 5, None, None, ""]])
+def test_what_is_no_error_is_told_as_one(told: list[object]) -> None:
+    assert isinstance(FAILURE.unpack(told, "error", memoryview(b"")), Fatal)
 
 
 def test_a_call_that_is_refused_keeps_no_other() -> None:

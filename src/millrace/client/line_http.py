@@ -25,7 +25,7 @@ from millrace.client.line_socket import Late
 from millrace.client.speaking import Speaking
 from millrace.errors import Closed, Fatal, MillraceError, Refused, Unauthenticated
 from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches, Speak
-from millrace.wire.codec import ROWS, Sheet, Status, read_items
+from millrace.wire.codec import ROWS, Sheet, Status, read_answers
 from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Buffer, Frame, Splitter
 
@@ -194,11 +194,10 @@ class HttpLine:
             carried = next(iter(under.values())).carried
             async with self._request(body, 0, carried) as frames:
                 async for frame in frames:
-                    for item in read_items(frame):
-                        listed = cast("list[object]", item)
-                        waiting = under.pop(cast("int", listed[0]), None)
+                    for item in _items(frame):
+                        waiting = under.pop(cast("int", item[0]), None)
                         if waiting is not None:
-                            self._take(waiting, listed, frame)
+                            self._take(waiting, item, frame)
             failure = Lost("the answer was cut off", sent=True)
         except (Lost, MillraceError) as error:
             failure = error
@@ -226,8 +225,8 @@ class HttpLine:
         shape = CALLS[ReadBatches].answer
         async with self._waiters, self._request(sheet.take(), None) as frames:
             async for frame in frames:
-                for item in read_items(frame):
-                    _, status, value = cast("list[object]", item)
+                for item in _items(frame):
+                    status, value = item[1], item[2]
                     if status == Status.PART:
                         found = shape.unpack(value, "batch", frame.blobs)
                         yield cast("pa.RecordBatch", found)
@@ -314,10 +313,18 @@ async def _frames(connection: HttpConnection) -> AsyncGenerator[Frame, None]:
                 yield frame
 
 
+def _items(frame: Frame) -> list[list[object]]:
+    """The answers of a frame."""
+    try:
+        return read_answers(frame)
+    except Refused as error:
+        raise Fatal(f"the answer cannot be read: {error}") from error
+
+
 async def _only(call: Call, frames: AsyncGenerator[Frame, None]) -> Answered:
     async for frame in frames:
-        for item in read_items(frame):
-            answered = _answered(call, cast("list[object]", item), frame)
+        for item in _items(frame):
+            answered = _answered(call, item, frame)
             async for _ in frames:
                 # The end of the body, so that the connection may be used again.
                 continue

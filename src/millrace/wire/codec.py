@@ -160,6 +160,21 @@ def read_items(got: Frame) -> list[object]:
     return items
 
 
+def read_answers(got: Frame) -> list[list[object]]:
+    """The answers of a frame that came from far away: each has an id, a status and what it says.
+
+    Raises:
+        Invalid, TooLarge: there are none.
+    """
+    found: list[list[object]] = []
+    for item in read_items(got):
+        wanted = 4 if type(item) is list and item[1:2] == [Status.WITH_ROWS] else 3
+        if type(item) is not list or len(item) != wanted or type(item[0]) is not int:
+            raise wrong(item, "frame", "an answer")
+        found.append(item)
+    return found
+
+
 def read_calls(got: Frame) -> list[tuple[int, Call | Refused]]:
     """The calls of a frame, with their ids; in the place of one that is refused, why.
 

@@ -60,6 +60,8 @@ class Failure:
         way, code, message, where, limit, more = cast(
             "tuple[str, str, str, str | None, int | None, int]", raw
         )
+        if not (type(code) is type(message) is str and type(more) is int):
+            return Fatal("an error came that cannot be read")
         if code == OutOfOrder.code:
             return OutOfOrder(message, expected=more)
         if code == InUse.code:
