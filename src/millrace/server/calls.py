@@ -9,7 +9,7 @@ Rule 3: what becomes ready in one turn of the event loop is written at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from functools import partial
 from itertools import count
@@ -34,8 +34,8 @@ from millrace.shard.request import Request
 from millrace.wire import calls
 from millrace.wire.answers import ANSWERS
 from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Speak, Tell
-from millrace.wire.codec import Sheet, read_calls
-from millrace.wire.frames import Buffer, Frame
+from millrace.wire.codec import Sheet
+from millrace.wire.frames import Buffer
 from millrace.wire.proofs import with_proofs
 
 Under = Request | asyncio.Task[None]
@@ -102,13 +102,9 @@ class Talk:
         """Whether nothing is under way."""
         return not self._under
 
-    def take(self, frame: Frame) -> None:
-        """Begin the calls of a frame.
-
-        Raises:
-            Invalid, TooLarge: the frame cannot be read; nothing of it was begun.
-        """
-        for id_, call in read_calls(frame):
+    def take(self, found: Iterable[tuple[int, Call | Refused]]) -> None:
+        """Begin the calls of a frame, by their ids; in the place of one is why it is refused."""
+        for id_, call in found:
             if type(call) is Ask and (call.shard, type(call.command)) in self._caller.passed:
                 self._submit(id_, call)
             elif isinstance(call, Refused):

@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from millrace import limits
-from millrace.errors import Invalid, MillraceError
+from millrace.errors import Invalid, MillraceError, Refused
 from millrace.server.access import Principal
 from millrace.server.admission import NotKnown
 from millrace.server.calls import Service, Talk
 from millrace.server.http.response import Buffer, Response
 from millrace.server.questions import stream_of
 from millrace.server.verbs import Caller
-from millrace.wire.calls import ReadBatches
+from millrace.wire.calls import Call, ReadBatches
 from millrace.wire.codec import Sheet, read_calls
 from millrace.wire.frames import Frame, Splitter
 
@@ -34,8 +34,8 @@ async def answer_calls(
         Refused: the body cannot be read, or is more than one request may ask.
     """
     caller = Caller(who)
-    frames = _frames(body)
-    reading = _reading(frames)
+    found = [one for frame in _frames(body) for one in read_calls(frame)]
+    reading = _reading([call for _, call in found])
     head = {"millrace-now": str(now_ms)}
     if reading is not None:
         call = await _admitted(service, caller, reading)
@@ -43,8 +43,7 @@ async def answer_calls(
     changed = asyncio.Event()
     talk = Talk(service, caller, changed.set, lasts=False)
     try:
-        for frame in frames:
-            talk.take(frame)
+        talk.take(found)
         while not talk.is_idle:
             changed.clear()
             await changed.wait()
@@ -61,16 +60,10 @@ def _frames(body: bytes | bytearray | memoryview) -> list[Frame]:
     return frames
 
 
-def _reading(frames: list[Frame]) -> ReadBatches | None:
+def _reading(asked: list[Call | Refused]) -> ReadBatches | None:
     """The stream that is asked for; it goes alone."""
-    found: list[ReadBatches] = []
-    count = 0
-    for frame in frames:
-        for _, call in read_calls(frame):
-            count += 1
-            if isinstance(call, ReadBatches):
-                found.append(call)
-    if count > limits.WIRE_CALLS_MAX or (found and count > 1):
+    found = [call for call in asked if isinstance(call, ReadBatches)]
+    if len(asked) > limits.WIRE_CALLS_MAX or (found and len(asked) > 1):
         raise Invalid("a stream is asked for alone, and calls within bounds", field="body")
     return found[0] if found else None
 

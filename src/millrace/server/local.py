@@ -24,7 +24,7 @@ from millrace.client.sockets import POINTER, SOCKET
 from millrace.errors import Invalid, Refused
 from millrace.server.calls import Service, Talk
 from millrace.server.verbs import OWNER, Caller
-from millrace.wire.codec import Sheet
+from millrace.wire.codec import Sheet, read_calls
 from millrace.wire.frames import Splitter
 
 _CREDENTIALS = struct.Struct("3i")
@@ -128,7 +128,7 @@ class LocalConnection(asyncio.Protocol):
             return
         try:
             for frame in self._splitter.feed(data):
-                talk.take(frame)
+                talk.take(read_calls(frame))
         except Refused as error:
             # Where the next frame begins is not known any more.
             last = Sheet()
