@@ -209,6 +209,7 @@ def test_variables_of_others_are_left_alone_and_typing_errors_told() -> None:
         ("data = [\n'x'\ny", "config", ["line 3"]),
         ("a = 1\na = 2", "config", ["line 2"]),
         (f"stop_seconds = {'9' * 5000}", "config", ["too long"]),
+        (f"stop_seconds = {'9' * 400}", "stop_seconds", ["line 1", "within"]),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(

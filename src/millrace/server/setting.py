@@ -96,7 +96,7 @@ def seconds(least: float, most: float) -> Taken:
 
     def read(name: str, value: object) -> float:
         number = exact.number(value)
-        if number is None or not math.isfinite(number):
+        if number is None or number in (math.inf, -math.inf):
             raise _refuse(name, value, "a number of seconds")
         if not least <= number <= most:
             limit = least if number < least else most
