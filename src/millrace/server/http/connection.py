@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
 from typing import Protocol, cast
@@ -274,7 +275,9 @@ class Connection(asyncio.Protocol):
             self._is_reading = True
             self._transport.resume_reading()
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            # Whoever has gone hears of it no more.
+            with suppress(OSError):
+                self._transport.write_eof()
         self._loop.call_later(limits.HTTP_LINGER_SECONDS, self._transport.close)
 
     # --- Out ----------------------------------------------------------------------------------
