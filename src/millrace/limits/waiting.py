@@ -14,9 +14,6 @@ INBOX_BYTES_MAX = 256 * 1024 * 1024
 ENTRIES_AHEAD_MAX = 2
 """Entries that a group decides ahead: one is being synced, one waits; more adds delay alone."""
 
-BUSY_COMMANDS = 8
-"""After a batch of more the next one is decided a turn of the loop later, with what has come."""
-
 ANSWERS_IN_FLIGHT_MAX = INBOX_COMMANDS_MAX * ENTRIES_AHEAD_MAX
 """Answers that wait for commits: questions take no entry, so that nothing else bounds them."""
 

@@ -54,7 +54,6 @@ class Host:
         self._waiting = WaitingRoom(self._loop, now_ms, self._views, self._woken)
         self._unseen = Unseen(store)
         self._pumping = False
-        self._is_busy = False
         self._stopped: MillraceError | None = None
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
@@ -192,12 +191,7 @@ class Host:
     def _wake(self) -> None:
         if not self._pumping and self._journal.waiting() < limits.ENTRIES_AHEAD_MAX:
             self._pumping = True
-            self._loop.call_soon(self._gather if self._is_busy else self._pump)
-
-    def _gather(self) -> None:
-        """Where many ask at once, others are about to: one turn later they are decided with them,
-        which costs less than a batch of their own."""
-        self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
@@ -207,7 +201,6 @@ class Host:
         if not requests:
             return
         self._taken = list(requests)
-        self._is_busy = len(requests) > limits.BUSY_COMMANDS
         try:
             if self._decide_all(requests) and self._inbox:
                 self._wake()
