@@ -314,7 +314,7 @@ class Cursor:
         """The next snapshot, however long it takes; see `next`."""
         while True:
             try:
-                snapshot = await self.next(wait=limits.LEASE_WAIT_MS_MAX / 1000)
+                snapshot = await self.next(wait=limits.WAIT_STEP_MS / 1000)
             except Full as error:
                 # Too many wait, or too much is pinned: that passes.
                 await asyncio.sleep(error.after_ms / 1000)

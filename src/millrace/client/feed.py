@@ -147,7 +147,7 @@ class Feed:
     async def _receive(self, count: int) -> bool:
         """Ask for so many more; False if there was nothing."""
         command = Receive(self.claim, self._expected, count)
-        wait_ms = limits.LEASE_WAIT_MS_MAX if count and not self.is_cancelled else 0
+        wait_ms = limits.WAIT_STEP_MS if count and not self.is_cancelled else 0
         try:
             answer = await self._engine.ask(self._shard, command, Delivered, wait_ms=wait_ms)
         except Full as error:

@@ -59,7 +59,7 @@ class Work:
         """Lease ahead; False if nothing came within the idle time."""
         until = None if self._idle_ms is None else loop.time() + self._idle_ms / 1000
         while True:
-            wait_ms = limits.LEASE_WAIT_MS_MAX
+            wait_ms = limits.WAIT_STEP_MS
             if until is not None:
                 wait_ms = min(wait_ms, max(round((until - loop.time()) * 1000), 0))
             try:

@@ -282,7 +282,7 @@ class Worker:
             if room < max(self._prefetch // 2, 1):
                 await self._changed.wait()
                 continue
-            wait_ms = limits.LEASE_WAIT_MS_MAX
+            wait_ms = limits.WAIT_STEP_MS
             if left_ms is not None:
                 wait_ms = min(wait_ms, max(left_ms, limits.WORKER_LOOK_MS if held else 0))
             count, seconds = min(room, limits.LEASE_MESSAGES_MAX), self._lease_ms / 1000

@@ -27,8 +27,12 @@ WAKE_STEP_MS = 5
 """Leases and delays that end so soon after others wake those who wait for them together: where
 thousands end every second, a batch for each millisecond would be most of the work."""
 
-LEASE_WAIT_MS_MAX = 60_000
+LEASE_WAIT_MS_MAX = 600_000
 """The longest time that a lease call waits for messages."""
+
+WAIT_STEP_MS = 60_000
+"""For how long those ask at a time who wait for ever: what lies between may forget a connection on
+which nothing was said for longer."""
 
 WORK_IDLE_MS_MAX = 366 * 24 * 3600 * 1000
 """The longest time without a message after which a loop over work ends; None is for ever."""
