@@ -398,7 +398,7 @@ WORK: dict[str, Bad] = {
         errors.TooLarge,
         "wait",
         limits.LEASE_WAIT_MS_MAX // 1000,
-        lambda q: q.lease(wait=61),
+        lambda q: q.lease(wait=limits.LEASE_WAIT_MS_MAX / 1000 + 1),
     ),
     "a forged receipt": (errors.Forged, "receipt", None, lambda q: q.settle("A" * 76)),
     "text as receipt": (errors.Forged, "receipt", None, lambda q: q.settle("receipt")),
