@@ -161,7 +161,7 @@ class Host:
         """Answer who waited long enough, and let those go on who wait for room that is there."""
         if self._stopped is not None:
             return
-        self._answer_over(self._waiting.expire())
+        self._answer_over(self._waiting.look())
         if self.short_of_space:
             full = Full("the disk is full: settle or purge, or give it more space", field="disk")
             self._inbox.refuse_stalled(self.shortage or full)

@@ -115,6 +115,13 @@ class Waiters:
         for row in self._rows.values():
             row.seen = 0
 
+    def drop_gone(self) -> None:
+        """Forget those who no longer listen, looking only at rows where there may be some."""
+        for shard, row in list(self._rows.items()):
+            row.drop_gone()
+            if not len(row):
+                del self._rows[shard]
+
     def expire(self, now: float) -> list[Request]:
         """Those whose time is over, and without those that no longer listen."""
         over: list[Request] = []

@@ -108,6 +108,11 @@ class WaitingRoom:
             return []
         return self.expire()
 
+    def look(self) -> list[Request]:
+        """As `over`, and without those that no longer listen."""
+        self._waiters.drop_gone()
+        return self.over()
+
     def expire(self) -> list[Request]:
         """Those whose time to wait is over; the alarm is set for the next of them."""
         now = self._loop.time()
