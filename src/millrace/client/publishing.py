@@ -48,6 +48,7 @@ class Publishing:
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
+        after: int | None = None,
     ) -> int | None:
         """Append a message; returns its seq, or where the delivery is "partitions", its id.
 
@@ -66,7 +67,7 @@ class Publishing:
             Full: the log or the disk has no room now.
         """
         message = check.message(body, key, headers, group)
-        numbered = check.numbered(producer, number, mode, None)
+        numbered = check.numbered(producer, number, mode, after)
         command = publish_one(message, numbered, priority, delay, dedup, ttl)
         places = await publish_across(self._engine, self._shards, command)
         return places[0] if places else None

@@ -43,6 +43,7 @@ class Publishing:
         producer: str | None = None,
         number: int | None = None,
         mode: ProducerMode = "dense",
+        after: int | None = None,
     ) -> int | None:
         """Append a message; returns its seq, or where the delivery is "partitions", its id.
 
@@ -74,6 +75,7 @@ class Publishing:
                 producer=producer,
                 number=number,
                 mode=mode,
+                after=after,
             )
         )
 

@@ -114,3 +114,76 @@ def test_who_is_not_known_learns_nothing_of_addresses(tmp_path: Path) -> None:
             assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
 
     asyncio.run(main())
+
+
+def test_a_receipt_that_comes_twice_counts_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            queue = await server.millrace.find("orders")
+            await queue.publish_many([b"1", b"2"])
+            first, second = await queue.lease(2)
+            old = first.receipt
+            await first.release()
+            told = {"receipts": [old, old]}
+            stale = await server.ask("POST", f"{ORDERS}/settle", told)
+            assert (stale.status, stale.json["code"]) == (409, "stale")
+            told = {"receipts": [old, second.receipt, second.receipt, old]}
+            mixed = await server.ask("POST", f"{ORDERS}/settle", told)
+            assert mixed.json["done"] == 1
+            assert [one["seq"] for one in mixed.items("refused")] == [1]
+            [again] = await queue.lease()
+            told = {"receipts": [old, again.receipt]}
+            for verb in ("settle", "release", "discard", "extend"):
+                both = await server.ask("POST", f"{ORDERS}/{verb}", told)
+                assert (both.status, both.json["field"]) == (400, "receipts")
+            await again.settle()
+
+    asyncio.run(main())
+
+
+def test_what_stands_beside_several_messages_is_for_those_that_do_not_name_their_own(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            told = {
+                "messages": [{"body": "late"}, {"body": "now", "delay": 0, "priority": 2}],
+                "delay": 3600,
+                "ttl": 7200,
+                "priority": 9,
+            }
+            made = await server.ask("POST", f"{ORDERS}/messages", told)
+            assert made.json == {"count": 2, "seq": 1}
+            queue = await server.millrace.find("orders")
+            assert [one.body for one in await queue.lease(5)] == [b"now"]
+            explained = await queue.explain(1)
+            assert explained.state == "delayed"
+            for name in ("key", "key_base64", "group", "dedup"):
+                lost = await server.ask("POST", f"{ORDERS}/messages", {**told, name: "YQ=="})
+                assert (lost.status, lost.json["field"]) == (400, name)
+            lost = await server.ask("POST", f"{ORDERS}/messages", {**told, "headers": {"a": "b"}})
+            assert (lost.status, lost.json["field"]) == (400, "headers")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["task", "quick"])
+def test_one_message_may_be_of_a_range(tmp_path: Path, *, is_known: bool) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            if is_known:
+                await server.ask("POST", f"{ORDERS}/leases", {})
+            told = {"body": "x", "producer": "p", "mode": "range", "after": 4, "number": 9}
+            for _ in range(2):
+                made = await server.ask("POST", f"{ORDERS}/messages", told)
+                assert made.json == {"count": 1, "seq": 1}
+            told = {**told, "after": 8, "number": 12}
+            overlap = await server.ask("POST", f"{ORDERS}/messages", told)
+            assert overlap.status == 409
+            path = f"{ORDERS}/messages?producer=p&mode=range&after=9&number=10"
+            made = await server.ask("POST", path, b"y", type="application/octet-stream")
+            assert made.json == {"count": 1, "seq": 2}
+            lost = await server.ask("POST", f"{ORDERS}/messages", {"body": "x", "after": 4})
+            assert (lost.status, lost.json["field"]) == (400, "producer")
+
+    asyncio.run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -91,7 +92,7 @@ def _publish_quick(ask: Ask, engine: Submits) -> Under | None:
     message = check.message(
         body_in(told.body, told.body_base64), key_in(told), told.headers, told.group
     )
-    numbered = check.numbered(told.producer, told.number, told.mode, None)
+    numbered = check.numbered(told.producer, told.number, told.mode, told.after)
     command = publish_one(message, numbered, told.priority, told.delay, told.dedup, told.ttl)
     under = _Publishing(ask, engine)
     under.shards = shards
@@ -161,6 +162,7 @@ async def _publish(queue: Queue, told: PublishAsk) -> int | None:
         producer=told.producer,
         number=told.number,
         mode=told.mode,
+        after=told.after,
     )
 
 
@@ -176,6 +178,7 @@ async def _publish_bytes(queue: Queue, body: bytes, query: PublishQuery) -> int 
         producer=query.producer,
         number=query.number,
         mode=query.mode,
+        after=query.after,
     )
 
 
@@ -195,10 +198,25 @@ async def _publish_rows(
 
 
 def many_in(told: MessageIn, messages: list[MessageIn]) -> list[Message]:
-    """The messages of a call that names several."""
+    """The messages of a call that names several; beside them stand priority, delay and ttl of those
+    that do not name their own."""
     if told.body is not UNSET or told.body_base64 is not UNSET:
         raise Invalid("there are both a body and messages; send one of them", field="messages")
-    return [message_in(one) for one in messages]
+    for name in ("key", "key_base64", "headers", "group", "dedup"):
+        if getattr(told, name):
+            raise Invalid(f"{name} is each message's own: say it there", field=name)
+    found = [message_in(one) for one in messages]
+    if told.priority is None and told.delay is None and told.ttl is None:
+        return found
+    return [
+        dataclasses.replace(
+            one,
+            priority=told.priority if one.priority is None else one.priority,
+            delay=told.delay if one.delay is None else one.delay,
+            ttl=told.ttl if one.ttl is None else one.ttl,
+        )
+        for one in found
+    ]
 
 
 def rows_in(ask: Ask, query: PublishQuery) -> list[Message] | pa.Table:

@@ -17,6 +17,7 @@ from millrace.client.submitting import Submits
 from millrace.core.answers import Leased, Outcome
 from millrace.core.commands import Lease as Command
 from millrace.core.commands import Settle
+from millrace.core.receipt import read
 from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
 from millrace.server.http.connection import Answer
@@ -162,16 +163,32 @@ def _ended(told: list[str], refused: dict[int, Refused]) -> Ended:
     return Ended(len(told) - len(found), found)
 
 
+def _each(told: list[str]) -> list[str]:
+    """The receipts, each once.
+
+    Raises:
+        Invalid: two are of one message, so that nobody could tell which of them was refused.
+        Forged: one of them is no receipt.
+    """
+    if len(told) == 1:
+        return told
+    each = list(dict.fromkeys(told))
+    if len({(found.shard, found.seq) for found, _ in map(read, each)}) < len(each):
+        raise Invalid("two receipts are of one message; send the newest of them", field="receipts")
+    return each
+
+
 def _settle_quick(ask: Ask, told: ReceiptsAsk, engine: Submits) -> Under | None:
     queue = ask.known()
     if queue is None:
         return None
-    calls = calls_of(engine, queue.shards, queue.name, told.receipts)
+    receipts = _each(told.receipts)
+    calls = calls_of(engine, queue.shards, queue.name, receipts)
     if len(calls) != 1:
         return None
     [call] = calls
     under = _Settling(ask, engine)
-    under.receipts = told.receipts
+    under.receipts = receipts
     command = Settle(call.lease, call.seqs, call.history)
     return under.begun(engine.submit(call.shard, command))
 
@@ -189,7 +206,7 @@ class _Settling(Under):
 @ROUTES.json("POST", f"{QUEUE}/settle", "work", ReceiptsAsk, Ended, tag="work", quick=_settle_quick)
 async def settle(ask: Ask, told: ReceiptsAsk) -> Ended:
     """The work on these messages is done: nobody gets them again."""
-    receipts = told.receipts
+    receipts = _each(told.receipts)
     return _let_go(ask, receipts, await ask.queue(lambda queue: queue.settle(receipts)))
 
 
@@ -206,11 +223,12 @@ class ReleaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.json("POST", f"{QUEUE}/release", "work", ReleaseAsk, Ended, tag="work")
 async def release(ask: Ask, told: ReleaseAsk) -> Ended:
     """Give messages back."""
+    receipts = _each(told.receipts)
     return _let_go(
         ask,
-        told.receipts,
+        receipts,
         await ask.queue(
-            lambda queue: queue.release(told.receipts, failed=told.failed, delay=told.delay)
+            lambda queue: queue.release(receipts, failed=told.failed, delay=told.delay)
         ),
     )
 
@@ -218,8 +236,8 @@ async def release(ask: Ask, told: ReleaseAsk) -> Ended:
 @ROUTES.json("POST", f"{QUEUE}/discard", "work", ReceiptsAsk, Ended, tag="work")
 async def discard(ask: Ask, told: ReceiptsAsk) -> Ended:
     """Make dead letters of messages that nobody will ever be able to work on."""
-    refused = await ask.queue(lambda queue: queue.discard(told.receipts))
-    return _let_go(ask, told.receipts, refused)
+    receipts = _each(told.receipts)
+    return _let_go(ask, receipts, await ask.queue(lambda queue: queue.discard(receipts)))
 
 
 class ExtendAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,10 +250,10 @@ class ExtendAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @ROUTES.json("POST", f"{QUEUE}/extend", "work", ExtendAsk, Ended, tag="work")
 async def extend(ask: Ask, told: ExtendAsk) -> Ended:
     """Hold messages for longer."""
-    refused = await ask.queue(lambda queue: queue.extend(told.receipts, told.seconds))
-    until_ms = now_ms() + int(told.seconds * 1000)
-    ask.server.holding.extend(told.receipts, until_ms)
-    return _ended(told.receipts, refused)
+    receipts = _each(told.receipts)
+    refused = await ask.queue(lambda queue: queue.extend(receipts, told.seconds))
+    ask.server.holding.extend(receipts, now_ms() + int(told.seconds * 1000))
+    return _ended(receipts, refused)
 
 
 class ReplaceAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
