@@ -90,9 +90,10 @@ def encode(counted: Counts) -> str:
     return msgspec.json.encode(counted).decode()
 
 
-def decode(text: str | bytes) -> Counts:
-    """What another process has written; of one that says something else, nothing is known."""
+def decode(text: str | bytes, frontend: int | None = None) -> Counts:
+    """What another process has written; of one that says something else, nothing is known but
+    which one it is, if that is."""
     try:
         return msgspec.json.decode(text, type=Counts)
     except msgspec.MsgspecError:
-        return Counts(is_there=False)
+        return Counts(frontend, is_there=False)

@@ -66,11 +66,18 @@ class Crew:
 
     def _hold(self, address: Address) -> Address:
         """Keep an address for the front ends, so that it is theirs also while none is there."""
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        held = socket.socket(family, socket.SOCK_STREAM)
+        held = _socket(address)
         try:
+            if address.port:
+                # What is shared can be shared by a stranger, too: see that nobody has it. Some
+                # systems look at all who have it only when one listens.
+                with _socket(address) as alone:
+                    alone.bind((address.host, address.port))
+                    alone.listen()
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             held.bind((address.host, address.port))
+            # Now it stands in the way of all who do not share it, though nobody listens yet.
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         except OSError as error:
             held.close()
             raise cannot_listen(address, error) from error
@@ -125,7 +132,7 @@ class Crew:
             await asyncio.wait(waits.values(), timeout=limits.FRONTEND_TELL_SECONDS)
             self._told.clear()
             return [
-                decode(one.result()) if one.done() else Counts(number, is_there=False)
+                decode(one.result(), number) if one.done() else Counts(number, is_there=False)
                 for number, one in waits.items()
             ]
 
@@ -159,3 +166,13 @@ class Crew:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for held in self._held:
             held.close()
+
+
+def _socket(address: Address) -> socket.socket:
+    """One that takes an address, though connections of it that have ended are remembered."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return found
