@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -228,27 +228,44 @@ def test_the_blocking_twins_connect_and_share(tmp_path: Path) -> None:
 async def test_a_transaction_that_may_have_been_done_is_done_once(m: Millrace) -> None:
     """The answer is lost when all of it was done: asked again, it is refused."""
     async with served(engine_of(m)) as url, millrace.connect(url, token="token") as other:
-        orders, shipped = await other.queue("orders"), await other.queue("shipped")
-        await orders.publish_many([b"a", b"b"])
-        far = engine_of(other)
-        assert isinstance(far, RemoteEngine)
-        transact, lost = far.transact, list[Transact]()
+        await _ship(other, lambda t: None)
 
-        async def lose(command: Transact) -> tuple[object, ...]:
-            answer = await transact(command)
-            if not lost:
-                lost.append(command)
-                raise errors.Unknown("the answer was lost")
-            return answer
 
-        far.transact = lose  # type: ignore[method-assign]
+@embedded
+async def test_a_transaction_that_extends_others_is_done_once_too(m: Millrace) -> None:
+    """What it extends of its own accord is no sign that it was seen to."""
+    async with served(engine_of(m)) as url, millrace.connect(url, token="token") as other:
+        carts = await other.queue("carts")
+        await carts.publish(b"cart")
+        [cart] = await carts.lease()
+        await _ship(other, lambda t: t.extend(cart, 60))
+        await cart.settle()
 
-        async def ship(order: millrace.Lease, t: millrace.Transaction) -> None:
-            t.publish(shipped, order.body)
 
-        await millrace.Worker(orders, ship, idle=0).run()
-        assert sorted(row.body or b"" for row in await shipped.peek()) == [b"a", b"b"]
-        assert (await orders.stats())["live"] == 0
+async def _ship(other: Millrace, begin: Callable[[millrace.Transaction], None]) -> None:
+    """Have a worker ship two orders, and lose the answer to the first."""
+    orders, shipped = await other.queue("orders"), await other.queue("shipped")
+    await orders.publish_many([b"a", b"b"])
+    far = engine_of(other)
+    assert isinstance(far, RemoteEngine)
+    transact, lost = far.transact, list[Transact]()
+
+    async def lose(command: Transact) -> tuple[object, ...]:
+        answer = await transact(command)
+        if not lost:
+            lost.append(command)
+            raise errors.Unknown("the answer was lost")
+        return answer
+
+    far.transact = lose  # type: ignore[method-assign]
+
+    async def ship(order: millrace.Lease, t: millrace.Transaction) -> None:
+        begin(t)
+        t.publish(shipped, order.body)
+
+    await millrace.Worker(orders, ship, idle=0).run()
+    assert sorted(row.body or b"" for row in await shipped.peek()) == [b"a", b"b"]
+    assert (await orders.stats())["live"] == 0
 
 
 # --- Who speaks for a session -------------------------------------------------------------------

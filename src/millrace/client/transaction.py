@@ -78,6 +78,8 @@ class Transaction:
         self._space = space
         self._parts: list[tuple[Shards | ShardId | str, Part, Note | None]] = []
         self._ended = False
+        self._is_once = False
+        """It was seen to that it is refused if it was done before."""
 
     def publish(
         self,
@@ -272,8 +274,9 @@ def once_only(transaction: Transaction, lease_ms: int) -> None:
 
     Settled twice is settled, but what has ended cannot be extended.
     """
-    if any(isinstance(part, Extend) for _, part, _ in transaction._parts[:1]):
+    if transaction._is_once:
         return
+    transaction._is_once = True
     ended = [(at, one) for at, one, _ in transaction._parts if isinstance(one, Settle | Discard)]
     transaction._parts[:0] = [
         (at, Extend(one.lease, one.seqs, one.history, lease_ms), None) for at, one in ended
