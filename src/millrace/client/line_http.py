@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _TYPE = "application/vnd.millrace.calls"
 _TIME_DIGITS_MAX = 16
-_BURST = 1_024
-"""Calls of one request."""
 
 
 class _Problem(msgspec.Struct, frozen=True):
@@ -171,7 +169,8 @@ class HttpLine:
     async def _send(self) -> None:
         """Send what waits, in one request; then what came meanwhile."""
         while self._out:
-            burst, self._out = self._out[:_BURST], self._out[_BURST:]
+            most = limits.WIRE_REQUEST_CALLS_MAX
+            burst, self._out = self._out[:most], self._out[most:]
             sheet = Sheet()
             under: dict[int, _Waiting] = {}
             for id_, waiting in enumerate(burst, 1):

@@ -20,6 +20,10 @@ RULES_MAX = 100
 RULINGS_KEPT_MAX = 1_024
 """Answers to what one user may do that are remembered; then they are found anew."""
 
+SHARDS_KNOWN_MAX = 200_000
+"""Shards whose names a server remembers, and calls of one client that were allowed by the name of
+their shard; then they are found anew."""
+
 SECRET_FILE_BYTES_MAX = 4_096
 """A file that holds a secret is not larger; what is, is another file."""
 

@@ -12,6 +12,9 @@ WIRE_BLOB_BYTES_MAX = 96 * 1024 * 1024
 WIRE_CALLS_MAX = 4_096
 """Calls of one frame."""
 
+WIRE_REQUEST_CALLS_MAX = 1_024
+"""Calls that a client sends in one request over HTTP: the first is answered with the last."""
+
 WIRE_BURST_BYTES = 256 * 1024
 """A frame takes no further call beyond this size."""
 

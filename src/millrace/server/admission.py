@@ -6,6 +6,7 @@ one by one (`millrace.wire`).
 
 from __future__ import annotations
 
+from millrace import limits
 from millrace.client.engine import Engine
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.commands import (
@@ -47,9 +48,6 @@ from millrace.wire.calls import (
     Unfollow,
 )
 
-_KNOWN_MAX = 200_000
-"""Names of shards that are remembered."""
-
 
 class NotKnown(Exception):
     """The engine has to be asked first whose shard it is."""
@@ -75,7 +73,7 @@ class Admission:
         found = await self._engine.name_of(shard)
         if found is None:
             raise NotFound("the queue was deleted, or never was", field="queue")
-        if len(self._names) >= _KNOWN_MAX:
+        if len(self._names) >= limits.SHARDS_KNOWN_MAX:
             self._names.clear()
         self._names[shard] = found
 
@@ -155,7 +153,7 @@ class Admission:
         ):
             raise Invalid(f"{kind.__name__} cannot be asked of a {named.kind}", field="shard")
         if kind in JUDGED_BY_NAME:
-            if len(caller.passed) >= _KNOWN_MAX:
+            if len(caller.passed) >= limits.SHARDS_KNOWN_MAX:
                 caller.passed.clear()
             caller.passed.add((shard, kind))
         elif isinstance(command, LeaseAcross):

@@ -123,22 +123,6 @@ class Sheet:
         return out
 
 
-def check_frame(buffers: list[Buffer]) -> None:
-    """See that a single call is not more than another process takes.
-
-    Raises:
-        TooLarge: it is.
-    """
-    size = sum(map(len, buffers))
-    most = limits.WIRE_BLOB_BYTES_MAX
-    if size > most:
-        raise TooLarge(
-            f"the call has {size} bytes, up to {most} are sent at once; send less at a time",
-            field="rows",
-            limit=most,
-        )
-
-
 def read_items(got: Frame) -> list[object]:
     """The calls or answers of a frame, not looked into.
 

@@ -1,9 +1,10 @@
 """Three times what a server can do: it says so, holds what it promised, and recovers.
 
 `python -m tests.server.load.overload [--seconds 20]` finds out what a server takes when each client
-waits for its answers, once alone and once with two front ends, then offers three times as much, from
-many connections, whether it is answered or not. Meanwhile it is asked how it is, and works. Afterwards a
-plain request must be answered within half a minute, and all that was acknowledged be there.
+waits for its answers, once alone and once with two front ends, then offers three times as much,
+from many connections, whether it is answered or not. Meanwhile it is asked how it is, and works.
+Afterwards a plain request must be answered within half a minute, and all that was acknowledged be
+there.
 """
 
 from __future__ import annotations
