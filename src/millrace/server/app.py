@@ -70,8 +70,8 @@ class Guard(Protocol):
         """The same of one who was admitted before."""
         ...
 
-    def has_changed(self) -> bool:
-        """Whether that may have become other since this was last asked."""
+    def version(self) -> int:
+        """Another number when that may have become other."""
         ...
 
 
@@ -190,12 +190,12 @@ class App:
         self._traffic.note(NOWHERE, NOWHERE, bad.status, None)
         return problem.answer_bad(bad)
 
-    def is_due(self) -> bool:
-        """Whether those who are being answered may have lost the right to ask."""
-        return self._guard.has_changed()
+    def version(self) -> int:
+        """Another number when those who have asked may have lost the right to."""
+        return self._guard.version()
 
     def judge(self, request: Request) -> Response | None:
-        """Judge a request anew that is being handled; None: it goes on."""
+        """Judge a request anew that was admitted; None: it goes on."""
         ask = request.context
         if not isinstance(ask, Ask) or ask.route.verb == "public":
             return None
@@ -214,6 +214,7 @@ class App:
             # What it goes through was judged piece by piece, by rules that are no more.
             text = "what you may do was changed meanwhile; ask again"
             return problem.answer_error(Closed(text, field="authorization"))
+        ask.principal = now
         return None
 
     def _route(self, request: Request, routes: dict[str, Route]) -> Route | Response | None:
@@ -265,6 +266,12 @@ class App:
             return ask.route.quick(ask, engine)
         except MillraceError:
             # By the way of all others it ends in the same error, which is answered there.
+            return None
+        except Exception:
+            # What was begun is not known: it is not begun again.
+            _logger.exception("%s %s ended in an error", request.method, ask.route.path)
+            answer = problem.answer_error(mistake())
+            request.refusal = self.note(ask, answer, perf_counter())
             return None
 
     async def again(self, ask: Ask) -> Response:

@@ -50,6 +50,7 @@ class Guard:
         self._configured = 0
         self._seen: tuple[Roll, int, int] | None = None
         self._end_ms = 0
+        self._version = 0
         self.configure(anonymous=anonymous, anonymous_rules=anonymous_rules)
 
     def configure(self, *, anonymous: bool, anonymous_rules: tuple[str, ...]) -> None:
@@ -80,15 +81,15 @@ class Guard:
             return None
         return principal.at(peer)
 
-    def has_changed(self) -> bool:
-        """Whether someone may be known, or may do, less or more than when this was last asked."""
+    def version(self) -> int:
+        """Another number when someone may be known, or may do, less or more than before."""
         roll, now_ms = self._roll(), self._now_ms()
         seen = (roll, roll.version, self._configured)
-        if seen == self._seen and not 0 < self._end_ms <= now_ms:
-            return False
-        self._seen = seen
-        self._end_ms = roll.next_end_ms(now_ms)
-        return True
+        if seen != self._seen or 0 < self._end_ms <= now_ms:
+            self._seen = seen
+            self._end_ms = roll.next_end_ms(now_ms)
+            self._version += 1
+        return self._version
 
     def fail(self, peer: str) -> MillraceError:
         """Count wrong credentials, also such as were judged elsewhere; returns what to answer."""

@@ -41,7 +41,7 @@ class Door:
         self._known: dict[str, tuple[Rule, ...]] = {
             name: tuple(map(parse_rule, rules)) for name, rules in ROLES.items()
         }
-        self._is_other = False
+        self._version = 0
 
     def admit(self, headers: dict[str, str], peer: str) -> Principal | MillraceError:
         error = Unauthenticated("send a token that is known here", field="authorization")
@@ -53,19 +53,18 @@ class Door:
             return None
         return Principal(token, self._known[token], peer)
 
-    def has_changed(self) -> bool:
-        found, self._is_other = self._is_other, False
-        return found
+    def version(self) -> int:
+        return self._version
 
     def know(self, name: str, rules: tuple[str, ...]) -> None:
         """Know one more, or by other rules."""
         self._known[name] = tuple(map(parse_rule, rules))
-        self._is_other = True
+        self._version += 1
 
     def forget(self, name: str) -> None:
         """Know one less."""
         del self._known[name]
-        self._is_other = True
+        self._version += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,3 +106,76 @@ def test_what_goes_through_rules_that_changed_is_asked_again(tmp_path: Path) -> 
             await end_of(events)
 
     asyncio.run(main())
+
+
+def post(path: str, role: str, body: bytes) -> tuple[bytes, bytes]:
+    """A request: its head, and its body."""
+    head = (
+        f"POST {ORDERS}/{path} HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {role}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode(), body
+
+
+def test_whoever_loses_the_right_before_the_last_byte_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            head, body = post("messages", "producer", b'{"body": "x"}')
+            writer.write(head + body[:5])
+            await until(lambda: server.app.site.body_bytes == 5)
+            server.door.forget("producer")
+            writer.write(body[5:])
+            assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+            writer.close()
+            stats = await (await server.millrace.find("orders")).stats()
+            assert stats["live"] == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("rules", [None, (), ("allow work default/orders", "deny publish */*")])
+def test_what_was_sent_ahead_is_judged_when_its_turn_comes(
+    tmp_path: Path, rules: tuple[str, ...] | None
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            server.door.know("both", ("allow work,publish default/orders",))
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            first = post("leases", "worker", b'{"wait": 60, "seconds": 600}')
+            second = post("messages", "both", b'{"body": "y"}')
+            writer.write(b"".join(first + second))
+            await until(lambda: server.app.stopping.waiting == 1)
+            if rules is None:
+                server.door.forget("both")
+            else:
+                server.door.know("both", rules)
+            queue = await server.millrace.find("orders")
+            await queue.publish(b"x")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            status = b"HTTP/1.1 401 " if rules is None else b"HTTP/1.1 403 "
+            await reader.readuntil(status)
+            writer.close()
+            assert (await queue.stats())["published"] == 1
+
+    asyncio.run(main())
+
+
+def test_what_was_sent_ahead_goes_by_the_rules_of_its_turn(tmp_path: Path) -> None:
+    """Rights that are kept are kept, and others changed meanwhile count as they are then."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            first = post("leases", "worker", b'{"wait": 60, "seconds": 600}')
+            second = post("messages", "producer", b'{"body": "y"}')
+            writer.write(b"".join(first + second))
+            await until(lambda: server.app.stopping.waiting == 1)
+            server.door.forget("nobody")
+            queue = await server.millrace.find("orders")
+            await queue.publish(b"x")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            await reader.readuntil(b"HTTP/1.1 201 ")
+            writer.close()
+
+    asyncio.run(main())

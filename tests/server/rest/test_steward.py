@@ -38,8 +38,8 @@ class Named:
     def admit(self, headers: dict[str, str], peer: str) -> Principal | MillraceError:
         return self.who(headers, peer)
 
-    def has_changed(self) -> bool:
-        return False
+    def version(self) -> int:
+        return 0
 
     def who(self, headers: dict[str, str], peer: str) -> Principal:
         found = self._book.roll.principal(headers["authorization"].removeprefix("Bearer "))

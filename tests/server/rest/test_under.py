@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from millrace import Queue
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import engine_of
-from tests.server.rest.harness import Answer, Served, served, until
+from tests.server.rest.harness import Answer, Served, served, until, until_told
 
 ORDERS = "/v1/spaces/default/queues/orders"
 
@@ -246,3 +249,32 @@ def test_a_front_end_that_loses_its_engine_asks_the_next_one(tmp_path: Path) -> 
             assert [one["body"] for one in (await poll).items("messages")] == ["x"]
 
     asyncio.run(main())
+
+
+def test_a_mistake_at_the_beginning_is_told_and_not_begun_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = EmbeddedEngine.submit
+
+    def fail(*args: object, **named: object) -> object:
+        submit(*args, **named)  # type: ignore[arg-type]
+        raise ZeroDivisionError("secret")
+
+    async def main() -> None:
+        async with known(tmp_path) as server:
+            queue = await server.millrace.find("orders")
+            with monkeypatch.context() as patched:
+                patched.setattr(EmbeddedEngine, "submit", fail)
+                answer = await server.ask("POST", f"{ORDERS}/messages", {"body": "x"})
+            assert answer.status == 500
+            assert b"secret" not in answer.body
+            assert "ZeroDivisionError" in caplog.text
+            route = "/v1/spaces/{space}/queues/{queue}/messages"
+            assert ("POST", route, 500, 1) in server.app.counted().requests
+            await until_told(partial(has_published, queue, 1))
+
+    asyncio.run(main())
+
+
+async def has_published(queue: Queue, count: int) -> bool:
+    return (await queue.stats())["published"] == count

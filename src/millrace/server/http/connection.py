@@ -3,7 +3,8 @@
 Rule 1: one request at a time is handled; those that were sent ahead wait, and beyond a bound
 nothing more is read.
 Rule 2: whoever sends too slowly, reads too slowly or says nothing is cut off.
-Rule 3: what is not whole was never asked: a request is handled when its last byte is there.
+Rule 3: what is not whole was never asked: a request is handled when its last byte is there, and
+if whoever sent it may still ask then.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ None: it may go on."""
 
 
 class Standing(Protocol):
-    """Judges anew those that are being handled: whoever asks may have lost the right to."""
+    """Judges anew those that were admitted: whoever asks may have lost the right to."""
 
-    def is_due(self) -> bool:
-        """Whether something has changed since the last time."""
+    def version(self) -> int:
+        """Another number when something has changed."""
         ...
 
     def judge(self, request: Request) -> Response | None:
@@ -76,6 +77,7 @@ class Site:
     ) -> None:
         self.admit = admit
         self.standing = standing
+        self._judged = 0
         self.begin = begin
         self.handle = handle
         self.complain = complain
@@ -110,9 +112,11 @@ class Site:
         for connection in list(self.connections):
             if connection._under is None or connection._room is not None:
                 connection.look(now)
-        if self.standing is not None and self.standing.is_due():
+        standing = self.standing
+        if standing is not None and standing.version() != self._judged:
+            self._judged = standing.version()
             for connection in list(self.connections):
-                connection.judge(self.standing)
+                connection.judge(standing)
 
     async def stop(self, seconds: float) -> None:
         """Take no new request; let those that are being handled end, for so long."""
@@ -222,6 +226,9 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _admit(self, request: Request, length: int | None) -> Response | None:
+        standing = self._site.standing
+        if standing is not None:
+            request.standing = standing.version()
         return self._site.admit(request, length, self._peer)
 
     def _hold(self) -> None:
@@ -248,6 +255,9 @@ class Connection(asyncio.Protocol):
             return
         if self._waiting:
             request = self._request = self._waiting.popleft()
+            standing = self._site.standing
+            if standing is not None and standing.version() != request.standing:
+                request.refusal = request.refusal or standing.judge(request)
             if self._site.begin is not None and request.refusal is None:
                 later = self._site.begin(request)
                 if later is not None:

@@ -47,7 +47,17 @@ class Refusal(Protocol):
 class Request:
     """A request, whole or still being read."""
 
-    __slots__ = ("body", "context", "headers", "keep_alive", "method", "path", "query", "refusal")
+    __slots__ = (
+        "body",
+        "context",
+        "headers",
+        "keep_alive",
+        "method",
+        "path",
+        "query",
+        "refusal",
+        "standing",
+    )
 
     def __init__(self) -> None:
         self.method = ""
@@ -62,6 +72,8 @@ class Request:
         """Set by whoever judged the head: the body is not kept."""
         self.context: object = None
         """What the same judge found: who asks, and for what."""
+        self.standing = 0
+        """As of which version of what is known they judged."""
 
 
 Admit = Callable[[Request, int | None], Refusal | None]
