@@ -84,9 +84,10 @@ docs: $(READY) ## check the documents and show the next release's notes
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
 	@$(BIN)/towncrier build --draft --version next
 
-lock: $(READY) ## resolve the dependencies anew and write both locks
+lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple
 	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --all-extras --group dev --no-emit-project --no-annotate --no-header --output-file requirements.lock >/dev/null
+	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --extra cli --extra otel --extra server --no-dev --no-emit-project --no-annotate --no-header --output-file deploy/requirements.lock >/dev/null
 
 clean: ## remove everything that was built, .venv included
 	@rm -rf .venv build dist .hypothesis .ruff_cache .mypy_cache .pytest_cache

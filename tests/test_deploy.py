@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 from millrace.server.config import ENGINE_FIELDS, FIELDS
+from tests.server.authority import Authority
+from tests.server.process import Process
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
@@ -88,3 +95,47 @@ def test_what_the_image_copies_is_there() -> None:
         if line.startswith("COPY") and "--from" not in line:
             for name in line.split()[1:-1]:
                 assert (ROOT / name).exists(), name
+
+
+def test_what_the_image_installs_is_pinned_with_hashes() -> None:
+    installs = re.findall(r"pip install (.*)", (DEPLOY / "Containerfile").read_text())
+    assert len(installs) == 3
+    assert all("--require-hashes" in one or "--no-index" in one for one in installs)
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["cli"], *extras["otel"], *extras["server"]]
+    image, whole = pins(DEPLOY / "requirements.lock"), pins(ROOT / "requirements.lock")
+    assert image.items() <= whole.items(), "run `make lock`"
+    names = {pin.partition("==")[0] for pin in image}
+    assert {one.partition(">=")[0] for one in wanted} <= names, "run `make lock`"
+    assert "pytest" not in names
+
+
+def pins(path: Path) -> dict[str, str]:
+    """The hashes of each package and version."""
+    found = re.findall(r"^(\S+==\S+)[^\\]*\\\n((?:    --hash.*\n)+)", path.read_text(), re.M)
+    return {pin: hashes.replace("\\", "") for pin, hashes in found}
+
+
+@pytest.mark.parametrize("way", ["plain", "tls", "clients need certificates"])
+def test_the_image_finds_out_whether_its_server_is_ready(tmp_path: Path, way: str) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("queues.example.org")
+    options: list[object] = []
+    if way != "plain":
+        options = ["--tls-certificate", pair.certificate, "--tls-key", pair.key]
+    if way == "clients need certificates":
+        options += ["--set", f"tls_client_ca={authority.path}"]
+    with Process(tmp_path / "data", *options) as server:
+        variables = {"MILLRACE_LISTEN": f"0.0.0.0:{server.port};[::]:1"}
+        if way == "clients need certificates":
+            variables["MILLRACE_TLS_CLIENT_CA"] = str(authority.path)
+        assert is_ready(variables) == 0
+        assert server.stop() == 0
+    assert is_ready(variables) == 1
+
+
+def is_ready(variables: dict[str, str]) -> int:
+    ready = [sys.executable, str(DEPLOY / "ready.py")]
+    return subprocess.run(ready, env={**os.environ, **variables}, check=False).returncode
