@@ -16,6 +16,7 @@ from pyroaring import BitMap64
 
 import millrace
 from millrace import errors, sync
+from millrace.client.line import Lost
 from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.remote import RemoteEngine
@@ -24,6 +25,9 @@ from millrace.core.commands import Lease, Settle
 from millrace.core.model import LeaseId
 from millrace.core.receipt import Proved
 from millrace.server.local import Local
+from millrace.wire.calls import ListSpaces
+from millrace.wire.codec import Sheet
+from millrace.wire.frames import Blobs, frame
 from tests.client.harness import SMALL, eventually, opened, run
 
 ROOT = Path(__file__).parents[2]
@@ -422,5 +426,29 @@ def test_whoever_speaks_something_else_is_cut_off(tmp_path: Path, data: bytes) -
 
     async def _one(local: Local) -> bool:
         return len(local.connections) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("answer", [b"\x92\1\0", b"\x93\1\4\xc0", b"\1", b"\xc0"])
+def test_an_answer_that_is_none_ends_the_line_and_who_waits_is_told(
+    tmp_path: Path, answer: bytes
+) -> None:
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = Sheet()
+        hello.hello(0)
+        writer.writelines(hello.take())
+        await reader.read(1)
+        writer.writelines(frame(b"\x91" + answer, Blobs()))
+        await reader.read()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_unix_server(speak, tmp_path / "socket")
+        line = SocketLine(tmp_path, lambda call, answered: None)
+        with pytest.raises(Lost):
+            await asyncio.wait_for(line.call(ListSpaces()), 10)
+        await line.close()
+        server.close()
 
     run(main())

@@ -9,7 +9,10 @@ import pytest
 
 import millrace
 from millrace.client.connecting import Connecting
-from millrace.errors import Exhausted
+from millrace.client.embedded import EmbeddedEngine
+from millrace.core.commands import Command, Explain
+from millrace.core.model import ShardId
+from millrace.errors import Exhausted, Full
 from millrace.server.access import Principal, Quota
 from millrace.server.quota import Quotas
 from tests.server.rest.harness import Served, until
@@ -172,5 +175,43 @@ def test_bytes_of_answers_count(tmp_path: Path) -> None:
                 refused = [answer for answer in answers if answer.status != 200]
                 assert refused
                 assert (refused[0].status, refused[0].json["field"]) == (429, "bytes")
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_cannot_say_lifts_no_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = EmbeddedEngine.ask
+
+    async def busy(
+        engine: EmbeddedEngine, shard: ShardId, command: Command, kind: type, *, wait_ms: int = 0
+    ) -> object:
+        if isinstance(command, Explain):
+            raise Full("no room", field="inbox")
+        return await ask(engine, shard, command, kind, wait_ms=wait_ms)
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await filled(server)
+            leased = await server.ask("POST", f"{ORDERS}/leases", {"count": 3}, role="ada")
+            assert len(leased.items("messages")) == 3
+            monkeypatch.setattr(EmbeddedEngine, "ask", busy)
+            refused = await server.ask("POST", f"{ORDERS}/leases", {"count": 3}, role="ada")
+            assert refused.status == 429
+
+    asyncio.run(main())
+
+
+def test_what_went_with_its_queue_counts_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await filled(server)
+            await server.ask("POST", f"{ORDERS}/leases", {"count": 3}, role="ada")
+            await server.millrace.delete_queue("orders")
+            await server.millrace.queue("orders")
+            await filled(server)
+            leased = await server.ask("POST", f"{ORDERS}/leases", {"count": 3}, role="ada")
+            assert len(leased.items("messages")) == 3
 
     asyncio.run(main())

@@ -21,7 +21,7 @@ from millrace.client.line import Answered, Lost
 from millrace.client.sockets import socket_of
 from millrace.errors import Closed, Fatal, MillraceError, Refused
 from millrace.wire.calls import CALLS, Call, Cancel, More, ReadBatches
-from millrace.wire.codec import ROWS, VERSION, Sheet, Status, read_items
+from millrace.wire.codec import ROWS, VERSION, Sheet, Status, read_answers
 from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Frame, Splitter
 from millrace.wire.shapes import Shape
@@ -271,8 +271,8 @@ class _Speech(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for frame in self._splitter.feed(data):
-                for item in read_items(frame):
-                    self._take(cast("list[object]", item), frame)
+                for item in read_answers(frame):
+                    self._take(item, frame)
         except Refused:
             # What the other side says cannot be understood: it is of another version.
             self._transport.abort()

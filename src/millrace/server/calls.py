@@ -169,7 +169,10 @@ class Talk:
             request = quick.submit(call.shard, quick.judge(call.shard, call.command), wait_ms)
         except MillraceError as error:
             self._fail(id_, error)
-            return
+        else:
+            self._submitted(id_, request, wait_ms)
+
+    def _submitted(self, id_: int, request: Request, wait_ms: int) -> None:
         self._under[id_] = request
         if wait_ms:
             self._waiting.add(id_)
@@ -200,6 +203,7 @@ class Talk:
             self._fail(id_, error)
             return
         if self._under.pop(id_, None) is not None:
+            self._waiting.discard(id_)
             self._go_on(id_, admitted)
 
     def _go_on(self, id_: int, call: Call) -> None:
@@ -234,11 +238,8 @@ class Talk:
             request = quick.submit(call.shard, call.command, call.wait_ms)
         except MillraceError as error:
             self._fail(id_, error)
-            return
-        self._under[id_] = request
-        if call.wait_ms:
-            self._waiting.add(id_)
-        request.future.add_done_callback(partial(self._answered, id_, request))
+        else:
+            self._submitted(id_, request, call.wait_ms)
 
     def _answered(self, id_: int, request: Request, future: asyncio.Future[object]) -> None:
         if self._under.get(id_) is not request:

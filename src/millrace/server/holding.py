@@ -31,7 +31,7 @@ from millrace.core.commands import (
 )
 from millrace.core.model import Seq, ShardId
 from millrace.core.receipt import read
-from millrace.errors import Exhausted, Forged, MillraceError
+from millrace.errors import Exhausted, Forged, MillraceError, NotFound
 from millrace.server.access import Principal
 from millrace.server.clock import now_ms
 from millrace.server.quota import Kind, Quotas, Reservation
@@ -78,9 +78,11 @@ class Holding:
         shard, lease, seq = id
         try:
             told = await self._engine.ask(ShardId(shard), Explain(Seq(seq)), Explanation)
-        except MillraceError:
-            # The queue has ended, or cannot say so now: then the time of the lease ends it.
+        except NotFound:
             return False
+        except MillraceError:
+            # Nobody can say now: it counts until its time is over.
+            return True
         return told.state == "leased" and told.lease == lease
 
     # --- Receipts -----------------------------------------------------------------------------
