@@ -400,6 +400,12 @@ WORK: dict[str, Bad] = {
         limits.LEASE_WAIT_MS_MAX // 1000,
         lambda q: q.lease(wait=limits.LEASE_WAIT_MS_MAX / 1000 + 1),
     ),
+    "a name that is a step in a path": (
+        errors.Invalid,
+        "name",
+        None,
+        lambda q: q.cursor(".."),
+    ),
     "a forged receipt": (errors.Forged, "receipt", None, lambda q: q.settle("A" * 76)),
     "text as receipt": (errors.Forged, "receipt", None, lambda q: q.settle("receipt")),
     "bytes as receipt": (errors.Forged, "receipt", None, lambda q: q.settle([b"receipt"])),  # type: ignore[list-item]

@@ -341,12 +341,17 @@ class Cursor:
 
     async def delete(self) -> bool:
         """Forget the cursor; returns whether it was there."""
-        command = DeleteCursor(self._name)
-        return any(await ask_all(self._engine, self._shards, lambda _: command, bool))
+        return await delete_named(self._engine, self._shards, self._name)
 
     def __repr__(self) -> str:
         seqs = [position.seq for position in self.positions]
         return f"<Cursor {self._name} at {seqs[0] if self._shards.is_one else seqs}>"
+
+
+async def delete_named(engine: Engine, shards: Shards, name: str) -> bool:
+    """Forget a cursor; returns whether it was there."""
+    command = DeleteCursor(name)
+    return any(await ask_all(engine, shards, lambda _: command, bool))
 
 
 def commit_parts(

@@ -73,6 +73,8 @@ def name(value: object, field: str) -> str:
             f"{field} {shown(value)} is no name: ASCII letters, digits, '_', '.' and '-' are",
             field=field,
         )
+    if text in (".", ".."):
+        raise Invalid(f"{field} {text!r} means another place in a path; choose a name", field=field)
     if len(text) > limits.NAME_CHARS_MAX:
         raise TooLarge(
             f"{field} has {len(text)} characters, up to {limits.NAME_CHARS_MAX} are allowed",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from millrace import limits
-from tests.server.rest.harness import Events, Served, served, until_told
+from millrace.server.rest import events
+from tests.server.rest.harness import Events, Served, served, until, until_told
 
 SPACE = "/v1/spaces/default"
 ORDERS = f"{SPACE}/queues/orders"
@@ -177,5 +179,51 @@ def test_bad_streams_are_refused(tmp_path: Path, path: str, field: str) -> None:
             refused = await server.ask("GET", f"{ORDERS}{path}")
             assert (refused.status, refused.json["field"]) == (400, field), refused
             assert server.app.streams.taken == 0
+
+    asyncio.run(main())
+
+
+def test_whoever_leaves_while_a_stream_begins_leaves_no_cursor(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            queue = await server.millrace.find("orders")
+            begun = 0
+            for turns in range(40):
+                stream = events._follow(None, queue, None)  # type: ignore[arg-type]
+                first = asyncio.ensure_future(anext(stream))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                begun += first.done()
+                first.cancel()
+                with suppress(asyncio.CancelledError):
+                    await first
+                await stream.aclose()
+            assert 0 < begun < 40
+            assert await queue.cursors() == {}
+
+    asyncio.run(main())
+
+
+def test_whoever_leaves_while_rows_are_sent_leaves_no_pin(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            queue = await server.millrace.find("orders")
+            await queue.publish(b"x")
+            head = (
+                f"GET {ORDERS}/rows HTTP/1.1\r\nhost: a\r\nauthorization: Bearer root\r\n"
+                "accept: application/vnd.apache.arrow.stream\r\n\r\n"
+            )
+            for turns in range(40):
+                _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(head.encode())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                writer.transport.abort()
+            await until(lambda: not server.app.site.connections)
+
+            async def is_free() -> bool:
+                return not (await queue.holders()).held
+
+            await until_told(is_free)
 
     asyncio.run(main())

@@ -85,10 +85,12 @@ class RowStream:
 
     async def aclose(self) -> None:
         """End it, wherever it is."""
-        await self._parts.aclose()
-        if self._let_go is not None:
-            let_go, self._let_go = self._let_go, None
-            await let_go()
+        try:
+            await self._parts.aclose()
+        finally:
+            if self._let_go is not None:
+                let_go, self._let_go = self._let_go, None
+                await let_go()
 
     async def _make(self) -> AsyncGenerator[list[Buffer], None]:
         sink = _Sink()

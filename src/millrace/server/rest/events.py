@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 
 from millrace import limits
-from millrace.client.cursor import Cursor
+from millrace.client.cursor import Cursor, delete_named
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.ticket import go_on_at
 from millrace.core.place import Place
@@ -80,8 +80,8 @@ def _places(text: str, lasts: list[int]) -> list[int]:
 async def _follow(ask: Ask, queue: Queue, places: list[int] | None) -> AsyncGenerator[bytes, None]:
     # Nobody else knows this cursor; if the process is killed, one cell is left of it.
     name = f"events.{secrets.token_hex(8)}"
-    cursor = await queue.cursor(name, start="end" if places is None else "beginning")
     try:
+        cursor = await queue.cursor(name, start="end" if places is None else "beginning")
         if places is None:
             places = [position.seq for position in cursor.positions]
         go_on_at(cursor, places)
@@ -90,9 +90,9 @@ async def _follow(ask: Ask, queue: Queue, places: list[int] | None) -> AsyncGene
             async for one in messages:
                 yield one
     finally:
-        # A queue that has ended has no cursors.
+        # Also if whoever listened left while it was being made. A queue that has ended has none.
         with suppress(MillraceError):
-            await cursor.delete()
+            await asyncio.shield(delete_named(*engine_and_shards(queue), name))
 
 
 async def _messages(ask: Ask, cursor: Cursor, places: list[int]) -> AsyncGenerator[bytes, None]:

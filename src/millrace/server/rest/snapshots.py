@@ -7,6 +7,7 @@ Rule 2: a reader that was cut off goes on after the last row that it has.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated
@@ -146,7 +147,8 @@ async def read_rows(ask: Ask) -> Response:
 
     async def let_go() -> None:
         reserved.cancel()
-        await snapshot.unpin()
+        # Whoever reads may leave while it is let go.
+        await asyncio.shield(snapshot.unpin())
 
     try:
         response = await _read(ask, queue, snapshot, told, told.upto, let_go)
