@@ -159,10 +159,10 @@ class App:
             if self._steward is not None:
                 self._steward.denied(route, principal, params)
             return self._refuse(request, route, principal, refused)
-        if self.site.body_bytes + (length or 0) > limits.HTTP_BODIES_BYTES_MAX:
-            most = limits.HTTP_BODIES_BYTES_MAX
-            text = f"requests hold {most} bytes already; send this one again later"
-            return self._refuse(request, route, principal, Full(text, field="body", limit=most))
+        excess = self.site.body_excess(length or 0)
+        if excess is not None:
+            full = Full(excess, field="body", limit=limits.HTTP_BODIES_BYTES_MAX)
+            return self._refuse(request, route, principal, full)
         try:
             self.quotas.take(principal, now_ms(), size=length or 0)
         except Exhausted as error:

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from millrace.server.http.parser import Request
-from millrace.server.http.response import Part, Response
+from millrace.server.http.response import Part, Response, size_of
 from millrace.server.rest.route import Ask
 
 if TYPE_CHECKING:
@@ -109,8 +109,7 @@ async def _counted(parts: AsyncIterator[Part], end: Callable[[int], None]) -> As
     size = 0
     try:
         async for part in parts:
-            pieces = [part] if isinstance(part, bytes | bytearray | memoryview) else part
-            size += sum(map(len, pieces))
+            size += size_of(part)
             yield part
     finally:
         end(size)

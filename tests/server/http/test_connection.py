@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from millrace import limits
-from millrace.server.http.connection import Connection, Site
+from millrace.server.http.connection import Answer, Connection, Site
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Response
 
@@ -183,6 +183,64 @@ def test_stopping_finishes_what_was_asked() -> None:
             assert answer.endswith(b"done")
             await asyncio.wait_for(stopping, 10)
             assert not site.connections
+            writer.close()
+
+    asyncio.run(main())
+
+
+class Handed:
+    """An answer that is told by the test."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[Answer], None]
+        self.is_begun = asyncio.Event()
+
+    def then(self, tell: Callable[[Answer], None]) -> None:
+        self.tell = tell
+        self.is_begun.set()
+
+    def cancel(self) -> None:
+        raise AssertionError("it was told before")
+
+
+class Revoked:
+    """Whoever asks may not any more."""
+
+    def version(self) -> int:
+        return 1
+
+    def judge(self, request: Request) -> Response | None:
+        return Response(401, b"no", type="text/plain")
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+def test_what_was_handed_out_is_given_back_however_soon_it_is_given_up(*, has_left: bool) -> None:
+    async def main() -> None:
+        handed, given_back = Handed(), asyncio.Event()
+
+        async def fetch() -> Response:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_back.set()
+            raise AssertionError("it was given up")
+
+        async with serving() as (site, port):
+            site.begin = lambda request: handed
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"lease")
+            await handed.is_begun.wait()
+            [connection] = site.connections
+            handed.tell(fetch())
+            if has_left:
+                connection.connection_lost(None)
+            else:
+                connection.judge(Revoked())
+            await asyncio.wait_for(given_back.wait(), 10)
+            if not has_left:
+                answer = await asyncio.wait_for(reader.read(), 10)
+                assert answer.startswith(b"HTTP/1.1 401 ")
+            connection.cut()
             writer.close()
 
     asyncio.run(main())

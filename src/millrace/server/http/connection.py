@@ -16,12 +16,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
 from typing import Protocol, cast
 
 from millrace import limits
 from millrace.server.http.large import BodyReader, Spare
 from millrace.server.http.parser import BadRequest, Parser, Request
-from millrace.server.http.response import BODILESS, Response
+from millrace.server.http.response import BODILESS, Response, pieces_of
 
 Handle = Callable[[Request], Awaitable[Response]]
 """Answers a request that was admitted. It may raise nothing but cancellation."""
@@ -98,6 +100,13 @@ class Site:
     def is_full(self) -> bool:
         """Whether one has connected too many."""
         return len(self.connections) + self.handshakes > self.connections_max
+
+    def body_excess(self, size: int = 0) -> str | None:
+        """Why so many bytes more of bodies are not held; None: there is room for them."""
+        most = limits.HTTP_BODIES_BYTES_MAX
+        if self.body_bytes + size <= most:
+            return None
+        return f"requests hold {most} bytes already; send this one again later"
 
     def date(self) -> bytes:
         """The header that says when, made once a second."""
@@ -237,10 +246,10 @@ class Connection(asyncio.Protocol):
         site, before = self._site, self._held
         site.body_bytes += size - before
         self._held = size
-        if size > before and site.body_bytes > limits.HTTP_BODIES_BYTES_MAX and self._bad is None:
-            most = limits.HTTP_BODIES_BYTES_MAX
-            text = f"requests hold {most} bytes already; send this one again later"
-            self._bad = BadRequest(503, text)
+        if size > before and self._bad is None:
+            excess = site.body_excess()
+            if excess is not None:
+                self._bad = BadRequest(503, excess)
 
     def _look_ahead(self) -> None:
         """Read on only while few requests wait."""
@@ -298,14 +307,22 @@ class Connection(asyncio.Protocol):
             self._under = self._loop.create_task(self._serve(request, answer))
             return
         self._end(request)
-        keep_alive = request.keep_alive and not self._site.stopping
-        self._write(answer, keep_alive=keep_alive, head_only=request.method == "HEAD")
-        if not keep_alive:
+        if not self._say(request, answer):
             self._close()
         elif self._room is not None:
             self._under = self._loop.create_task(self._rest(self._room))
         else:
             self._next()
+
+    def _stays(self, request: Request) -> bool:
+        """Whether the connection may be used again after this one."""
+        return request.keep_alive and not self._site.stopping
+
+    def _say(self, request: Request, response: Response) -> bool:
+        """Write an answer that is there; whether the connection may be used again."""
+        keep_alive = self._stays(request)
+        self._write(response, keep_alive=keep_alive, head_only=request.method == "HEAD")
+        return keep_alive
 
     async def _rest(self, room: asyncio.Future[None]) -> None:
         """Handle nothing before what was written has been taken in."""
@@ -316,7 +333,7 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def _end(self, request: Request) -> None:
-        self._under = self._request = None
+        self._under = self._request = self._refusal = None
         self._is_answering = False
         if self._whole:
             self._whole -= len(request.body)
@@ -338,11 +355,10 @@ class Connection(asyncio.Protocol):
             else:
                 response = await (self._site.handle(request) if answer is None else answer)
             self._is_answering = True
-            keep_alive = request.keep_alive and not self._site.stopping
             if response.parts is not None and request.method != "HEAD":
-                keep_alive = await self._stream(response, keep_alive=keep_alive)
+                keep_alive = await self._stream(response, keep_alive=self._stays(request))
             else:
-                self._write(response, keep_alive=keep_alive, head_only=request.method == "HEAD")
+                keep_alive = self._say(request, response)
             if not keep_alive:
                 self._close()
             elif self._room is not None:
@@ -380,7 +396,7 @@ class Connection(asyncio.Protocol):
         transport.write(response.head(keep_alive=keep_alive, date=self._site.date(), chunked=True))
         try:
             async for part in response.parts:
-                pieces = [part] if isinstance(part, bytes | bytearray | memoryview) else part
+                pieces = pieces_of(part)
                 size = sum(map(len, pieces))
                 if not size:
                     continue
@@ -442,14 +458,24 @@ class Connection(asyncio.Protocol):
         request, under = self._request, self._under
         if request is None or under is None or self._refusal is not None:
             return
-        self._refusal = standing.judge(request)
-        if self._refusal is None:
+        refusal = self._refusal = standing.judge(request)
+        if refusal is None:
             return
-        under.cancel()
+        self._give_up(under)
         if not isinstance(under, asyncio.Task):
             # A task says so itself, when it has ended.
             self._end(request)
-            self._refuse(self._refusal)
+            self._refuse(refusal)
+
+    def _give_up(self, under: asyncio.Task[None] | Later) -> None:
+        """Nobody wants the answer any more."""
+        if isinstance(under, asyncio.Task):
+            work = cast("CoroutineType[object, object, None]", under.get_coro())
+            if getcoroutinestate(work) == CORO_CREATED:
+                # Cancelled before its first step, it would give back nothing of what it was handed.
+                self._loop.call_soon(under.cancel)
+                return
+        under.cancel()
 
     def finish(self) -> None:
         """Handle what is whole, then close."""
@@ -468,6 +494,6 @@ class Connection(asyncio.Protocol):
         self.resume_writing()
         if self._under is not None:
             # Whoever asked has gone: what was handed out is given back, what was decided stays.
-            self._under.cancel()
+            self._give_up(self._under)
         if not self.gone.done():
             self.gone.set_result(None)

@@ -15,6 +15,16 @@ _LINES = {
 BODILESS = frozenset({204, 304})
 
 
+def pieces_of(part: Part) -> Sequence[Buffer]:
+    """The pieces that a part goes in."""
+    return [part] if isinstance(part, bytes | bytearray | memoryview) else part
+
+
+def size_of(part: Part) -> int:
+    """The bytes of a part."""
+    return sum(map(len, pieces_of(part)))
+
+
 class Counted:
     """The parts of a body, and how large each of them is."""
 
@@ -27,8 +37,7 @@ class Counted:
 
     async def __anext__(self) -> Part:
         part = await anext(self._parts)
-        pieces = [part] if isinstance(part, bytes | bytearray | memoryview) else part
-        self._note(sum(map(len, pieces)))
+        self._note(size_of(part))
         return part
 
     async def aclose(self) -> None:
