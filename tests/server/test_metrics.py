@@ -13,12 +13,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import millrace
+from millrace import limits
 from millrace.client.millrace import engine_of
 from millrace.meter import Histogram
-from millrace.server.counted import Counts, decode
+from millrace.server.counted import Counts, Handed, Traffic, among, decode
 from millrace.server.metrics import Page, tell_counted
 from tests.server.process import Process, children
-from tests.server.rest.harness import Served, served
+from tests.server.rest.harness import Answer, Served, served
 from tests.server.test_frontends import eventually
 
 ORDERS = "/v1/spaces/default/queues/orders"
@@ -207,6 +208,48 @@ def test_the_page_has_all_that_is_promised_in_both_modes(tmp_path: Path, *, is_f
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_front", [False, True])
+def test_queues_that_are_gone_are_told_of_no_more(tmp_path: Path, *, is_front: bool) -> None:
+    async def main() -> None:
+        async with served(tmp_path, is_front=is_front) as server:
+            for name in ("a", "b"):
+                queue = await server.millrace.queue(name)
+                await queue.publish(b"x")
+                await server.ask("POST", f"/v1/spaces/default/queues/{name}/leases", {})
+            assert leased(await server.ask("GET", "/metrics")) == {"a": 1, "b": 1}
+            assert await server.millrace.delete_queue("a")
+            assert leased(await server.ask("GET", "/metrics")) == {"b": 1}
+            await (await server.millrace.queue("a")).publish(b"x")
+            assert leased(await server.ask("GET", "/metrics")) == {"b": 1}, "it was forgotten"
+
+    def leased(answer: Answer) -> dict[str, float]:
+        _, samples = parsed(answer.body.decode())
+        return {labels["queue"]: value for labels, value in samples["millrace_leased_total"]}
+
+    asyncio.run(main())
+
+
+def test_of_many_queues_the_quiet_ones_are_forgotten_first() -> None:
+    handed = Handed(queues_max=2)
+    handed.note("default", "a", 2, 1)
+    handed.note("default", "b", 2, 2)
+    handed.note("default", "a", 2, 2)
+    handed.note("default", "c", 9, 0)
+    assert handed.counts() == (("default", "a", 4, 3), ("default", "c", 9, 0))
+    handed.keep({("default", "c"), ("default", "d")})
+    assert handed.counts() == (("default", "c", 9, 0),)
+
+
+def test_names_that_are_gone_displace_none_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "METRICS_QUEUES_MAX", 2)
+    handed = Handed()
+    for name in "abcde":
+        handed.note("default", name, 1, 1)
+    counted = Traffic().counted(handed, 0)
+    there = {("default", name) for name in "cde"}
+    assert [queue for _, queue, _, _ in among(counted, there).handed] == ["c", "d"]
+
+
 def test_what_is_deployed_uses_names_that_are_told() -> None:
     known = {f"{name}_total" if kind == "counter" else name for name, kind in PROMISED.items()}
     known |= {
@@ -298,24 +341,37 @@ def told(samples: Page_, name: str) -> list[tuple[str, float]]:
     return [(labels["frontend"], value) for labels, value in samples[name]]
 
 
-def test_a_front_end_that_says_nothing_is_told_of_as_such(tmp_path: Path) -> None:
-    async def ask() -> list[Counts]:
-        async with millrace.open(tmp_path / "data") as m:
-            gauges = await engine_of(m).care.gauges()
-            return [decode(text) for text in gauges.beside]
+async def ask(folder: Path) -> list[Counts]:
+    async with millrace.open(folder) as m:
+        gauges = await engine_of(m).care.gauges()
+        return [decode(text) for text in gauges.beside]
 
+
+def test_a_front_end_that_says_nothing_is_told_of_as_such(tmp_path: Path) -> None:
     with Process(tmp_path / "data", "--frontends", 1) as server:
         [stopped] = children(server.pid)
         os.kill(stopped, signal.SIGSTOP)
         try:
-            assert asyncio.run(ask()) == [Counts(0, is_there=False)]
+            assert asyncio.run(ask(tmp_path / "data")) == [Counts(0, is_there=False)]
         finally:
             os.kill(stopped, signal.SIGCONT)
-        eventually(lambda: asyncio.run(ask())[0].is_there)
-        [there] = asyncio.run(ask())
+        eventually(lambda: asyncio.run(ask(tmp_path / "data"))[0].is_there)
+        [there] = asyncio.run(ask(tmp_path / "data"))
         page = Page()
         tell_counted(page, [there, Counts(1, is_there=False)])
         found = parsed(page.text().decode())[1]
         assert told(found, FRONTEND) == [("0", 1), ("1", 0)]
         assert told(found, "millrace_http_connections") == [("0", 0)]
+        assert server.stop() == 0
+
+
+def test_front_ends_are_told_of_with_the_queues_that_are_there(tmp_path: Path) -> None:
+    queues = "/v1/spaces/default/queues"
+    with Process(tmp_path / "data", "--frontends", 1) as server:
+        for name in ("a", "b"):
+            assert server.ask("PUT", f"{queues}/{name}", {}).status == 201
+            assert server.ask("POST", f"{queues}/{name}/leases", {"count": 3}).status == 200
+        assert server.ask("DELETE", f"{queues}/a").status in (200, 204)
+        [counted] = asyncio.run(ask(tmp_path / "data"))
+        assert counted.handed == (("default", "b", 3, 0),)
         assert server.stop() == 0

@@ -44,11 +44,14 @@ def test_d8_statsd_is_told_under_dynamiqs_names(tmp_path: Path) -> None:
             first = arrived(receiver)
             assert first["millrace.default.orders.sent"] == "0|c"
             assert first["millrace.default.other-39.depth"] == "0|g"
+            assert await m.delete_queue("other-39")
             await queue.publish_many([b"x"] * 4)
             leases = await queue.lease(3)
             handed.note("default", "orders", 10, len(leases))
             await leases[0].settle()
             await statsd.stop()
+            assert any("other-38" in name for name in statsd._before)
+            assert not any("other-39" in name for name in statsd._before)
             own = {
                 name.rpartition(".")[2]: value
                 for name, value in arrived(receiver).items()

@@ -122,6 +122,9 @@ HTTP_BACKLOG = 1024
 METRICS_QUEUES_MAX = 1_000
 """Queues of which a page of metrics tells one by one."""
 
+HANDED_QUEUES_MAX = 4_096
+"""Queues of which a process counts what it hands out, some 300 bytes each; queues come and go."""
+
 STATSD_SECONDS = 10
 """How often a statsd is told."""
 
@@ -141,7 +144,7 @@ FRONTEND_TELL_SECONDS = 5
 """So long a front end is waited for that is asked what it has counted."""
 
 FRONTEND_TOLD_BYTES_MAX = 16 * 1024 * 1024
-"""Of what it says: the samples of all routes and of as many queues as are told one by one."""
+"""Of what it says: the samples of all routes, and of the queues of which it counts."""
 
 READY_SECONDS = 2
 """So long an engine has to answer that is asked whether it is ready; its prober waits no longer."""

@@ -33,13 +33,13 @@ from millrace.server.access import Principal
 from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.clock import now_ms
-from millrace.server.counted import Counts, Handed, Traffic
+from millrace.server.counted import Counts, Handed, Traffic, among
 from millrace.server.holding import Holding
 from millrace.server.http.connection import Site
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Counted, Response
 from millrace.server.keeping import Keeping
-from millrace.server.metrics import gather
+from millrace.server.metrics import gather, names_of
 from millrace.server.quota import Quotas
 from millrace.server.rest import problem
 from millrace.server.rest.all import ROUTES
@@ -244,7 +244,9 @@ class App:
 
     async def metrics(self) -> bytes:
         """What it has counted."""
-        return await gather(self._desk, self.counted())
+        there = await names_of(self._desk.millrace)
+        self._handed.keep(there)
+        return await gather(self._desk, among(self.counted(), there))
 
     def counted(self, frontend: int | None = None) -> Counts:
         """What this process has counted itself."""

@@ -6,24 +6,50 @@ that one that was started anew is seen as what it is, a counter that begins agai
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import msgspec
 
 from millrace import limits
 from millrace.meter import SECONDS, Histogram, Spread
 
+Name = tuple[str, str]
+"""A queue, by its space and its name."""
+
+_NOTHING = (0, 0)
+
 
 class Handed:
-    """What lease calls asked for, and what they were given, by queue."""
+    """What lease calls asked for, and what they were given, by queue.
 
-    def __init__(self) -> None:
-        self.asked: dict[tuple[str, str], int] = {}
-        self.given: dict[tuple[str, str], int] = {}
+    Of so many queues at most: the one that was quiet for the longest is forgotten, and begins anew.
+    """
+
+    def __init__(self, queues_max: int = limits.HANDED_QUEUES_MAX) -> None:
+        self._queues_max = queues_max
+        self._counts: dict[Name, tuple[int, int]] = {}
+        """In the order of their last calls."""
 
     def note(self, space: str, queue: str, asked: int, given: int) -> None:
         """A lease call was answered."""
         at = (space, queue)
-        self.asked[at] = self.asked.get(at, 0) + asked
-        self.given[at] = self.given.get(at, 0) + given
+        before = self._counts.pop(at, _NOTHING)
+        if before is _NOTHING and len(self._counts) >= self._queues_max:
+            del self._counts[next(iter(self._counts))]
+        self._counts[at] = (before[0] + asked, before[1] + given)
+
+    def of(self, space: str, queue: str) -> tuple[int, int]:
+        """How many messages were asked for of a queue, and how many given."""
+        return self._counts.get((space, queue), _NOTHING)
+
+    def keep(self, there: Set[Name]) -> None:
+        """Forget the queues that are not there any more."""
+        for at in [at for at in self._counts if at not in there]:
+            del self._counts[at]
+
+    def counts(self) -> tuple[tuple[str, str, int, int], ...]:
+        """Space, queue, how many messages were asked for, and how many given; in order."""
+        return tuple((*at, *found) for at, found in sorted(self._counts.items()))
 
 
 class Counts(msgspec.Struct, frozen=True, array_like=True):
@@ -65,20 +91,25 @@ class Traffic:
             found.add(seconds)
 
     def counted(self, handed: Handed, connections: int, frontend: int | None = None) -> Counts:
-        """As it is now; of many queues as many as are told one by one."""
-        given = sorted(handed.given.items())[: limits.METRICS_QUEUES_MAX]
+        """As it is now."""
         return Counts(
             frontend,
             connections=connections,
             requests=tuple((*at, count) for at, count in sorted(self._counts.items())),
             seconds=tuple((at, found.spread()) for at, found in sorted(self._seconds.items())),
-            handed=tuple((*at, handed.asked.get(at, 0), count) for at, count in given),
+            handed=handed.counts(),
         )
+
+
+def among(counted: Counts, there: Set[Name]) -> Counts:
+    """The same, of queues that are there; of many, as many as are told one by one."""
+    found = [one for one in counted.handed if one[:2] in there][: limits.METRICS_QUEUES_MAX]
+    return msgspec.structs.replace(counted, handed=tuple(found))
 
 
 def together(parts: list[Counts]) -> Handed:
     """What all of them have handed out."""
-    found = Handed()
+    found = Handed(limits.HANDED_QUEUES_MAX * len(parts))
     for part in parts:
         for space, queue, asked, given in part.handed:
             found.note(space, queue, asked, given)

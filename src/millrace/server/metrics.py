@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from millrace import limits
 from millrace.client.engine import Engine
-from millrace.client.millrace import engine_of
+from millrace.client.millrace import Millrace, engine_of
 from millrace.client.queue import Queue
 from millrace.core.model import CursorCell, Kind
 from millrace.errors import MillraceError
 from millrace.meter import Gauges, Spread
-from millrace.server.counted import Counts, decode
+from millrace.server.counted import Counts, Name, decode
 from millrace.server.rest.desk import Desk
 from millrace.version import __version__
 
@@ -165,6 +165,15 @@ async def _tell_cursors(
         page.gauge("millrace_cursor_lag_rows", "Rows published since its place.", rows, own)
         page.gauge("millrace_cursor_lag_bytes", "Their bytes, by the mean.", int(size), own)
         page.gauge("millrace_cursor_lag_seconds", "Age of the oldest of them.", age, own)
+
+
+async def names_of(millrace: Millrace) -> set[Name]:
+    """All queues that are there."""
+    return {
+        (space, name)
+        for space in await millrace.spaces()
+        for name in await millrace.queues(space=space)
+    }
 
 
 async def gather(desk: Desk, counted: Counts) -> bytes:

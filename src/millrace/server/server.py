@@ -19,11 +19,12 @@ from millrace.server import config
 from millrace.server.address import parse_address
 from millrace.server.book import Book
 from millrace.server.config import Loaded, ServerSettings
-from millrace.server.counted import Handed, encode, together
+from millrace.server.counted import Handed, among, encode, together
 from millrace.server.crew import Crew
 from millrace.server.declared import declare_queues, declare_topics, declare_users
 from millrace.server.first import first_admin
 from millrace.server.frontend import Orders
+from millrace.server.metrics import names_of
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving, certificates_of, url_of
 from millrace.server.sharing import Sharing
@@ -95,7 +96,8 @@ class Server:
         assert isinstance(engine, EmbeddedEngine)
 
         async def told() -> list[str]:
-            return [encode(one) for one in await crew.counted()]
+            there = await names_of(millrace)
+            return [encode(among(one, there)) for one in await crew.counted()]
 
         async def handed() -> Handed:
             return together(await crew.counted())

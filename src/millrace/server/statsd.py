@@ -39,6 +39,8 @@ class Statsd:
         self._transport: asyncio.DatagramTransport | None = None
         self._task: asyncio.Task[None] | None = None
         self._before: dict[str, int] = {}
+        self._now: dict[str, int] = {}
+        """What is told this time; of queues that are gone nothing is remembered."""
 
     async def start(self) -> None:
         """Begin; what is not there yet is looked for with each packet."""
@@ -79,6 +81,7 @@ class Statsd:
             packet += line if not packet else b"\n" + line
         if packet:
             self._transport.sendto(packet)
+        self._before, self._now = self._now, {}
 
     async def _lines(self) -> AsyncIterator[bytes]:
         for space in await self._millrace.spaces():
@@ -92,8 +95,8 @@ class Statsd:
                     yield line
 
     def _of(self, space: str, name: str, counts: dict[str, int]) -> Iterator[bytes]:
-        prefix, at = f"millrace.{space}.{name}", (space, name)
-        given, asked = self._handed.given.get(at, 0), self._handed.asked.get(at, 0)
+        prefix = f"millrace.{space}.{name}"
+        asked, given = self._handed.of(space, name)
         rising = {"sent": counts["published"], "received": given, "deleted": counts["settled"]}
         for what, value in rising.items():
             yield f"{prefix}.{what}:{self._since(f'{prefix}.{what}', value)}|c".encode()
@@ -106,5 +109,5 @@ class Statsd:
     def _since(self, name: str, value: int) -> int:
         """How much a value has risen since it was told; of one that is new, nothing is known."""
         before = self._before.get(name, value)
-        self._before[name] = value
+        self._now[name] = value
         return max(0, value - before)
