@@ -366,6 +366,25 @@ def test_a_word_that_is_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> N
     run(main())
 
 
+def test_a_word_that_nobody_answers_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        said: asyncio.Queue[list[Speak]] = asyncio.Queue()
+
+        async def send(calls: list[Speak]) -> None:
+            said.put_nowait(calls)
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(limits, "WIRE_SPEAK_SECONDS", 0.001)
+        speaking = Speaking(send)
+        ask = Ask(ShardId(1), 0, OpenSession(1, True, 0, 1000))
+        speaking.note(ask, SessionRef(CLAIM, 1, True, 0, 1000, 0))
+        for _ in range(3):
+            assert await said.get() == [Speak(ShardId(1), CLAIM)]
+        speaking.close()
+
+    run(main())
+
+
 @embedded
 async def test_whoever_may_not_work_cannot_speak_for_a_session(m: Millrace) -> None:
     queue = await m.queue("orders")

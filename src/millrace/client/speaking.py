@@ -41,13 +41,18 @@ class Speaking:
             self._claims.pop((call.shard, call.command.claim.session), None)
 
     async def _speak(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
-            await asyncio.sleep(limits.WIRE_SPEAK_SECONDS)
+            # However long the last word took: the next one has its time.
+            due = max(due + limits.WIRE_SPEAK_SECONDS, loop.time())
+            await asyncio.sleep(due - loop.time())
             calls = [Speak(shard, claim) for (shard, _), claim in self._claims.items()]
             for at in range(0, len(calls), limits.WIRE_CALLS_MAX):
                 # Whoever is not heard is suspected; then the session is resumed.
-                with suppress(Lost, MillraceError):
-                    await self._send(calls[at : at + limits.WIRE_CALLS_MAX])
+                with suppress(Lost, MillraceError, TimeoutError):
+                    async with asyncio.timeout(limits.WIRE_SPEAK_SECONDS):
+                        await self._send(calls[at : at + limits.WIRE_CALLS_MAX])
 
     def close(self) -> None:
         """Speak no more."""

@@ -25,6 +25,7 @@ from millrace.server.verbs import (
     JUDGED_BY_NAME,
     OF_TOPICS,
     OF_TOPICS_ALONE,
+    TOLD,
     VERB_OF,
     VERBS_OF,
     Caller,
@@ -86,6 +87,9 @@ class Admission:
             Invalid, Forged: nobody may.
         """
         if isinstance(call, Ask | Tell):
+            if isinstance(call, Tell) and type(call.command) not in TOLD:
+                name = type(call.command).__name__
+                raise Invalid(f"{name} is asked, not told: hear its answer", field="command")
             self._command(caller, call.shard, call.command)
             command = self._engine.judge(call.shard, call.command)
             if command is call.command:

@@ -212,6 +212,8 @@ class Talk:
             # As if whoever told it had been cut off: a lease runs out, a session is suspected.
             with suppress(MillraceError):
                 self._service.engine.tell(call.shard, call.command)
+            # Nothing is answered, and perhaps nothing is under way any more.
+            self._wake()
             return
         if isinstance(call, Speak):
             # From now on it does not end with this connection. If there is no room, it is as if
@@ -219,6 +221,7 @@ class Talk:
             with suppress(MillraceError):
                 self._service.engine.speak(call.shard, call.claim)
                 self._claims.pop((call.shard, call.claim.session), None)
+            self._wake()
             return
         keeping, holding = self._service.keeping, self._service.holding
         if keeping is not None and keeping.wants(call):

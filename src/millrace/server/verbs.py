@@ -121,6 +121,10 @@ VERBS_OF: dict[type, tuple[Verb, ...]] = {
 }
 """Of the other calls: one of these is enough. Of a list, each name for itself."""
 
+TOLD = frozenset({Release, Unpin, CloseSession, SuspectSession})
+"""Commands of which nobody hears what became of them: they give back, and nothing else. All others
+are asked, so that whatever is noted, counted or bounded of them is."""
+
 OF_TOPICS = frozenset({Publish, Subscribe, Unsubscribe})
 """Commands that may be asked of a topic."""
 

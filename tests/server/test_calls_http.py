@@ -1,0 +1,79 @@
+"""Calls over HTTP: which may be told, and when a request is over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from pyroaring import BitMap64
+
+from millrace.client.millrace import Millrace, engine_of
+from millrace.core.commands import Command, CreateQueue, DeleteQueue, Release, SpecPart
+from millrace.core.model import CATALOG, LeaseId, ShardId
+from millrace.core.receipt import Proved
+from millrace.core.session_commands import Claim
+from millrace.server.calls import Service
+from millrace.server.calls_http import answer_calls
+from millrace.server.http.response import Response
+from millrace.server.verbs import OWNER, TOLD
+from millrace.wire.calls import Call, Speak, Tell
+from millrace.wire.codec import Sheet
+from tests.client.harness import embedded
+from tests.wire.samples import COMMANDS
+
+GUESSED = Proved.of(1, b"h" * 16, b"p" * 12)
+
+
+async def sent(service: Service, *calls: tuple[int, Call]) -> Response:
+    """The answer to a request with these calls."""
+    sheet = Sheet()
+    for id, call in calls:
+        sheet.call(id, call)
+    async with asyncio.timeout(10):
+        return await answer_calls(service, OWNER, b"".join(sheet.take()), now_ms=0)
+
+
+@embedded
+async def test_nothing_is_told_but_what_gives_back(m: Millrace) -> None:
+    queue = await m.queue("orders")
+    engine = engine_of(m)
+    told: list[Command] = []
+    hear = engine.tell
+
+    def listen(shard: ShardId, command: Command) -> None:
+        told.append(command)
+        hear(shard, command)
+
+    service = Service(engine)
+    engine.tell = listen  # type: ignore[method-assign]
+    commands = [cast("Command", command) for command in COMMANDS if type(command) not in TOLD]
+    assert len(commands) > 20
+    for command in commands:
+        await sent(service, *((0, Tell(shard, command)) for shard in (CATALOG, queue.shards.first)))
+    await sent(service, (0, Tell(CATALOG, CreateQueue("default", "made", SpecPart()))))
+    await sent(service, (0, Tell(CATALOG, DeleteQueue("default", "orders"))))
+    assert told == []
+    assert await engine.queue_names("default") == ["orders"]
+    await queue.publish(b"x")
+    [lease] = await queue.lease()
+    proved = engine.proved(queue.shards.first, lease.version)
+    release = Release(cast("LeaseId", proved), BitMap64([lease.seq]), proved.history)
+    await sent(service, (0, Tell(queue.shards.first, release)))
+    assert [type(command) for command in told] == [Release]
+    [again] = await queue.lease(wait=10)
+    assert again.seq == lease.seq
+
+
+@embedded
+async def test_a_request_that_only_tells_of_a_shard_not_known_yet_is_answered(m: Millrace) -> None:
+    shard = (await m.queue("orders")).shards.first
+    release = Release(cast("LeaseId", GUESSED), BitMap64([1]), b"h" * 16)
+    engine = engine_of(m)
+    session = (await m.queue("orders")).session()
+    async with session:
+        claim = session._ref.claim  # type: ignore[union-attr]
+        number = engine.proved(shard, claim.session, claim.history, session=True)
+        proved = Claim(number, claim.history, claim.number, claim.epoch)
+        for call in (Tell(shard, release), Speak(shard, proved), Tell(ShardId(999), release)):
+            # A service of its own: it has learned nothing yet.
+            assert (await sent(Service(engine), (0, call))).status == 200
