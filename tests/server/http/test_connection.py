@@ -206,8 +206,11 @@ class Handed:
 class Revoked:
     """Whoever asks may not any more."""
 
+    def __init__(self) -> None:
+        self.changes = 1
+
     def version(self) -> int:
-        return 1
+        return self.changes
 
     def judge(self, request: Request) -> Response | None:
         return Response(401, b"no", type="text/plain")
@@ -241,6 +244,67 @@ def test_what_was_handed_out_is_given_back_however_soon_it_is_given_up(*, has_le
                 answer = await asyncio.wait_for(reader.read(), 10)
                 assert answer.startswith(b"HTTP/1.1 401 ")
             connection.cut()
+            writer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("length", [20, limits.HTTP_LARGE_BYTES_MIN])
+def test_whoever_waits_to_send_a_body_behind_another_request_is_told_to(length: int) -> None:
+    async def main() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(request: Request) -> Response:
+            if request.path == "/first":
+                began.set()
+                await may_end.wait()
+            return Response(200, b"%d bytes" % len(request.body), type="text/plain")
+
+        async with serving(handle) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = b"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
+            writer.write(GET % b"first" + head + b"Content-Length: %d\r\n\r\n" % length)
+            await asyncio.wait_for(began.wait(), 10)
+            may_end.set()
+            first = await asyncio.wait_for(reader.readuntil(b"0 bytes"), 10)
+            assert first.startswith(b"HTTP/1.1 200")
+            told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(bytes(length))
+            second = await asyncio.wait_for(reader.readuntil(b" bytes"), 10)
+            assert second.startswith(b"HTTP/1.1 200")
+            assert second.endswith(b"\r\n\r\n%d bytes" % length)
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_whoever_was_answered_although_refused_is_judged_the_next_time() -> None:
+    async def main() -> None:
+        began, standing = asyncio.Queue[str](), Revoked()
+
+        async def handle(request: Request) -> Response:
+            began.put_nowait(request.path)
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if request.path == "/second":
+                    raise
+            return Response(200, b"decided", type="text/plain")
+
+        async with serving(handle) as (site, port):
+            site.standing = standing
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"first")
+            assert await asyncio.wait_for(began.get(), 10) == "/first"
+            site.look(asyncio.get_running_loop().time())
+            await asyncio.wait_for(reader.readuntil(b"decided"), 10)
+            writer.write(GET % b"second")
+            assert await asyncio.wait_for(began.get(), 10) == "/second"
+            standing.changes += 1
+            site.look(asyncio.get_running_loop().time())
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert answer.startswith(b"HTTP/1.1 401")
             writer.close()
 
     asyncio.run(main())

@@ -216,9 +216,6 @@ class Connection(asyncio.Protocol):
             self._whole += sum(len(request.body) for request in found)
             self._waiting.extend(found)
         self._hold()
-        if parser.expects and self._under is None and not self._waiting:
-            parser.expects = False
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if parser.large is not None and not self._is_in_body and self._bad is None:
             self._speak(BodyReader(self, parser.large))
         self._go_on()
@@ -281,6 +278,10 @@ class Connection(asyncio.Protocol):
             self._close()
         elif self._site.stopping and self._parser.is_between:
             self._transport.close()
+        elif self._parser.expects:
+            # Said in its turn: between two answers, never before those of requests ahead of it.
+            self._parser.expects = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _close(self) -> None:
         """Answer nothing more; drop what still comes for a while, so that the answer arrives."""
