@@ -16,6 +16,7 @@ from millrace.server.access import (
     Token,
     User,
     digest_of,
+    is_token,
     make_token,
     parse_rule,
 )
@@ -60,6 +61,14 @@ def test_another_token_knows_nobody(text: str) -> None:
     assert known().who(text, 1) is None
 
 
+def test_what_has_not_the_shape_of_a_token_is_none_though_its_digest_is_known() -> None:
+    roll = known()
+    for word in ("test", "mr_test", f"{TEXT}x"):
+        digest = digest_of(word)
+        roll.put_token(digest, Token("ada", "weak", digest, 1))
+        assert roll.who(word, 1) is None
+
+
 def test_a_token_of_nobody_knows_nobody() -> None:
     roll = Roll()
     roll.put_token(DIGEST, Token("-", "", DIGEST, 1))
@@ -78,6 +87,7 @@ def test_the_same_work_whatever_is_wrong(monkeypatch: pytest.MonkeyPatch) -> Non
         return noting
 
     monkeypatch.setattr(module, "digest_of", noted("digest", digest_of))
+    monkeypatch.setattr(module, "is_token", noted("shape", is_token))
     monkeypatch.setattr(hmac, "compare_digest", noted("compare", hmac.compare_digest))
     nobody, revoked = known(), known()
     nobody.put_user("ada", None)
@@ -94,7 +104,7 @@ def test_the_same_work_whatever_is_wrong(monkeypatch: pytest.MonkeyPatch) -> Non
         said.append((roll.who(text, 5), list(calls)))
     assert said[0][0] is not None
     assert [who for who, _ in said[1:]] == [None] * 4
-    assert {tuple(made) for _, made in said} == {("digest", "compare")}
+    assert {tuple(made) for _, made in said} == {("digest", "shape", "compare")}
 
 
 def test_keys_are_known_as_tokens_are() -> None:

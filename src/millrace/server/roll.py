@@ -19,6 +19,7 @@ from millrace.server.access import (
     Token,
     User,
     digest_of,
+    is_token,
     parse_rule,
 )
 
@@ -104,15 +105,20 @@ class Roll:
     # --- Who asks -----------------------------------------------------------------------------
 
     def who(self, token: str, now_ms: int) -> Principal | None:
-        """Whose token this is; None for whatever reason there is nobody."""
+        """Whose token this is; None for whatever reason there is nobody.
+
+        What has not the shape of a token is none, though its digest be declared: a word that people
+        think of is soon guessed.
+        """
         digest = digest_of(token)
+        is_shaped = is_token(token)
         found = self._tokens.get(digest, _NO_TOKEN)
         is_same = hmac.compare_digest(found.digest, digest)
         principal = self._principals.get(found.user, self._nobody)
         is_own = self._users.get(found.user, _NO_USER).id == found.of
         is_over = 0 < found.expires_ms <= now_ms
-        is_known = is_same and is_own and not is_over and principal is not self._nobody
-        return principal if is_known else None
+        is_known = is_same and is_own and not is_over and is_shaped
+        return principal if is_known and principal is not self._nobody else None
 
     def next_end_ms(self, now_ms: int) -> int:
         """When the next token or key expires; 0: none will."""
