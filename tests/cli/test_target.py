@@ -228,6 +228,11 @@ def test_what_is_nearest_counts(tmp_path: Path) -> None:
         found(Given("x", None, tmp_path / "token"))
     with pytest.raises(Ended, match="no file"):
         found(Given("http://x", None, tmp_path / "token"))
+    for short in ("localhost:7070", "queues.example:80"):
+        with pytest.raises(Ended, match="neither a folder nor the address") as caught:
+            found(Given(short))
+        assert f"write http://{short}" in caught.value.hint
+    assert found(Given("./a:1")) == Path("a:1")
     assert "mine" not in repr(found(Given(context="there")))
 
 
@@ -273,6 +278,8 @@ def test_contexts_are_added_used_and_removed(tmp_path: Path) -> None:
     assert visitor.call("context", "show", "shop").exit_code == 1
     assert visitor.call("context", "use").exit_code == 2
     assert visitor.call("context", "add", "x", "https://x:1?q").exit_code == 1
+    short = visitor.call("context", "add", "x", "localhost:7070")
+    assert (short.exit_code, "http://localhost:7070" in short.stderr) == (2, True)
     assert visitor.call("context", "add", "x", tmp_path, "--token-file", "t").exit_code == 2
     assert visitor.call("context", "add", "x", "https://x", "--token", "-").exit_code == 1
 

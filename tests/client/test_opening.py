@@ -242,6 +242,16 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
 # --- Damage --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:7070", "https://queues.example"])
+def test_an_address_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in (url, Path(url)):
+        with pytest.raises(errors.Invalid, match=r"use millrace\.connect") as caught:
+            millrace.open(path)
+        assert caught.value.field == "path"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_damaged_log_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "data"
 

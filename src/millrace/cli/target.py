@@ -53,6 +53,24 @@ def is_address(text: str) -> bool:
     return "://" in text or text.startswith(("http:/", "https:/"))
 
 
+def folder_of(text: str) -> Path:
+    """The folder of this name.
+
+    Raises:
+        Ended: there is none, and it looks like a server's address that was written short.
+    """
+    path = Path(text)
+    host, _, port = text.rpartition(":")
+    if host and "/" not in text and port.isdecimal() and not path.exists():
+        raise Ended(
+            f"{text!r} is neither a folder nor the address of a server",
+            f"write http://{text}, or ./{text} for a new folder",
+            exit_code=USAGE,
+            code="invalid",
+        )
+    return path
+
+
 def choose(own: Given, whole: Given, environ: Mapping[str, str]) -> Target:
     """What is meant, by the options of the verb, those of the program, and the environment.
 
@@ -77,7 +95,7 @@ def choose(own: Given, whole: Given, environ: Mapping[str, str]) -> Target:
 def named(text: str, own: Given, environ: Mapping[str, str]) -> Target:
     """The folder or the server of this name."""
     if not is_address(text):
-        return _folder(Path(text), own)
+        return _folder(folder_of(text), own)
     token = environ.get(TOKEN_VARIABLE)
     if own.token_file is not None:
         token = _token_of(own.token_file)

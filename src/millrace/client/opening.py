@@ -136,4 +136,11 @@ def open(
         raise Invalid(f"settings are {check.shown(settings)}, not Settings", field="settings")
     if check.flag(fork, "fork"):
         chosen = replace(chosen, fork=True)
-    return Opening(folder_of(path, "path"), chosen, telemetry)
+    folder = folder_of(path, "path")
+    # Of a path, two slashes are one.
+    if str(folder).startswith(("http:/", "https:/")):
+        raise Invalid(
+            f"path is {check.shown(str(path))}, the address of a server; use millrace.connect",
+            field="path",
+        )
+    return Opening(folder, chosen, telemetry)

@@ -12,7 +12,7 @@ from millrace.cli.contexts import Context, Contexts, changing, contexts_file, re
 from millrace.cli.ending import USAGE, Ended
 from millrace.cli.printing import Column
 from millrace.cli.shell import Shell
-from millrace.cli.target import is_address
+from millrace.cli.target import folder_of, is_address
 from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
 
@@ -184,7 +184,7 @@ def _made(
     if not is_address(where):
         if keeps_token or token_file is not None or certificates is not None:
             raise click.UsageError(f"{where} is a folder, and needs neither token nor certificates")
-        return Context(data=str(Path(where).absolute()))
+        return Context(data=str(folder_of(where).absolute()))
     if keeps_token and token_file is not None:
         raise click.UsageError("give --token-file or --token, not both")
     millrace.connect(where)
