@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace import limits
 from tests.server.rest.harness import served
 
 ORDERS = "/v1/spaces/default/queues/orders"
@@ -185,5 +186,18 @@ def test_one_message_may_be_of_a_range(tmp_path: Path, *, is_known: bool) -> Non
             assert made.json == {"count": 1, "seq": 2}
             lost = await server.ask("POST", f"{ORDERS}/messages", {"body": "x", "after": 4})
             assert (lost.status, lost.json["field"]) == (400, "producer")
+
+    asyncio.run(main())
+
+
+def test_a_body_beyond_the_bound_names_it_and_what_raises_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        most = limits.HTTP_BODY_BYTES_MAX
+        async with served(tmp_path) as server:
+            length = {"content-length": str(most + 1)}
+            refused = await server.ask("POST", f"{ORDERS}/messages", b"{}", headers=length)
+            assert (refused.status, refused.json["code"]) == (413, "too_large")
+            assert (refused.json["field"], refused.json["limit"]) == ("body", most)
+            assert "body_bytes_max" in refused.text("detail")
 
     asyncio.run(main())

@@ -28,10 +28,16 @@ _HEAD_END = b"\r\n\r\n"
 class BadRequest(Exception):
     """The bytes are no request, or one beyond a bound; the connection ends after the answer."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, *, limit: int | None = None) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.limit = limit
+
+
+def _too_large(most: int) -> BadRequest:
+    detail = f"the body has more than {most} bytes; send it in parts, or raise body_bytes_max"
+    return BadRequest(413, detail, limit=most)
 
 
 class _Over(Exception):
@@ -268,7 +274,7 @@ class Parser:
         length = request.headers.get("content-length")
         self._length = int(length) if length is not None else None
         if (self._length or 0) > self._body_bytes_max:
-            raise BadRequest(413, f"the body has more than {self._body_bytes_max} bytes")
+            raise _too_large(self._body_bytes_max)
         self._in_head = False
         self._head_bytes = 0
         request.refusal = self._admit(request, self._length_to_come())
@@ -289,7 +295,7 @@ class Parser:
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         if self._body_bytes > self._body_bytes_max:
-            raise BadRequest(413, f"the body has more than {self._body_bytes_max} bytes")
+            raise _too_large(self._body_bytes_max)
         if self.large is not None:
             self.large.take(memoryview(body))
         elif self._request.refusal is None:

@@ -93,6 +93,8 @@ def answer_bad(bad: BadRequest) -> Response:
     """What is answered to bytes that are no request; the connection ends with it."""
     if bad.status == 503:
         return answer_error(errors.Full(bad.detail, field="request", after_ms=1000))
+    if bad.status == 413:
+        return answer_error(errors.TooLarge(bad.detail, field="body", limit=bad.limit))
     problem = Problem(
         "urn:millrace:bad_request", "BadRequest", bad.status, bad.detail, "bad_request", "refused"
     )
