@@ -54,6 +54,7 @@ def test_users_are_added_shown_and_removed(ada: Desk) -> None:
     refused = ada.call("user", "add", "ada")
     assert refused.exit_code == 1
     assert "already" in refused.stderr
+    assert "millrace user set" in refused.stderr
     assert ada.call("user", "remove", "ada").exit_code == 2, "nobody is there to be asked"
     assert ada.one("user", "remove", "ada", "--yes")["secrets"] == 0
     assert "no users" in ada.call("user", "list").stderr

@@ -118,6 +118,8 @@ def _hint(error: MillraceError, verb: str) -> str:
             return "see to the disk, then run this again: what was not answered may have been done"
         case Exists() if error.field == "retain":
             return "leave --retain out, or `millrace cursor delete QUEUE NAME` and begin anew"
+        case Exists() if error.field == "user":
+            return "`millrace user set` changes rules and quotas of one who is there"
         case Exists():
             return "leave the settings out, or change them with `millrace queue configure`"
         case Superseded():
