@@ -38,9 +38,9 @@ class Process:
             raise AssertionError("it did not start" if stderr is None else stderr.read())
         told = json.loads(line)
         self.is_first: bool = told["first"]
-        file = Path(told["token_file"])
-        # Where users are declared, nobody is made.
-        self.token = file.read_text().strip() if file.exists() else ""
+        # Where an administrator is declared, nobody is made.
+        file = told["token_file"]
+        self.token = "" if file is None else Path(file).read_text().strip()
         self.address: str = told["address"]
         return self
 

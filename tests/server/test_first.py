@@ -9,10 +9,10 @@ import pytest
 
 from millrace import Millrace
 from millrace.errors import Invalid
-from millrace.server.access import User, make_token
+from millrace.server.access import User, make_token, parse_rule
 from millrace.server.audit import Actor
 from millrace.server.book import Book
-from millrace.server.first import first_admin
+from millrace.server.first import first_admin, is_known
 from tests.client.harness import opened, run
 
 TOKEN = make_token(bytes(32))
@@ -64,6 +64,28 @@ def test_where_someone_is_known_nobody_is_made(tmp_path: Path) -> None:
 
     run(main())
     assert not (tmp_path / "admin.token").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [("ada", "allow * */*"), ("ada", "allow admin system/*"), ("admin", "allow read */*")],
+)
+def test_whoever_is_declared_as_an_administrator_is_the_first(
+    tmp_path: Path, name: str, rule: str
+) -> None:
+    path = tmp_path / "admin.token"
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            book = await Book.open(m, follower=None)
+            assert not await first_admin(book, path, [User(name, (parse_rule(rule),))])
+            assert not is_known(book, path)
+            assert not path.exists()
+            others = [User("ada", (parse_rule("allow publish,admin default/*"),))]
+            assert await first_admin(book, path, others)
+            assert is_known(book, path)
+
+    run(main())
 
 
 def test_a_token_that_is_there_is_taken(tmp_path: Path) -> None:

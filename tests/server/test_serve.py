@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,29 @@ def test_others_cannot_reach_it_unencrypted(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_an_address_that_someone_has_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused = start("serve", "--listen", address, "--data", tmp_path / "data")
+    assert refused.returncode == 1
+    assert f"{address} cannot be listened at" in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_users_who_are_declared_do_not_stand_for_an_administrator(tmp_path: Path) -> None:
+    """Only commands are printed that are answered."""
+    file = tmp_path / "millrace.toml"
+    file.write_text("[users.ada]\nrules = ['allow publish default/*']\n")
+    with Process(tmp_path / "ada", "--config", file) as server:
+        assert server.is_first
+        assert server.ask("PUT", ORDERS).status == 201
+    file.write_text("[users.root]\nrules = ['allow * */*']\n")
+    with Process(tmp_path / "root", "--config", file) as server:
+        assert not server.is_first
+        assert not server.token
+    assert not (tmp_path / "root" / "admin.token").exists()
+
+
 def test_a_long_poll_is_answered_when_the_server_stops(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     make_queue(folder)
@@ -103,6 +127,10 @@ def test_settings_are_read_again_on_demand(tmp_path: Path) -> None:
         assert told["type"] == "not_reloaded"
         assert "max_messages" in str(told["message"])
         assert server.stop() == 0
+        logged = server.errors()
+        assert " warning only a restart changes log_format\n" in logged
+        [line] = [one for one in logged.splitlines() if " error not reloaded: " in one]
+        assert "max_messages" in line
 
 
 def test_an_unreadable_file_of_settings_is_told_of(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 from contextlib import suppress
 
@@ -22,6 +23,23 @@ def cannot_listen(address: Address, error: OSError) -> Invalid:
         f"{address} cannot be listened at: {why}; name another address, or end whoever has it",
         field="listen",
     )
+
+
+async def see_free(address: Address) -> None:
+    """See that an address can be had, now.
+
+    Raises:
+        Invalid: it cannot.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, place in dict.fromkeys((one[0], one[4]) for one in found):
+            socket.create_server(place, family=family).close()
+    except OSError as error:
+        raise cannot_listen(address, error) from error
 
 
 class Listener:

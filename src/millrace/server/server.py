@@ -22,8 +22,9 @@ from millrace.server.config import Loaded, ServerSettings
 from millrace.server.counted import Handed, among, encode, together
 from millrace.server.crew import Crew
 from millrace.server.declared import declare_queues, declare_topics, declare_users
-from millrace.server.first import first_admin
+from millrace.server.first import first_admin, is_known
 from millrace.server.frontend import Orders
+from millrace.server.listen import see_free
 from millrace.server.metrics import names_of
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving, certificates_of, url_of
@@ -43,6 +44,8 @@ class Server:
         """Where it listens, as people write it."""
         self.is_first = False
         """Nobody was known before: the first administrator was made."""
+        self.knows_admin_token = False
+        """Whoever shows what is in the file of the first administrator may do everything."""
         self._orders = orders
         self._serving: Serving | None = None
         self._crew: Crew | None = None
@@ -63,6 +66,10 @@ class Server:
     async def _start(self) -> None:
         settings = self.settings
         certificates_of(settings)
+        if not settings.data.exists():
+            # A start that fails leaves no folder behind.
+            for address in settings.addresses:
+                await see_free(address)
         millrace = await open_folder(settings.data, settings=settings.engine)
         self._ending.push_async_callback(millrace.close)
         self._millrace = millrace
@@ -77,8 +84,10 @@ class Server:
             self._ending.push_async_callback(sharing.stop)
         self._book = await Book.open(millrace, secret=key_secret(settings.key_path))
         self._ending.push_async_callback(self._book.close)
+        declared = [one.user for one in settings.users]
+        self.is_first = await first_admin(self._book, settings.admin_token_path, declared)
         await self._declare(settings)
-        self.is_first = await first_admin(self._book, settings.admin_token_path)
+        self.knows_admin_token = is_known(self._book, settings.admin_token_path)
         if settings.frontends:
             self._crew = Crew(settings, self._orders)
             self._ending.push_async_callback(self._crew.stop)
@@ -130,6 +139,8 @@ class Server:
         await self._declare(new)
         self.settings = new
         _logger.info("reloaded: %s", ", ".join(found.now) or "nothing was changed")
+        if found.restart:
+            _logger.warning("only a restart changes %s", ", ".join(found.restart))
         return found
 
     async def stop(self) -> None:

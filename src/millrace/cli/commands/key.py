@@ -21,10 +21,11 @@ from millrace.cli.verbs import Verbs
 def key() -> None:
     """Make, list or revoke access keys.
 
-    An access key is an id and a secret, with which AWS clients sign requests (SigV4). Its secret
-    is told once. It is not kept: it follows from the id and from the file `access.key` in the
-    folder, of mode 0600. Without that file access keys are good for nothing; so keep it, apart from
-    backups, which do not hold it.
+    An access key is an id and a secret, with which AWS clients sign requests (SigV4). Such requests
+    are not answered yet, so that keys open nothing until then. A secret is told once. It is not
+    kept: it follows from the id and from the file `access.key` in the folder, of mode 0600. Without
+    that file access keys are good for nothing; so keep it, apart from backups, which do not hold
+    it.
     """
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +135,7 @@ async def _reload(shell: Shell, server: Server, read: Callable[[], Loaded]) -> N
         found = await server.reload(read().settings)
     except MillraceError as error:
         text = f"not reloaded: {error.message}"
+        logging.getLogger("millrace.server").error("%s", text)
         shell.out.line("not_reloaded", {"message": error.message, "field": error.field}, text)
         return
     shell.out.line(
@@ -153,18 +156,31 @@ def _greet(shell: Shell, server: Server) -> None:
         "address": address,
         "addresses": server.addresses,
         "data": str(settings.data),
-        "token_file": str(token),
+        "token_file": str(token) if server.knows_admin_token else None,
         "first": server.is_first,
     }
-    queue = f"{address}/v1/spaces/default/queues/orders"
-    known = f'-H "Authorization: Bearer $(cat {token})"'
     lines = [
         f"serving {settings.data} at {', '.join(server.addresses)} ({security})",
         *([f"the token of admin is in {token}"] if server.is_first else []),
-        "a first message:",
-        f"  curl -X PUT {known} {queue}",
-        f"  curl {known} -d '{{\"body\": \"hello\"}}' -H 'Content-Type: application/json' "
-        f"{queue}/messages",
+        *_first_message(server),
         "Ctrl-C stops",
     ]
     shell.out.line("serving", fields, "\n".join(lines))
+
+
+def _first_message(server: Server) -> list[str]:
+    """Commands that publish one, as far as they would be answered."""
+    settings = server.settings
+    if not server.knows_admin_token or settings.tls_client_ca is not None:
+        return []
+    token = shlex.quote(str(settings.admin_token_path))
+    queue = f"{server.addresses[0]}/v1/spaces/default/queues/orders"
+    curl = f'curl -H "Authorization: Bearer $(cat {token})"'
+    if settings.tls_certificate is not None:
+        curl += f" --cacert {shlex.quote(str(settings.tls_certificate))}"
+    json = "-H 'Content-Type: application/json'"
+    return [
+        "a first message:",
+        f"  {curl} -X PUT {queue}",
+        f'  {curl} -d \'{{"body": "hello"}}\' {json} {queue}/messages',
+    ]
