@@ -41,7 +41,8 @@ WIRE_CONNECTIONS_MAX = 1_024
 """Connections to the socket of one folder."""
 
 WIRE_UNSENT_BYTES_MAX = 16 * 1024 * 1024
-"""Bytes of answers that wait for a slow reader; beyond it nothing more is read of it."""
+"""Bytes of answers that wait for a slow reader; beyond it nothing more is read of it. Beyond it,
+too, messages do not go with the lease calls that gave them, and are asked for."""
 
 WIRE_CONNECT_SECONDS_MAX = 5.0
 """How long one attempt to connect may take."""

@@ -102,6 +102,11 @@ class Talk:
         """Whether nothing is under way."""
         return not self._under
 
+    @property
+    def _has_room(self) -> bool:
+        """Whether messages go with the lease calls that gave them; else they are asked for."""
+        return self._sheet.size < limits.WIRE_UNSENT_BYTES_MAX
+
     def take(self, found: Iterable[tuple[int, Call | Refused]]) -> None:
         """Begin the calls of a frame, by their ids; in the place of one is why it is refused."""
         for id_, call in found:
@@ -275,7 +280,7 @@ class Talk:
                 self._claims.pop((shard, command.claim.session), None)
             if quick is not None:
                 proved = with_proofs(quick, shard, answer)
-                if isinstance(answer, Leased) and answer.seqs:
+                if isinstance(answer, Leased) and answer.seqs and self._has_room:
                     rows = quick.rows_at_hand(shard, answer.seqs, limits.WIRE_BURST_BYTES)
                     if rows is not None and len(rows) == len(answer.seqs):
                         self._sheet.leased(id_, ANSWERS, proved, rows)

@@ -1,6 +1,8 @@
 """Calls over HTTP: `POST /v1/calls`, frames in, frames out.
 
-Rule 1: what is asked in one request is answered in one response, when all of it is done.
+Rule 1: what is asked in one request is answered in one response. Where it asks several questions,
+one is answered after the other, as fast as the answers are taken in: however few bytes ask, no
+more than one large answer is held.
 Rule 2: whoever closes the connection gives up what was asked, and what it was handed returns.
 Rule 3: sessions do not end with a connection here: whoever has one speaks for it from time to time.
 """
@@ -8,7 +10,8 @@ Rule 3: sessions do not end with a connection here: whoever has one speaks for i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from itertools import chain
 
 from millrace import limits
 from millrace.errors import Invalid, MillraceError, Refused
@@ -18,11 +21,25 @@ from millrace.server.calls import Service, Talk
 from millrace.server.http.response import Buffer, Response
 from millrace.server.questions import stream_of
 from millrace.server.verbs import Caller
-from millrace.wire.calls import Call, ReadBatches
+from millrace.wire.calls import (
+    Arrive,
+    Ask,
+    BackUp,
+    Call,
+    Cancel,
+    More,
+    ReadBatches,
+    Speak,
+    Tell,
+    Unfollow,
+)
 from millrace.wire.codec import Sheet, read_calls
 from millrace.wire.frames import Frame, Splitter
 
 TYPE = "application/vnd.millrace.calls"
+
+_BRIEF = Ask | Tell | Speak | Arrive | BackUp | Unfollow | Cancel | More | Refused
+"""What has a small answer, or none. The others are questions, whose answers may be large."""
 
 
 async def answer_calls(
@@ -40,14 +57,28 @@ async def answer_calls(
     if reading is not None:
         call = await _admitted(service, caller, reading)
         return Response(200, type=TYPE, headers=head, parts=_parts(service, call))
+    questions = [one for one in found if not isinstance(one[1], _BRIEF)]
+    if len(questions) > 1:
+        brief = [one for one in found if isinstance(one[1], _BRIEF)]
+        steps = [brief, *([one] for one in questions)]
+        return Response(200, type=TYPE, headers=head, parts=_answers(service, caller, steps))
+    answers = [part async for part in _answers(service, caller, [found])]
+    return Response(200, b"".join(chain.from_iterable(answers)), type=TYPE, headers=head)
+
+
+async def _answers(
+    service: Service, caller: Caller, steps: Sequence[Sequence[tuple[int, Call | Refused]]]
+) -> AsyncIterator[list[Buffer]]:
+    """The answers to calls; those of a step begin when those before were answered and taken in."""
     changed = asyncio.Event()
     talk = Talk(service, caller, changed.set, lasts=False)
     try:
-        talk.take(found)
-        while not talk.is_idle:
-            changed.clear()
-            await changed.wait()
-        return Response(200, b"".join(talk.take_answers()), type=TYPE, headers=head)
+        for found in steps:
+            talk.take(found)
+            while not talk.is_idle:
+                changed.clear()
+                await changed.wait()
+            yield talk.take_answers()
     finally:
         talk.end()
 

@@ -53,12 +53,14 @@ class Status(IntEnum):
 class Sheet:
     """Calls or answers on their way out."""
 
-    __slots__ = ("_blobs", "_frames", "_items")
+    __slots__ = ("_blobs", "_frames", "_items", "size")
 
     def __init__(self) -> None:
         self._items: list[list[object]] = []
         self._blobs = Blobs()
         self._frames: list[Buffer] = []
+        self.size = 0
+        """Bytes of the frames that are full and not taken yet."""
 
     @property
     def is_empty(self) -> bool:
@@ -113,13 +115,14 @@ class Sheet:
         head = _ENCODER.encode(self._items)
         blobs = self._blobs
         self._items, self._blobs = [], Blobs()
+        self.size += len(head) + blobs.size
         self._frames += frame(head, blobs)
 
     def take(self) -> list[Buffer]:
         """All of it, to be written; the sheet is empty then."""
         if self._items:
             self._close()
-        out, self._frames = self._frames, []
+        out, self._frames, self.size = self._frames, [], 0
         return out
 
 
