@@ -251,6 +251,37 @@ def test_an_answer_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_a_call_that_was_given_up_is_forgotten(tmp_path: Path, *, is_quick: bool) -> None:
+    """Whether it took a task where it was answered, or none."""
+
+    async def main() -> None:
+        async with shared(tmp_path) as (owner, guest, local):
+            queue, engine = await guest.queue("orders"), remote(guest)
+            if not is_quick:
+                local.service.quick = None
+            pending = engine._line._speech._pending  # type: ignore[attr-defined]
+            asked = [
+                engine.submit(queue.shards.first, Lease(1, 600_000), 60_000) for _ in range(20)
+            ]
+            tasks = [asyncio.create_task(queue.lease(wait=60)) for _ in range(20)]
+            await asyncio.sleep(0)
+            await queue.stats()
+            assert len(pending) == 40
+            for one in asked:
+                engine.take_back(one)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            while pending:
+                await queue.stats()
+            await queue.publish(b"x")
+            [lease] = await (await owner.find("orders")).lease(wait=10)
+            assert lease.deliveries == 1, "none of them was handed anything"
+
+    run(main())
+
+
 def test_a_lost_connection_gives_back_what_waits(tmp_path: Path) -> None:
     async def main() -> None:
         async with shared(tmp_path) as (owner, guest, local):

@@ -1,7 +1,7 @@
 """The calls of one client, from the frame that brought them to the sheet with their answers.
 
 Rule 1: a call that whoever made it gave up, or whose connection was lost, is taken back: what it
-was handed out returns at once.
+was handed out returns at once. Every call that is not told has one last answer, this one too.
 Rule 2: what is under way for one client is bounded; `is_busy` says when to read no more of it.
 Rule 3: what becomes ready in one turn of the event loop is written at once.
 """
@@ -23,7 +23,7 @@ from millrace.core.commands import Explain, Lease, PublishStaged, Transaction
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
-from millrace.errors import Fatal, Full, Invalid, MillraceError, Refused
+from millrace.errors import Fatal, Full, Invalid, MillraceError, Refused, Unknown
 from millrace.server.admission import Admission, NotKnown
 from millrace.server.counted import Handed
 from millrace.server.holding import Holding
@@ -324,7 +324,9 @@ class Talk:
             self._waiting.discard(id_)
             # Whoever waits until nothing is under way looks again.
             self._wake()
-        if not task.cancelled() and task.exception() is not None:
+        if task.cancelled():
+            self._fail(id_, _given_up())
+        elif task.exception() is not None:
             # A defect: whoever asked must not wait for ever, and it must not go unnoticed.
             error = task.exception()
             self._fail(id_, Fatal(f"the server failed at this call: {type(error).__name__}"))
@@ -396,13 +398,20 @@ class Talk:
         if isinstance(under, Request):
             assert self._service.quick is not None
             self._service.quick.take_back(under)
+            self._fail(id_, _given_up())
         elif under is not None:
+            # It is answered when it has ended: it may be too far to be called off.
             under.cancel()
 
     def _fail(self, id_: int, error: MillraceError) -> None:
         if not self._is_over and id_ >= 0:
             self._sheet.failed(id_, error)
             self._wake()
+
+
+def _given_up() -> MillraceError:
+    """The last word on a call that was given up: it can be forgotten."""
+    return Unknown("the call was given up: it was done, or it was not; it was handed nothing")
 
 
 def _told(error: BaseException) -> MillraceError:
