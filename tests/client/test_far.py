@@ -12,6 +12,7 @@ import pytest
 
 import millrace
 from millrace import errors, limits, sync
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.hearing import Hearing
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.remote import RemoteEngine
@@ -23,6 +24,7 @@ from millrace.core.session_commands import (
     Delivered,
     OpenSession,
     Receive,
+    ResumeSession,
     SessionRef,
     SuspectSession,
 )
@@ -334,9 +336,12 @@ def test_only_who_is_not_heard_is_missed(monkeypatch: pytest.MonkeyPatch) -> Non
         hearing.hear(ShardId(1), Claim(8, CLAIM.history, 1, 1))
         assert await told.get() == (1, SuspectSession(Claim(8, CLAIM.history, 1, 1)))
         assert [key[1] for key in hearing._timers] == [7]
-        # Of a session that was resumed, the older voice keeps nobody from being missed.
+        # A session that was resumed is missed once, under its new name.
         hearing.hear(ShardId(1), Claim(7, CLAIM.history, 2, 1))
         assert (await told.get())[1].claim.number == 2
+        assert hearing._timers == {}
+        monkeypatch.setattr(limits, "WIRE_SILENT_SECONDS", 60)
+        hearing.hear(ShardId(1), CLAIM)
         monkeypatch.setattr(limits, "WIRE_SPEAKERS_MAX", 1)
         with pytest.raises(errors.Full):
             hearing.hear(ShardId(2), CLAIM)
@@ -364,6 +369,29 @@ def test_a_word_that_is_lost_is_said_again(monkeypatch: pytest.MonkeyPatch) -> N
         speaking.close()
 
     run(main())
+
+
+@embedded
+async def test_one_session_is_spoken_for_by_one_claim(m: Millrace) -> None:
+    """Whoever has one session must not fill the table of all who speak."""
+    engine = engine_of(m)
+    assert isinstance(engine, EmbeddedEngine)
+    shard = (await m.queue("orders")).shards.first
+    ref = await engine.ask(shard, OpenSession(1, True, 0, 60_000), SessionRef)
+    timers = engine._hearing._timers
+    engine.speak(shard, ref.claim)
+    claim = ref.claim
+    for number, epoch in ((2, claim.epoch), (0, claim.epoch), (1, 99)):
+        with pytest.raises(errors.Stale):
+            engine.speak(shard, Claim(claim.session, claim.history, number, epoch))
+    with pytest.raises(errors.Stale):
+        engine.speak(shard, Claim(claim.session + 1, claim.history, 1, claim.epoch))
+    assert list(timers) == [(shard, claim.session)]
+    newer = await engine.ask(shard, ResumeSession(claim.session, claim.history), SessionRef)
+    engine.speak(shard, newer.claim)
+    with pytest.raises(errors.Stale):
+        engine.speak(shard, claim)
+    assert list(timers) == [(shard, claim.session)]
 
 
 def test_a_word_that_nobody_answers_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,11 +24,21 @@ from millrace.core.answers import QueueRef
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Command, Explain, PublishStaged, Transaction
 from millrace.core.fold import Reader, ShardMeta
-from millrace.core.model import Cell, History, Kind, LeaseId, ProducerCell, QueueSpec, Row, ShardId
+from millrace.core.model import (
+    Cell,
+    History,
+    Kind,
+    LeaseId,
+    ProducerCell,
+    QueueSpec,
+    Row,
+    SessionCell,
+    ShardId,
+)
 from millrace.core.receipt import Proved, Receipt
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
-from millrace.core.view import number
+from millrace.core.view import number, number_key
 from millrace.errors import (
     AcrossGroups,
     Closed,
@@ -36,6 +46,7 @@ from millrace.errors import (
     MillraceError,
     NotFound,
     SnapshotExpired,
+    Stale,
 )
 from millrace.node import Node
 from millrace.shard.arrivals import Fates
@@ -134,6 +145,12 @@ class EmbeddedEngine:
 
     def speak(self, shard: ShardId, claim: Claim) -> None:
         self._check_open()
+        cell = self._cell(shard, Kind.SESSION, number_key(claim.session))
+        if not isinstance(cell, SessionCell) or (cell.claim, cell.epoch) != (
+            claim.number,
+            claim.epoch,
+        ):
+            raise Stale("the session has ended, or was resumed by someone else", field="session")
         self._hearing.hear(shard, claim)
 
     async def transact(self, command: Transaction) -> tuple[object, ...]:

@@ -90,6 +90,9 @@ class Engine(Protocol):
         """Say that somebody speaks for a session who has no connection that lasts.
 
         It is suspected unless that is said again within `WIRE_SILENT_SECONDS`.
+
+        Raises:
+            Stale: the claim is not the one by which the session is spoken for.
         """
         ...
 

@@ -16,7 +16,7 @@ from millrace.errors import Full, MillraceError
 
 Tell = Callable[[ShardId, SuspectSession], None]
 
-_Key = tuple[ShardId, int, int, int]
+_Key = tuple[ShardId, int]
 
 
 class Hearing:
@@ -30,11 +30,13 @@ class Hearing:
     def hear(self, shard: ShardId, claim: Claim) -> None:
         """Somebody speaks for the session now, and must do so again in time.
 
+        The claim is one that is heard: nobody speaks for a session under more names than one, and
+        whoever was resumed elsewhere keeps nobody from being missed.
+
         Raises:
             Full: too many are spoken for.
         """
-        # One who was resumed elsewhere speaks in vain, and does not keep others from being heard.
-        key = (shard, claim.session, claim.number, claim.epoch)
+        key = (shard, claim.session)
         before = self._timers.pop(key, None)
         if before is not None:
             before.cancel()
