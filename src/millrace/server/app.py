@@ -58,6 +58,9 @@ _logger = logging.getLogger("millrace.server")
 NOWHERE = "-"
 """The route of a request for an address that is none."""
 
+LEFT = 499
+"""The status of a request whose client left before it was answered, as it is counted."""
+
 
 class Guard(Protocol):
     """Knows who asks."""
@@ -206,16 +209,28 @@ class App:
                 "whoever asked is not known any more; send a token that is good",
                 field="authorization",
             )
-            return problem.answer_error(error)
+            return self._withdraw(ask, error)
         refused = self._judge(ask.route, now, ask.params)
         if refused is not None:
-            return problem.answer_error(refused)
+            return self._withdraw(ask, refused)
         if ask.route.verb == "known" and now.rules != was.rules:
             # What it goes through was judged piece by piece, by rules that are no more.
             text = "what you may do was changed meanwhile; ask again"
-            return problem.answer_error(Closed(text, field="authorization"))
+            return self._withdraw(ask, Closed(text, field="authorization"))
         ask.principal = now
         return None
+
+    def _withdraw(self, ask: Ask, why: MillraceError | Response) -> Response:
+        """The answer to a request that was admitted, and may not go on."""
+        if ask.is_counted:
+            # Its answer has begun: that is cut off, and nothing else is said.
+            return why if isinstance(why, Response) else problem.answer_error(why)
+        ask.is_counted = True
+        return self._refuse(ask.request, ask.route, ask.principal, why)
+
+    def left(self, ask: Ask) -> None:
+        """Count a request that is not answered, for nobody is there any more."""
+        self._withdraw(ask, Response(LEFT))
 
     def _route(self, request: Request, routes: dict[str, Route]) -> Route | Response | None:
         method = "GET" if request.method == "HEAD" else request.method
@@ -281,15 +296,25 @@ class App:
         began = perf_counter()
         answer = partial(self._handle, ask)
         steward = self._steward
-        response = await (answer() if steward is None else steward.answer(ask, answer))
+        try:
+            response = await (answer() if steward is None else steward.answer(ask, answer))
+        except asyncio.CancelledError:
+            self.left(ask)
+            raise
         return self.note(ask, response, began)
 
     async def rest(self, ask: Ask, work: Awaitable[Response], began: float) -> Response:
         """Do by a task what is left to do of a request."""
-        return self.note(ask, await self._answer(ask, work), began)
+        try:
+            response = await self._answer(ask, work)
+        except asyncio.CancelledError:
+            self.left(ask)
+            raise
+        return self.note(ask, response, began)
 
     def note(self, ask: Ask, response: Response, began: float) -> Response:
         """Count an answer."""
+        ask.is_counted = True
         took = None if ask.waits else perf_counter() - began
         self._traffic.note(ask.request.method, ask.route.path, response.status, took)
         if ask.principal.name and self.quotas.counts_bytes(ask.principal):

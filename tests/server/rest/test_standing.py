@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from millrace.server.watch import AccessLog, Watch
 from tests.server.rest.harness import Answer, Events, Served, served, until
+from tests.server.test_watch import logged
 
 ORDERS = "/v1/spaces/default/queues/orders"
 SPACE = "/v1/spaces/default"
@@ -52,6 +56,43 @@ def test_a_long_poll_ends_when_its_token_is_revoked(tmp_path: Path) -> None:
             assert [one["body"] for one in (await kept).items("messages")] == ["x"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_logged", [False, True])
+def test_what_was_refused_or_left_meanwhile_is_counted_and_logged(
+    tmp_path: Path, *, is_logged: bool
+) -> None:
+    route = "/v1/spaces/{space}/queues/{queue}/leases"
+
+    def counted(server: Served) -> dict[int, int]:
+        found = server.app.counted().requests
+        return {status: count for _, path, status, count in found if path == route}
+
+    async def main(found: io.StringIO) -> None:
+        async with served(tmp_path) as server:
+            server.app.use(Watch(None, AccessLog(1)) if is_logged else None)
+            queue = await server.millrace.find("orders")
+            revoked, kept = await poll(server, "worker"), await poll(server, "root")
+            _, left = await asyncio.open_connection("127.0.0.1", server.port)
+            head = f"POST {ORDERS}/leases HTTP/1.1\r\nhost: x\r\nauthorization: Bearer root\r\n"
+            rest = 'content-type: application/json\r\ncontent-length: 11\r\n\r\n{"wait":60}'
+            left.write((head + rest).encode())
+            await until(lambda: server.app.stopping.waiting == 3)
+            server.door.forget("worker")
+            look(server)
+            assert (await revoked).status == 401
+            left.close()
+            await until(lambda: counted(server) == {401: 1, 499: 1})
+            await queue.publish(b"x")
+            assert (await kept).status == 200
+            assert counted(server) == {200: 1, 401: 1, 499: 1}
+            lines = [json.loads(line) for line in found.getvalue().splitlines()]
+            told = [(line["who"], line["status"], line["route"]) for line in lines]
+            own = [("worker", 401, route), ("root", 499, route), ("root", 200, route)]
+            assert told == (own if is_logged else [])
+
+    with logged("json") as found:
+        asyncio.run(main(found))
 
 
 def test_a_long_poll_ends_when_its_rule_is_taken_away(tmp_path: Path) -> None:

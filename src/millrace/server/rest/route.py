@@ -102,6 +102,10 @@ class Server(Protocol):
         """Count an answer that goes out now."""
         ...
 
+    def left(self, ask: Ask) -> None:
+        """Count a request that is not answered, for nobody is there any more."""
+        ...
+
     def answer_error(self, ask: Ask, error: MillraceError) -> Response:
         """What is answered to an error."""
         ...
@@ -118,7 +122,7 @@ class Server(Protocol):
 class Ask:
     """A request on its way through a route."""
 
-    __slots__ = ("desk", "params", "principal", "request", "route", "server", "waits")
+    __slots__ = ("desk", "is_counted", "params", "principal", "request", "route", "server", "waits")
 
     def __init__(
         self,
@@ -138,6 +142,8 @@ class Ask:
         self.server = server
         self.waits = False
         """It may take its time: it waits for what is not there yet."""
+        self.is_counted = False
+        """What became of it is known, and counted."""
 
     async def until(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """What `wait` comes to, however long that takes; None if the server stops first."""

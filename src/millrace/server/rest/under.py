@@ -63,6 +63,7 @@ class Under(ABC):
     def cancel(self) -> None:
         if self._take() is not None:
             self.engine.take_back(self._asked)
+            self.ask.server.left(self.ask)
 
     def stop(self) -> None:
         """Nothing has come: so it is told."""
