@@ -187,7 +187,7 @@ def test_a_server_makes_no_mistake_whatever_it_is_sent(
                 assert not caplog.records, (SEED, caplog.text, sent)
             site = server.app.site
             await until(lambda: not site.connections)
-            assert (site.body_bytes, server.app.streams.taken) == (0, 0)
+            assert (site.bodies.size, server.app.streams.taken) == (0, 0)
             assert (await server.ask("GET", "/v1/spaces/default/queues")).status == 200
 
     caplog.set_level(logging.ERROR)

@@ -41,7 +41,8 @@ HTTP_HEAD_SECONDS_MAX = 10
 """A head is sent within this time, and a body begun."""
 
 HTTP_BODY_BYTES_PER_SECOND_MIN = 1024
-"""A body comes at least so fast, beyond the time that a head may take."""
+"""A body comes at least so fast, beyond the time that a head may take; what came faster buys no
+more than that time of silence."""
 
 HTTP_IDLE_SECONDS_MAX = 75
 """A connection is kept for so long after a request; whoever has sent none has as long as for a
@@ -112,6 +113,10 @@ ARROW_PIN_SECONDS = 3600
 HTTP_BODIES_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of all bodies that are being read, wait or are handled; beyond them requests are refused.
 What is made of a body, messages and then commands, takes several times as much meanwhile."""
+
+HTTP_BODIES_SHARE_BYTES_MAX = HTTP_BODIES_BYTES_MAX // 2
+"""Bytes of those that one user may hold, so that nobody keeps all others from sending any; where
+a single body may be larger, as many as that."""
 
 HTTP_STOP_SECONDS = 10
 """Requests that are being handled have so long to end when a server stops."""

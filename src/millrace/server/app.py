@@ -162,10 +162,11 @@ class App:
             if self._steward is not None:
                 self._steward.denied(route, principal, params)
             return self._refuse(request, route, principal, refused)
-        excess = self.site.body_excess(length or 0)
+        excess = self.site.bodies.excess(principal.name, length or 0)
         if excess is not None:
-            full = Full(excess, field="body", limit=limits.HTTP_BODIES_BYTES_MAX)
-            return self._refuse(request, route, principal, full)
+            text, most = excess
+            return self._refuse(request, route, principal, Full(text, field="body", limit=most))
+        request.owner = principal.name
         try:
             self.quotas.take(principal, now_ms(), size=length or 0)
         except Exhausted as error:

@@ -77,7 +77,7 @@ def test_a_refused_body_is_dropped_and_the_connection_stays() -> None:
             writer.write(GET % b"next")
             got = await asyncio.wait_for(reader.readuntil(b"/next"), 10)
             assert got.startswith(b"HTTP/1.1 401")
-            assert site.body_bytes == 0
+            assert site.bodies.size == 0
             writer.close()
 
     asyncio.run(main())

@@ -157,7 +157,7 @@ def test_large_bodies_and_small_ones_take_turns(loop: Loop, scheme: str, tmp_pat
             await writer.drain()
             writer.write(large[-1:] + post(BODY))
             await asyncio.wait_for(reader.readuntil(told(BODY)), 20)
-            assert site.body_bytes == 0
+            assert site.bodies.size == 0
             writer.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -188,7 +188,7 @@ def test_what_is_refused_is_not_kept(loop: Loop) -> None:
             writer.write(post(BODY, b"/secret") + post(BODY))
             got = await asyncio.wait_for(reader.readuntil(told(BODY)), 10)
             assert got.startswith(b"HTTP/1.1 401")
-            assert site.body_bytes == 0
+            assert site.bodies.size == 0
             writer.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -202,7 +202,7 @@ def test_who_sends_a_large_body_too_slowly_is_cut_off(loop: Loop) -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET % b"first" + post(BODY[:100], length=len(BODY)))
             await asyncio.wait_for(reader.readuntil(b"/first "), 10)
-            await until(lambda: site.body_bytes >= 100)
+            await until(lambda: site.bodies.size >= 100)
             now = asyncio.get_running_loop().time()
             site.look(now + limits.HTTP_HEAD_SECONDS_MAX - 1)
             assert site.connections
@@ -210,7 +210,7 @@ def test_who_sends_a_large_body_too_slowly_is_cut_off(loop: Loop) -> None:
             with suppress(ConnectionResetError):
                 assert b"HTTP" not in await asyncio.wait_for(reader.read(), 10)
             await until(lambda: not site.connections)
-            assert site.body_bytes == 0
+            assert site.bodies.size == 0
             writer.close()
 
     with asyncio.Runner(loop_factory=loop) as runner:
@@ -223,10 +223,10 @@ def test_who_leaves_in_the_middle_leaves_nothing(loop: Loop) -> None:
         async with serving() as (site, port):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(post(BODY[:-1], length=len(BODY)))
-            await until(lambda: site.body_bytes >= len(BODY) - 1)
+            await until(lambda: site.bodies.size >= len(BODY) - 1)
             writer.transport.abort()
             await until(lambda: not site.connections)
-            assert site.body_bytes == 0
+            assert site.bodies.size == 0
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())

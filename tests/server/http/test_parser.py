@@ -169,7 +169,7 @@ def test_whoever_is_refused_is_answered_before_the_body_was_read(head: bytes) ->
     (request,) = parser.feed(b"POST / HTTP/1.1\r\nHost: h\r\n" + head)
     assert isinstance(request.refusal, Refusing)
     assert not request.keep_alive
-    assert parser.held_bytes == 0
+    assert parser.held == ("", 0)
     assert parser.feed(b"x" * 100 + POST) == [], "what follows is no request of theirs"
 
 

@@ -21,6 +21,7 @@ from types import CoroutineType
 from typing import Protocol, cast
 
 from millrace import limits
+from millrace.server.http.bodies import Bodies, Kept, Pace
 from millrace.server.http.large import BodyReader, Spare
 from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.http.response import BODILESS, Response, pieces_of
@@ -89,8 +90,7 @@ class Site:
         self.connections_max = limits.CONNECTIONS_MAX
         """Beyond it whoever connects is told to come again, and cut off."""
         self.stopping = False
-        self.body_bytes = 0
-        """What bodies hold that are being read, wait, or are handled, over all connections."""
+        self.bodies = Bodies(body_bytes_max)
         self.handshakes = 0
         """Who has connected, and has not yet come to an understanding on TLS."""
         self._date = b""
@@ -100,13 +100,6 @@ class Site:
     def is_full(self) -> bool:
         """Whether one has connected too many."""
         return len(self.connections) + self.handshakes > self.connections_max
-
-    def body_excess(self, size: int = 0) -> str | None:
-        """Why so many bytes more of bodies are not held; None: there is room for them."""
-        most = limits.HTTP_BODIES_BYTES_MAX
-        if self.body_bytes + size <= most:
-            return None
-        return f"requests hold {most} bytes already; send this one again later"
 
     def date(self) -> bytes:
         """The header that says when, made once a second."""
@@ -119,7 +112,7 @@ class Site:
     def look(self, now: float) -> None:
         """Cut off who is too slow, or may not ask any more; called about once a second."""
         for connection in list(self.connections):
-            if connection._under is None or connection._room is not None:
+            if connection.is_waited_for:
                 connection.look(now)
         standing = self.standing
         if standing is not None and standing.version() != self._judged:
@@ -167,8 +160,8 @@ class Connection(asyncio.Protocol):
         self._has_asked = False
         self._unsent = 0
         self._unsent_since = 0.0
-        self._whole = 0
-        self._held = 0
+        self._kept = Kept(site.bodies)
+        self._pace: Pace | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
 
     # --- In -----------------------------------------------------------------------------------
@@ -198,6 +191,8 @@ class Connection(asyncio.Protocol):
         if found or (was_between and not parser.is_between and self._under is None):
             self._since = self._loop.time()
         self._take(found)
+        if self._pace is None and parser.in_body:
+            self._pace = Pace(self._loop.time())
 
     def body_received(self, size: int) -> None:
         """So many bytes of a large body have come."""
@@ -213,9 +208,11 @@ class Connection(asyncio.Protocol):
         parser = self._parser
         if found:
             self._has_asked = True
-            self._whole += sum(len(request.body) for request in found)
+            self._pace = None
             self._waiting.extend(found)
-        self._hold()
+        excess = self._kept.take(found, parser.held)
+        if excess is not None and self._bad is None:
+            self._bad = BadRequest(503, excess)
         if parser.large is not None and not self._is_in_body and self._bad is None:
             self._speak(BodyReader(self, parser.large))
         self._go_on()
@@ -236,17 +233,6 @@ class Connection(asyncio.Protocol):
         if standing is not None:
             request.standing = standing.version()
         return self._site.admit(request, length, self._peer)
-
-    def _hold(self) -> None:
-        """Count what is held; whoever would be the one too many is refused in the middle."""
-        size = self._whole + self._parser.held_bytes
-        site, before = self._site, self._held
-        site.body_bytes += size - before
-        self._held = size
-        if size > before and self._bad is None:
-            excess = site.body_excess()
-            if excess is not None:
-                self._bad = BadRequest(503, excess)
 
     def _look_ahead(self) -> None:
         """Read on only while few requests wait."""
@@ -336,9 +322,7 @@ class Connection(asyncio.Protocol):
     def _end(self, request: Request) -> None:
         self._under = self._request = self._refusal = None
         self._is_answering = False
-        if self._whole:
-            self._whole -= len(request.body)
-            self._hold()
+        self._kept.end()
         # They refer to each other; what they hold must not wait for a collection of garbage.
         request.body, request.context = b"", None
 
@@ -432,27 +416,30 @@ class Connection(asyncio.Protocol):
 
     # --- The end --------------------------------------------------------------------------------
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether it is the client's turn to send something, or to take it in."""
+        return self._under is None or self._room is not None or self._pace is not None
+
     def look(self, now: float) -> None:
         """Cut it off if it has kept us waiting for too long."""
-        waited = now - self._since
-        if self._room is not None:
+        waited, parser, pace = now - self._since, self._parser, self._pace
+        is_awaited = self._is_reading and (parser.body_bytes > 0 or not parser.expects)
+        if pace and pace.is_too_slow(now, parser.body_bytes, is_awaited=is_awaited):
+            self.cut()
+        elif self._room is not None:
             over = now - self._unsent_since - limits.HTTP_WRITE_SECONDS_MAX
             taken = self._unsent - self._transport.get_write_buffer_size()
             if over > 0 and taken < over * limits.HTTP_WRITE_BYTES_PER_SECOND_MIN:
                 self.cut()
         elif self._under is not None:
             return
-        elif self._parser.is_between:
+        elif parser.is_between:
             most = limits.HTTP_IDLE_SECONDS_MAX
             if waited > (most if self._has_asked else limits.HTTP_HEAD_SECONDS_MAX):
                 self._transport.close()
-        elif self._parser.in_head:
-            if waited > limits.HTTP_HEAD_SECONDS_MAX:
-                self.cut()
-        elif waited > limits.HTTP_HEAD_SECONDS_MAX:
-            least = (waited - limits.HTTP_HEAD_SECONDS_MAX) * limits.HTTP_BODY_BYTES_PER_SECOND_MIN
-            if self._parser.body_bytes < least:
-                self.cut()
+        elif parser.in_head and waited > limits.HTTP_HEAD_SECONDS_MAX:
+            self.cut()
 
     def judge(self, standing: Standing) -> None:
         """End what is being handled if whoever asked for it may not any more."""
@@ -489,8 +476,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
         self._site.connections.discard(self)
-        self._site.body_bytes -= self._held
-        self._held = self._whole = 0
+        self._kept.let_go()
         self._waiting.clear()
         self.resume_writing()
         if self._under is not None:

@@ -59,6 +59,7 @@ class Request:
         "headers",
         "keep_alive",
         "method",
+        "owner",
         "path",
         "query",
         "refusal",
@@ -78,6 +79,8 @@ class Request:
         """Set by whoever judged the head: the body is not kept."""
         self.context: object = None
         """What the same judge found: who asks, and for what."""
+        self.owner = ""
+        """For whom they have the body held."""
         self.standing = 0
         """As of which version of what is known they judged."""
 
@@ -128,14 +131,20 @@ class Parser:
         return self._in_head
 
     @property
+    def in_body(self) -> bool:
+        """Whether more of a body is to come, and is wanted."""
+        return not self._in_head and not self._is_over
+
+    @property
     def body_bytes(self) -> int:
         """How much has come of the body that is being read."""
         return self._body_bytes
 
     @property
-    def held_bytes(self) -> int:
-        """How much of it is held: nothing of a request that was refused."""
-        return self._body_bytes if self._request.refusal is None else 0
+    def held(self) -> tuple[str, int]:
+        """For whom how much of it is held: nothing of a request that was refused."""
+        request = self._request
+        return request.owner, self._body_bytes if request.refusal is None else 0
 
     def feed(self, data: bytes) -> list[Request]:
         """Take bytes in; returns the requests that are whole now.
