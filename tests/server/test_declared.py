@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millrace import Millrace
-from millrace.errors import Exists, Invalid, NotFound
+from millrace.errors import Invalid
 from millrace.server.access import digest_of, make_token
 from millrace.server.audit import Actor
 from millrace.server.book import Book
@@ -115,13 +115,13 @@ def test_what_cannot_be_so_is_told(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path / "data") as m:
             await m.queue("orders")
-            with pytest.raises(Invalid, match="keyed"):
-                await declare(m, settings_of(tmp_path, "[queues.orders]\nkeyed = true"))
-            with pytest.raises(Exists):
-                await declare(m, settings_of(tmp_path, "[queues.orders]\nshards = 3"))
-            with pytest.raises(NotFound):
-                await declare(m, settings_of(tmp_path, "[queues.orders]\ndead_letter = 'x'"))
-            with pytest.raises(NotFound):
-                await declare(m, settings_of(tmp_path, "[topics.news]\nsubscribe = ['x']"))
+            for text, said in (
+                ("[queues.orders]\nkeyed = true", r", line 2: queues\.orders: .*keyed"),
+                ("[queues.orders]\nshards = 3", r", line 2: queues\.orders: .*shards"),
+                ("[queues.orders]\ndead_letter = 'x'", r", line 2: queues\.orders: .*/x'"),
+                ("[topics.news]\nsubscribe = ['x']", r", line [12]: topics\.news: .*'.*x'"),
+            ):
+                with pytest.raises(Invalid, match=rf"millrace\.toml{said}"):
+                    await declare(m, settings_of(tmp_path, text))
 
     run(main())

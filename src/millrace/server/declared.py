@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -21,7 +21,7 @@ from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.topic import lag_of
 from millrace.core import check
-from millrace.errors import Invalid, MillraceError, NotFound
+from millrace.errors import Invalid, NotFound, Refused
 from millrace.server.access import Quota, User, parse_rule
 from millrace.server.audit import Actor
 from millrace.server.book import Book
@@ -41,6 +41,26 @@ Where = Callable[..., str]
 """File and line of keys."""
 
 
+class At:
+    """Says in which file and line an error is, and of what."""
+
+    def __init__(self, where: Where, *keys: str) -> None:
+        self._where = where
+        self._keys = keys
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Refused):
+            place = self._where(*self._keys, *([error.field] if error.field else []))
+            said = f"{place}: {'.'.join(self._keys)}: {error.message}"
+            raise Invalid(said, field=error.field, limit=error.limit) from error
+
+
+_NOWHERE = At(lambda *_: "the settings")
+
+
 @dataclass(frozen=True, slots=True)
 class DeclaredQueue:
     """A queue, and what is said of it."""
@@ -50,6 +70,7 @@ class DeclaredQueue:
     settings: dict[str, object]
     shards: int | None = None
     route: str | None = None
+    at: At = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +81,7 @@ class DeclaredTopic:
     name: str
     max_lag: int | None = None
     subscribe: tuple[tuple[str, dict[str, object] | None], ...] = ()
+    at: At = field(default=_NOWHERE, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,7 @@ class DeclaredUser:
 
     user: User
     digests: tuple[bytes, ...] = ()
+    at: At = field(default=_NOWHERE, compare=False, repr=False)
 
 
 # --- Read -----------------------------------------------------------------------------------------
@@ -81,14 +104,14 @@ def read_queues(values: object, where: Where) -> tuple[DeclaredQueue, ...]:
     """
     out: list[DeclaredQueue] = []
     for key, table in _tables(values, "queues", where):
-        with _At(where, "queues", key):
+        with (at := At(where, "queues", key)):
             space, name = _named(key, "queue")
             settings = {one: value for one, value in table.items() if one not in _FIXED}
             make_spec(space, cast("QueueSettings", settings))
             shards, route = table.get("shards"), table.get("route")
             if shards is not None:
                 shards = check.count(shards, "shards", limits.SHARDS_MAX)
-            out.append(DeclaredQueue(space, name, settings, shards, check.route(route)))
+            out.append(DeclaredQueue(space, name, settings, shards, check.route(route), at))
     return tuple(out)
 
 
@@ -96,7 +119,7 @@ def read_topics(values: object, where: Where) -> tuple[DeclaredTopic, ...]:
     """The table `[topics]`; as `read_queues`."""
     out: list[DeclaredTopic] = []
     for key, table in _tables(values, "topics", where):
-        with _At(where, "topics", key):
+        with (at := At(where, "topics", key)):
             _known(table, ("max_lag", "subscribe"), "topic")
             space, name = _named(key, "topic")
             lag = table.get("max_lag")
@@ -105,7 +128,8 @@ def read_topics(values: object, where: Where) -> tuple[DeclaredTopic, ...]:
             subscribe = table.get("subscribe", [])
             if not isinstance(subscribe, list):
                 raise Invalid("subscribe is no list of queues", field="subscribe")
-            out.append(DeclaredTopic(space, name, lag, tuple(map(_subscription, subscribe))))
+            queues = tuple(map(_subscription, subscribe))
+            out.append(DeclaredTopic(space, name, lag, queues, at))
     return tuple(out)
 
 
@@ -128,13 +152,13 @@ def read_users(values: object, where: Where) -> tuple[DeclaredUser, ...]:
     """The table `[users]`; as `read_queues`."""
     out: list[DeclaredUser] = []
     for key, table in _tables(values, "users", where):
-        with _At(where, "users", key):
+        with (at := At(where, "users", key)):
             _known(table, ("rules", "quota", "tokens"), "user")
             name = check.name(key, "user")
             rules = tuple(map(parse_rule, _texts(table.get("rules", []), "rules")))
             quota = read_quota(table.get("quota", {}))
             digests = tuple(map(_digest, _texts(table.get("tokens", []), "tokens")))
-            out.append(DeclaredUser(User(name, rules, quota), digests))
+            out.append(DeclaredUser(User(name, rules, quota), digests, at))
     return tuple(out)
 
 
@@ -203,23 +227,6 @@ def _tables(values: object, name: str, where: Where) -> list[tuple[str, dict[str
     return list(values.items())
 
 
-class _At:
-    """Says in which file and line an error is."""
-
-    def __init__(self, where: Where, *keys: str) -> None:
-        self._where = where
-        self._keys = keys
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, MillraceError):
-            place = self._where(*self._keys, *([error.field] if error.field else []))
-            said = f"{place}: {'.'.join(self._keys)}: {error.message}"
-            raise Invalid(said, field=error.field, limit=error.limit) from error
-
-
 # --- Bring about ----------------------------------------------------------------------------------
 
 
@@ -227,17 +234,20 @@ async def declare_queues(millrace: Millrace, queues: tuple[DeclaredQueue, ...]) 
     """Make the queues that are missing, and set those that are there.
 
     Raises:
-        Invalid, Exists: one is there, and is otherwise in what is fixed when it is made.
+        Invalid: one is there, and is otherwise in what is fixed when it is made, or there is no
+            queue for its dead letters; the error names file, line and queue.
     """
     found: dict[tuple[str, str], Queue] = {}
     for one in queues:
         # Dead letters may go to a queue that is only made after this one.
         first = {name: value for name, value in one.settings.items() if name != "dead_letter"}
-        found[one.space, one.name] = await _declare_queue(millrace, one, first)
+        with one.at:
+            found[one.space, one.name] = await _declare_queue(millrace, one, first)
     for one in queues:
         letters = one.settings.get("dead_letter")
         if letters is not None:
-            await found[one.space, one.name].configure(dead_letter=cast("str", letters))
+            with one.at:
+                await found[one.space, one.name].configure(dead_letter=cast("str", letters))
 
 
 async def _declare_queue(
@@ -261,32 +271,42 @@ async def declare_topics(millrace: Millrace, topics: tuple[DeclaredTopic, ...]) 
     """Make the topics that are missing, and the subscriptions.
 
     Raises:
-        NotFound: a queue that is to be subscribed is not there.
-        Exists: a subscription is there with another filter.
+        Invalid: a queue that is to be subscribed is not there, or is subscribed with another
+            filter; the error names file, line and topic.
     """
     for one in topics:
-        topic = await millrace.topic(one.name, space=one.space)
-        if one.max_lag is not None:
-            await topic.configure(max_lag=one.max_lag)
-        for queue, wanted in one.subscribe:
-            await topic.subscribe(queue, filter=wanted)
+        with one.at:
+            topic = await millrace.topic(one.name, space=one.space)
+            if one.max_lag is not None:
+                await topic.configure(max_lag=one.max_lag)
+            for queue, wanted in one.subscribe:
+                await topic.subscribe(queue, filter=wanted)
 
 
 async def declare_users(book: Book, users: tuple[DeclaredUser, ...]) -> None:
-    """Make the users known that are declared, by their tokens."""
+    """Make the users known that are declared, by their tokens.
+
+    Raises:
+        Invalid: there are too many of something; the error names file, line and user.
+    """
     for one in users:
-        known = book.roll.user(one.user.name)
-        if known is None:
-            await book.add_user(one.user, BY)
-        elif (known.rules, known.quota) != (one.user.rules, one.user.quota):
-            await book.set_user(one.user, BY)
-        user = book.roll.user(one.user.name)
-        tokens = book.roll.tokens(one.user.name)
-        there = {found.digest: found for found in tokens if user and found.of == user.id}
-        for digest in one.digests:
-            if digest not in there:
-                name = f"{_DECLARED}{digest[:6].hex()}"
-                await book.put_digest(digest, one.user.name, name, BY)
-        for digest, token in there.items():
-            if token.name.startswith(_DECLARED) and digest not in one.digests:
-                await book.revoke_token(token, BY)
+        with one.at:
+            await _declare_user(book, one)
+
+
+async def _declare_user(book: Book, one: DeclaredUser) -> None:
+    known = book.roll.user(one.user.name)
+    if known is None:
+        await book.add_user(one.user, BY)
+    elif (known.rules, known.quota) != (one.user.rules, one.user.quota):
+        await book.set_user(one.user, BY)
+    user = book.roll.user(one.user.name)
+    tokens = book.roll.tokens(one.user.name)
+    there = {found.digest: found for found in tokens if user and found.of == user.id}
+    for digest in one.digests:
+        if digest not in there:
+            name = f"{_DECLARED}{digest[:6].hex()}"
+            await book.put_digest(digest, one.user.name, name, BY)
+    for digest, token in there.items():
+        if token.name.startswith(_DECLARED) and digest not in one.digests:
+            await book.revoke_token(token, BY)
