@@ -118,6 +118,50 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
     assert caught.value.field == "url"
 
 
+@pytest.mark.parametrize("path", ["/v1", "/v1/", "/queues"])
+def test_an_address_with_a_path_is_refused(path: str) -> None:
+    with pytest.raises(
+        errors.Invalid, match=r"drop the path: https://queues\.example:1$"
+    ) as caught:
+        millrace.connect(f"https://queues.example:1{path}")
+    assert caught.value.field == "url"
+    millrace.connect("https://queues.example:1/")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi",
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.0 501 Unsupported\r\ncontent-type: text/html\r\n\r\n",
+        b"SSH-2.0-x\r\n\r\n",
+    ],
+)
+def test_whoever_is_not_millrace_is_told_of_at_once(answer: bytes) -> None:
+    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(answering, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(errors.Invalid, match=r"does not (answer|speak)") as caught:
+                await millrace.connect(f"http://127.0.0.1:{port}")
+            assert caught.value.field == "url"
+
+    asyncio.run(main())
+
+
+def test_nobody_at_an_address_is_no_engine_that_is_closed() -> None:
+    async def main() -> None:
+        with pytest.raises(errors.Closed, match="does a server run there"):
+            await millrace.connect("http://127.0.0.1:1", patience=0)
+
+    asyncio.run(main())
+
+
 def test_a_token_that_would_change_the_request_is_refused() -> None:
     with pytest.raises(errors.Invalid) as caught:
         millrace.connect("http://localhost", token="x\r\nhost: other")

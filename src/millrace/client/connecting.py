@@ -106,6 +106,11 @@ def connect(
             f"url is {check.shown(url)}, not an address such as https://queues.example:8080",
             field="url",
         )
+    if found.path.strip("/"):
+        bare = f"{found.scheme}://{found.netloc}"
+        raise Invalid(
+            f"url is {check.shown(url)}, which has a path; drop the path: {bare}", field="url"
+        )
     if token is not None:
         token = exact.text(token)
         if not token or not token.isascii() or not token.isprintable():

@@ -88,7 +88,7 @@ class HttpConnection:
         }
         parts = first.split(" ", 2)
         if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not _is_number(parts[1]):
-            raise Lost("what answers does not speak HTTP/1.1", sent=True)
+            raise Lost(f"{self._where} does not speak HTTP/1.1", sent=False, lasts=True)
         chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         length = headers.get("content-length", "0")
         self._length = None if chunked else int(length) if _is_number(length) else 0

@@ -23,7 +23,7 @@ from millrace.client.http_connection import Head, HttpConnection
 from millrace.client.line import Answered, Lost
 from millrace.client.line_socket import Late
 from millrace.client.speaking import Speaking
-from millrace.errors import Closed, Fatal, MillraceError, Refused, Unauthenticated
+from millrace.errors import Closed, Fatal, Invalid, MillraceError, Refused, Unauthenticated
 from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches, Speak
 from millrace.wire.codec import ROWS, Sheet, Status, read_answers
 from millrace.wire.failures import FAILURE
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
 
 _TYPE = "application/vnd.millrace.calls"
+_PROBLEM = "application/problem+json"
+_ON_THE_WAY = (401, 500, 502, 503, 504)
+"""What a proxy says by itself, in words of its own."""
 _TIME_DIGITS_MAX = 16
 
 
@@ -82,8 +85,8 @@ class HttpLine:
         self._speaking = Speaking(self._say)
         self._is_closed = False
         self._ahead_ms = 0
-        path = url.path.rstrip("/") + "/v1/calls"
-        lines = [f"POST {path} HTTP/1.1", f"host: {url.netloc.rpartition('@')[2]}"]
+        self._is_met = False
+        lines = ["POST /v1/calls HTTP/1.1", f"host: {url.netloc.rpartition('@')[2]}"]
         lines += [f"content-type: {_TYPE}"]
         if token is not None:
             lines.append(f"authorization: Bearer {token}")
@@ -92,7 +95,7 @@ class HttpLine:
     @property
     def where(self) -> str:
         url = self._url
-        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}"
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
     @property
     def is_here(self) -> bool:
@@ -249,6 +252,7 @@ class HttpLine:
         try:
             async with asyncio.timeout(seconds):
                 got = await connection.ask(head, body)
+                self._meet(got)
                 if got.status != 200:
                     raise await _refusal(connection, got)
                 self._note_time(got)
@@ -271,6 +275,22 @@ class HttpLine:
                 return found
             found.close()
         return await HttpConnection.make(self._url, self._tls)
+
+    def _meet(self, head: Head) -> None:
+        """See that it is Millrace who answers, or someone on the way who speaks for it.
+
+        Raises:
+            Invalid: it never was.
+            Lost: it was before.
+        """
+        kind = head.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in (_TYPE, _PROBLEM):
+            self._is_met = True
+        elif head.status not in _ON_THE_WAY:
+            said = f"{self.where} does not answer as Millrace does (status {head.status})"
+            if self._is_met:
+                raise Lost(said, sent=True)
+            raise Invalid(f"{said}; see that the address is right", field="url")
 
     def _note_time(self, head: Head) -> None:
         text = head.headers.get("millrace-now", "")

@@ -394,7 +394,8 @@ def _unheard(where: str, lost: Lost) -> MillraceError:
     """Nothing was asked: because nobody answers, or because of what somebody has to change."""
     if lost.lasts:
         return Invalid(lost.why, field="url")
-    return Closed(f"{where}: {lost.why}; is its engine open?")
+    hint = "does a server run there?" if "://" in where else "is its engine open?"
+    return Closed(f"{where}: {lost.why}; {hint}")
 
 
 def _unknown(where: str) -> Unknown:
