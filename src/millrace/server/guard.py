@@ -97,7 +97,7 @@ class Guard:
         if not after_ms:
             return _unknown()
         return Exhausted(
-            "too many requests from your address say nothing of who asks",
+            "too many requests from your address had no token that is known; come again with one",
             field="authorization",
             limit=limits.FAILURES_PER_SECOND,
             after_ms=after_ms,

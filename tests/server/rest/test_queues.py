@@ -37,6 +37,11 @@ def test_a_queue_is_made_described_changed_and_ended(tmp_path: Path) -> None:
             assert (again.status, again.json) == (200, made.json)
             other = await server.ask("PUT", path, {"keyed": False})
             assert (other.status, other.json["code"]) == (409, "exists")
+            other = await server.ask("PUT", path, {"keep_deletes": 5.5})
+            assert (other.status, "; PATCH it to change them" in other.text("detail")) == (
+                409,
+                True,
+            )
             changed = await server.ask("PATCH", path, {"keep_deletes": 5.5})
             assert changed.status == 200
             await server.ask("POST", f"{path}/messages", {"body": "x", "key": "k"})

@@ -77,6 +77,7 @@ def test_r6_credit_is_granted_and_drained(tmp_path: Path) -> None:
             two = await server.ask("POST", f"{session}/receive", {"count": 1, "wait": 30})
             bodies = [answer.items("messages")[0]["body"] for answer in (one, two)]
             assert bodies == ["a", "b"]
+            assert one.items("messages")[0]["deadline_ms"] is None, "as long as it lasts"
             await server.ask("POST", f"{session}/cancel")
             over = await server.ask("POST", f"{session}/receive", {"wait": 30})
             assert over.json == {"messages": [], "over": True}

@@ -15,7 +15,7 @@ from millrace.client.lease import Lease
 from millrace.client.message import Message
 from millrace.core.answers import Leased
 from millrace.core.message_id import id_of
-from millrace.core.model import Headers, History, Row, ShardId
+from millrace.core.model import NEVER_MS, Headers, History, Row, ShardId
 from millrace.core.model import Seq as SeqId
 from millrace.core.place import Place
 from millrace.core.receipt import Proved, Receipt, write
@@ -73,7 +73,8 @@ class LeaseOut(MessageOut, frozen=True, omit_defaults=True, kw_only=True):
 
     receipt: str
     """By which it is settled, released, extended, discarded or replaced."""
-    deadline_ms: int
+    deadline_ms: int | None
+    """Null: as long as the session lasts."""
     deliveries: int
     failures: int = 0
     version: int
@@ -191,7 +192,7 @@ def lease_out(lease: Lease) -> LeaseOut:
         headers,
         coded,
         receipt=lease.receipt,
-        deadline_ms=lease.deadline_ms,
+        deadline_ms=lease.deadline_ms if lease.deadline_ms < NEVER_MS else None,
         deliveries=lease.deliveries,
         failures=lease.failures,
         version=lease.version,

@@ -10,7 +10,7 @@ import msgspec
 from millrace.client.queue import Queue
 from millrace.core.holder import Holder, Holders
 from millrace.core.place import Route as Way
-from millrace.errors import NotFound
+from millrace.errors import Exists, NotFound
 from millrace.server.http.response import Response
 from millrace.server.rest.message import Seq, seq_out, start_in
 from millrace.server.rest.route import Ask, Nothing, encode
@@ -115,9 +115,13 @@ async def make_queue(ask: Ask, told: QueueAsk) -> Response:
     with suppress(NotFound):
         await millrace.find(name, space=space)
         was_there = True
-    queue = await millrace.queue(
-        name, space=space, shards=told.shards, route=told.route, **settings_in(told)
-    )
+    try:
+        queue = await millrace.queue(
+            name, space=space, shards=told.shards, route=told.route, **settings_in(told)
+        )
+    except Exists as error:
+        way = error.message.replace("configure it to", "PATCH it to")
+        raise Exists(way, field=error.field, limit=error.limit) from error
     return Response(200 if was_there else 201, encode(await _out(queue)))
 
 
