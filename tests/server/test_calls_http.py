@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 from pyroaring import BitMap64
@@ -12,13 +13,15 @@ from millrace.core.commands import Command, CreateQueue, DeleteQueue, Release, S
 from millrace.core.model import CATALOG, LeaseId, ShardId
 from millrace.core.receipt import Proved
 from millrace.core.session_commands import Claim
+from millrace.server.access import Quota
 from millrace.server.calls import Service
-from millrace.server.calls_http import answer_calls
+from millrace.server.calls_http import TYPE, answer_calls
 from millrace.server.http.response import Response
 from millrace.server.verbs import OWNER, TOLD
-from millrace.wire.calls import Call, Speak, Tell
+from millrace.wire.calls import Call, FindQueue, Speak, Tell
 from millrace.wire.codec import Sheet
 from tests.client.harness import embedded
+from tests.server.rest.harness import served
 from tests.wire.samples import COMMANDS
 
 GUESSED = Proved.of(1, b"h" * 16, b"p" * 12)
@@ -77,3 +80,18 @@ async def test_a_request_that_only_tells_of_a_shard_not_known_yet_is_answered(m:
         for call in (Tell(shard, release), Speak(shard, proved), Tell(ShardId(999), release)):
             # A service of its own: it has learned nothing yet.
             assert (await sent(Service(engine), (0, call))).status == 200
+
+
+def test_each_call_of_a_request_counts_against_the_rate(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            server.app.quotas.configure(Quota(requests=2))
+            sheet = Sheet()
+            for id in range(1, 100):
+                sheet.call(id, FindQueue("default", "orders"))
+            body = b"".join(sheet.take())
+            assert (await server.ask("POST", "/v1/calls", body, type=TYPE)).status == 200
+            refused = await server.ask("GET", "/v1/spaces")
+            assert (refused.status, refused.json["field"]) == (429, "requests")
+
+    asyncio.run(main())

@@ -47,6 +47,19 @@ def test_requests_beyond_the_rate_are_told_when_to_come_again() -> None:
     quotas.take(ada(requests=10), 100)
 
 
+def test_calls_of_one_request_count_one_by_one() -> None:
+    quotas, who = Quotas(), ada(requests=2)
+    quotas.take(who, 0)
+    quotas.owe_requests(who, 0, 9)
+    with pytest.raises(Exhausted) as caught:
+        quotas.take(who, 0)
+    assert caught.value.field == "requests"
+    assert caught.value.after_ms == 3500, "ten of them, four at once and two a second"
+    quotas.take(who, 3500)
+    quotas.owe_requests(ada(), 0, 9)
+    quotas.take(ada(), 0)
+
+
 def test_bytes_are_counted_before_and_after() -> None:
     quotas = Quotas()
     quotas.take(ada(bytes=1000), 0, size=2000)

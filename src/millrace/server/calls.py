@@ -17,13 +17,14 @@ from itertools import count
 from millrace import limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.engine import Engine
+from millrace.client.repeats import may_repeat
 from millrace.core.across_commands import LeaseAcross, LeasedAcross
 from millrace.core.answers import Leased, Outcome, Published
 from millrace.core.commands import Explain, Lease, PublishStaged, Transaction
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
-from millrace.errors import Fatal, Full, Invalid, MillraceError, Refused, Unknown
+from millrace.errors import Closed, Fatal, Full, Invalid, MillraceError, Refused, Unknown
 from millrace.server.admission import Admission, NotKnown
 from millrace.server.counted import Handed
 from millrace.server.holding import Holding
@@ -85,12 +86,14 @@ class Talk:
         self._loop = asyncio.get_running_loop()
         self._under: dict[int, Under] = {}
         self._waiting: set[int] = set()
+        """Calls that wait for something to come, and do no harm if they are asked again."""
         self._told = count(-1, -1)
         """Ids of calls that are not answered: there may be several under way."""
         self._streams: dict[int, asyncio.Semaphore] = {}
         self._claims: dict[tuple[ShardId, int], Claim] = {}
         self._sheet = Sheet()
         self._is_over = False
+        self._stops = False
 
     @property
     def is_busy(self) -> bool:
@@ -128,6 +131,12 @@ class Talk:
     def take_answers(self) -> list[Buffer]:
         """What is to be written now."""
         return self._sheet.take()
+
+    def stop(self) -> None:
+        """The server ends: whoever waits is answered now, and asks whoever comes after it."""
+        self._stops = True
+        for id_ in list(self._waiting):
+            self._cancel(id_)
 
     def end(self) -> None:
         """Nobody hears the answers any more."""
@@ -179,7 +188,7 @@ class Talk:
 
     def _submitted(self, id_: int, request: Request, wait_ms: int) -> None:
         self._under[id_] = request
-        if wait_ms:
+        if wait_ms and may_repeat(request.command):
             self._waiting.add(id_)
         request.future.add_done_callback(partial(self._answered, id_, request))
 
@@ -314,7 +323,9 @@ class Talk:
         assert asyncio.iscoroutine(work)
         task: asyncio.Task[None] = self._loop.create_task(work)
         self._under[id_] = task
-        if isinstance(call, calls.Arrive) or (isinstance(call, Ask) and call.wait_ms):
+        if isinstance(call, calls.Arrive) or (
+            isinstance(call, Ask) and call.wait_ms and may_repeat(call.command)
+        ):
             self._waiting.add(id_)
         task.add_done_callback(partial(self._ended, id_))
 
@@ -325,7 +336,7 @@ class Talk:
             # Whoever waits until nothing is under way looks again.
             self._wake()
         if task.cancelled():
-            self._fail(id_, _given_up())
+            self._fail(id_, self._given_up())
         elif task.exception() is not None:
             # A defect: whoever asked must not wait for ever, and it must not go unnoticed.
             error = task.exception()
@@ -398,20 +409,21 @@ class Talk:
         if isinstance(under, Request):
             assert self._service.quick is not None
             self._service.quick.take_back(under)
-            self._fail(id_, _given_up())
+            self._fail(id_, self._given_up())
         elif under is not None:
             # It is answered when it has ended: it may be too far to be called off.
             under.cancel()
+
+    def _given_up(self) -> MillraceError:
+        """The last word on a call that was called off: it can be forgotten."""
+        if self._stops:
+            return Closed("the server stops; ask again")
+        return Unknown("the call was given up: it was done, or it was not; it was handed nothing")
 
     def _fail(self, id_: int, error: MillraceError) -> None:
         if not self._is_over and id_ >= 0:
             self._sheet.failed(id_, error)
             self._wake()
-
-
-def _given_up() -> MillraceError:
-    """The last word on a call that was given up: it can be forgotten."""
-    return Unknown("the call was given up: it was done, or it was not; it was handed nothing")
 
 
 def _told(error: BaseException) -> MillraceError:

@@ -10,8 +10,9 @@ Rule 3: sessions do not end with a connection here: whoever has one speaks for i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import chain
+from typing import Protocol
 
 from millrace import limits
 from millrace.errors import Invalid, MillraceError, Refused
@@ -42,10 +43,36 @@ _BRIEF = Ask | Tell | Speak | Arrive | BackUp | Unfollow | Cancel | More | Refus
 """What has a small answer, or none. The others are questions, whose answers may be large."""
 
 
+class Stops(Protocol):
+    """Knows when the server stops."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it does."""
+        ...
+
+    def add(self, waiter: Talk) -> None:
+        """Have one stopped that waits."""
+        ...
+
+    def discard(self, waiter: Talk) -> None:
+        """It waits no more."""
+        ...
+
+
 async def answer_calls(
-    service: Service, who: Principal, body: bytes | bytearray | memoryview, *, now_ms: int
+    service: Service,
+    who: Principal,
+    body: bytes | bytearray | memoryview,
+    *,
+    now_ms: int,
+    stopping: Stops | None = None,
+    owe: Callable[[int], None] | None = None,
 ) -> Response:
     """The answer to a request whose body are frames.
+
+    With `stopping`, whoever waits is answered when the server stops; `owe` is told how many calls
+    there are beside the first, but for words for sessions.
 
     Raises:
         Refused: the body cannot be read, or is more than one request may ask.
@@ -53,6 +80,8 @@ async def answer_calls(
     caller = Caller(who)
     found = [one for frame in _frames(body) for one in read_calls(frame)]
     reading = _reading([call for _, call in found])
+    if owe is not None and len(found) > 1:
+        owe(sum(not isinstance(call, Speak) for _, call in found[1:]))
     head = {"millrace-now": str(now_ms)}
     if reading is not None:
         call = await _admitted(service, caller, reading)
@@ -61,25 +90,36 @@ async def answer_calls(
     if len(questions) > 1:
         brief = [one for one in found if isinstance(one[1], _BRIEF)]
         steps = [brief, *([one] for one in questions)]
-        return Response(200, type=TYPE, headers=head, parts=_answers(service, caller, steps))
-    answers = [part async for part in _answers(service, caller, [found])]
+        return Response(
+            200, type=TYPE, headers=head, parts=_answers(service, caller, steps, stopping)
+        )
+    answers = [part async for part in _answers(service, caller, [found], stopping)]
     return Response(200, b"".join(chain.from_iterable(answers)), type=TYPE, headers=head)
 
 
 async def _answers(
-    service: Service, caller: Caller, steps: Sequence[Sequence[tuple[int, Call | Refused]]]
+    service: Service,
+    caller: Caller,
+    steps: Sequence[Sequence[tuple[int, Call | Refused]]],
+    stopping: Stops | None,
 ) -> AsyncIterator[list[Buffer]]:
     """The answers to calls; those of a step begin when those before were answered and taken in."""
     changed = asyncio.Event()
     talk = Talk(service, caller, changed.set, lasts=False)
+    if stopping is not None:
+        stopping.add(talk)
     try:
         for found in steps:
             talk.take(found)
+            if stopping is not None and stopping.is_set:
+                talk.stop()
             while not talk.is_idle:
                 changed.clear()
                 await changed.wait()
             yield talk.take_answers()
     finally:
+        if stopping is not None:
+            stopping.discard(talk)
         talk.end()
 
 

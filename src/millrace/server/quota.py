@@ -129,6 +129,12 @@ class Quotas:
         if rates is not None and rates.bytes is not None:
             rates.bytes.owe(size)
 
+    def owe_requests(self, principal: Principal, now_ms: int, count: int) -> None:
+        """Count what came in one request, and is worth several."""
+        rates = self._rates_of(principal, now_ms)
+        if rates is not None and rates.requests is not None:
+            rates.requests.owe(count)
+
     def _rates_of(self, principal: Principal, now_ms: int) -> _Rates | None:
         quota = self.of(principal)
         if not (quota.requests or quota.bytes):

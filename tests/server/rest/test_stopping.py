@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from millrace.core.commands import Lease
 from millrace.server.rest.stopping import Stopping
+from millrace.wire.calls import Ask, FindQueue
+from millrace.wire.codec import Sheet, Status, read_answers
+from millrace.wire.frames import Splitter
 from tests.server.rest.harness import served, until
 
 ORDERS = "/v1/spaces/default/queues/orders"
@@ -27,6 +31,35 @@ def test_who_waits_is_answered_at_a_stop(tmp_path: Path) -> None:
                 assert (answer.status, answer.json) == (200, {"messages": []})
             late = await server.ask("POST", f"{ORDERS}/leases", told)
             assert late.json == {"messages": []}
+
+    asyncio.run(main())
+
+
+def test_calls_that_wait_are_answered_at_a_stop(tmp_path: Path) -> None:
+    """Whatever else came in the same request is answered as it ended."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            shard = (await server.millrace.find("orders")).shards.first
+            both = Sheet()
+            both.call(1, Ask(shard, 20_000, Lease(1, 60_000)))
+            both.call(2, FindQueue("default", "orders"))
+            body, type = b"".join(both.take()), "application/vnd.millrace.calls"
+            asked = asyncio.create_task(server.ask("POST", "/v1/calls", body, type=type))
+            await until(lambda: server.app.stopping.waiting == 1)
+            server.app.stop()
+            for answer in (await asked, await server.ask("POST", "/v1/calls", body, type=type)):
+                items = [
+                    item for frame in Splitter().feed(answer.body) for item in read_answers(frame)
+                ]
+                found = {item[0]: item for item in items}
+                assert {id: item[1] for id, item in found.items()} == {
+                    1: Status.FAILED,
+                    2: Status.DONE,
+                }
+                error = found[1][2]
+                assert isinstance(error, list)
+                assert error[:2] == ["t", "closed"], "it may be asked again"
 
     asyncio.run(main())
 

@@ -15,4 +15,12 @@ FRAMES = Media(TYPE, "Frames, as docs/formats/wire.md says; the clients of the p
 async def calls(ask: Ask) -> Response:
     """Make calls to the engine; each of them is judged by itself."""
     ask.waits = True
-    return await answer_calls(ask.server.service, ask.principal, ask.request.body, now_ms=now_ms())
+    server, who = ask.server, ask.principal
+    return await answer_calls(
+        server.service,
+        who,
+        ask.request.body,
+        now_ms=now_ms(),
+        stopping=server.stopping,
+        owe=lambda count: server.quotas.owe_requests(who, now_ms(), count),
+    )
