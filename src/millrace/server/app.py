@@ -25,6 +25,7 @@ from millrace.errors import (
     Exhausted,
     Fatal,
     Full,
+    Invalid,
     MillraceError,
     NotFound,
     Unauthenticated,
@@ -151,6 +152,10 @@ class App:
             if isinstance(known, MillraceError):
                 return self._refuse(request, route, principal, known)
             principal = known
+        elif length != 0:
+            # Nobody who is not known has anything kept.
+            stranger = Invalid("this address takes no body; send none", field="body")
+            return self._refuse(request, route, principal, stranger)
         if found is None or route is None:
             error = NotFound(f"nothing is at {request.path[:200]!r}; see /v1", field="path")
             return self._refuse(request, None, principal, error)

@@ -150,3 +150,14 @@ def test_nobody_is_answered_before_the_server_is_ready(tmp_path: Path) -> None:
     assert statuses == [200]
     with server:
         assert server.stop() == 0
+
+
+def test_nobody_keeps_a_body_at_addresses_that_everyone_may_ask(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            for path in ("/healthz", "/readyz"):
+                answer = await server.ask("GET", path, b"x", role=None)
+                assert (answer.status, answer.json["field"]) == (400, "body")
+                assert (await server.ask("GET", path, role=None)).status == 200
+
+    asyncio.run(main())
