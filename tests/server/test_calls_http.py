@@ -6,8 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
+import pytest
 from pyroaring import BitMap64
 
+import millrace
+from millrace import errors, limits
 from millrace.client.millrace import Millrace, engine_of
 from millrace.core.commands import Command, CreateQueue, DeleteQueue, Release, SpecPart
 from millrace.core.model import CATALOG, LeaseId, ShardId
@@ -21,6 +24,7 @@ from millrace.server.verbs import OWNER, TOLD
 from millrace.wire.calls import Call, FindQueue, Speak, Tell
 from millrace.wire.codec import Sheet
 from tests.client.harness import embedded
+from tests.server.calls_site import served as site
 from tests.server.rest.harness import served
 from tests.wire.samples import COMMANDS
 
@@ -95,3 +99,31 @@ def test_each_call_of_a_request_counts_against_the_rate(tmp_path: Path) -> None:
             assert (refused.status, refused.json["field"]) == (429, "requests")
 
     asyncio.run(main())
+
+
+@embedded
+async def test_whoever_may_only_work_reads_what_they_hold(m: Millrace) -> None:
+    """Rows that came with no answer are read by the lease call that holds them, and no others."""
+    own = await m.queue("orders")
+    large = b"x" * (limits.WIRE_BURST_BYTES // 2)
+    await own.publish_many([large, large, large, b"theirs"])
+    rules = {"token": ("allow work default/orders",)}
+    async with site(engine_of(m), rules) as url, millrace.connect(url, token="token") as far:
+        queue, engine = await far.find("orders"), engine_of(far)
+        shard = own.shards.first
+        held = await queue.lease(3)
+        assert [lease.body for lease in held] == [large, large, large]
+        with pytest.raises(errors.Denied):
+            await engine.rows(shard, BitMap64([1, 4]), 1000)
+        grant = held[0]._grant
+        of = (grant.lease, grant.history)
+        found = await engine.rows(shard, BitMap64([1, 2, 3, 4]), 2**20, *of)
+        assert [row.seq for row in found] == [1, 2, 3]
+        await held[0].settle()
+        found = await engine.rows(shard, BitMap64([1, 2, 4]), 2**20, *of)
+        assert [row.seq for row in found] == [2]
+        forged = cast("LeaseId", Proved.of(int(grant.lease), grant.history, b"p" * 12))
+        with pytest.raises(errors.Forged):
+            await engine.rows(shard, BitMap64([4]), 1000, forged, grant.history)
+        async with queue.session(credit=1) as session:
+            assert (await anext(session)).body == b"theirs"

@@ -58,7 +58,9 @@ async def replace_call(
     engine: Engine, keepalive: Keepalive, shards: Shards, call: Call, body: Body, lease_ms: int
 ) -> Lease:
     """Put another message in the place of one that is known by its receipt alone."""
-    rows = await engine.rows(call.shard, call.seqs, limits.LEASE_BYTES_MAX)
+    rows = await engine.rows(
+        call.shard, call.seqs, limits.LEASE_BYTES_MAX, call.lease, call.history
+    )
     old = rows[0] if rows else None
     message = check.message(body, old.key if old else None, old.headers if old else ())
     return await replaced(engine, keepalive, shards, call, message, lease_ms)

@@ -28,6 +28,7 @@ from millrace.core.model import (
     Cell,
     History,
     Kind,
+    LeaseCell,
     LeaseId,
     ProducerCell,
     QueueSpec,
@@ -36,6 +37,7 @@ from millrace.core.model import (
     ShardId,
 )
 from millrace.core.receipt import Proved, Receipt
+from millrace.core.seqs import unpack_seqs
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.view import number, number_key
@@ -167,8 +169,19 @@ class EmbeddedEngine:
 
     # --- Rows ---------------------------------------------------------------------------------
 
-    async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
+    async def rows(
+        self,
+        shard: ShardId,
+        seqs: BitMap64,
+        size: int,
+        lease: int | None = None,
+        history: bytes = b"",
+    ) -> list[Row]:
         self._meta(shard)
+        if isinstance(lease, Proved):
+            # It comes from another process, which might have named any seq.
+            cell = self._cell(shard, Kind.LEASE, number_key(lease))
+            seqs = seqs & unpack_seqs(cell.open) if isinstance(cell, LeaseCell) else BitMap64()
         found = self.rows_at_hand(shard, seqs, size)
         if found is None:
             await self._warm(shard, seqs)

@@ -100,8 +100,18 @@ class Engine(Protocol):
         """Have several commands decided at once, all or nothing."""
         ...
 
-    async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
+    async def rows(
+        self,
+        shard: ShardId,
+        seqs: BitMap64,
+        size: int,
+        lease: int | None = None,
+        history: bytes = b"",
+    ) -> list[Row]:
         """These rows, those left out that are not readable any more.
+
+        Of messages that a lease call holds, name it: then whoever may work may read them, where
+        another process has to be asked; those that it holds no more are left out there.
 
         It ends before the row with which they would have more than `size` bytes; the first one is
         always there.

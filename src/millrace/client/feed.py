@@ -209,7 +209,9 @@ class Feed:
         seqs = BitMap64(run)
         telemetry = self._engine.telemetry
         began = None if telemetry is None else telemetry.began()
-        rows = await self._engine.rows(self._shard, seqs, limits.LEASE_BYTES_MAX)
+        rows = await self._engine.rows(
+            self._shard, seqs, limits.LEASE_BYTES_MAX, grant.lease, grant.history
+        )
         if telemetry is not None and began is not None:
             telemetry.received(self._shards.label, began, (row.headers for row in rows))
         self._unread.popleft()

@@ -86,7 +86,9 @@ async def read_granted(grants: Sequence[tuple[Grant, Leased]]) -> list[Lease]:
         for grant, leased in grants:
             if room <= 0:
                 break
-            rows = await grant.engine.rows(grant.shard, leased.seqs, room)
+            rows = await grant.engine.rows(
+                grant.shard, leased.seqs, room, grant.lease, grant.history
+            )
             left.pop(0)
             if len(grants) > 1:
                 room -= sum(row.size() for row in rows)

@@ -185,12 +185,22 @@ class RemoteEngine:
 
     # --- Rows -----------------------------------------------------------------------------------
 
-    async def rows(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row]:
+    async def rows(
+        self,
+        shard: ShardId,
+        seqs: BitMap64,
+        size: int,
+        lease: int | None = None,
+        history: bytes = b"",
+    ) -> list[Row]:
         found = self.rows_at_hand(shard, seqs, size)
         if found is not None:
             return found
         size = min(size, limits.LEASE_BYTES_MAX)
-        return cast("list[Row]", (await self.call(calls.ReadRows(shard, seqs, size))).value)
+        call: Call = calls.ReadRows(shard, seqs, size)
+        if lease is not None:
+            call = calls.ReadLeased(shard, seqs, size, LeaseId(lease), history)
+        return cast("list[Row]", (await self.call(call)).value)
 
     def scan(
         self, shard: ShardId, after: int, upto: int, reader: Reader

@@ -14,6 +14,7 @@ from millrace.core.commands import (
     Configure,
     CreateQueue,
     DeleteQueue,
+    Release,
     SpecPart,
     Transaction,
 )
@@ -44,6 +45,7 @@ from millrace.wire.calls import (
     Named,
     ReadGauges,
     ReadHealth,
+    ReadLeased,
     Speak,
     Tell,
     Unfollow,
@@ -113,6 +115,8 @@ class Admission:
         elif not isinstance(call, ListQueues | ListTopics | ListSpaces):
             named = self.named(call.shard)
             caller.check(verbs, named.space, named.name)
+        if isinstance(call, ReadLeased):
+            self._engine.judge(call.shard, Release(call.lease, call.seqs, call.history))
         return call
 
     def named(self, shard: ShardId) -> Named:

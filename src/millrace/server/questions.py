@@ -34,6 +34,8 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
     match call:
         case calls.ReadRows(shard=shard, seqs=seqs, size=size):
             return await engine.rows(shard, seqs, size)
+        case calls.ReadLeased(shard=shard, seqs=seqs, size=size, lease=lease, history=history):
+            return await engine.rows(shard, seqs, size, lease, history)
         case calls.Peek(shard=shard, after=after, upto=upto, count=count):
             return await engine.peek(shard, after, upto, count)
         case calls.ReadCells(shard=shard, kind=name):

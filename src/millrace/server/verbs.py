@@ -96,7 +96,8 @@ VERB_OF: dict[type, Verb] = {
 """Of each command; of a transaction, those of its parts."""
 
 VERBS_OF: dict[type, tuple[Verb, ...]] = {
-    calls.ReadRows: ("work", "read"),
+    calls.ReadRows: ("read",),
+    calls.ReadLeased: ("work", "read"),
     calls.ReadBatches: ("read",),
     calls.Peek: ("read",),
     calls.ReadCells: ("read", "manage"),

@@ -16,15 +16,16 @@ from millrace import limits
 from millrace.core.codec import decode_cell, encode_cell
 from millrace.core.commands import Command
 from millrace.core.fold import ShardMeta
-from millrace.core.model import Cell, Kind, ShardId
+from millrace.core.model import Cell, Kind, LeaseId, ShardId
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import Corrupt
 from millrace.meter import Gauges
 from millrace.wire.answers import ANSWERS, QUEUE_REF, SPEC, TOPIC_CELL
-from millrace.wire.commands import CLAIM, COMMANDS, SHARD
+from millrace.wire.commands import CLAIM, COMMANDS, HISTORY, SHARD
 from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Blobs
+from millrace.wire.hot import PROOF
 from millrace.wire.rows import Batch, RowList
 from millrace.wire.shapes import (
     Choice,
@@ -70,6 +71,16 @@ class ReadRows(msgspec.Struct, frozen=True):
     shard: ShardId
     seqs: BitMap64
     size: int
+
+
+class ReadLeased(msgspec.Struct, frozen=True):
+    """See `Engine.rows`; of messages that a lease call holds."""
+
+    shard: ShardId
+    seqs: BitMap64
+    size: int
+    lease: LeaseId
+    history: bytes
 
 
 class ReadBatches(msgspec.Struct, frozen=True):
@@ -228,6 +239,7 @@ Call = (
     Ask
     | Tell
     | ReadRows
+    | ReadLeased
     | ReadBatches
     | Peek
     | ReadCells
@@ -418,6 +430,11 @@ _FORMS: tuple[tuple[int, Form, Shape], ...] = (
     (25, Form(ListSpaces), _NAMES),
     (26, Form(ReadGauges), Packed(Gauges)),
     (27, Form(Speak, SHARD, CLAIM), _NONE),
+    (
+        28,
+        Form(ReadLeased, SHARD, Seqs(), Whole(1, limits.LEASE_BYTES_MAX), PROOF, HISTORY),
+        RowList(),
+    ),
 )
 CALLS = {form.kind: Entry(number, form, answer) for number, form, answer in _FORMS}
 BY_NUMBER = {entry.number: entry for entry in CALLS.values()}
