@@ -196,7 +196,7 @@ def test_rows_that_are_not_at_hand_are_read_by_a_task(
             assert engine is not None
             with monkeypatch.context() as patch:
                 patch.setattr(engine, "rows_at_hand", lambda *_: None)
-                patch.setattr(engine, "rows", lambda *a: _read(engine._node.store, *a))
+                patch.setattr(engine, "rows", lambda *a: _read(engine._node.store, *a[:3]))
                 [message] = (await lease(server)).items("messages")
             assert message["body"] == "tea"
             done = await server.ask("POST", f"{ORDERS}/settle", {"receipts": [message["receipt"]]})
