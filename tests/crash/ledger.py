@@ -429,7 +429,10 @@ class Ledger:
         self._tried.clear()
         self._sendings.clear()
         self._bundles.clear()
+        # Also those of transactions: power may go while the next life looks, and has said of one
+        # queue alone what came about.
         again = {id(sending) for sending in self._unknown}
+        again |= {id(bundle.sending) for bundle in self._torn}
         return Duty(
             life=self.life,
             seed=seed,

@@ -522,3 +522,12 @@ def test_what_is_sent_again_keeps_its_number() -> None:
     duty = ledger.end_life(seed=0)
     assert [send.tags for send in duty.sends] == [[11]]
     assert duty.numbers == {"plain/dense-0": 1}
+
+
+def test_the_number_of_a_transaction_that_is_done_again_is_not_given_away() -> None:
+    """The power goes while the next life looks, and has shown only that the rows are not there."""
+    send = Send(3, "output", [7], producer="dense-0", number=1)
+    ledger = judge([Transact(3), send, CRASH, look("output", [], published=0)])
+    duty = ledger.end_life(seed=0)
+    assert [again.number for _, again in duty.transactions] == [1]
+    assert duty.numbers["output/dense-0"] == 1
