@@ -178,25 +178,9 @@ def row_out(row: Row) -> MessageOut:
 
 def lease_out(lease: Lease) -> LeaseOut:
     """A lease in JSON."""
-    body, body_base64 = _bytes_out(lease.body)
-    key, key_base64 = _key_out(lease.key)
-    headers, coded = _headers_out(lease.headers)
-    id = lease.id
-    return LeaseOut(
-        seq_out(lease.seq),
-        lease.time_ms,
-        body,
-        body_base64,
-        key,
-        key_base64,
-        headers,
-        coded,
-        receipt=lease.receipt,
-        deadline_ms=lease.deadline_ms if lease.deadline_ms < NEVER_MS else None,
-        deliveries=lease.deliveries,
-        failures=lease.failures,
-        version=lease.version,
-        id=None if id is None else str(id),
+    counts = (lease.deliveries, lease.failures)
+    return _leased(
+        lease, lease.seq, lease.receipt, lease.deadline_ms, counts, lease.version, lease.id
     )
 
 
@@ -204,33 +188,49 @@ def leases_out(
     shard: ShardId, key: int, leased: Leased, proved: Proved, rows: list[Row]
 ) -> list[LeaseOut]:
     """The messages of a lease call of a queue with one shard, whose ids are made with `key`."""
-    found: list[LeaseOut] = []
-    counts, deadline_ms, version = leased.counts, leased.deadline_ms, int(leased.lease)
-    history = History(proved.history)
-    for row in rows:
-        body, body_base64 = _bytes_out(row.body or b"")
-        name, name_base64 = _key_out(row.key)
-        headers, coded = _headers_out(row.headers)
-        deliveries, failures = counts.get(row.seq, (1, 0))
-        found.append(
-            LeaseOut(
-                row.seq,
-                row.time_ms,
-                body,
-                body_base64,
-                name,
-                name_base64,
-                headers,
-                coded,
-                receipt=write(Receipt(shard, history, SeqId(row.seq), leased.lease), proved.proof),
-                deadline_ms=deadline_ms,
-                deliveries=deliveries,
-                failures=failures,
-                version=version,
-                id=str(id_of(key, row.seq)) if key else None,
-            )
+    version, history = int(leased.lease), History(proved.history)
+    return [
+        _leased(
+            row,
+            row.seq,
+            write(Receipt(shard, history, SeqId(row.seq), leased.lease), proved.proof),
+            leased.deadline_ms,
+            leased.counts.get(row.seq, (1, 0)),
+            version,
+            id_of(key, row.seq) if key else None,
         )
-    return found
+        for row in rows
+    ]
+
+
+def _leased(
+    message: Row | Lease,
+    seq: int,
+    receipt: str,
+    deadline_ms: int,
+    counts: tuple[int, int],
+    version: int,
+    id: int | None,
+) -> LeaseOut:
+    body, body_base64 = _bytes_out(message.body or b"")
+    key, key_base64 = _key_out(message.key)
+    headers, coded = _headers_out(message.headers)
+    return LeaseOut(
+        seq_out(seq),
+        message.time_ms,
+        body,
+        body_base64,
+        key,
+        key_base64,
+        headers,
+        coded,
+        receipt=receipt,
+        deadline_ms=deadline_ms if deadline_ms < NEVER_MS else None,
+        deliveries=counts[0],
+        failures=counts[1],
+        version=version,
+        id=None if id is None else str(id),
+    )
 
 
 def _bytes_out(data: bytes | None) -> tuple[str | UnsetType | None, str | UnsetType]:

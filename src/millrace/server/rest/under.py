@@ -31,9 +31,6 @@ class Under(ABC):
 
     __slots__ = ("_asked", "_began", "_tell", "ask", "engine")
 
-    waits = False
-    """It waits for something to come; where the server stops before, `none` is answered."""
-
     def __init__(self, ask: Ask, engine: Submits) -> None:
         self.ask = ask
         self.engine = engine
@@ -45,10 +42,6 @@ class Under(ABC):
     def read(self, answer: object) -> Answer:
         """Make an answer to the request of what the command was answered."""
 
-    def none(self) -> Response:
-        """The answer where nothing has come."""
-        raise NotImplementedError
-
     def begun(self, asked: Asked) -> Under:
         """The command was submitted."""
         self._asked = asked
@@ -56,8 +49,6 @@ class Under(ABC):
 
     def then(self, tell: Callable[[Answer], None]) -> None:
         self._tell = tell
-        if self.waits:
-            self.ask.server.stopping.add(self)
         self._asked.future.add_done_callback(self._answered)
 
     def cancel(self) -> None:
@@ -65,17 +56,8 @@ class Under(ABC):
             self.engine.take_back(self._asked)
             self.ask.server.left(self.ask)
 
-    def stop(self) -> None:
-        """Nothing has come: so it is told."""
-        tell = self._take()
-        if tell is not None:
-            self.engine.take_back(self._asked)
-            tell(self.ask.server.note(self.ask, self.none(), self._began))
-
     def _take(self) -> Callable[[Answer], None] | None:
         tell, self._tell = self._tell, None
-        if self.waits:
-            self.ask.server.stopping.discard(self)
         return tell
 
     def _answered(self, future: asyncio.Future[object]) -> None:
@@ -104,6 +86,31 @@ class Under(ABC):
             tell(server.note(ask, answer, self._began))
         else:
             tell(server.rest(ask, answer, self._began))
+
+
+class Poll(Under):
+    """One that waits for something to come."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def none(self) -> Response:
+        """The answer where nothing has come before the server stops."""
+
+    def then(self, tell: Callable[[Answer], None]) -> None:
+        self.ask.server.stopping.add(self)
+        super().then(tell)
+
+    def stop(self) -> None:
+        """Nothing has come: so it is told."""
+        tell = self._take()
+        if tell is not None:
+            self.engine.take_back(self._asked)
+            tell(self.ask.server.note(self.ask, self.none(), self._began))
+
+    def _take(self) -> Callable[[Answer], None] | None:
+        self.ask.server.stopping.discard(self)
+        return super()._take()
 
 
 def mistake() -> Fatal:

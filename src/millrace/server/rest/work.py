@@ -26,7 +26,7 @@ from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, leas
 from millrace.server.rest.problem import Problem, problem_of
 from millrace.server.rest.route import Ask, encode
 from millrace.server.rest.table import QUEUE, ROUTES
-from millrace.server.rest.under import Under
+from millrace.server.rest.under import Poll, Under
 
 Receipts = Annotated[list[str], msgspec.Meta(min_length=1, max_length=limits.LEASE_MESSAGES_MAX)]
 
@@ -100,10 +100,8 @@ class _Leasing(Under):
         return Response(200, encode(Leases(found)))
 
 
-class _Polling(_Leasing):
+class _Polling(_Leasing, Poll):
     __slots__ = ()
-
-    waits = True
 
 
 @ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work", quick=_lease_quick)
