@@ -1,0 +1,1 @@
+"""Places that the rows of queues are carried to, exactly once."""

@@ -1,0 +1,136 @@
+"""How far queues were read: what a sink stores beside the rows, and how it judges what comes next.
+
+Rule 1: a boundary is a place in every shard of every source, and is compared place by place.
+Rule 2: rows are carried by spans, (after, upto]. One that ends at or before what is stored is a
+repeat; one that begins there goes on; any other one overlaps, or leaves something out, and is
+refused. An end alone would not do: after a lost checkpoint other spans may come.
+Rule 3: a boundary of a queue that was deleted and made anew says nothing about the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from millrace.errors import Invalid, Refused, Stale
+
+
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far one queue was read."""
+
+    space: str
+    queue: str
+    shards: tuple[int, ...]
+    """Their ids, which no other queue ever has: one that was made anew has others."""
+    history: str
+    """In hex. A restored copy has another one, and may hold other rows under the same seqs."""
+    seqs: tuple[int, ...]
+    """In each shard, the last seq that was read."""
+
+    def is_of(self, other: Place) -> bool:
+        """Whether both are places in the same queue."""
+        return (self.space, self.queue, self.shards) == (other.space, other.queue, other.shards)
+
+
+class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far all sources were read; at least one."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def number(self) -> int:
+        """Rises with every boundary after this one: a version for rows and tables."""
+        return sum(sum(place.seqs) for place in self.places)
+
+    def text(self) -> str:
+        """As JSON, to be stored."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def of_text(cls, text: str | bytes) -> Boundary:
+        """What `text` gave.
+
+        Raises:
+            Invalid: it is no boundary.
+        """
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise Invalid(
+                f"this is not the text of a boundary: {error}", field="boundary"
+            ) from None
+
+    def covers(self, other: Boundary) -> bool:
+        """Whether everything up to `other` was read here, too.
+
+        Raises:
+            Refused: they are boundaries of different queues.
+        """
+        return all(seq >= until for seq, until in _pairs(self, other))
+
+
+class Span(msgspec.Struct, frozen=True):
+    """The rows after one boundary, up to and with another."""
+
+    after: Boundary
+    upto: Boundary
+
+
+def begins(boundary: Boundary) -> Boundary:
+    """The boundary of the same queues before their first rows."""
+    places = (
+        msgspec.structs.replace(place, seqs=(0,) * len(place.seqs)) for place in boundary.places
+    )
+    return Boundary(tuple(places))
+
+
+def goes_on(stored: Boundary | None, span: Span) -> bool:
+    """Whether a span is to be applied to a sink that stands at `stored`; False: it was, already.
+
+    Raises:
+        Stale: it overlaps what was applied, or leaves something out.
+        Refused: the sink holds rows of other queues.
+    """
+    if stored is None:
+        return True
+    if stored.covers(span.upto):
+        return False
+    if all(seq == place for seq, place in _pairs(stored, span.after)):
+        return True
+    raise Stale(
+        f"the sink stands at {_shown(stored)}, and the rows begin after {_shown(span.after)}: they "
+        "overlap, or leave something out; start again from the sink's own boundary",
+        field="boundary",
+    )
+
+
+def _pairs(one: Boundary, other: Boundary) -> Sequence[tuple[int, int]]:
+    """The seqs of both, shard by shard."""
+    found: list[tuple[int, int]] = []
+    if len(one.places) != len(other.places):
+        raise Refused(
+            f"one boundary is of {len(one.places)} queues, the other of {len(other.places)}: the "
+            "sources were changed; use another name, or rebuild the sink",
+            field="boundary",
+        )
+    for mine, theirs in zip(one.places, other.places, strict=True):
+        if not mine.is_of(theirs):
+            raise Refused(
+                f"queue {theirs.space}/{theirs.queue} is not the one that the sink was filled "
+                f"from ({mine.space}/{mine.queue}), or was deleted and made anew since; empty the "
+                "sink, or use another name",
+                field="boundary",
+            )
+        if mine.history != theirs.history:
+            raise Refused(
+                f"queue {theirs.space}/{theirs.queue} has another history than when the sink was "
+                "filled: it was restored, and rows that the sink has may be gone; rebuild the sink",
+                field="boundary",
+            )
+        found += zip(mine.seqs, theirs.seqs, strict=True)
+    return found
+
+
+def _shown(boundary: Boundary) -> str:
+    return ", ".join(f"{place.queue} {'+'.join(map(str, place.seqs))}" for place in boundary.places)

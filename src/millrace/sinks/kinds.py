@@ -1,0 +1,94 @@
+"""The sinks that there are: in declarations by a table of settings, in commands by an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+import msgspec
+
+from millrace.errors import Invalid
+from millrace.sinks.base import Sink
+
+_HOMES = {
+    "console": "Console",
+    "delta": "Delta",
+    "iceberg": "Iceberg",
+    "parquet": "Parquet",
+    "postgres": "Postgres",
+    "queue": "QueueSink",
+    "redis": "Redis",
+    "search": "Search",
+}
+"""Module within this package, which is the kind's name, and class."""
+
+_SCHEMES = {"postgresql": "postgres", "rediss": "redis"}
+"""Other words in addresses."""
+
+_PATHS = ("delta", "iceberg", "parquet")
+"""These are folders; an address of theirs has no host."""
+
+
+def make_sink(kind: str, settings: Mapping[str, object]) -> Sink:
+    """A sink from its settings; nothing is connected yet.
+
+    A kind "package.module:Class" is one of the program's own.
+
+    Raises:
+        Invalid: there is no such kind, or a setting is wrong; `field` names it.
+    """
+    if ":" in kind:
+        home, _, name = kind.partition(":")
+    elif kind in _HOMES:
+        home, name = f"millrace.sinks.{kind}", _HOMES[kind]
+    else:
+        raise Invalid(
+            f"there is no sink {kind!r}; there are {', '.join(_HOMES)}, or your own as "
+            "package.module:Class",
+            field="kind",
+        )
+    try:
+        found = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"sink {kind!r} needs {error.name}; install millrace[{kind}]", field="kind"
+        ) from error
+    except AttributeError:
+        raise Invalid(f"{home} has no {name}", field="kind") from None
+    try:
+        # What comes from an address is text.
+        sink: Sink = msgspec.convert(dict(settings), found, strict=False)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        _, _, path = text.partition(" - at `$.")
+        raise Invalid(f"sink {kind!r}: {text}", field=path.rstrip("`") or "settings") from None
+    return sink
+
+
+def parse_sink(address: str) -> Sink:
+    """A sink from its address: `delta:/lake/orders?mode=upsert&key=id`, `redis://host/0`.
+
+    What stands behind the `?` are settings; several columns of a key are parted by commas.
+
+    Raises:
+        Invalid: it is no address of a sink.
+    """
+    found = urlsplit(address)
+    scheme, _, inner = found.scheme.partition("+")
+    kind = _SCHEMES.get(scheme, scheme)
+    if not kind:
+        raise Invalid(
+            f"{address!r} is not the address of a sink, such as delta:/lake/orders or "
+            "redis://localhost:6379/0",
+            field="into",
+        )
+    settings: dict[str, object] = {
+        name: value.split(",") if name == "key" else value
+        for name, value in parse_qsl(found.query, keep_blank_values=True)
+    }
+    if kind in _PATHS:
+        settings["path"] = found.netloc + found.path
+    elif found.netloc:
+        settings["url"] = urlunsplit((inner or found.scheme, found.netloc, found.path, "", ""))
+    return make_sink(kind, settings)
