@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import millrace
 from millrace.client.connecting import Connecting
 from millrace.client.embedded import EmbeddedEngine
+from millrace.client.millrace import engine_of
 from millrace.core.commands import Command, Explain
 from millrace.core.model import ShardId
-from millrace.errors import Exhausted, Full
+from millrace.core.session_commands import (
+    CloseSession,
+    GrantCredit,
+    Granted,
+    OpenSession,
+    SessionRef,
+)
+from millrace.errors import Exhausted, Full, Invalid
 from millrace.server.access import Principal, Quota
+from millrace.server.holding import Holding
+from millrace.server.questions import ask
 from millrace.server.quota import Quotas
-from tests.server.rest.harness import Served, until
+from millrace.wire.calls import Ask
+from tests.server.rest.harness import Served, front, until
 from tests.server.rest.test_steward import QUEUES, served
 
 ORDERS = f"{QUEUES}/orders"
@@ -136,6 +149,127 @@ def test_the_credit_of_sessions_counts(tmp_path: Path) -> None:
             bad = await server.ask("POST", f"{ORDERS}/leases", {"count": -100}, role="ada")
             assert bad.status in (400, 429)
             assert server.app.quotas.held("ada", "in_flight", 0) == 3
+
+    asyncio.run(main())
+
+
+def test_the_credit_of_sessions_of_programs_counts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server, connected(server) as m:
+            await filled(server)
+            queue, quotas = await m.find("orders"), server.app.quotas
+            async with queue.session(credit=100) as session:
+                first = [await anext(session) for _ in range(3)]
+                assert quotas.held("ada", "in_flight", 0) == 3, "fewer before none"
+                with pytest.raises(Exhausted) as caught:
+                    await queue.session(credit=1).open()
+                assert (caught.value.field, caught.value.limit) == ("in_flight", 3)
+                refused = await server.ask("POST", f"{ORDERS}/leases", {}, role="ada")
+                assert refused.status == 429, "the same count, whichever way it is asked for"
+                await first[0].settle()
+                await anext(session)
+                with pytest.raises(Exhausted):
+                    await queue.lease(1)
+            assert quotas.held("ada", "in_flight", 0) == 0
+            assert len(await queue.lease(10)) == 3
+
+    asyncio.run(main())
+
+
+def test_credit_that_programs_use_up_counts_until_it_is_settled(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server, connected(server) as m:
+            await filled(server)
+            queue, quotas = await m.find("orders"), server.app.quotas
+            async with queue.session(credit=0, refill=False) as session:
+                assert quotas.held("ada", "in_flight", 0) == 0
+                await session.grant(9)
+                first = [await anext(session) for _ in range(3)]
+                assert quotas.held("ada", "in_flight", 0) == 3
+                with pytest.raises(Exhausted):
+                    await session.grant(1)
+                for lease in first:
+                    await lease.settle()
+                assert quotas.held("ada", "in_flight", 0) == 0
+                for _ in range(5):
+                    await session.grant(1)
+                    await (await anext(session)).settle()
+                await session.grant(2)
+                held = [await anext(session), await anext(session)]
+                assert quotas.held("ada", "in_flight", 0) == len(held)
+            assert len(await queue.lease(10)) == 1, "before what has ended is found out"
+            assert len(await queue.lease(10)) == 2
+
+    asyncio.run(main())
+
+
+def test_credit_that_is_drained_counts_by_what_came_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server, connected(server) as m:
+            await filled(server, 1)
+            queue, quotas = await m.find("orders"), server.app.quotas
+            async with queue.session(credit=0, refill=False) as session:
+                assert await session.grant(3, drain=True) == 2
+                assert quotas.held("ada", "in_flight", 0) == 1
+                await (await anext(session)).settle()
+                assert quotas.held("ada", "in_flight", 0) == 0
+
+    asyncio.run(main())
+
+
+def test_a_session_that_goes_on_counts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server, connected(server) as m:
+            await filled(server)
+            queue, quotas = await m.find("orders"), server.app.quotas
+            own = await (await server.millrace.find("orders")).session(credit=7).open()
+            async with queue.session(resume=own.id):
+                assert quotas.held("ada", "in_flight", 0) == 7, "it had as many"
+                with pytest.raises(Exhausted):
+                    await queue.lease(1)
+            assert quotas.held("ada", "in_flight", 0) == 0
+
+    asyncio.run(main())
+
+
+def test_sessions_count_until_they_have_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server, connected(server) as m:
+            await filled(server)
+            queue, engine = await m.find("orders"), engine_of(m)
+            shard = engine_of(server.millrace).unseal((await queue.lease(1))[0].receipt).shard
+            opened = await engine.ask(shard, OpenSession(1, True, 0, 60_000), SessionRef)
+            with pytest.raises(Invalid, match="refilled"):
+                await engine.ask(shard, GrantCredit(opened.claim, 1), Granted)
+            wrong = msgspec.structs.replace(opened.claim, number=7)
+            assert await engine.ask(shard, CloseSession(wrong, 0), int) == 0
+            assert server.app.quotas.held("ada", "in_flight", 0) == 2
+            assert len(await queue.lease(10)) == 1
+            with pytest.raises(Exhausted):
+                await queue.lease(1)
+            engine_of(server.millrace).tell(shard, CloseSession(opened.claim, 0))
+            assert len(await queue.lease(10)) == 1, "whoever has ended it"
+
+    asyncio.run(main())
+
+
+def test_a_front_end_asks_its_engine_whether_sessions_have_ended(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with millrace.open(tmp_path) as m, front(tmp_path, m) as guest:
+            await m.queue("orders")
+            engine, quotas = engine_of(guest), Quotas()
+            found = await engine.find_queue("default", "orders")
+            assert found is not None
+            shard, holding = found.shards[0], Holding(engine, quotas)
+            ada = Principal("ada", (), quota=Quota(in_flight=3))
+            call = Ask(shard, 0, OpenSession(5, True, 0, 60_000))
+            opened = await holding.answer(ada, call, partial(ask, engine))
+            assert isinstance(opened, SessionRef)
+            assert opened.credit == 3
+            with pytest.raises(Exhausted):
+                await holding.reserve(ada, "in_flight", 1)
+            await engine.ask(shard, CloseSession(opened.claim, 0), int)
+            assert (await holding.reserve(ada, "in_flight", 9)).count == 3
 
     asyncio.run(main())
 

@@ -31,16 +31,27 @@ from millrace.core.commands import (
 )
 from millrace.core.model import Seq, ShardId
 from millrace.core.receipt import read
-from millrace.errors import Exhausted, Forged, MillraceError, NotFound
+from millrace.core.session_commands import (
+    CloseSession,
+    GrantCredit,
+    Granted,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SessionRef,
+)
+from millrace.errors import Exhausted, Forged, MillraceError, NotFound, Refused, Retry
 from millrace.server.access import Principal
 from millrace.server.clock import now_ms
+from millrace.server.credit import Credits, Follows, Takes
 from millrace.server.quota import Kind, Quotas, Reservation
 from millrace.wire.calls import Ask, Call
 
 Held = tuple[int, int, int]
-"""A message that is leased: shard, lease call, seq. Or a pin: shard, 0, pin."""
+"""A message that is leased: shard, lease call, seq. A session: shard, session, 0. Or a pin: shard,
+0, pin."""
 
-_TAKES = (Lease, LeaseAcross, Pin)
+_TAKES = (Lease, LeaseAcross, OpenSession, ResumeSession, GrantCredit, Pin)
 _ENDS = (Settle, Release, Discard, Extend, Unpin, Transaction)
 
 
@@ -50,6 +61,7 @@ class Holding:
     def __init__(self, engine: Engine, quotas: Quotas) -> None:
         self._engine = engine
         self._quotas = quotas
+        self._credits = Credits(engine, quotas)
 
     async def reserve(self, who: Principal, kind: Kind, count: int) -> Reservation:
         """Take up to so many, for a call that may yet come to nothing.
@@ -76,6 +88,8 @@ class Holding:
 
     async def _is_held(self, id: Held) -> bool:
         shard, lease, seq = id
+        if not seq:
+            return await self._credits.lasts(id)
         try:
             told = await self._engine.ask(ShardId(shard), Explain(Seq(seq)), Explanation)
         except NotFound:
@@ -119,6 +133,8 @@ class Holding:
         if isinstance(command, _TAKES):
             kind: Kind = "pins" if isinstance(command, Pin) else "in_flight"
             return self._quotas.bounds(who, kind)
+        if isinstance(command, Follows):
+            return self._credits.follows(who, call.shard, command)
         return isinstance(command, _ENDS) and self._quotas.is_holding
 
     async def answer(
@@ -130,6 +146,8 @@ class Holding:
             Exhausted: whoever asks has as many as they may; nothing was done.
         """
         command = call.command
+        if isinstance(command, Takes | Follows):
+            return await self._answer_session(who, call, command, do)
         if not isinstance(command, _TAKES):
             answer = await do(call)
             self._end(call.shard, command)
@@ -151,6 +169,55 @@ class Holding:
                 reserved.keep((call.shard, 0, answer.pin), 1, now_ms() + command.pin_ms)
         finally:
             reserved.cancel()
+        return answer
+
+    async def _answer_session(
+        self,
+        who: Principal,
+        call: Ask,
+        command: Takes | Follows,
+        do: Callable[[Ask], Awaitable[object]],
+    ) -> object:
+        shard, credits = call.shard, self._credits
+        if isinstance(command, GrantCredit):
+            return await self._grant(who, call, command, do)
+        if isinstance(command, OpenSession):
+            reserved = await self.reserve(who, "in_flight", command.credit)
+            command = msgspec.structs.replace(command, credit=reserved.count)
+            try:
+                answer = await do(Ask(shard, call.wait_ms, command))
+            finally:
+                reserved.cancel()
+        else:
+            answer = await do(call)
+        if isinstance(answer, SessionRef):
+            credits.begun(who, shard, answer)
+        elif isinstance(command, Receive):
+            credits.told(who, shard, command.claim, answer)
+        elif isinstance(command, CloseSession):
+            await credits.closed(shard, command.claim)
+        return answer
+
+    async def _grant(
+        self,
+        who: Principal,
+        call: Ask,
+        command: GrantCredit,
+        do: Callable[[Ask], Awaitable[object]],
+    ) -> object:
+        reserved = await self.reserve(who, "in_flight", command.credit)
+        count, shard, claim = reserved.count, call.shard, command.claim
+        reserved.cancel()
+        # Before it is granted: a call that waits is told of messages as soon as it is.
+        self._credits.give(who, shard, claim, count)
+        command = msgspec.structs.replace(command, credit=count)
+        try:
+            answer = await do(Ask(shard, call.wait_ms, command))
+        except (Refused, Retry):
+            self._credits.give(who, shard, claim, -count)
+            raise
+        if isinstance(answer, Granted):
+            self._credits.give(who, shard, claim, -answer.drained)
         return answer
 
     def _end(self, shard: ShardId, command: Command) -> None:

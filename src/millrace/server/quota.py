@@ -44,6 +44,7 @@ class _Hold:
     kind: Kind
     count: int
     until_ms: int
+    note: object = None
 
 
 class Quotas:
@@ -179,6 +180,30 @@ class Quotas:
         at = ("reserved", self._number)
         self._hold(at, _Hold(principal.name, kind, granted, NEVER_MS))
         return Reservation(self, granted, at)
+
+    def hold(
+        self,
+        principal: Principal,
+        kind: Kind,
+        count: int,
+        id: Hashable,
+        until_ms: int,
+        note: object = None,
+    ) -> None:
+        """Count what somebody has already, whatever they may have; in the place of what was counted
+        by this id. Whoever counts it may note what they have to know of it."""
+        self._drop(id)
+        self._hold(id, _Hold(principal.name, kind, count, until_ms, note))
+
+    def note(self, id: Hashable) -> object:
+        """What was noted of what is counted by this id; None: nothing."""
+        hold = self._held.get(id)
+        return None if hold is None else hold.note
+
+    def count(self, id: Hashable) -> int:
+        """How many are counted by this id."""
+        hold = self._held.get(id)
+        return 0 if hold is None else hold.count
 
     def keep(self, at: Hashable, count: int, id: Hashable, until_ms: int) -> None:
         """What was reserved has come to so many, which are held until a time unless they end."""
