@@ -41,8 +41,13 @@ make_environment() {
 
 install_packages() {
     local pip=(.venv/bin/python -m pip --disable-pip-version-check)
-    say "installing the locked packages"
-    "${pip[@]}" install --quiet --require-hashes --only-binary :all: -r requirements.lock
+    local checked=(install --quiet --require-hashes --only-binary :all:)
+    say "installing the locked packages; the first time Spark is fetched, too: 450 MB"
+    "${pip[@]}" "${checked[@]}" -r <(awk '/^setuptools==/, !/\\$/' requirements.lock)
+    # Of Spark there is source only. The set-up tool just installed builds it, so that pip fetches
+    # none that is not in the lock, and pip keeps what was built.
+    "${pip[@]}" "${checked[@]}" --no-binary pyspark --use-pep517 --no-build-isolation \
+        -r requirements.lock
     "${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
 }
 
