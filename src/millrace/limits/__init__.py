@@ -13,6 +13,7 @@ from millrace.limits.disk import *
 from millrace.limits.http import *
 from millrace.limits.memory import *
 from millrace.limits.request import *
+from millrace.limits.spark import *
 from millrace.limits.topic import *
 from millrace.limits.turn import *
 from millrace.limits.waiting import *

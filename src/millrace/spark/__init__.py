@@ -1,0 +1,1 @@
+"""The Spark side: sources, sinks and what they need to run."""
