@@ -192,6 +192,15 @@ def test_whoever_does_not_answer_is_named_at_once(visitor: Visitor) -> None:
     assert (result.exit_code, "https://" in result.stderr) == (1, True)
 
 
+def test_an_address_is_not_served(
+    visitor: Visitor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = visitor.call("serve", MILLRACE_DATA="localhost:7070")
+    assert (result.exit_code, "say listen for an address" in result.stderr) == (1, True)
+    assert not Path("localhost:7070").exists()
+
+
 def test_what_is_nearest_counts(tmp_path: Path) -> None:
     contexts = tmp_path / "contexts.toml"
     contexts.write_text(

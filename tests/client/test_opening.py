@@ -252,6 +252,19 @@ def test_an_address_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not list(tmp_path.iterdir())
 
 
+def test_host_and_port_are_no_folder_unless_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.Invalid, match=r"use millrace\.connect.*\./localhost:7070") as caught:
+        millrace.open("localhost:7070")
+    assert caught.value.field == "path"
+    assert not list(tmp_path.iterdir())
+    millrace.open("./localhost:7070")
+    Path("localhost:7070").mkdir()
+    millrace.open("localhost:7070")
+
+
 def test_a_damaged_log_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "data"
 

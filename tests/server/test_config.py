@@ -241,6 +241,23 @@ def test_wrong_variables_and_flags_are_named() -> None:
         load(flags={"frontend": 1})
 
 
+def test_an_address_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    hint = r"data is 'localhost:7070', not a folder; say listen .*\./localhost:7070"
+    file = tmp_path / "x.toml"
+    file.write_text('data = "localhost:7070"')
+    with pytest.raises(Invalid, match=hint):
+        load(file)
+    with pytest.raises(Invalid, match=f"MILLRACE_DATA: {hint}"):
+        load(environ={"MILLRACE_DATA": "localhost:7070"})
+    with pytest.raises(Invalid, match=f"--data: {hint}") as caught:
+        load(flags={"data": "localhost:7070"})
+    assert caught.value.field == "data"
+    assert load(flags={"data": "./localhost:7070"}).settings.data == Path("localhost:7070")
+    Path("localhost:7070").mkdir()
+    load(flags={"data": "localhost:7070"})
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing.toml"):
         with pytest.raises(Invalid, match="cannot be read") as caught:

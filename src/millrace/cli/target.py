@@ -17,6 +17,7 @@ import click
 from millrace.cli.contexts import Context, contexts_file, read_contexts
 from millrace.cli.ending import USAGE, Ended
 from millrace.cli.given import Given
+from millrace.client.paths import is_short_address
 from millrace.errors import Invalid
 
 DATA_VARIABLE = "MILLRACE_DATA"
@@ -59,16 +60,14 @@ def folder_of(text: str) -> Path:
     Raises:
         Ended: there is none, and it looks like a server's address that was written short.
     """
-    path = Path(text)
-    host, _, port = text.rpartition(":")
-    if host and "/" not in text and port.isdecimal() and not path.exists():
+    if is_short_address(text):
         raise Ended(
             f"{text!r} is neither a folder nor the address of a server",
             f"write http://{text}, or ./{text} for a new folder",
             exit_code=USAGE,
             code="invalid",
         )
-    return path
+    return Path(text)
 
 
 def choose(own: Given, whole: Given, environ: Mapping[str, str]) -> Target:

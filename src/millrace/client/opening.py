@@ -16,7 +16,7 @@ from millrace.client.forgotten import end_dead, watch
 from millrace.client.line import Lost
 from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace
-from millrace.client.paths import folder_of
+from millrace.client.paths import folder_of, is_short_address
 from millrace.client.remote import RemoteEngine
 from millrace.core import check
 from millrace.errors import Closed, InUse, Invalid
@@ -141,6 +141,12 @@ def open(
     if str(folder).startswith(("http:/", "https:/")):
         raise Invalid(
             f"path is {check.shown(str(path))}, the address of a server; use millrace.connect",
+            field="path",
+        )
+    if isinstance(path, str) and is_short_address(path):
+        raise Invalid(
+            f"path is {check.shown(path)}, which looks like the address of a server; use "
+            f"millrace.connect('http://…'), or write ./{path} for a folder",
             field="path",
         )
     return Opening(folder, chosen, telemetry)

@@ -9,6 +9,12 @@ from millrace.core import check, exact
 from millrace.errors import Invalid
 
 
+def is_short_address(text: str) -> bool:
+    """Whether it is an address as host:port rather than a folder: one of this name is not there."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and "/" not in text and port.isdecimal() and not Path(text).exists()
+
+
 def folder_of(path: object, field: str) -> Path:
     """The path, if the system could have one of this name."""
     given = os.fspath(path) if isinstance(path, os.PathLike) else path

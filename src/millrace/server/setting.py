@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from millrace.client.paths import is_short_address
 from millrace.core import check, exact
 from millrace.errors import Invalid
 
@@ -161,6 +162,10 @@ def _folder(name: str, value: object) -> Path:
     found = _path(name, value)
     if found is None:
         raise _refuse(name, value, "a path")
+    if isinstance(value, str) and is_short_address(value):
+        raise _refuse(
+            name, value, f"a folder; say listen for an address, or ./{value} if it is one"
+        )
     return found
 
 
