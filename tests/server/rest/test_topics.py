@@ -20,6 +20,11 @@ def test_d1_topics_reach_every_queue_and_tell_where(tmp_path: Path) -> None:
             made = await server.ask("PUT", NEWS, {"max_lag": 500})
             assert (made.status, made.json["max_lag"]) == (201, 500)
             assert (await server.ask("PUT", NEWS)).status == 200
+            other = await server.ask("PUT", NEWS, {"max_lag": 501})
+            assert (other.status, "; PATCH it to change them" in other.text("detail")) == (
+                409,
+                True,
+            )
             await server.ask("PUT", f"{SPACE}/queues/eu")
             both = {"orders": {}, "eu": {"region": ["eu", {"prefix": "eu-"}]}}
             for queue, filter in both.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import msgspec
@@ -115,14 +116,21 @@ async def make_queue(ask: Ask, told: QueueAsk) -> Response:
     with suppress(NotFound):
         await millrace.find(name, space=space)
         was_there = True
-    try:
+    with patch_hinted():
         queue = await millrace.queue(
             name, space=space, shards=told.shards, route=told.route, **settings_in(told)
         )
+    return Response(200 if was_there else 201, encode(await _out(queue)))
+
+
+@contextmanager
+def patch_hinted() -> Iterator[None]:
+    """Of what is there with other settings, say how they are changed by requests."""
+    try:
+        yield
     except Exists as error:
         way = error.message.replace("configure it to", "PATCH it to")
         raise Exists(way, field=error.field, limit=error.limit) from error
-    return Response(200 if was_there else 201, encode(await _out(queue)))
 
 
 def _check_letters(ask: Ask, told: Settings) -> None:

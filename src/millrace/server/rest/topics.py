@@ -27,7 +27,7 @@ from millrace.server.rest.publish import (
     published,
     rows_in,
 )
-from millrace.server.rest.queues import Names, WasThere
+from millrace.server.rest.queues import Names, WasThere, patch_hinted
 from millrace.server.rest.route import JSON, Ask, Nothing, decode, encode, read_query
 from millrace.server.rest.table import ROUTES, SPACE, TOPIC
 
@@ -106,7 +106,8 @@ async def make_topic(ask: Ask, told: TopicAsk) -> Response:
     with suppress(NotFound):
         await millrace.find_topic(name, space=space)
         was_there = True
-    topic = await millrace.topic(name, space=space, max_lag=told.max_lag)
+    with patch_hinted():
+        topic = await millrace.topic(name, space=space, max_lag=told.max_lag)
     return Response(200 if was_there else 201, encode(_out(await topic.describe())))
 
 
