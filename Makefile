@@ -28,7 +28,7 @@ serve: $(READY) ## serve the folder millrace-data over HTTP, until Ctrl-C
 	@$(BIN)/millrace serve $(ARGS)
 
 test: check ## what CI runs: format, lint, types, import contracts, spelling, tests
-	@$(BIN)/python -m pytest tests $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist loadgroup tests $(ARGS)
 
 fmt: $(READY) ## format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)
