@@ -82,6 +82,35 @@ async def test_a_secret_made_while_its_user_is_removed_knows_nobody_then_or_late
 
 
 @embedded
+async def test_one_who_is_removed_stays_so_though_another_process_changes_them(m: Millrace) -> None:
+    book = await Book.open(m)
+    await book.add_user(ADA, BY)
+    late = await Book.open(m, follower=None)
+    await book.set_user(User("ada"), BY)
+    await book.remove_user("ada", BY)
+    # This one has not heard of it.
+    await late.set_user(ADA, BY)
+    fresh = await Book.open(m, follower=None)
+    assert not fresh.roll.users
+    await fresh.add_user(User("ada"), BY)
+    await late.set_user(ADA, BY)
+    fresh = await Book.open(m, follower=None)
+    found = fresh.roll.user("ada")
+    assert found is not None
+    assert found.rules == (), "they are another"
+    await fresh.set_user(ADA, BY)
+    fresh = await Book.open(m, follower=None)
+    found = fresh.roll.user("ada")
+    assert found is not None
+    assert (found.rules, found.quota) == (ADA.rules, ADA.quota)
+    await eventually(lambda: holds(lambda: book.roll.user("ada") == found))
+    await book.remove_user("ada", BY)
+    queue = await m.find("access", space="system")
+    assert not [row.key for row in await queue.peek(100) if row.body is not None]
+    await book.close()
+
+
+@embedded
 async def test_what_others_change_is_followed(m: Millrace) -> None:
     first = await Book.open(m, follower="first")
     second = await Book.open(m, follower="second")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,11 +11,12 @@ from hypothesis import strategies as st
 from millrace.server import record
 from millrace.server.access import AccessKey, Quota, Token, User, digest_of, parse_rule
 from millrace.server.ledger import Ledger
-from millrace.server.record import Known, Made, Unread
+from millrace.server.record import Known, Made, Rights, Unread
 
 DIGEST = digest_of("x")
 EXAMPLES: dict[str, Known] = {
     record.user_key("ada"): User("ada", (parse_rule("allow read a/*"),), Quota(pins=3)),
+    record.rights_key("1f"): Rights((parse_rule("allow read a/*"),), Quota(pins=3)),
     record.token_key(DIGEST): Token("ada", "laptop", DIGEST, 5, 9),
     record.access_key("MRAK"): AccessKey("MRAK", "ada", "boto", 5),
     record.made_key("queues", "a/b"): Made("ada"),
@@ -36,6 +39,8 @@ def test_records_read_as_they_were_written(key: str) -> None:
         ("user/ada", b'{"rules": ["fly */*"]}'),
         ("user/ada", b'{"rules": [], "powers": 1}'),
         ("user/ada", b'{"rules": [], "quota": {"cats": 1}}'),
+        ("rights/1f", b"{}"),
+        ("rights/1f", b'{"rules": [], "powers": 1}'),
         ("token/xyz", b'{"user": "a", "name": "b", "made_ms": 1}'),
         ("token/00", b'{"user": "a", "name": "b", "made_ms": 1}'),
         ("key/MRAK", b'{"user": "a", "name": "b", "made_ms": "1"}'),
@@ -68,6 +73,36 @@ def test_a_user_that_can_no_longer_be_read_is_no_longer_known() -> None:
     assert ledger.roll.user("ada")
     ledger.read("user/ada", 2, b'{"rules": ["allow * */*"], "deny_all": true}')
     assert ledger.roll.user("ada") is None
+
+
+def test_rights_that_cannot_be_read_make_their_user_unknown() -> None:
+    ledger = Ledger()
+    ledger.read("user/ada", 1, b'{"rules": ["allow * */*"], "id": "1f"}')
+    ledger.read("rights/1f", 2, b'{"rules": ["allow read a/*"]}')
+    found = ledger.roll.user("ada")
+    assert found == User("ada", (parse_rule("allow read a/*"),), id="1f")
+    ledger.read("rights/1f", 3, b'{"rules": [], "powers": 1}')
+    assert ledger.roll.user("ada") is None
+    assert list(ledger.unread) == ["rights/1f"]
+    ledger.read("rights/1f", 4, b'{"rules": []}')
+    assert ledger.roll.user("ada") == User("ada", id="1f")
+
+
+def test_rights_are_those_of_one_id_whatever_is_heard_first() -> None:
+    rows = [
+        ("user/ada", 1, b'{"rules": ["allow * */*"], "id": "1f"}'),
+        ("user/ada", 2, None),
+        ("user/ada", 3, b'{"rules": ["allow * */*"], "id": "2f"}'),
+        ("rights/1f", 4, b'{"rules": []}'),
+        ("rights/2f", 5, b'{"rules": ["allow read a/*"]}'),
+    ]
+    for order in permutations(rows):
+        ledger = Ledger()
+        for row in order:
+            ledger.read(*row)
+        found = ledger.roll.user("ada")
+        assert found == User("ada", (parse_rule("allow read a/*"),), id="2f")
+        assert ledger.rights_without(found) == [key for key, _, _ in order if key[0] == "r"]
 
 
 KEYS = st.sampled_from(["user/a", "user/b", "made/queues/x/y"])

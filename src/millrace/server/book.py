@@ -45,7 +45,7 @@ from millrace.server.access import (
 )
 from millrace.server.audit import AUDIT, Actor, Audit
 from millrace.server.ledger import Ledger
-from millrace.server.record import Kind, Known, Made
+from millrace.server.record import Kind, Known, Made, Rights
 from millrace.server.roll import Roll
 from millrace.server.secret import new_key_id, secret_of
 
@@ -140,27 +140,31 @@ class Book:
             if token is not None:
                 own = msgspec.structs.replace(token, of=user.id)
                 changes[record.token_key(token.digest)] = own
+            changes[record.user_key(user.name)] = user
             await self._put_user(user, by, "user.add", changes)
 
     async def set_user(self, user: User, by: Actor) -> None:
         """Give a user other rules and another quota; in force for requests that begin after it.
 
+        A user whom another process removes meanwhile stays removed.
+
         Raises:
             NotFound: there is none of this name.
         """
         async with self._acts:
-            user = msgspec.structs.replace(user, id=self._known(user.name).id)
-            await self._put_user(user, by, "user.set")
+            id = self._known(user.name).id
+            key = record.rights_key(id) if id else record.user_key(user.name)
+            known = Rights(user.rules, user.quota) if id else user
+            await self._put_user(user, by, "user.set", {key: known})
 
     async def _put_user(
-        self, user: User, by: Actor, act: str, changes: dict[str, Known | None] | None = None
+        self, user: User, by: Actor, act: str, changes: dict[str, Known | None]
     ) -> None:
         if check.name(user.name, "user") in RESERVED:
             raise Invalid(f"{user.name!r} is a name of the server's own", field="user")
         _at_most(len(user.rules), limits.RULES_MAX, "rules")
         detail = "; ".join(map(str, user.rules))
-        put: dict[str, Known | None] = {record.user_key(user.name): user}
-        await self._commit(put | (changes or {}), by, act, user.name, detail)
+        await self._commit(changes, by, act, user.name, detail)
 
     async def remove_user(self, name: str, by: Actor) -> None:
         """Forget a user with all their tokens and keys.
@@ -169,11 +173,14 @@ class Book:
             NotFound: there is none of this name.
         """
         async with self._acts:
-            self._known(name)
-            gone: dict[str, Known | None] = {record.user_key(name): None}
-            gone |= {record.token_key(one.digest): None for one in self.roll.tokens(name)}
-            gone |= {record.access_key(one.id): None for one in self.roll.access_keys(name)}
-            await self._commit(gone, by, "user.remove", name, f"{len(gone) - 1} tokens and keys")
+            user = self._known(name)
+            tokens = [record.token_key(one.digest) for one in self.roll.tokens(name)]
+            tokens += [record.access_key(one.id) for one in self.roll.access_keys(name)]
+            # Among them are those of users who were removed while they were given others.
+            rights = self._ledger.rights_without(user)[-limits.USER_SECRETS_MAX :]
+            keys = [record.user_key(name), *tokens, *rights]
+            detail = f"{len(tokens)} tokens and keys"
+            await self._commit(dict.fromkeys(keys), by, "user.remove", name, detail)
 
     def _known(self, name: str) -> User:
         found = self.roll.user(name)

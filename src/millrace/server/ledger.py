@@ -1,7 +1,8 @@
 """What the messages of `system/access` add up to.
 
 Rule: of each key the message with the highest seq counts, in whatever order they are heard of: what
-this process has written itself, it knows before it reads it.
+this process has written itself, it knows before it reads it. Rights that cannot be read make their
+user unknown.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 
 from millrace.server import record
 from millrace.server.access import AccessKey, Token, User
-from millrace.server.record import Kind, Known, Made, Unread
+from millrace.server.record import Kind, Known, Made, Rights, Unread
 from millrace.server.roll import Roll
 
 
@@ -24,6 +25,12 @@ class Ledger:
         """Of each key the newest message that was heard of."""
         self._gone: dict[str, int] = {}
         """Of those the ones that delete; until all that is older was read."""
+        self._users: dict[str, User] = {}
+        """By their names, as they were made."""
+        self._names: dict[str, str] = {}
+        """By their ids."""
+        self._rights: dict[str, Rights] = {}
+        """By the ids of users, or of some who are gone."""
         self._made: dict[str, str] = {}
         """By the keys of messages, who has made it."""
 
@@ -56,6 +63,7 @@ class Ledger:
         self.put(key, seq, known)
         if why and self._seqs[key] == seq:
             self.unread[key] = why
+            self._know(key, None)
 
     def replace(self, rows: Iterable[tuple[str, int, bytes | None]], boundary: int) -> None:
         """Take in all that there is up to a boundary: what is older and not among it has gone."""
@@ -80,7 +88,14 @@ class Ledger:
     def _know(self, key: str, known: Known | None) -> None:
         kind, _, rest = key.partition("/")
         if kind == "user":
-            self.roll.put_user(rest, known if isinstance(known, User) else None)
+            self._know_user(rest, known if isinstance(known, User) else None)
+        elif kind == "rights":
+            if isinstance(known, Rights):
+                self._rights[rest] = known
+            else:
+                self._rights.pop(rest, None)
+            if rest in self._names:
+                self._enroll(self._names[rest])
         elif kind == "token":
             digest = _digest(rest)
             self.roll.put_token(digest, known if isinstance(known, Token) else None)
@@ -91,6 +106,32 @@ class Ledger:
                 self._made[key] = known.user
             else:
                 self._made.pop(key, None)
+
+    def _know_user(self, name: str, user: User | None) -> None:
+        before = self._users.pop(name, None)
+        if before is not None:
+            self._names.pop(before.id, None)
+        if user is not None:
+            self._users[name] = user
+            if user.id:
+                self._names[user.id] = name
+        self._enroll(name)
+
+    def _enroll(self, name: str) -> None:
+        """Have a user known as they are by all that was said of them."""
+        user = self._users.get(name)
+        if user is not None and user.id:
+            rights = self._rights.get(user.id)
+            if record.rights_key(user.id) in self.unread:
+                user = None
+            elif rights is not None:
+                user = User(name, rights.rules, rights.quota, user.id)
+        self.roll.put_user(name, user)
+
+    def rights_without(self, user: User) -> list[str]:
+        """The keys of rights that are nobody's when this user is gone."""
+        left = self._names.keys() - {user.id}
+        return [record.rights_key(id) for id in self._rights if id not in left]
 
     # --- What was made ------------------------------------------------------------------------
 

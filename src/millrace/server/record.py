@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from millrace.errors import Invalid
-from millrace.server.access import AccessKey, Quota, Token, User, parse_rule
+from millrace.server.access import AccessKey, Quota, Rule, Token, User, parse_rule
 
 Kind = Literal["queues", "cursors"]
 """What is counted of a user for as long as it is there."""
@@ -23,6 +23,11 @@ class _User(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     id: str = ""
 
 
+class _Rights(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    rules: list[str]
+    quota: Quota = Quota()
+
+
 class _Token(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     user: str
     name: str
@@ -31,13 +36,21 @@ class _Token(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     of: str = ""
 
 
+class Rights(msgspec.Struct, frozen=True):
+    """What a user may do and have since that was changed. It is kept by the user's id, so that one
+    who was removed meanwhile does not come back with it."""
+
+    rules: tuple[Rule, ...]
+    quota: Quota
+
+
 class Made(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who has made a queue, a topic or a cursor."""
 
     user: str
 
 
-Known = User | Token | AccessKey | Made
+Known = User | Rights | Token | AccessKey | Made
 
 
 class Unread(Exception):
@@ -47,6 +60,11 @@ class Unread(Exception):
 def user_key(name: str) -> str:
     """The key of a user's message."""
     return f"user/{name}"
+
+
+def rights_key(user_id: str) -> str:
+    """The key of the message that gives a user other rights."""
+    return f"rights/{user_id}"
 
 
 def token_key(digest: bytes) -> str:
@@ -66,8 +84,10 @@ def made_key(kind: Kind, name: str) -> str:
 
 def encode(known: Known) -> bytes:
     """What the message says."""
-    if isinstance(known, User):
+    if isinstance(known, User | Rights):
         rules = [str(rule) for rule in known.rules]
+        if isinstance(known, Rights):
+            return msgspec.json.encode(_Rights(rules, known.quota))
         return msgspec.json.encode(_User(rules, known.quota, known.id))
     if isinstance(known, Made):
         return msgspec.json.encode(known)
@@ -86,6 +106,9 @@ def decode(key: str, body: bytes) -> Known:
         if kind == "user":
             user = msgspec.json.decode(body, type=_User)
             return User(rest, tuple(map(parse_rule, user.rules)), user.quota, user.id)
+        if kind == "rights":
+            rights = msgspec.json.decode(body, type=_Rights)
+            return Rights(tuple(map(parse_rule, rights.rules)), rights.quota)
         if kind == "made":
             return msgspec.json.decode(body, type=Made)
         if kind not in ("token", "key"):
