@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server overload soak flips mutants bench docs check lock clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server overload soak flips mutants bench docs check lock services clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -27,7 +27,7 @@ run: $(READY) ## run the demonstration: in the program, and through a server
 serve: $(READY) ## serve the folder millrace-data over HTTP, until Ctrl-C
 	@$(BIN)/millrace serve $(ARGS)
 
-test: check ## what CI runs: format, lint, types, import contracts, spelling, tests
+test: check services ## what CI runs: format, lint, types, import contracts, spelling, tests
 	@$(BIN)/python -m pytest -n auto --dist loadgroup tests $(ARGS)
 
 fmt: $(READY) ## format the code and mend what the linter can
@@ -83,6 +83,9 @@ bench: $(READY) ## measure; ONLY=group for one group
 docs: $(READY) ## check the documents and show the next release's notes
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
 	@$(BIN)/towncrier build --draft --version next
+
+services: $(READY) ## fetch the servers that tests run: PostgreSQL, Redis, OpenSearch (`test` does it when needed)
+	@$(BIN)/python -m tests.services
 
 lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple

@@ -12,6 +12,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.services.fixtures"]
+
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
 if settings.get_current_profile_name() in ("default", "ci"):

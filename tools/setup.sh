@@ -55,12 +55,8 @@ install_strace() {
     if command -v strace >/dev/null; then
         return
     fi
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        say "installing strace"
-        if apt-get install -qq -y strace >/dev/null 2>&1 ||
-            { apt-get update -qq >/dev/null 2>&1 && apt-get install -qq -y strace >/dev/null 2>&1; }; then
-            return
-        fi
+    if tools/install.sh strace; then
+        return
     fi
     say "strace is missing and was not installed; tests that rebuild crash states from recorded" \
         "system calls are skipped. Install it with your system's package tool to run them."
