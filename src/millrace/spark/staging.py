@@ -1,0 +1,96 @@
+"""What a task of Spark does: it stages its rows, which nobody sees until the driver has them
+published.
+
+Rule 1: a stage belongs to one attempt of one task. What an attempt that was given up has staged is
+named by no message of Spark, and is never published.
+Rule 2: rows keep the order that they have in the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+
+from millrace import limits, sync
+from millrace.spark import bounds
+from millrace.spark.contract import cut, to_rows
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What one task has staged."""
+
+    stages: tuple[str, ...]
+    rows: int
+
+
+def stage_rows(queue: sync.Queue, prefix: str, batches: Iterable[pa.RecordBatch]) -> Staged:
+    """Stage the rows of a task under names that begin so; returns once they cannot be lost."""
+    writing = _Writing(queue, f"{prefix}{uuid4().hex[:12]}")
+    with ThreadPoolExecutor(1) as lane:
+        # While one part is on its way the next one is made.
+        under: Future[None] | None = None
+        for part in _parts(batches):
+            if under is not None:
+                under.result()
+            under = lane.submit(writing.put, part)
+        if under is not None:
+            under.result()
+    return Staged(tuple(writing.stages), writing.total)
+
+
+class _Writing:
+    """The stages of one attempt: another one is begun where one is full."""
+
+    def __init__(self, queue: sync.Queue, name: str) -> None:
+        self._queue = queue
+        self._name = name
+        self._rows = 0
+        self._bytes = 0
+        self.stages: list[str] = []
+        self.total = 0
+
+    def put(self, part: pa.RecordBatch) -> None:
+        rows, size = part.num_rows, part.nbytes
+        is_full = (
+            self._rows + rows > limits.STAGE_ROWS_MAX
+            or self._bytes + 2 * size > limits.STAGE_BYTES_MAX
+        )
+        if not self.stages or is_full:
+            self.stages.append(f"{self._name}.{len(self.stages)}")
+            self._rows = self._bytes = 0
+        self._queue.stage(self.stages[-1], part)
+        self._rows += rows
+        self._bytes += size
+        self.total += rows
+
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in parts that are worth a call: small batches are put together, large ones cut."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    most, large = bounds.STAGE_CALL_ROWS_MAX, bounds.STAGE_CALL_BYTES
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        made = to_rows(batch)
+        if waiting and (rows + made.num_rows > most or size + made.nbytes > large):
+            yield from _joined(waiting)
+            waiting, rows, size = [], 0, 0
+        waiting.append(made)
+        rows, size = rows + made.num_rows, size + made.nbytes
+    if waiting:
+        yield from _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if len(batches) > 1:
+        table = pa.Table.from_batches(batches).combine_chunks()
+        batches = table.to_batches()
+    for batch in batches:
+        yield from cut(batch, rows=bounds.STAGE_CALL_ROWS_MAX, size=bounds.STAGE_CALL_BYTES)

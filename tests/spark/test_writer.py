@@ -1,0 +1,98 @@
+"""A DataFrame that is written into a queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+from millrace import sync
+
+pytestmark = pytest.mark.spark
+
+Shared = tuple[sync.Millrace, Path]
+
+
+def into(frame: DataFrame, shared: Shared, queue: str) -> DataFrameWriter:
+    return (
+        frame.write.format("millrace")
+        .mode("append")
+        .option("path", str(shared[1]))
+        .option("queue", queue)
+    )
+
+
+def test_all_rows_are_there_in_order_with_keys_and_headers(
+    spark: SparkSession, shared: Shared
+) -> None:
+    queue = shared[0].queue("whole")
+    frame = spark.range(0, 5000, 1, 2).selectExpr(
+        "cast(id as string) as value",
+        "cast(id % 10 as string) as key",
+        "map('n', cast(id as string)) as headers",
+    )
+    into(frame, shared, "whole").save()
+    rows = queue.peek(5000)
+    assert [int(row.body or b"") for row in rows] == list(range(5000))
+    assert rows[17].key == b"7"
+    assert rows[17].headers == (("n", b"17"),)
+    assert queue.stages() == {}
+
+
+def test_headers_as_pairs_and_deletes(spark: SparkSession, shared: Shared) -> None:
+    queue = shared[0].queue("pairs", keyed=True)
+    frame = spark.sql(
+        "select * from values "
+        "('a', X'01', 'put', array(named_struct('key', 'h', 'value', X'02'))), "
+        "('b', X'03', null, null), "
+        "('a', null, 'delete', null) as t(key, value, op, headers)"
+    ).coalesce(1)
+    into(frame, shared, "pairs").save()
+    with queue.snapshot() as snapshot:
+        found = snapshot.arrow().read_all().select(["key", "value", "headers"]).to_pylist()
+    assert found == [
+        {"key": b"b", "value": b"\x03", "headers": []},
+        {"key": b"a", "value": None, "headers": []},
+    ]
+
+
+def test_a_numbered_write_is_done_once(spark: SparkSession, shared: Shared) -> None:
+    queue = shared[0].queue("once")
+    frame = spark.range(10).selectExpr("cast(id as string) as value")
+    for _ in range(2):
+        into(frame, shared, "once").option("producer", "load").option("number", "7").save()
+    assert len(queue.peek(100)) == 10
+    assert queue.producer("load") == 7
+    assert queue.stages() == {}
+
+
+def test_a_wrong_column_is_refused_before_anything_is_staged(
+    spark: SparkSession, shared: Shared
+) -> None:
+    queue = shared[0].queue("wrong")
+    frame = spark.range(1).selectExpr("id", "'a' as value")
+    with pytest.raises(PySparkException, match="column 'id' is none that a queue knows"):
+        into(frame, shared, "wrong").save()
+    assert queue.peek() == []
+    assert queue.stages() == {}
+
+
+def test_a_wrong_value_is_refused_and_nothing_is_seen(spark: SparkSession, shared: Shared) -> None:
+    queue = shared[0].queue("wrong")
+    frame = spark.range(0, 20_000, 1, 1).selectExpr("if(id < 19000, 'a', null) as value")
+    with pytest.raises(PySparkException, match="column 'value' is null"):
+        into(frame, shared, "wrong").save()
+    assert queue.peek() == []
+    assert queue.stages() == {}
+
+
+def test_an_unknown_queue_and_overwriting_are_refused(spark: SparkSession, shared: Shared) -> None:
+    frame = spark.range(1).selectExpr("'a' as value")
+    with pytest.raises(PySparkException, match="there is no queue 'nowhere'"):
+        into(frame, shared, "nowhere").save()
+    with pytest.raises(PySparkException, match="a queue is only added to"):
+        into(frame, shared, "nowhere").mode("overwrite").save()
+    with pytest.raises(PySparkException, match="token is no option"):
+        into(frame, shared, "nowhere").option("token", "secret").save()
