@@ -114,9 +114,9 @@ HTTP_BODIES_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of all bodies that are being read, wait or are handled; beyond them requests are refused.
 What is made of a body, messages and then commands, takes several times as much meanwhile."""
 
-HTTP_BODIES_SHARE_BYTES_MAX = HTTP_BODIES_BYTES_MAX // 2
-"""Bytes of those that one user may hold, so that nobody keeps all others from sending any; where
-a single body may be larger, as many as that."""
+HTTP_BODIES_SHARE = 2
+"""One user may hold one part in so many of what the others leave of those bytes: however many users
+hold all that they may, there is room for one more."""
 
 HTTP_STOP_SECONDS = 10
 """Requests that are being handled have so long to end when a server stops."""

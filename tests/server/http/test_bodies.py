@@ -99,7 +99,7 @@ def test_whoever_is_not_read_is_not_waited_for() -> None:
 
 
 def test_one_who_asks_holds_no_more_than_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HTTP_BODIES_SHARE_BYTES_MAX", 5_000)
+    monkeypatch.setattr(limits, "HTTP_BODIES_BYTES_MAX", 11_000)
 
     def admit(request: Request, length: int | None, _: str) -> Response | None:
         request.owner = request.path
@@ -108,14 +108,15 @@ def test_one_who_asks_holds_no_more_than_a_share(monkeypatch: pytest.MonkeyPatch
     async def main() -> None:
         site = Site(admit, echo, complain, body_bytes_max=4_000)
 
-        def send(name: bytes) -> tuple[Connection, Transport]:
+        def send(name: bytes, size: int) -> tuple[Connection, Transport]:
             connection, transport = Connection(site), Transport()
             connection.connection_made(transport)
-            connection.data_received(POST.replace(b"/x", name) % 4_000 + bytes(3_000))
+            connection.data_received(POST.replace(b"/x", name) % 4_000 + bytes(size))
             return connection, transport
 
-        sent = [send(name) for name in (b"/one", b"/one", b"/two")]
-        assert [transport.unsent > 0 for _, transport in sent] == [False, True, False]
+        wanted = [(b"/one", 3_000), (b"/one", 3_000), (b"/two", 2_500), (b"/two", 1)]
+        sent = [send(*one) for one in wanted]
+        assert [transport.unsent > 0 for _, transport in sent] == [False, True, False, True]
         for connection, _ in sent:
             connection.connection_lost(None)
         assert site.bodies.size == 0
@@ -129,10 +130,24 @@ def test_a_body_of_the_greatest_size_has_room() -> None:
     assert Bodies(1024).excess("one", size) is not None
 
 
+def test_those_who_work_together_leave_room_for_others() -> None:
+    bodies = Bodies(limits.HTTP_BODY_BYTES_MAX)
+    step = 1024 * 1024
+    for name in ("one", "two"):
+        while bodies.excess(name, step) is None:
+            bodies.add(name, step)
+    assert bodies.excess("three", 32 * step) is None
+    for number in range(10):
+        while bodies.excess(f"more {number}", step) is None:
+            bodies.add(f"more {number}", step)
+    assert bodies.size < limits.HTTP_BODIES_BYTES_MAX
+    assert bodies.excess("the last", step // 2) is None
+
+
 def test_what_one_sends_counts_as_theirs(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:
-            bodies, share = server.app.site.bodies, limits.HTTP_BODIES_SHARE_BYTES_MAX
+            bodies, share = server.app.site.bodies, limits.HTTP_BODIES_BYTES_MAX // 2
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
             head = POST.replace(b"/x", b"/v1/spaces/default/queues/orders/messages")
             head = head.replace(b"Host", b"Authorization: Bearer producer\r\nHost")
@@ -140,7 +155,8 @@ def test_what_one_sends_counts_as_theirs(tmp_path: Path) -> None:
             await until(lambda: bodies.size == 99)
             assert bodies.excess("producer", share - 99) is None
             assert bodies.excess("producer", share - 98) is not None
-            assert bodies.excess("root", share) is None
+            assert bodies.excess("root", share - 50) is None
+            assert bodies.excess("root", share) is not None
             writer.close()
             await until(lambda: bodies.size == 0)
 
@@ -151,7 +167,7 @@ def test_the_others_are_served_while_one_holds_a_share(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:
             path = "/v1/spaces/default/queues/orders/messages"
-            share = limits.HTTP_BODIES_SHARE_BYTES_MAX
+            share = limits.HTTP_BODIES_BYTES_MAX // 2
             bodies = server.app.site.bodies
             bodies.add("producer", share)
             refused = await server.ask("POST", path, {"body": "x"}, role="producer")

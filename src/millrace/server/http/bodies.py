@@ -1,6 +1,7 @@
 """What bodies hold, whose they are, and whether they come fast enough.
 
-Rule 1: one who asks holds no more than a share, so that the others have room.
+Rule 1: one who asks holds no more than a share of what the others leave, so that whoever comes next
+has room, though several mean to leave none.
 Rule 2: a body that stands still is not waited for, however much of it came before.
 """
 
@@ -17,8 +18,7 @@ class Bodies:
 
     def __init__(self, body_bytes_max: int) -> None:
         self.size = 0
-        self._share_max = max(limits.HTTP_BODIES_SHARE_BYTES_MAX, body_bytes_max)
-        """A body of the greatest size always has room in it."""
+        self._body_bytes_max = body_bytes_max
         self._of: dict[str, int] = {}
 
     def add(self, owner: str, size: int) -> None:
@@ -32,13 +32,16 @@ class Bodies:
 
     def excess(self, owner: str, size: int = 0) -> tuple[str, int] | None:
         """Why so many bytes more are not held for someone, and the bound; None: there is room."""
-        most, share = limits.HTTP_BODIES_BYTES_MAX, self._share_max
-        if self.size + size > most:
-            return f"requests hold {most} bytes already; send this one again later", most
-        if self._of.get(owner, 0) + size > share:
-            text = f"requests of one user hold {share} bytes at most; send this one again later"
-            return text, share
-        return None
+        held = self._of.get(owner, 0)
+        others = self.size - held
+        left = max(0, limits.HTTP_BODIES_BYTES_MAX - others)
+        share = left // limits.HTTP_BODIES_SHARE
+        if not others:
+            # A body of the greatest size has room, if nobody else sends any.
+            share = min(left, max(share, self._body_bytes_max))
+        if held + size <= share:
+            return None
+        return f"requests of one user hold {share} bytes at most now; send this one later", share
 
 
 class Kept:
