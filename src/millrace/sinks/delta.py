@@ -1,0 +1,272 @@
+"""A Delta table: rows are added, or replaced and deleted by key.
+
+`stage` writes Parquet files into the table's folder, which no reader sees before `commit` names
+them in the table's log, in one commit with the boundary and the fence (`delta_log.py`).
+
+Rule 1: what is committed was judged by what the table said when it was read, and fails if anybody
+has committed since; then it is judged again.
+Rule 2: where rows are replaced, a lane that somebody else has changed since it was staged is not
+committed: it has to be staged again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import cast
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable, Field, Schema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+
+from millrace import limits
+from millrace.errors import Invalid, Retry
+from millrace.sinks.base import Held, Task
+from millrace.sinks.boundary import Span
+from millrace.sinks.columns import added, asked, fitted, stored
+from millrace.sinks.delta_log import (
+    FlowState,
+    know_places,
+    read_flow,
+    stats_of,
+    sync_log,
+    tell_places,
+    write_commit,
+)
+from millrace.sinks.lake import Lake, is_next, names_of
+from millrace.sinks.parts import PartWriter, Staged, drop_packed, pack, read_part, unpack
+from millrace.sinks.rewrite import Files, lay_out, stage_lanes, still_so
+
+LAKE = "Delta"
+
+_FEATURES = {"appendOnly", "changeDataFeed", "invariants", "timestampNtz"}
+"""What a table that others made may ask of its writers."""
+
+
+class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows in a Delta table, by the `deltalake` library."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """See that rows like these can be stored, in the table that is there if there is one."""
+        self.check_rows(schema, LAKE)
+        with _answers(self.path):
+            table = self._find()
+            if table is not None:
+                self._check_table(table)
+                added(_schema_of(table), self.columns(schema), LAKE, evolve=self.evolve)
+
+    def open(self, flow: str, schema: pa.Schema) -> Held:
+        """Take the flow over; the table is made, given columns, and laid out by key, if need be."""
+        self.check_rows(schema, LAKE)
+        with _answers(self.path):
+            for _ in range(limits.LAKE_COMMIT_TRIES):
+                try:
+                    return self._open(flow, schema)
+                except CommitFailedError:
+                    continue
+        raise self._busy()
+
+    def _open(self, flow: str, schema: pa.Schema) -> Held:
+        table = self._find() or self._make(schema)
+        self._check_table(table)
+        missing = added(_schema_of(table), self.columns(schema), LAKE, evolve=self.evolve)
+        if missing:
+            table.alter.add_columns([Field.from_arrow(field) for field in missing])
+            table = DeltaTable(self.root)
+        if self.key:
+            table = self._laid_out(table)
+        state = read_flow(table, flow)
+        state = FlowState(state.fence + 1, state.boundary)
+        write_commit(table, [], flow, state)
+        sync_log(table, self.root)
+        return Held(flow, state.fence, state.boundary)
+
+    def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
+        """Write files that the table does not name yet."""
+        with _answers(self.path):
+            table = DeltaTable(self.root)
+            if self.key:
+                table = self._laid_out(table)
+                staged = stage_lanes(batches, self._files(table), _schema_of(table), stats_of)
+            else:
+                schema = _schema_of(table)
+                with PartWriter(self.root, "", schema, describe=stats_of) as writer:
+                    for batch in fitted(batches, schema):
+                        writer.write(batch)
+                    staged = Staged(tuple(writer.close()))
+            return pack(self.root, staged)
+
+    def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
+        """Name the files in the table's log, with the boundary."""
+        with _answers(self.path):
+            parts = [unpack(self.root, token) for token in staged]
+            for _ in range(limits.LAKE_COMMIT_TRIES):
+                table = DeltaTable(self.root)
+                state = read_flow(table, held.flow)
+                if not is_next(held, span, state.fence, state.boundary):
+                    return msgspec.structs.replace(held, boundary=state.boundary)
+                try:
+                    if not know_places(table, span.upto):
+                        tell_places(table, span.upto)
+                        table = DeltaTable(self.root)
+                        if read_flow(table, held.flow) != state:
+                            continue
+                    actions = self._actions(table, parts)
+                    write_commit(table, actions, held.flow, FlowState(held.fence, span.upto))
+                except CommitFailedError:
+                    continue
+                sync_log(table, self.root)
+                return msgspec.structs.replace(held, boundary=span.upto)
+        raise self._busy()
+
+    def clean(self, held: Held) -> None:
+        """Join small files, and delete those that nothing names, once they are old enough.
+
+        How old is the table's own `delta.deletedFileRetentionDuration`, a week by default.
+        """
+        with _answers(self.path):
+            table = DeltaTable(self.root)
+            if not self.key:
+                small = [s for s in _sizes(table).values() if s < limits.LAKE_PART_BYTES // 4]
+                if len(small) >= limits.LAKE_COMPACT_FILES:
+                    table.optimize.compact(target_size=limits.LAKE_PART_BYTES)
+            if table.vacuum(dry_run=True, full=True):
+                table.vacuum(dry_run=False, full=True)
+            drop_packed(self.root, time.time())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """What is in the table now; columns that it has not are null."""
+        with _answers(self.path):
+            table = DeltaTable(self.root)
+            wanted = asked(_schema_of(table), columns)
+            for path in sorted(_sizes(table)):
+                yield from fitted(read_part(self.root / path, columns), wanted)
+
+    # --- The table ---------------------------------------------------------------------------
+
+    def _find(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.root)
+        except TableNotFoundError:
+            return None
+
+    def _make(self, schema: pa.Schema) -> DeltaTable:
+        columns = stored(self.columns(schema), LAKE)
+        return DeltaTable.create(self.root, Schema.from_arrow(columns), mode="ignore")
+
+    def _check_table(self, table: DeltaTable) -> None:
+        """See that we may write to a table that others made.
+
+        Raises:
+            Invalid: it asks for more than we do.
+        """
+        metadata, protocol = table.metadata(), table.protocol()
+        asked = {*(protocol.reader_features or ()), *(protocol.writer_features or ())} - _FEATURES
+        asked |= {
+            name
+            for name, value in metadata.configuration.items()
+            if name.startswith("delta.constraints.")
+            or (name == "delta.columnMapping.mode" and value != "none")
+            or (name == "delta.appendOnly" and value == "true" and self.key)
+        }
+        asked |= {
+            f"{field.name}: {name}"
+            for field in table.schema().fields
+            for name in field.metadata
+            if name.startswith(("delta.generation", "delta.identity", "delta.invariants"))
+        }
+        if asked:
+            raise Invalid(
+                f"the Delta table {self.path} asks for what this sink does not do: "
+                f"{names_of(asked)}; use another table",
+                field="path",
+            )
+        if metadata.partition_columns:
+            raise Invalid(
+                f"the Delta table {self.path} is partitioned by "
+                f"{', '.join(metadata.partition_columns)}; use one that is not",
+                field="path",
+            )
+
+    def _files(self, table: DeltaTable) -> Files:
+        return Files.of(self.root, self.layout, _sizes(table))
+
+    def _laid_out(self, table: DeltaTable) -> DeltaTable:
+        """The table when every file is of a lane; what others wrote is laid out anew."""
+        for _ in range(limits.LAKE_COMMIT_TRIES):
+            files = self._files(table)
+            if not files.strangers:
+                return table
+            staged = lay_out(files, _schema_of(table), stats_of)
+            with suppress(CommitFailedError):
+                write_commit(table, _actions_of(staged, files, is_change=False))
+            table = DeltaTable(self.root)
+        raise self._busy()
+
+    def _actions(
+        self, table: DeltaTable, staged: Sequence[Staged]
+    ) -> list[AddAction | RemoveAction]:
+        """What a commit of all that was staged says.
+
+        Raises:
+            Retry: somebody else has changed what was rewritten.
+        """
+        files = self._files(table) if self.key else None
+        if files is not None and not still_so(staged, files):
+            raise Retry(
+                f"somebody else has changed files of {self.path} that were to be replaced; open "
+                "the sink again and carry the same rows",
+                field="path",
+            )
+        return [action for each in staged for action in _actions_of(each, files, is_change=True)]
+
+    def _busy(self) -> Retry:
+        return Retry(
+            f"others have committed to {self.path} {limits.LAKE_COMMIT_TRIES} times in between; "
+            "try again",
+            field="path",
+            limit=limits.LAKE_COMMIT_TRIES,
+        )
+
+
+def _actions_of(
+    staged: Staged, files: Files | None, *, is_change: bool
+) -> list[AddAction | RemoveAction]:
+    now_ms = time.time_ns() // 1_000_000
+    found: list[AddAction | RemoveAction] = [
+        AddAction(part.path, part.size, {}, now_ms, is_change, part.stats) for part in staged.added
+    ]
+    if files is not None:
+        found += [
+            RemoveAction(path, is_change, now_ms, files.sizes[path]) for path in staged.removed
+        ]
+    return found
+
+
+def _schema_of(table: DeltaTable) -> pa.Schema:
+    found: pa.Schema = pa.schema(cast("pa.Schema", table.schema().to_arrow()))
+    return found
+
+
+def _sizes(table: DeltaTable) -> dict[str, int]:
+    """The files of a table."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    paths = cast("list[str]", actions["path"].to_pylist())
+    sizes = cast("list[int]", actions["size_bytes"].to_pylist())
+    return dict(zip(map(unquote, paths), sizes, strict=True))
+
+
+@contextmanager
+def _answers(path: str) -> Iterator[None]:
+    """Say of what the library and the disk raise what is to be done."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise Retry(f"the Delta table {path} does not answer: {error}", field="path") from error

@@ -1,0 +1,120 @@
+"""What tables of files have in common: their settings, and how they are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+
+from millrace import limits
+from millrace.errors import Invalid, Stale
+from millrace.sinks.base import OP, Held
+from millrace.sinks.boundary import Boundary, Span, goes_on
+from millrace.sinks.columns import stored
+from millrace.sinks.lane import check_key
+from millrace.sinks.rewrite import Layout
+
+
+class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a table in a folder.
+
+    Raises:
+        Invalid: they contradict each other.
+    """
+
+    path: str
+    """The folder, which every process that stages must see under the same name."""
+    mode: Literal["append", "upsert"] = "append"
+    """Whether rows are only added, or take the place of those with the same key."""
+    key: tuple[str, ...] = ()
+    """For upsert: the columns that name what a row replaces, or deletes."""
+    lanes: int = 0
+    """For upsert: in how many parts the table is laid out; so many tasks may write it at once."""
+    evolve: bool = True
+    """Whether the table is given the columns that rows have and it has not."""
+
+    def __post_init__(self) -> None:
+        if not self.path or "://" in self.path:
+            raise Invalid(
+                f"path {self.path!r} is not a folder; mount the store that it is in", field="path"
+            )
+        if self.mode == "append":
+            if self.key or self.lanes:
+                wrong = "key" if self.key else "lanes"
+                raise Invalid(
+                    f"{wrong} is for mode = 'upsert'; in mode 'append' rows are only added",
+                    field=wrong,
+                )
+            return
+        if not self.key:
+            raise Invalid("mode = 'upsert' needs key: the columns that name a row", field="key")
+        if not 0 <= self.lanes <= limits.LAKE_LANES_MAX:
+            raise Invalid(
+                f"lanes is {self.lanes}; it is between 1 and {limits.LAKE_LANES_MAX}",
+                field="lanes",
+                limit=limits.LAKE_LANES_MAX,
+            )
+        if not self.lanes:
+            msgspec.structs.force_setattr(self, "lanes", limits.LAKE_LANES)
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return Path(self.path).absolute()
+
+    @property
+    def layout(self) -> Layout:
+        """How the files of an upserted table lie."""
+        return Layout(self.key, self.lanes)
+
+    def columns(self, rows: pa.Schema) -> pa.Schema:
+        """What of such rows is stored: where deletes are applied, `op` is not."""
+        if self.mode == "append" or OP not in rows.names:
+            return rows
+        return rows.remove(rows.get_field_index(OP))
+
+    def check_rows(self, schema: pa.Schema, lake: str) -> None:
+        """See that rows like these can be stored, and have the key.
+
+        Raises:
+            Invalid: they cannot, or have not.
+        """
+        check_key(schema, self.key)
+        if OP in schema.names and not pa.types.is_string(stored(schema, lake).field(OP).type):
+            raise Invalid(
+                f"column {OP!r} is {schema.field(OP).type}; it is a text, put or delete", field=OP
+            )
+        stored(schema, lake)
+
+
+def is_next(held: Held, span: Span, fence: int, boundary: Boundary | None) -> bool:
+    """Whether who holds a flow may apply a span now; False: it was applied already.
+
+    Raises:
+        Stale: somebody else has opened the flow since, or the span does not go on there.
+    """
+    check_fence(held, fence)
+    return goes_on(boundary, span)
+
+
+def check_fence(held: Held, fence: int) -> None:
+    """See that nobody else has opened the flow since.
+
+    Raises:
+        Stale: somebody has.
+    """
+    if fence != held.fence:
+        raise Stale(
+            f"{held.flow} was opened again since (fence {fence}, this run has {held.fence}): "
+            "another run has taken over; stop this one",
+            field="fence",
+        )
+
+
+def names_of(paths: Iterable[str]) -> str:
+    """Some of many names, for a message."""
+    found = sorted(paths)
+    return ", ".join(found[:3]) + (" …" if len(found) > 3 else "")

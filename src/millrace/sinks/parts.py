@@ -1,0 +1,223 @@
+"""The Parquet files of a table: written once, synced, and never changed.
+
+Rule 1: no two files ever have the same name, so that an attempt that was cut off stands in nobody's
+way.
+Rule 2: a file that `close` told of is on the disk, its name too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millrace import limits
+
+CODEC: Final = "zstd"
+"""Every reader of lakes knows it."""
+
+PRIVATE = "_millrace"
+"""Where we keep what is no row; readers of lakes pass over names that begin so."""
+
+READ_ROWS = 64 * 1024
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One file."""
+
+    path: str
+    """Within the table's folder."""
+    size: int
+    rows: int
+    stats: str = ""
+    """What the table's own log says of its columns."""
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """What `stage` has to tell to `commit`."""
+
+    added: tuple[Part, ...] = ()
+    removed: tuple[str, ...] = ()
+    seen: dict[int, str] = {}
+    """Lane by lane: the files that were there, as a checksum."""
+
+
+class PartWriter:
+    """Writes rows into as many files as they need; nothing is left open when it is left."""
+
+    def __init__(
+        self,
+        root: Path,
+        folder: str,
+        schema: pa.Schema,
+        *,
+        bytes_max: int = limits.LAKE_PART_BYTES,
+        describe: Callable[[pq.FileMetaData], str] = lambda _: "",
+    ) -> None:
+        self._root = root
+        self._folder = folder
+        self.schema = schema
+        self._bytes_max = bytes_max
+        self._describe = describe
+        self._name = uuid4().hex
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
+        self._file: pa.NativeFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._footers: list[pq.FileMetaData] = []
+        self._path = ""
+        self._parts: list[Part] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add rows, which have the writer's schema."""
+        if not batch.num_rows:
+            return
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.get_total_buffer_size()
+        self._waiting_rows += batch.num_rows
+        if (
+            self._waiting_bytes >= limits.LAKE_GROUP_BYTES
+            or self._waiting_rows >= limits.LAKE_GROUP_ROWS
+        ):
+            self._flush()
+
+    def close(self) -> Sequence[Part]:
+        """The files, all of them on the disk."""
+        self._flush()
+        self._finish()
+        if self._parts:
+            sync_folder(self._root / self._folder)
+        return self._parts
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        if self._writer is None:
+            self._begin()
+        assert self._writer is not None
+        assert self._file is not None
+        self._writer.write_table(
+            pa.Table.from_batches(self._waiting, self.schema), limits.LAKE_GROUP_ROWS
+        )
+        self._waiting.clear()
+        self._waiting_bytes = self._waiting_rows = 0
+        if self._file.tell() >= self._bytes_max:
+            self._finish()
+
+    def _begin(self) -> None:
+        folder = self._root / self._folder
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(folder.parent)
+            sync_folder(self._root)
+        name = f"part-{self._name}-{len(self._parts)}.parquet"
+        self._path = f"{self._folder}/{name}" if self._folder else name
+        self._file = pa.OSFile(str(self._root / self._path), "wb")
+        self._footers = []
+        self._writer = pq.ParquetWriter(
+            self._file,
+            self.schema,
+            compression=CODEC,
+            store_schema=False,
+            metadata_collector=self._footers,
+        )
+
+    def _finish(self) -> None:
+        if self._writer is None or self._file is None:
+            return
+        self._writer.close()
+        self._file.close()
+        self._writer = self._file = None
+        path = self._root / self._path
+        sync_file(path)
+        footer = self._footers[0]
+        self._parts.append(
+            Part(self._path, path.stat().st_size, footer.num_rows, self._describe(footer))
+        )
+
+
+def read_part(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, batch by batch; of the columns, those that it has."""
+    with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        wanted = names if columns is None else [name for name in columns if name in names]
+        yield from file.iter_batches(READ_ROWS, columns=wanted)
+
+
+def sync_file(path: Path) -> None:
+    """Have the bytes of a file on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+sync_folder = sync_file
+"""The same for the names in a folder."""
+
+
+def write_alone(path: Path, text: bytes) -> bool:
+    """Make a file with these bytes, whole or not at all, on the disk when this returns; False:
+    there is one already, and it stays as it is.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.parent / f".{uuid4().hex}.draft"
+    try:
+        with draft.open("xb") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return False
+    finally:
+        draft.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
+
+
+def pack(root: Path, staged: Staged) -> bytes:
+    """As what `stage` returns; what is long lies beside the table, and its name is told."""
+    text = msgspec.json.encode(staged)
+    if len(text) <= limits.LAKE_TOKEN_BYTES:
+        return text
+    name = f"staged-{uuid4().hex}.json"
+    write_alone(root / PRIVATE / name, text)
+    return json.dumps(name).encode()
+
+
+def unpack(root: Path, token: bytes) -> Staged:
+    """What `pack` was given."""
+    if token.startswith(b'"'):
+        token = (root / PRIVATE / json.loads(token)).read_bytes()
+    return msgspec.json.decode(token, type=Staged)
+
+
+def drop_packed(root: Path, now_seconds: float) -> None:
+    """Delete what `pack` wrote a long time ago."""
+    for pattern in ("staged-*.json", ".*.draft"):
+        for path in (root / PRIVATE).glob(pattern):
+            if now_seconds - path.stat().st_mtime > limits.LAKE_STAGED_SECONDS:
+                path.unlink(missing_ok=True)
