@@ -41,6 +41,7 @@ class Process:
         # Where an administrator is declared, nobody is made.
         file = told["token_file"]
         self.token = "" if file is None else Path(file).read_text().strip()
+        self.token_file = file
         self.address: str = told["address"]
         return self
 

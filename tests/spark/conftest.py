@@ -11,29 +11,31 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import sync
+from millrace.spark.session import session
+from tests.server.process import Process
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """Two cores, little memory, no page in the browser."""
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores, little memory, each task tried twice."""
+    folder = tmp_path_factory.mktemp("spark")
+    # Workers import what is tested here, wherever else it is installed.
+    root = Path(__file__).resolve().parents[2]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root / "src"), str(root)])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    manager = (
-        "org.apache.spark.sql.execution.streaming.checkpointing."
-        "FileSystemBasedCheckpointFileManager"
-    )
-    session = (
-        SparkSession.builder.master("local[2,2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.streaming.checkpointFileManagerClass", manager)
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    conf = {
+        "spark.master": "local[2,2]",
+        "spark.driver.memory": "1g",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.log.level": "OFF",
+    }
+    found = session("millrace-tests", **conf)
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +44,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sync.Mill
     folder = tmp_path_factory.mktemp("shared")
     with sync.open(folder) as m, sync.share(m):
         yield m, folder
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A server."""
+    with Process(tmp_path_factory.mktemp("server") / "data") as process:
+        yield process

@@ -10,3 +10,32 @@ JAVA_TRIED_MAX = 32
 
 JAVA_ANSWER_SECONDS_MAX = 30
 """A Java that has not said its version by then is not one, however busy the machine."""
+
+SPARK_PIN_SECONDS = 24 * 3600
+"""What a stream reads is pinned for so long after it was last asked for: a job that stood still for
+a day has its open batch again, unchanged."""
+
+SPARK_BATCH_PIN_SECONDS = 3600
+"""What a batch job reads is pinned for so long: nobody says when it has ended."""
+
+SPARK_WAIT_SECONDS = 0.1
+"""A stream that has nothing new waits for so long before it says so; else Spark would ask a hundred
+times a second."""
+
+SPARK_PARTITION_BYTES = 128 * 1024 * 1024
+"""What one task reads, unless it is told otherwise: a second or less."""
+
+SPARK_PARTITIONS_MAX = 10_000
+"""Tasks of one read; Spark plans each of them on the driver."""
+
+SPARK_BATCH_ROWS = 16_384
+"""Rows that are handed to Spark at once: more gained nothing, and each batch is copied whole."""
+
+SPARK_KEYS_MAX = 10_000
+"""Keys of one read; for more, join."""
+
+OWNER_START_SECONDS_MAX = 60.0
+"""A folder is opened within it, or not at all."""
+
+OWNER_IDLE_SECONDS = 10.0
+"""Whoever was started to share a folder ends when nobody was connected for so long."""

@@ -21,6 +21,11 @@ class Sharing:
             raise Invalid(f"{m!r} is open in another process; share it there", field="m")
         self._local = Local(engine, Path(engine.where))
 
+    @property
+    def connections(self) -> int:
+        """How many are let in now."""
+        return len(self._local.connections)
+
     async def start(self) -> Path:
         """Let others in; returns the socket."""
         return await self._local.start()

@@ -1,20 +1,47 @@
-"""Queues as a data source of Spark: `format("millrace")`."""
+"""`format("millrace")`: a queue as Spark reads and writes it.
+
+It has no side effects when it is made: Spark makes it in many processes, often.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from millrace.spark.batch import BatchReader
+from millrace.spark.columns import chosen, ddl
+from millrace.spark.options import read_options
+from millrace.spark.stream import StreamReader
 from millrace.spark.writer import BatchWriter
 
 
 class MillraceSource(DataSource):
-    """The data source; it is made anew in every process that has to do with a query."""
+    """A Millrace queue."""
 
     @classmethod
     def name(cls) -> str:
+        """What `format` names."""
         return "millrace"
+
+    def schema(self) -> str:
+        """The columns, as the options choose them."""
+        # Whether it is a stream is not known here; the readers check the rest.
+        return ddl(chosen(read_options(self.options, is_stream=None).columns, is_parsed=False))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads a queue once."""
+        return BatchReader(read_options(self.options, is_stream=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Follows a queue."""
+        return StreamReader(read_options(self.options, is_stream=True), schema)
 
     # How Spark calls it is not ours to choose.
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        """Adds rows to a queue."""
         return BatchWriter(self.options, schema, overwrite=overwrite)

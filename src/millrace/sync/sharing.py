@@ -26,6 +26,11 @@ class Sharing:
         self._portal = portal
         self._twin = twin
 
+    @property
+    def connections(self) -> int:
+        """How many are let in now."""
+        return self._twin.connections
+
     def start(self) -> Path:
         """Let others in; returns the socket."""
         return self._portal.run(self._twin.start)

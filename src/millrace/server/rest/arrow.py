@@ -3,7 +3,8 @@
 Sealed batches whose rows are all wanted are sent as they lie in their files.
 
 The columns are `seq`, `key`, `headers`, `time` and `value`. Where rows of several shards come in
-one stream, `shard` stands before them: the number of the shard within its queue, from 0.
+one stream, `shard` stands before them: the number of the shard within its queue, from 0. Whoever
+names columns gets these alone, in the order that they have here.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import pyarrow as pa
 
 from millrace import limits
 from millrace.client.engine import Engine
+from millrace.core import check
 from millrace.core.block import SCHEMA
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
+from millrace.errors import Invalid
 from millrace.server.http.response import Buffer
 
 SHARD_ROWS = pa.schema([SCHEMA.field(at) for at in range(1, len(SCHEMA.names))])
@@ -67,13 +70,14 @@ class RowStream:
         self,
         engine: Engine,
         spans: Sequence[Span],
+        schema: pa.Schema,
         *,
-        with_shard: bool,
         let_go: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._engine = engine
         self._spans = spans
-        self._with_shard = with_shard
+        self._schema = schema
+        self._is_whole = schema.names == SHARD_ROWS.names
         self._let_go = let_go
         self._parts = self._make()
 
@@ -94,8 +98,7 @@ class RowStream:
 
     async def _make(self) -> AsyncGenerator[list[Buffer], None]:
         sink = _Sink()
-        schema = SCHEMA if self._with_shard else SHARD_ROWS
-        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema) as writer:
+        with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), self._schema) as writer:
             for span in self._spans:
                 async with aclosing(self._joined(span)) as batches:
                     async for batch in batches:
@@ -125,17 +128,37 @@ class RowStream:
             yield _join(small)
 
     def _found(self, span: Span) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
-        # With the column `shard`, nothing lies in files as it is sent.
-        least = limits.SEGMENT_BYTES_MAX if self._with_shard else limits.ARROW_JOIN_BYTES + 1
+        # With the column `shard`, or without another one, nothing lies in files as it is sent.
+        least = limits.ARROW_JOIN_BYTES + 1 if self._is_whole else limits.SEGMENT_BYTES_MAX
         engine, reader = self._engine, span.reader
         return engine.packed(span.shard, span.after, span.upto, reader, least=least)
 
     def _shaped(self, batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-        columns = batch.columns[1:]
-        if not self._with_shard:
-            return pa.RecordBatch.from_arrays(columns, schema=SHARD_ROWS)
-        shard = pa.array(np.full(batch.num_rows, number, np.uint64))
-        return pa.RecordBatch.from_arrays([shard, *columns], schema=SCHEMA)
+        columns = [
+            pa.array(np.full(batch.num_rows, number, np.uint64))
+            if name == "shard"
+            else batch.column(name)
+            for name in self._schema.names
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def columns_of(names: str | None, *, with_shard: bool) -> pa.Schema:
+    """The columns of a stream: all of them, or those that are named.
+
+    Raises:
+        Invalid: one of them is none.
+    """
+    whole = SCHEMA if with_shard else SHARD_ROWS
+    if names is None:
+        return whole
+    wanted = {name.strip() for name in names.split(",")}
+    for name in sorted(wanted - set(whole.names)):
+        raise Invalid(
+            f"columns names {check.shown(name)}; there are {', '.join(whole.names)}",
+            field="columns",
+        )
+    return pa.schema([whole.field(name) for name in whole.names if name in wanted])
 
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

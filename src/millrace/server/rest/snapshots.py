@@ -26,7 +26,7 @@ from millrace.core.model import Row
 from millrace.errors import Invalid
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
-from millrace.server.rest.arrow import RowStream, Span
+from millrace.server.rest.arrow import RowStream, Span, columns_of
 from millrace.server.rest.message import MessageOut, Seq, row_out, seq_in, seq_out
 from millrace.server.rest.publish import ARROW
 from millrace.server.rest.queues import WasThere
@@ -91,13 +91,10 @@ class ReadAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So many at most; in Arrow all of them come."""
     shard: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Those of this shard alone, from 0: shards can be read side by side."""
-
-
-class RangeAsk(ReadAsk, frozen=True, forbid_unknown_fields=True):
-    """Which rows of those that are there now."""
-
     upto: Seq | None = None
     """Those up to this one."""
+    columns: str | None = None
+    """In Arrow these alone, parted by commas; in JSON all of them come."""
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -122,21 +119,21 @@ async def read_snapshot(ask: Ask) -> Response:
     told = read_query(ask, ReadAsk)
     queue = await _find(ask)
     snapshot = read_ticket(queue, ask.params["snapshot"])
-    return await _read(ask, queue, snapshot, told, None)
+    return await _read(ask, queue, snapshot, told)
 
 
 @ROUTES.raw(
     "GET",
     f"{QUEUE}/rows",
     "read",
-    takes=RangeAsk,
+    takes=ReadAsk,
     gives=Rows,
     gives_media=(ARROW_OUT,),
     tag="snapshots",
 )
 async def read_rows(ask: Ask) -> Response:
     """The rows of a range as of now, pinned while they are read."""
-    told = read_query(ask, RangeAsk)
+    told = read_query(ask, ReadAsk)
     queue = await _find(ask)
     reserved = await ask.server.holding.reserve(ask.principal, "pins", 1)
     try:
@@ -151,7 +148,7 @@ async def read_rows(ask: Ask) -> Response:
         await asyncio.shield(snapshot.unpin())
 
     try:
-        response = await _read(ask, queue, snapshot, told, told.upto, let_go)
+        response = await _read(ask, queue, snapshot, told, let_go)
     except BaseException:
         await let_go()
         raise
@@ -174,11 +171,10 @@ async def _read(
     queue: Queue,
     snapshot: Snapshot,
     told: ReadAsk,
-    upto: Seq | None,
     let_go: Callable[[], Awaitable[object]] | None = None,
 ) -> Response:
     engine, shards = engine_and_shards(queue)
-    spans = _spans(shards, snapshot, told, upto)
+    spans = _spans(shards, snapshot, told)
     headers = {"millrace-boundary": ",".join(map(str, snapshot.boundaries))}
     if ARROW not in ask.request.headers.get("accept", ""):
         count = check.count(told.count, "count", limits.PEEK_MESSAGES_MAX)
@@ -186,18 +182,19 @@ async def _read(
     if ask.request.method == "HEAD":
         return Response(200, headers={"content-type": ARROW, **headers})
     with_shard = not shards.is_one and told.shard is None
-    parts = RowStream(engine, spans, with_shard=with_shard, let_go=let_go)
+    schema = columns_of(told.columns, with_shard=with_shard)
+    parts = RowStream(engine, spans, schema, let_go=let_go)
     ask.waits = True
     return Response(200, type=ARROW, headers=headers, parts=parts)
 
 
-def _spans(shards: Shards, snapshot: Snapshot, told: ReadAsk, upto: Seq | None) -> list[Span]:
+def _spans(shards: Shards, snapshot: Snapshot, told: ReadAsk) -> list[Span]:
     """What is read of each shard, in their order."""
     low, high = (0, 0), (len(shards.ids), 0)
     if told.after is not None:
         low = _place(shards, told.after, told.shard, "after")
-    if upto is not None:
-        high = _place(shards, upto, told.shard, "upto")
+    if told.upto is not None:
+        high = _place(shards, told.upto, told.shard, "upto")
     found: list[Span] = []
     for number, (shard, after, boundary, reader) in enumerate(spans_of(snapshot)):
         if number < low[0] or number > high[0] or told.shard not in (None, number):

@@ -1,0 +1,102 @@
+"""Places in all shards of a queue at once, for those who cut a snapshot where they like.
+
+`Cursor` and `Snapshot` know one place, which is enough for who reads in order. Whoever reads shards
+side by side ends at a seq in each of them, also in mid-snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from millrace.client.cursor import Cursor, Snapshot
+from millrace.client.queue import Queue, engine_and_shards
+from millrace.client.shards import ask_all
+from millrace.core import check
+from millrace.core.commands import CommitCursor, OpenCursor, Transaction
+from millrace.core.model import CursorCell, Kind, Position
+from millrace.errors import Invalid, NotFound
+
+
+async def open_at(queue: Queue, name: str, seqs: Sequence[int], *, retain: bool) -> Cursor:
+    """The cursor of this name, made so that it goes on after these seqs if it is new.
+
+    Raises:
+        Exists: it is there, and retains where this does not, or the other way round.
+        CursorExpired: they lie behind rows that are gone.
+    """
+    engine, shards = engine_and_shards(queue)
+    checked = check.name(name, "cursor")
+    starts = dict(zip(shards.ids, seqs, strict=True))
+    cells = await ask_all(
+        engine, shards, lambda at: OpenCursor(checked, starts[at] + 1, retain), CursorCell
+    )
+    return Cursor(engine, shards, checked, cells)
+
+
+async def find_cursor(queue: Queue, name: str) -> Cursor | None:
+    """The cursor of this name where it stands; None: there is none."""
+    engine, shards = engine_and_shards(queue)
+    cells: list[CursorCell] = []
+    for shard in shards.ids:
+        cell = (await engine.cells(shard, Kind.CURSOR)).get(name)
+        if not isinstance(cell, CursorCell):
+            return None
+        cells.append(cell)
+    return Cursor(engine, shards, name, cells)
+
+
+async def dropped_cursors(queue: Queue, prefix: str) -> list[str]:
+    """The cursors whose names begin so that held rows back for too long, and were dropped."""
+    engine, shards = engine_and_shards(queue)
+    cells = await engine.cells(shards.first, Kind.CURSOR)
+    return [
+        name
+        for name, cell in cells.items()
+        if name.startswith(prefix) and isinstance(cell, CursorCell) and cell.dropped
+    ]
+
+
+def cursor_ids(cursor: Cursor) -> tuple[int, ...]:
+    """What tells it from another one of the same name, in each shard."""
+    return tuple(cell.id for cell in cursor._cells)
+
+
+def cursor_at(
+    queue: Queue, name: str, ids: Sequence[int], history: bytes, seqs: Sequence[int]
+) -> Cursor:
+    """The cursor with these ids, whose reader has read so far; nothing is asked."""
+    engine, shards = engine_and_shards(queue)
+    if len(ids) != len(shards.ids) or len(seqs) != len(shards.ids):
+        raise NotFound("the place is not one of this queue", field="cursor")
+    cells = [
+        CursorCell(number, True, Position(history, seq, seq, seq), 0)
+        for number, seq in zip(ids, seqs, strict=True)
+    ]
+    return Cursor(engine, shards, name, cells)
+
+
+async def commit_at(snapshot: Snapshot, seqs: Sequence[int]) -> None:
+    """Everything of the snapshot up to these seqs is done: its cursor moves there, all at once.
+
+    Raises:
+        Invalid: one lies outside the snapshot, or there is no cursor.
+        Stale: the cursor stands further on already.
+        NotFound: the cursor was deleted or reset since the snapshot was taken.
+        SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
+    """
+    cursor, shards, engine = snapshot._cursor, snapshot._shards, snapshot._engine
+    if cursor is None:
+        raise Invalid("a snapshot without a cursor has nothing to commit", field="cursor")
+    parts = [
+        (
+            shard,
+            CommitCursor(cursor.name, number, Position(ref.history, seq, ref.start, ref.boundary)),
+        )
+        for shard, ref, number, seq in zip(
+            shards.ids, snapshot._refs, snapshot._cursor_ids, seqs, strict=True
+        )
+    ]
+    if len(parts) == 1:
+        await engine.ask(*parts[0], CursorCell)
+    else:
+        await engine.transact(Transaction(tuple(parts)))

@@ -1,0 +1,152 @@
+"""The columns of a read, and how rows get them without a copy.
+
+Rule 1: rows reach Spark as Arrow, over the bytes that came. Columns that are the same in every row
+are made once, and sliced.
+Rule 2: Spark takes exactly the types that it asked for; they are made from the schema that it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace import limits
+from millrace.core.column import Array
+from millrace.errors import Invalid
+from millrace.sinks.base import DELETE, PUT
+
+TYPES = {
+    "shard": "int not null",
+    "seq": "bigint not null",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+    "timestamp": "timestamp not null",
+    "op": "string not null",
+    "snapshot": "bigint not null",
+}
+"""Every column of a row, in order, with its type in Spark."""
+
+CORRUPT = "_corrupt"
+"""Of a read with a schema: the body, where it is none of it; null in all other rows."""
+
+_NEEDS = {"timestamp": "time", "op": "value"}
+"""The column of the queue's rows that one is made from, where it has another name."""
+
+
+def chosen(columns: tuple[str, ...] | None, *, is_parsed: bool) -> tuple[str, ...]:
+    """The columns that a read gives; the bodies are left out where they are parsed.
+
+    Raises:
+        Invalid: one that is named is none, or is named twice.
+    """
+    if columns is None:
+        return tuple(name for name in TYPES if not (is_parsed and name == "value"))
+    for at, name in enumerate(columns):
+        if name not in TYPES:
+            raise Invalid(f"columns names {name!r}; there are {', '.join(TYPES)}", field="columns")
+        if name in columns[:at]:
+            raise Invalid(f"columns names {name!r} twice", field="columns")
+    return columns
+
+
+def ddl(columns: tuple[str, ...]) -> str:
+    """The columns as Spark declares them."""
+    return ", ".join(f"{name} {TYPES[name]}" for name in columns)
+
+
+def needed(columns: tuple[str, ...], *extra: str) -> tuple[str, ...]:
+    """The columns of the queue's rows that these are made from, besides seq."""
+    made = {_NEEDS.get(name, name) for name in (*columns, *extra)}
+    return tuple(name for name in ("key", "headers", "time", "value") if name in made)
+
+
+class Shaper:
+    """Makes rows of one span what Spark asked for."""
+
+    def __init__(self, schema: pa.Schema, shard: int, snapshot: int) -> None:
+        self._schema = schema
+        self._constants = {"shard": shard, "snapshot": snapshot}
+        self._made: dict[str, Array] = {}
+        self._makers: dict[str, Callable[[pa.RecordBatch], Array]] = {
+            "seq": lambda batch: batch.column("seq").view(pa.int64()),
+            "timestamp": self._timestamp,
+            "op": self._op,
+            "headers": self._headers,
+        }
+
+    def column(self, name: str, batch: pa.RecordBatch) -> Array:
+        """One column of these rows, as Spark asked for it."""
+        if name in self._constants:
+            return self._same(name, batch.num_rows)
+        maker = self._makers.get(name)
+        return maker(batch) if maker is not None else batch.column(name)
+
+    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with all columns."""
+        columns = [self.column(name, batch) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _same(self, name: str, rows: int) -> Array:
+        made = self._made.get(name)
+        if made is None or len(made) < rows:
+            kind = self._schema.field(name).type
+            made = cast(
+                "Array",
+                pa.repeat(pa.scalar(self._constants[name], kind), max(rows, _LENGTH)),
+            )
+            self._made[name] = made
+        return made.slice(0, rows)
+
+    def _op(self, batch: pa.RecordBatch) -> Array:
+        value, rows = batch.column("value"), batch.num_rows
+        if value.null_count:
+            return cast("Array", pc.if_else(value.is_null(), DELETE, PUT))
+        made = self._made.get("op")
+        if made is None or len(made) < rows:
+            made = cast("Array", pa.repeat(pa.scalar(PUT), max(rows, _LENGTH)))
+            self._made["op"] = made
+        return made.slice(0, rows)
+
+    def _timestamp(self, batch: pa.RecordBatch) -> Array:
+        times = np.asarray(batch.column("time").view(pa.int64()))
+        kind = self._schema.field("timestamp").type
+        return cast("Array", pa.array(times * 1000).view(kind))
+
+    def _headers(self, batch: pa.RecordBatch) -> Array:
+        """The same bytes under the names that Spark's headers have."""
+        found = batch.column("headers")
+        kind = cast("pa.ListType[pa.StructType]", self._schema.field("headers").type)
+        if found.null_count == len(found):
+            return cast("Array", pa.nulls(len(found), kind))
+        if found.offset:
+            found = pa.concat_arrays([found])
+        lists = cast("pa.ListArray[pa.StructScalar]", found)
+        pairs = cast("pa.StructArray", lists.values)
+        item = kind.value_type
+        struct = pa.StructArray.from_arrays(
+            [pairs.field(0), pairs.field(1)], fields=[item.field(0), item.field(1)]
+        )
+        return cast(
+            "Array",
+            pa.Array.from_buffers(
+                kind, len(lists), lists.buffers()[:2], lists.null_count, children=[struct]
+            ),
+        )
+
+
+_LENGTH = limits.SPARK_BATCH_ROWS
+
+
+def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of the size that suits Spark."""
+    step = limits.SPARK_BATCH_ROWS
+    if batch.num_rows <= step:
+        yield batch
+        return
+    for at in range(0, batch.num_rows, step):
+        yield batch.slice(at, step)

@@ -1,0 +1,261 @@
+"""How a stream follows a queue, at the driver.
+
+Rule 1: Spark asks for what comes after an offset once that offset is in its commit log. So the
+cursor moves there at that moment, also in mid-snapshot, and not before.
+Rule 2: a snapshot that was not read to its end is offered again, unchanged, before another one is
+taken: limits cut within it, and a deleted checkpoint repeats the same ranges.
+Rule 3: an offset says alone what its batch reads. On a restart Spark plans the open batch before it
+asks anything else.
+Rule 4: nothing is made before Spark asks what there is to read: `begin` is asked twice, and again
+when the first batch is repeated.
+Rule 5: rows that are gone unread are an error, or everything is read again; they are never skipped.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from millrace import limits
+from millrace.client.cursor import Cursor, Snapshot
+from millrace.client.millrace import Millrace
+from millrace.client.ticket import go_on_at, read_ticket, write_ticket
+from millrace.client.vector import (
+    commit_at,
+    cursor_at,
+    cursor_ids,
+    dropped_cursors,
+    find_cursor,
+    open_at,
+)
+from millrace.errors import CursorExpired, NotFound, Refused, SnapshotExpired, Stale
+from millrace.spark.offset import Offset
+from millrace.spark.options import Options
+from millrace.spark.read import Part
+from millrace.spark.split import split
+from millrace.spark.subject import Subject, look
+
+MINTED = "spark-"
+"""How the names of cursors begin that nobody has named."""
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """How much a micro-batch may have at most, about; None: all that there is."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+
+class Follower:
+    """Follows a queue by a cursor that retains: what workers settle meanwhile is read, too."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._first: Offset | None = None
+        self._subject: Subject | None = None
+        self._cursor: Cursor | None = None
+        self._committed: tuple[int, ...] = ()
+        self._target: tuple[int, ...] | None = None
+
+    @property
+    def is_aimed(self) -> bool:
+        """Whether it ends at some place."""
+        return self._target is not None
+
+    # --- Where it begins ------------------------------------------------------------------------
+
+    async def begin(self, m: Millrace) -> Offset:
+        """Where a query without a checkpoint begins."""
+        if self._first is not None:
+            return self._first
+        options = self._options
+        subject = await look(m, options)
+        name = options.cursor or MINTED + secrets.token_hex(8)
+        found = await find_cursor(subject.queue, name) if options.cursor else None
+        if found is None:
+            ids: tuple[int, ...] = ()
+            seqs = await subject.places(options.starting, "startingOffsets")
+        else:
+            ids = cursor_ids(found)
+            seqs = tuple(position.seq for position in found.positions)
+        shards, history = subject.shards, subject.history
+        self._first = Offset(
+            1, options.space, options.queue, shards, history, name, ids, "", seqs, seqs
+        )
+        return self._first
+
+    async def aim(self, m: Millrace) -> None:
+        """Have it end where the queue is now, at the end of a snapshot."""
+        self._target = (await look(m, self._options)).lasts
+
+    # --- What comes next ------------------------------------------------------------------------
+
+    async def next(self, m: Millrace, done: Offset, limit: Limit) -> Offset | None:
+        """The end of the batch after `done`, which Spark has committed; None: nothing is there.
+
+        Raises:
+            CursorExpired: rows that were not read are gone, and that is to be an error.
+            Stale: somebody else reads by the same cursor.
+            Refused: the queue was deleted and made anew.
+        """
+        try:
+            return await self._next(m, done, limit)
+        except (CursorExpired, NotFound) as error:
+            # Of a queue or cursor that is not there any more, too.
+            if self._options.fail_on_data_loss:
+                raise _lost(error, self._options) from error
+        return await self._next(m, await self._start_over(m, done), limit)
+
+    async def _next(self, m: Millrace, done: Offset, limit: Limit) -> Offset | None:
+        subject, cursor = await self._open(m, done)
+        await self.commit(m, done)
+        if self._target is not None and _covers(done.seqs, self._target):
+            return None
+        go_on_at(cursor, done.seqs)
+        wait = 0 if self.is_aimed else limits.SPARK_WAIT_SECONDS
+        snapshot = await cursor.next(wait=wait, seconds=limits.SPARK_PIN_SECONDS)
+        if snapshot is None:
+            return None
+        if limit.bytes is not None:
+            subject = await look(m, self._options)
+        return msgspec.structs.replace(
+            done,
+            history=snapshot.id[0].hex(),
+            ids=cursor_ids(cursor),
+            ticket=write_ticket(snapshot),
+            after=done.seqs,
+            seqs=_cut(snapshot, done.seqs, limit, subject.row_bytes),
+        )
+
+    async def _open(self, m: Millrace, done: Offset) -> tuple[Subject, Cursor]:
+        if self._subject is not None and self._cursor is not None:
+            return self._subject, self._cursor
+        options = self._options
+        if options.cursor and options.cursor != done.cursor:
+            raise Refused(
+                f"cursor is {options.cursor!r}, and the checkpoint is of {done.cursor!r}; name "
+                "that, or take another checkpoint",
+                field="cursor",
+            )
+        subject = await self._check(m, done)
+        if done.ids:
+            history = bytes.fromhex(done.history)
+            cursor = cursor_at(subject.queue, done.cursor, done.ids, history, done.seqs)
+        else:
+            await self._sweep(subject)
+            cursor = await open_at(subject.queue, done.cursor, done.seqs, retain=True)
+        self._subject, self._cursor = subject, cursor
+        return subject, cursor
+
+    async def _check(self, m: Millrace, done: Offset) -> Subject:
+        subject = await look(m, self._options)
+        if (subject.queue.space, subject.queue.name) != (done.space, done.queue):
+            raise Refused(
+                f"the checkpoint is of queue {done.space}/{done.queue}; take another checkpoint",
+                field="checkpointLocation",
+            )
+        if subject.shards != done.shards:
+            raise NotFound(
+                f"queue {done.queue!r} was deleted and made anew since the checkpoint was written",
+                field="queue",
+            )
+        return subject
+
+    async def _sweep(self, subject: Subject) -> None:
+        """Forget cursors of checkpoints that are gone: those that the queue has given up."""
+        for name in await dropped_cursors(subject.queue, MINTED):
+            cursor = await find_cursor(subject.queue, name)
+            if cursor is not None:
+                await cursor.delete()
+
+    async def _start_over(self, m: Millrace, done: Offset) -> Offset:
+        """A cursor that begins anew, at the beginning of what is there."""
+        subject = await look(m, self._options)
+        zeros = (0,) * len(subject.shards)
+        found = await find_cursor(subject.queue, done.cursor)
+        if found is None:
+            found = await open_at(subject.queue, done.cursor, zeros, retain=True)
+        else:
+            await found.reset("beginning")
+        self._subject, self._cursor = subject, found
+        return msgspec.structs.replace(
+            done,
+            shards=subject.shards,
+            history=subject.history,
+            ids=cursor_ids(found),
+            ticket="",
+            after=zeros,
+            seqs=zeros,
+        )
+
+    # --- What is done ---------------------------------------------------------------------------
+
+    async def commit(self, m: Millrace, done: Offset) -> None:
+        """Move the cursor to where Spark has committed."""
+        if not done.ticket or done.seqs == self._committed:
+            return
+        subject, _ = await self._open(m, done)
+        try:
+            await commit_at(read_ticket(subject.queue, done.ticket), done.seqs)
+        except SnapshotExpired:
+            # In mid-snapshot, and the pin went by age: it goes on in a new one, from there.
+            return
+        except Stale as error:
+            found = await find_cursor(subject.queue, done.cursor)
+            if found is None or _covers(done.seqs, [one.seq for one in found.positions]):
+                # It is of a history that was replaced; what comes next says what to do.
+                return
+            raise Stale(
+                f"cursor {done.cursor!r} stands further on than this checkpoint ({error}): another "
+                "query reads by it, or the checkpoint is an older copy; take another cursor, or "
+                "delete the checkpoint to go on where the cursor is",
+                field="cursor",
+            ) from error
+        self._committed = done.seqs
+
+    async def plan(self, m: Millrace, upto: Offset) -> list[Part]:
+        """Which task reads what of a batch."""
+        if not upto.ticket:
+            return []
+        subject = await self._check(m, upto)
+        snapshot = read_ticket(subject.queue, upto.ticket)
+        return split(
+            snapshot,
+            upto.after,
+            upto.seqs,
+            row_bytes=subject.row_bytes,
+            partition_bytes=self._options.partition_bytes,
+            partitions_min=self._options.partitions_min,
+        )
+
+
+def _covers(seqs: Sequence[int], others: Sequence[int]) -> bool:
+    return all(seq >= other for seq, other in zip(seqs, others, strict=True))
+
+
+def _cut(snapshot: Snapshot, after: Sequence[int], limit: Limit, row_bytes: int) -> tuple[int, ...]:
+    """Where a batch ends within a snapshot: shards share the limit by what waits in them."""
+    waiting = [high - low for low, high in zip(after, snapshot.boundaries, strict=True)]
+    total, most = sum(waiting), sum(waiting)
+    if limit.rows is not None:
+        most = min(most, limit.rows)
+    if limit.bytes is not None:
+        most = min(most, max(limit.bytes // row_bytes, 1))
+    if most >= total:
+        return snapshot.boundaries
+    shares = [most * one // total for one in waiting]
+    for at, one in enumerate(waiting):
+        if sum(shares) < most and shares[at] < one:
+            shares[at] += 1
+    return tuple(low + share for low, share in zip(after, shares, strict=True))
+
+
+def _lost(error: CursorExpired | NotFound, options: Options) -> Refused:
+    """The same, with what to do about it."""
+    hint = (
+        "delete the checkpoint and empty what it has filled, or set failOnDataLoss=false to read "
+        "everything again"
+    )
+    return type(error)(f"{error.message}; {hint}", field=error.field, limit=error.limit)

@@ -1,0 +1,126 @@
+"""A process that opens a folder and shares it, so that Spark's processes can read it.
+
+A folder has one owner. If somebody has it open and shares it, that is who answers; else one is
+started here, which ends by itself when nobody was connected for a while. It outlives the process
+that started it: Spark's drivers come and go with each query.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from millrace import limits
+from millrace.client.opening import join
+from millrace.client.opening import open as open_folder
+from millrace.client.portal import once
+from millrace.errors import Closed, InUse, Invalid, MillraceError, Retry
+from millrace.server.sharing import Sharing, share
+
+_READY = "shared"
+
+
+def ensure_shared(path: Path) -> None:
+    """See that somebody shares the folder, starting who does if need be.
+
+    Raises:
+        InUse: somebody has it open and does not share it.
+        Refused: it is no folder that can be opened.
+        Retry: it was not opened in time.
+    """
+    if not path.is_dir():
+        raise Invalid(
+            f"path is {path}, and there is no such folder; millrace.open makes one", field="path"
+        )
+    deadline = time.monotonic() + limits.OWNER_START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        if _is_shared(path):
+            return
+        said = _start(path)
+        if said == _READY:
+            return
+        if not said.startswith("in_use "):
+            raise Invalid(f"{path} cannot be opened: {said}", field="path")
+        # Somebody has just opened it, perhaps to share it.
+        if not _is_shared(path):
+            raise InUse(
+                f"{said.removeprefix('in_use ')}; have its owner share it (millrace.share), or "
+                "serve it and use its url",
+                pid=None,
+            )
+    raise Retry(f"{path} was not opened within {limits.OWNER_START_SECONDS_MAX} s", field="path")
+
+
+def _is_shared(path: Path) -> bool:
+    async def look() -> bool:
+        try:
+            m = await join(path)
+        except Closed:
+            return False
+        await m.close()
+        return True
+
+    return once(look)
+
+
+def _start(path: Path) -> str:
+    """Start an owner; returns the line that it says: that it is there, or why not."""
+    command = [sys.executable, "-m", "millrace.spark.owner", str(path)]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        said = process.stdout.readline().strip()
+    if said == _READY:
+        # It goes on alone; whoever started it does not wait for it.
+        process.returncode = 0
+    else:
+        process.wait()
+    return said or "it ended without a word"
+
+
+async def own(path: Path, idle: float = limits.OWNER_IDLE_SECONDS) -> None:
+    """Share the folder until nobody was connected for `idle` seconds."""
+    async with open_folder(path) as m:
+        sharing = share(m)
+        async with sharing:
+            _say(_READY)
+            await _idle(sharing, idle)
+
+
+async def _idle(sharing: Sharing, idle: float) -> None:
+    loop = asyncio.get_running_loop()
+    last = loop.time()
+    while loop.time() - last < idle:
+        if sharing.connections:
+            last = loop.time()
+        await asyncio.sleep(min(idle / 4, 1.0))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    sys.stdout.close()
+
+
+def main() -> None:
+    """Own the folder that is named."""
+    try:
+        asyncio.run(own(Path(sys.argv[1])))
+    except InUse as error:
+        _say(f"in_use {error}")
+    except MillraceError as error:
+        _say(str(error))
+
+
+if __name__ == "__main__":
+    main()

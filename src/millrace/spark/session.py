@@ -1,0 +1,59 @@
+"""A Spark session with settings that suit streams of small batches on one machine.
+
+Each is the one that was measured to matter; whoever names a setting has it their way. Nothing of
+this is needed to use the source: any session does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from millrace.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
+
+def defaults() -> dict[str, str]:
+    """The settings of a session, unless they are named."""
+    cores = os.cpu_count() or 1
+    return {
+        "spark.master": "local[*]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Spark's own manager takes 100 ms more for each micro-batch.
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
+        "spark.sql.shuffle.partitions": str(cores),
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.execution.python.udf.buffer.size": "1m",
+        "spark.sql.session.timeZone": "UTC",
+    }
+
+
+def session(name: str, **conf: str) -> SparkSession:
+    """A session on this machine, or where `conf` says; what it starts with is said on stderr.
+
+    Python's workers are those of this interpreter, and Java is the one that `find_java` finds,
+    unless the environment says otherwise.
+
+    Raises:
+        NotFound: there is no Java.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "JAVA_HOME" not in os.environ:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    settings = defaults() | conf
+    shown = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
+    sys.stderr.write(f"millrace: Spark starts with {shown}; name any of them to change it\n")
+    builder = SparkSession.builder.appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

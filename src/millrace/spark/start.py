@@ -1,0 +1,118 @@
+"""Where a read starts or ends, as options say it.
+
+In JSON a place is a seq for each shard: a list, or an object by the shards' numbers. As with Kafka,
+the start is the first seq that is read and the end the first that is not; -2 is the earliest, -1
+the latest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from millrace.core import check
+from millrace.errors import Invalid
+
+_EARLIEST, _LATEST = -2, -1
+
+
+class Start(msgspec.Struct, frozen=True):
+    """A place: the earliest unless one of these is said."""
+
+    is_latest: bool = False
+    seqs: tuple[tuple[int, int], ...] = ()
+    """Shard and seq."""
+    time_ms: int | None = None
+    ticket: str = ""
+    """The text of a snapshot."""
+
+
+EARLIEST = Start()
+LATEST = Start(is_latest=True)
+
+
+def read_start(text: str, field: str) -> Start:
+    """earliest, latest, seqs in JSON, a time, or the text of a snapshot.
+
+    Raises:
+        Invalid: it is none of them.
+    """
+    if text.lower() == "earliest":
+        return EARLIEST
+    if text.lower() == "latest":
+        return LATEST
+    if text.startswith(("{", "[")):
+        return Start(seqs=_read_seqs(text, field))
+    if text[:4].isdigit() and text[4:5] == "-":
+        return Start(time_ms=read_time(text, field))
+    if len(text) > 40:
+        return Start(ticket=text)
+    raise Invalid(
+        f"{field} is {check.shown(text)}, not earliest, latest, seqs in JSON such as "
+        '{"0": 17}, a time such as 2030-01-31T12:00:00Z, or the text of a snapshot',
+        field=field,
+    )
+
+
+def _read_seqs(text: str, field: str) -> tuple[tuple[int, int], ...]:
+    try:
+        found = msgspec.json.decode(text, type=list[int] | dict[int, int])
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"{field} is no JSON of seqs: {error}", field=field) from None
+    pairs = enumerate(found) if isinstance(found, list) else sorted(found.items())
+    seqs = tuple(pairs)
+    if not seqs or any(shard < 0 or not _EARLIEST <= seq < 2**63 for shard, seq in seqs):
+        raise Invalid(
+            f"{field} is {check.shown(text)}; shards are counted from 0, and a seq is from 0 on, "
+            "or -2 (earliest), or -1 (latest)",
+            field=field,
+        )
+    return seqs
+
+
+def read_time(text: str, field: str) -> int:
+    """A time as ISO 8601 writes it, or milliseconds since 1970.
+
+    Raises:
+        Invalid: it is neither.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise Invalid(
+            f"{field} is {check.shown(text)}, not a time such as 2030-01-31T12:00:00Z", field=field
+        ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    return round(found.timestamp() * 1000)
+
+
+def read_places(
+    pairs: Sequence[tuple[int, int]], lasts: Sequence[int], field: str
+) -> tuple[int, ...]:
+    """The last seq before each place; shards that are not named begin at the earliest.
+
+    Raises:
+        Invalid: the queue has no such shard, or has not come so far.
+    """
+    found = [0] * len(lasts)
+    for shard, seq in pairs:
+        if shard >= len(lasts):
+            raise Invalid(
+                f"{field} names shard {shard}; the queue's last one is {len(lasts) - 1}",
+                field=field,
+                limit=len(lasts) - 1,
+            )
+        last = lasts[shard]
+        if seq > last + 1:
+            raise Invalid(
+                f"{field} is {seq} in shard {shard}, whose next seq is {last + 1}",
+                field=field,
+                limit=last + 1,
+            )
+        found[shard] = last if seq == _LATEST else max(seq, 1) - 1
+    return tuple(found)

@@ -1,0 +1,109 @@
+"""The queue that is read, as the driver sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from millrace.client.millrace import Millrace
+from millrace.client.queue import Queue, engine_and_shards
+from millrace.client.ticket import read_ticket
+from millrace.core.fold import ShardMeta
+from millrace.errors import Invalid
+from millrace.spark.home import Home, Reached, reach
+from millrace.spark.options import Options, View
+from millrace.spark.owner import ensure_shared
+from millrace.spark.start import Start, read_places
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """A queue, and what it had come to when it was looked at."""
+
+    queue: Queue
+    metas: tuple[ShardMeta, ...]
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """The ids of its shards."""
+        return tuple(self.queue.shards.ids)
+
+    @property
+    def history(self) -> str:
+        """In hex."""
+        return self.metas[0].history.hex()
+
+    @property
+    def lasts(self) -> tuple[int, ...]:
+        """The last seq of each shard."""
+        return tuple(meta.last_seq for meta in self.metas)
+
+    @property
+    def row_bytes(self) -> int:
+        """How large a row is, about."""
+        rows = sum(meta.published for meta in self.metas)
+        return max(sum(meta.weight for meta in self.metas) // rows, 1) if rows else 1
+
+    def check_view(self, view: View) -> None:
+        """See that the queue has the view.
+
+        Raises:
+            Invalid: it has not.
+        """
+        is_keyed = self.metas[0].keyed
+        if view == "log" and is_keyed:
+            raise Invalid(
+                f"queue {self.queue.name!r} is keyed, so that older revisions are gone: there is "
+                "no log of it; use view=changes, which shows every key once, deletes included",
+                field="view",
+            )
+        if view == "latest" and not is_keyed:
+            raise Invalid(
+                f"queue {self.queue.name!r} is not keyed, so that no row is the latest of its key; "
+                "use view=log",
+                field="view",
+            )
+
+    async def places(self, start: Start, field: str) -> tuple[int, ...]:
+        """The last seq before a place, in each shard.
+
+        Raises:
+            Invalid: it is no place in this queue.
+            NotFound: it is the snapshot of another one.
+        """
+        if start.ticket:
+            return read_ticket(self.queue, start.ticket).boundaries
+        if start.time_ms is not None:
+            engine, shards = engine_and_shards(self.queue)
+            return tuple([await engine.seq_at(one, start.time_ms) - 1 for one in shards.ids])
+        if start.is_latest:
+            return self.lasts
+        return read_places(start.seqs, self.lasts, field)
+
+
+async def look(m: Millrace, options: Options) -> Subject:
+    """Find the queue.
+
+    Raises:
+        NotFound: there is none of this name.
+        Invalid: it does not have the view that is asked for.
+    """
+    queue = await m.find(options.queue, space=options.space)
+    engine, shards = engine_and_shards(queue)
+    metas = tuple([await engine.meta(shard) for shard in shards.ids])
+    subject = Subject(queue, metas)
+    subject.check_view(options.view)
+    return subject
+
+
+def reach_driver(home: Home) -> Reached:
+    """The driver's own way to the queues: a folder is shared from now on, by somebody."""
+    if home.path:
+        ensure_shared(Path(home.path))
+    return reach(home)
+
+
+def numbers(seqs: Sequence[int]) -> int:
+    """The number of a boundary, which only ever rises: the sum of its seqs."""
+    return sum(seqs)
