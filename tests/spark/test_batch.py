@@ -32,13 +32,24 @@ def test_rows_are_read_from_a_server(spark: SparkSession, server: Process) -> No
         queue.publish_many([b"%d" % at for at in range(99)])
     frame = reader(spark, server, "batch").load()
     assert frame.columns == [
-        "shard", "seq", "key", "value", "headers", "timestamp", "op", "snapshot"
+        "shard",
+        "seq",
+        "key",
+        "value",
+        "headers",
+        "timestamp",
+        "op",
+        "snapshot",
     ]
     assert seqs(frame) == list(range(1, 101))
     first = frame.orderBy("seq").first()
     assert first is not None
     assert (first.shard, bytes(first.key), bytes(first.value), first.op, first.snapshot) == (
-        0, b"k", b"tea", "put", 100
+        0,
+        b"k",
+        b"tea",
+        "put",
+        100,
     )
     assert [(one.key, bytes(one.value)) for one in first.headers] == [("a", b"1"), ("b", b"2")]
     assert frame.where("timestamp > now() - interval 1 hour and timestamp <= now()").count() == 100

@@ -31,7 +31,7 @@ def defaults() -> dict[str, str]:
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
         "spark.sql.shuffle.partitions": str(cores),
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.execution.python.udf.buffer.size": "1m",
+        "spark.sql.execution.python.udf.buffer.size": str(1024 * 1024),
         "spark.sql.session.timeZone": "UTC",
     }
 
