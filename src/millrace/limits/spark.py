@@ -34,8 +34,8 @@ SPARK_BATCH_ROWS = 16_384
 SPARK_KEYS_MAX = 10_000
 """Keys of one read; for more, join."""
 
-OWNER_START_SECONDS_MAX = 60.0
-"""A folder is opened within it, or not at all."""
+OWNER_STARTS_MAX = 3
+"""How often somebody is started to share a folder, before the next one gives up."""
 
 OWNER_IDLE_SECONDS = 10.0
 """Whoever was started to share a folder ends when nobody was connected for so long."""

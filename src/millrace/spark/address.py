@@ -1,4 +1,4 @@
-"""Where a queue is, as the options of a data source say it, and how its processes get there.
+"""Where a queue is, as the options of a data source say it.
 
 Rule 1: an address is pickled to wherever rows are read or written; connections are made there, and
 kept for as long as the process lasts.
@@ -7,16 +7,15 @@ Rule 2: a token is no option, since plans and logs show options: it comes by fil
 
 from __future__ import annotations
 
-import os
+import socket
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 
 import msgspec
 
 from millrace import sync
 from millrace.core import check
 from millrace.errors import Invalid
+from millrace.spark.home import Home, reach
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +27,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     token_file: str = ""
     certificates: str = ""
+    host: str = ""
+    """The machine that the folder is on."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Address:
@@ -57,7 +58,13 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             queue=check.name(given["queue"], "queue"),
             token_file=given.get("tokenfile", ""),
             certificates=given.get("certificates", ""),
+            host=socket.gethostname() if path else "",
         )
+
+    @property
+    def home(self) -> Home:
+        """Where the queues are that it is one of."""
+        return Home(self.url, self.path, self.token_file, self.certificates, host=self.host)
 
     def reach(self) -> sync.Queue:
         """The queue, over a connection that this process keeps.
@@ -66,24 +73,4 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             NotFound: there is none; it is not made here.
             Closed: nobody answers there.
         """
-        return _reached(self, os.getpid())
-
-
-@cache
-def _reached(address: Address, _: int) -> sync.Queue:
-    # A process that was forked has no part in the connections of the one that it came from.
-    server = _served(address.url, address.path, address.token_file, address.certificates, _)
-    return server.find(address.queue, space=address.space)
-
-
-@cache
-def _served(url: str, path: str, token_file: str, certificates: str, _: int) -> sync.Millrace:
-    if path:
-        return sync.open(path)
-    token_file = token_file or os.environ.get("MILLRACE_TOKEN_FILE", "")
-    token = Path(token_file).read_text().strip() if token_file else None
-    return sync.connect(
-        url,
-        token=token or os.environ.get("MILLRACE_TOKEN"),
-        certificates=certificates or os.environ.get("MILLRACE_CERTIFICATES") or None,
-    )
+        return reach(self.home).blocking().find(self.queue, space=self.space)

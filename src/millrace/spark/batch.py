@@ -11,11 +11,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from millrace.client.cursor import Snapshot
 from millrace.client.millrace import Millrace
 from millrace.client.ticket import read_ticket
+from millrace.spark.home import reach
 from millrace.spark.options import Options
 from millrace.spark.read import Part
 from millrace.spark.rows import rows_of
 from millrace.spark.split import split
-from millrace.spark.subject import Subject, look, reach_driver
+from millrace.spark.subject import Subject, look
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -31,7 +32,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Pin the queue, and say which task reads what of it."""
-        return list(reach_driver(self._options.home).run(self._plan))
+        return list(reach(self._options.home).run(self._plan))
 
     async def _plan(self, m: Millrace) -> list[Part]:
         options = self._options

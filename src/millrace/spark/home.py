@@ -4,6 +4,8 @@ Rule 1: a home is data, so that it travels to executors; what is opened stays in
 processes of Spark live for many tasks, so that each keeps what it has opened.
 Rule 2: a token is never part of it. Each process reads it from a file or its environment: options
 are shown in plans, logs and checkpoints.
+Rule 3: a folder is read where it is. Whoever has it open shares it, or somebody is started who
+does; a task on a cluster is refused.
 """
 
 from __future__ import annotations
@@ -17,16 +19,17 @@ from typing import TypeVar
 
 import msgspec
 
-from millrace import limits
+from millrace import limits, sync
 from millrace.client.connecting import connect
 from millrace.client.engine import Engine
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.opening import join
 from millrace.client.portal import Portal
-from millrace.errors import Invalid
+from millrace.errors import Closed, Invalid, Retry
+from millrace.spark.owner import start_owner
 
-TOKEN = "MILLRACE_TOKEN"
-"""The variable that holds a token where no file is named."""
+TOKEN, TOKEN_FILE, CERTIFICATES = "MILLRACE_TOKEN", "MILLRACE_TOKEN_FILE", "MILLRACE_CERTIFICATES"
+"""Variables of the environment that stand for what no option names."""
 
 _CLUSTER = "SPARK_EXECUTOR_DIRS"
 """What executors of a cluster have in their environment."""
@@ -46,27 +49,27 @@ class Home(msgspec.Struct, frozen=True):
     host: str = ""
     """The machine that the folder is on."""
 
-    @property
-    def where(self) -> str:
-        """For people to read."""
-        return self.url or self.path
-
     def token(self) -> str | None:
         """What this process shows the server.
 
         Raises:
             Invalid: the file cannot be read.
         """
-        if not self.token_file:
+        file = self.token_file or os.environ.get(TOKEN_FILE, "")
+        if not file:
             return os.environ.get(TOKEN)
         try:
-            return Path(self.token_file).read_text(encoding="utf-8").strip()
+            return Path(file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise Invalid(
-                f"tokenFile {self.token_file} cannot be read here: {error.strerror}; executors "
-                f"need it, too, at the same path, or the variable {TOKEN}",
+                f"tokenFile {file} cannot be read here: {error.strerror}; executors need it, too, "
+                f"at the same path, or the variable {TOKEN}",
                 field="tokenFile",
             ) from error
+
+    def certificate_file(self) -> str | None:
+        """The authorities that this process trusts; None: those of the system."""
+        return self.certificates or os.environ.get(CERTIFICATES) or None
 
 
 class Reached:
@@ -74,13 +77,13 @@ class Reached:
 
     def __init__(self, portal: Portal, millrace: Millrace) -> None:
         self._portal = portal
-        self.millrace = millrace
+        self._millrace = millrace
         self._process = os.getpid()
 
     @property
     def engine(self) -> Engine:
         """For reads that a thread pulls itself."""
-        return engine_of(self.millrace)
+        return engine_of(self._millrace)
 
     @property
     def is_usable(self) -> bool:
@@ -89,7 +92,11 @@ class Reached:
 
     def run(self, make: Callable[[Millrace], Coroutine[object, object, T]]) -> T:
         """What the coroutine comes to, which runs beside the engine."""
-        return self._portal.run(partial(make, self.millrace))
+        return self._portal.run(partial(make, self._millrace))
+
+    def blocking(self) -> sync.Millrace:
+        """The same for code that waits."""
+        return sync.Millrace(self._portal, self._millrace)
 
 
 _reached: dict[Home, Reached] = {}
@@ -99,35 +106,47 @@ def reach(home: Home) -> Reached:
     """The connection of this process to a home, made if there is none.
 
     Raises:
-        Closed: nobody answers there.
+        Closed: nobody answers there, for longer than the home's patience.
         Unauthenticated: the server does not know the token.
+        Invalid: the folder is on another machine, or there is none.
+        InUse: somebody has the folder open, and does not share it.
     """
     found = _reached.get(home)
     if found is not None and found.is_usable:
         return found
-    portal = Portal()
-    made = Reached(portal, portal.begin(_opening(home)))
+    made = _joined(home) if home.path else _connected(home)
     _reached[home] = made
     return made
 
 
-async def _opening(home: Home) -> Millrace:
-    if home.path:
-        return await join(Path(home.path))
-    certificates = home.certificates or None
-    token = home.token()
-    return await connect(home.url, token=token, certificates=certificates, patience=home.patience)
+def _connected(home: Home) -> Reached:
+    connecting = connect(
+        home.url,
+        token=home.token(),
+        certificates=home.certificate_file(),
+        patience=home.patience,
+    )
+    portal = Portal()
+    return Reached(portal, portal.begin(connecting))
 
 
-def check_here(home: Home) -> None:
-    """See that the folder is on this machine, and this process no part of a cluster.
+def _joined(home: Home) -> Reached:
+    _check_here(home)
+    path = Path(home.path)
+    for _ in range(limits.OWNER_STARTS_MAX):
+        portal = Portal()
+        try:
+            return Reached(portal, portal.begin(join(path)))
+        except Closed:
+            # Nobody shares it, or who did has just ended.
+            start_owner(path)
+    raise Retry(f"{path} is shared, and nobody answers there", field="path")
 
-    Raises:
-        Invalid: it is elsewhere.
-    """
-    if home.path and (home.host != socket.gethostname() or _CLUSTER in os.environ):
+
+def _check_here(home: Home) -> None:
+    if home.host != socket.gethostname() or _CLUSTER in os.environ:
         raise Invalid(
             f"path is {home.path}, a folder on {home.host}, and the tasks run on a cluster; serve "
-            "the folder with `millrace serve` and read it by its url",
+            "the folder with `millrace serve` and use its url",
             field="path",
         )

@@ -10,60 +10,39 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from millrace import limits
-from millrace.client.opening import join
 from millrace.client.opening import open as open_folder
-from millrace.client.portal import once
-from millrace.errors import Closed, InUse, Invalid, MillraceError, Retry
+from millrace.client.sockets import socket_of
+from millrace.errors import InUse, Invalid, MillraceError
 from millrace.server.sharing import Sharing, share
 
-_READY = "shared"
+_READY, _TAKEN = "shared", "taken: "
 
 
-def ensure_shared(path: Path) -> None:
-    """See that somebody shares the folder, starting who does if need be.
+def start_owner(path: Path) -> None:
+    """Have somebody open and share a folder that nobody shares.
 
     Raises:
         InUse: somebody has it open and does not share it.
-        Refused: it is no folder that can be opened.
-        Retry: it was not opened in time.
+        Invalid: it is no folder that can be opened.
     """
     if not path.is_dir():
         raise Invalid(
             f"path is {path}, and there is no such folder; millrace.open makes one", field="path"
         )
-    deadline = time.monotonic() + limits.OWNER_START_SECONDS_MAX
-    while time.monotonic() < deadline:
-        if _is_shared(path):
-            return
-        said = _start(path)
-        if said == _READY:
-            return
-        if not said.startswith("in_use "):
-            raise Invalid(f"{path} cannot be opened: {said}", field="path")
-        # Somebody has just opened it, perhaps to share it.
-        if not _is_shared(path):
+    said = _start(path)
+    if said.startswith(_TAKEN):
+        # Somebody has it: to share it, perhaps, by now.
+        if socket_of(path) is None:
             raise InUse(
-                f"{said.removeprefix('in_use ')}; have its owner share it (millrace.share), or "
-                "serve it and use its url",
+                f"{said.removeprefix(_TAKEN)}; have its owner share it (millrace.share), or serve "
+                "it and use its url",
                 pid=None,
             )
-    raise Retry(f"{path} was not opened within {limits.OWNER_START_SECONDS_MAX} s", field="path")
-
-
-def _is_shared(path: Path) -> bool:
-    async def look() -> bool:
-        try:
-            m = await join(path)
-        except Closed:
-            return False
-        await m.close()
-        return True
-
-    return once(look)
+    elif said != _READY:
+        raise Invalid(f"{path} cannot be opened: {said}", field="path")
 
 
 def _start(path: Path) -> str:
@@ -117,7 +96,7 @@ def main() -> None:
     try:
         asyncio.run(own(Path(sys.argv[1])))
     except InUse as error:
-        _say(f"in_use {error}")
+        _say(f"{_TAKEN}{error}")
     except MillraceError as error:
         _say(str(error))
 

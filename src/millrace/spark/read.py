@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
-from millrace.spark.home import Home, check_here, reach
+from millrace.spark.home import Home, reach
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ def read_part(home: Home, part: Part) -> Iterator[pa.RecordBatch]:
         SnapshotExpired: it is no longer pinned.
         Closed: nobody answers, for longer than the home's patience.
     """
-    check_here(home)
     engine = reach(home).engine
     reader = Reader(part.pin, part.retain)
     yield from engine.scan(ShardId(part.shard), part.after, part.upto, reader)

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.datasource import (
 
 from millrace.client.millrace import Millrace
 from millrace.spark.follower import Follower, Limit
+from millrace.spark.home import reach
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
 from millrace.spark.read import Part
 from millrace.spark.rows import rows_of
-from millrace.spark.subject import reach_driver
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -37,11 +37,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
         """Where a query without a checkpoint begins: where its cursor is, or where it is told."""
-        return reach_driver(self._options.home).run(self._follower.begin).shown()
+        return reach(self._options.home).run(self._follower.begin).shown()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note how far the queue is: the query ends once it has read so far."""
-        reach_driver(self._options.home).run(self._follower.aim)
+        reach(self._options.home).run(self._follower.aim)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the options say of one micro-batch."""
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async def ask(m: Millrace) -> Offset | None:
             return await self._follower.next(m, done, most)
 
-        found = reach_driver(self._options.home).run(ask)
+        found = reach(self._options.home).run(ask)
         return start if found is None else found.shown()
 
     def _limit(self, limit: ReadLimit) -> Limit:
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async def plan(m: Millrace) -> list[Part]:
             return await self._follower.plan(m, upto)
 
-        return list(reach_driver(self._options.home).run(plan))
+        return list(reach(self._options.home).run(plan))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async def ask(m: Millrace) -> None:
             await self._follower.commit(m, done)
 
-        reach_driver(self._options.home).run(ask)
+        reach(self._options.home).run(ask)
 
     def stop(self) -> None:
         """Nothing is held but connections, which others of the process may use."""

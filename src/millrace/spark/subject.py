@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import msgspec
 
 from millrace.client.millrace import Millrace
@@ -12,9 +9,7 @@ from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.ticket import read_ticket
 from millrace.core.fold import ShardMeta
 from millrace.errors import Invalid
-from millrace.spark.home import Home, Reached, reach
 from millrace.spark.options import Options, View
-from millrace.spark.owner import ensure_shared
 from millrace.spark.start import Start, read_places
 
 
@@ -95,15 +90,3 @@ async def look(m: Millrace, options: Options) -> Subject:
     subject = Subject(queue, metas)
     subject.check_view(options.view)
     return subject
-
-
-def reach_driver(home: Home) -> Reached:
-    """The driver's own way to the queues: a folder is shared from now on, by somebody."""
-    if home.path:
-        ensure_shared(Path(home.path))
-    return reach(home)
-
-
-def numbers(seqs: Sequence[int]) -> int:
-    """The number of a boundary, which only ever rises: the sum of its seqs."""
-    return sum(seqs)
