@@ -15,6 +15,7 @@ import pytest
 from millrace.cli.program import program
 from millrace.server.access import make_token
 from tests.cli.desk import SECONDS, SEGMENT_BYTES, Desk
+from tests.pipeline.scene import KIND
 
 
 def examples(command: click.Command) -> list[str]:
@@ -37,6 +38,16 @@ def collected() -> list[tuple[str, str]]:
     return found
 
 
+DECLARED = f"""
+name = "orders"
+[source]
+queue = "orders"
+[sinks.ledger]
+kind = "{KIND}"
+path = "ledger.db"
+"""
+
+
 @pytest.mark.parametrize(("verb", "line"), collected())
 def test_example(verb: str, line: str, tmp_path: Path) -> None:
     if "jq" in line.split() and shutil.which("jq") is None:
@@ -55,6 +66,8 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
         desk.text("key", "new", "ada")
     if verb == "context":
         (tmp_path / "prod.token").write_text(make_token(bytes(32)))
+    if verb == "pipeline":
+        (tmp_path / "orders.toml").write_text(DECLARED)
     if verb in ("check", "dump"):
         # These are given the folder as an argument.
         desk.data.rename(tmp_path / "data")
@@ -88,6 +101,7 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
             "PATH": path,
             "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES,
             "XDG_CONFIG_HOME": str(folder / "config"),
+            "PYTHONPATH": str(GUIDE.parents[2]),
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -38,6 +38,9 @@ class Program(LateVerbs):
         "get": Home(f"{_COMMANDS}.get", "get", "Show one message, whole."),
         "explain": Home(f"{_COMMANDS}.explain", "explain", "Say where a message stands, and why."),
         "follow": Home(f"{_COMMANDS}.follow", "follow", "Read a queue's changes as they come."),
+        "pipeline": Home(
+            f"{_COMMANDS}.pipeline", "pipeline", "Carry a queue through steps into sinks."
+        ),
         "cursor": Home(f"{_COMMANDS}.cursor", "cursor", "List, reset or delete cursors."),
         "sql": Home(f"{_COMMANDS}.sql", "sql", "Ask questions in SQL; queues are tables."),
         "top": Home(f"{_COMMANDS}.top", "top", "Watch what the queues do."),

@@ -150,3 +150,15 @@ def spans_of(snapshot: Snapshot) -> Sequence[tuple[ShardId, int, int, Reader]]:
         (shard, ref.after, ref.boundary, Reader(ref.pin, ref.retain))
         for shard, ref in zip(snapshot._shards.ids, snapshot._refs, strict=True)
     ]
+
+
+def narrowed(snapshot: Snapshot, afters: Sequence[int], uptos: Sequence[int]) -> Snapshot:
+    """The rows of a pinned snapshot after one place of each shard, up to and with another.
+
+    It is read through the same pin, and cannot be committed.
+    """
+    refs = [
+        msgspec.structs.replace(ref, after=after, boundary=upto)
+        for ref, after, upto in zip(snapshot._refs, afters, uptos, strict=True)
+    ]
+    return Snapshot(snapshot._engine, snapshot._shards, refs)

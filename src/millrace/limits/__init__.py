@@ -13,6 +13,7 @@ from millrace.limits.disk import *
 from millrace.limits.http import *
 from millrace.limits.lake import *
 from millrace.limits.memory import *
+from millrace.limits.pipeline import *
 from millrace.limits.request import *
 from millrace.limits.spark import *
 from millrace.limits.topic import *

@@ -1,0 +1,238 @@
+"""What a pipeline is: values, whether they were read from a file or made by a program.
+
+Rule 1: a declaration holds no secret. `$NAME` in a setting stands for a variable of the environment
+and is replaced when the sink is made, not before.
+Rule 2: what can be judged without Spark and without a connection is judged by `check`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from millrace import limits
+from millrace.errors import Invalid
+from millrace.pipeline.variable import filled
+from millrace.sinks.kinds import make_sink
+
+SOURCE = "source"
+"""The view of the first source's rows, in steps."""
+
+View = Literal["changes", "latest", "log"]
+OnFail = Literal["fail", "drop", "dead_letter"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PIPELINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much is carried at once."""
+
+    rows: int = 0
+    """Seqs of one span; 0: all that is there. A snapshot that has more is cut."""
+
+
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A queue that is read."""
+
+    queue: str
+    space: str = "default"
+    url: str = ""
+    """Of a server; with neither this nor `path`, whatever the caller works on."""
+    path: str = ""
+    """A folder of queues; a relative one is beside the declaration."""
+    token_file: str = ""
+    """What the server knows the caller by; without one, MILLRACE_TOKEN."""
+    view: View = "changes"
+    schema: str = ""
+    """How bodies are parsed into columns; empty: they stay bytes."""
+    limit: Limit = Limit()
+
+
+class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rows made of rows: a view that later steps and sinks read by its name."""
+
+    name: str
+    sql: str = ""
+    python: str = ""
+    """`file.py:function`: its parameters are named as the views that it takes."""
+    expect: Mapping[str, str] = {}
+    """Conditions that every row keeps, by names that say what is wrong if one does not."""
+    on_fail: OnFail = "fail"
+    dead_letter: str = ""
+    """The queue that rows go to which break a condition."""
+
+
+class DeclaredSink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where the rows of a step go."""
+
+    name: str
+    rows: str = SOURCE
+    """The step, or the source; `from` in files."""
+    kind: str
+    settings: Mapping[str, object] = {}
+
+
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How it runs."""
+
+    every: float = 0
+    """Seconds between the beginnings of two spans, at least."""
+    patience: float = limits.PIPELINE_PATIENCE_SECONDS
+    """For so many seconds a sink or a server that does not answer is asked again."""
+    checkpoint: str = ""
+    """The folder of Spark's checkpoint, for steps with a state; a relative one is beside the
+    declaration."""
+
+
+class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A queue, what is made of its rows, and where that goes."""
+
+    name: str
+    source: Source
+    sources: Mapping[str, Source] = {}
+    """Further queues, by the names of their views."""
+    steps: tuple[Step, ...] = ()
+    sinks: tuple[DeclaredSink, ...]
+    run: Run = Run()
+    spark: Mapping[str, str] = {}
+    """Settings of the Spark session."""
+    folder: str = "."
+    """What relative paths are relative to."""
+
+    def step(self, name: str) -> Step | None:
+        """The step of this name."""
+        return next((step for step in self.steps if step.name == name), None)
+
+    def at(self, path: str) -> Path:
+        """A path that is named in the declaration."""
+        return Path(self.folder, path)
+
+    def text(self) -> str:
+        """The declaration as JSON; without secrets, where they are variables."""
+        return msgspec.json.encode(self).decode()
+
+
+class Wrong(Invalid):
+    """A field of a declaration; `table` says which of the tables it is in."""
+
+    def __init__(self, message: str, *, table: str, field: str) -> None:
+        super().__init__(message, field=field)
+        self.table = table
+
+
+def check(pipeline: Pipeline, environ: Mapping[str, str]) -> None:
+    """See that the declaration holds together, as far as that can be seen without running it.
+
+    Raises:
+        Wrong: it does not; the first thing that is wrong.
+    """
+    if not _PIPELINE_NAME.fullmatch(pipeline.name) or len(pipeline.name) > limits.NAME_CHARS_MAX:
+        raise Wrong(
+            f"name is {pipeline.name!r}; it is letters, digits, '.', '_' and '-', at most "
+            f"{limits.NAME_CHARS_MAX}",
+            table="",
+            field="name",
+        )
+    _check_source("source", pipeline.source)
+    if pipeline.source.view == "latest":
+        raise Wrong(
+            "view 'latest' has no changes to carry on; take 'changes', or export a snapshot",
+            table="source",
+            field="view",
+        )
+    known = [SOURCE]
+    for name, source in pipeline.sources.items():
+        _check_name(name, known, f"sources.{name}")
+        _check_source(f"sources.{name}", source)
+        known.append(name)
+    for step in pipeline.steps:
+        _check_name(step.name, known, f"steps.{step.name}")
+        _check_step(pipeline, step)
+        known.append(step.name)
+    if not pipeline.sinks:
+        raise Wrong("there is no sink; add a table [sinks.NAME]", table="sinks", field="sinks")
+    for declared in pipeline.sinks:
+        _check_sink(declared, known, environ)
+    if pipeline.run.every < 0 or pipeline.run.patience < 0:
+        field = "every" if pipeline.run.every < 0 else "patience"
+        raise Wrong(f"{field} is less than 0 seconds", table="run", field=field)
+
+
+def _check_name(name: str, known: list[str], table: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise Wrong(
+            f"{name!r} is no name of a view: letters, digits and '_', no digit first",
+            table=table,
+            field="name",
+        )
+    if name in known:
+        raise Wrong(f"there is a view {name!r} already", table=table, field="name")
+
+
+def _check_source(table: str, source: Source) -> None:
+    if not source.queue:
+        raise Wrong("queue is empty; name the queue that is read", table=table, field="queue")
+    if source.url and source.path:
+        raise Wrong("give url or path, not both", table=table, field="url")
+    if source.limit.rows < 0:
+        raise Wrong("limit.rows is less than 0", table=table, field="limit")
+
+
+def _check_step(pipeline: Pipeline, step: Step) -> None:
+    table = f"steps.{step.name}"
+    if bool(step.sql) == bool(step.python):
+        raise Wrong("give sql or python, and one of them only", table=table, field="sql")
+    if step.python:
+        _check_function(pipeline, step.python, table)
+    for name, condition in step.expect.items():
+        if not condition.strip():
+            raise Wrong(f"the condition {name!r} is empty", table=table, field="expect")
+    if step.on_fail == "dead_letter" and not step.dead_letter:
+        raise Wrong(
+            'on_fail is dead_letter; name the queue by dead_letter = "…"',
+            table=table,
+            field="dead_letter",
+        )
+    if step.dead_letter and (step.on_fail != "dead_letter" or not step.expect):
+        raise Wrong(
+            'dead_letter is for conditions in expect, with on_fail = "dead_letter"',
+            table=table,
+            field="dead_letter",
+        )
+
+
+def _check_function(pipeline: Pipeline, text: str, table: str) -> None:
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise Wrong(f"python is {text!r}, not file.py:function", table=table, field="python")
+    path = pipeline.at(file)
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise Wrong(
+            f"{path} cannot be read: {error.strerror or error}", table=table, field="python"
+        ) from None
+    except (SyntaxError, ValueError) as error:
+        raise Wrong(f"{path} is no Python: {error}", table=table, field="python") from None
+    if not any(isinstance(node, ast.FunctionDef) and node.name == name for node in tree.body):
+        raise Wrong(f"{path} has no function {name!r}", table=table, field="python")
+
+
+def _check_sink(declared: DeclaredSink, known: list[str], environ: Mapping[str, str]) -> None:
+    table = f"sinks.{declared.name}"
+    if not _PIPELINE_NAME.fullmatch(declared.name):
+        raise Wrong(f"{declared.name!r} is no name of a sink", table=table, field="name")
+    if declared.rows not in known:
+        raise Wrong(
+            f"from is {declared.rows!r}; there are {', '.join(known)}", table=table, field="from"
+        )
+    try:
+        make_sink(declared.kind, filled(declared.settings, environ))
+    except Invalid as error:
+        raise Wrong(error.message, table=table, field=error.field or "settings") from None

@@ -1,0 +1,76 @@
+"""Where the queues of a pipeline are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from millrace import sync
+from millrace.client.embedded import EmbeddedEngine
+from millrace.client.millrace import engine_of
+from millrace.errors import Invalid
+from millrace.pipeline.declaration import Pipeline, Source
+from millrace.pipeline.variable import fill
+from millrace.server.secret import read_secret
+
+
+class Where(msgspec.Struct, frozen=True):
+    """A server, or a folder."""
+
+    url: str = ""
+    path: str = ""
+    token: str | None = None
+    certificates: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Where {self.url or self.path}>"
+
+
+def where_of(
+    pipeline: Pipeline, source: Source, otherwise: Where, environ: Mapping[str, str]
+) -> Where:
+    """Where a source is: as it says itself, else where the caller works.
+
+    Raises:
+        Invalid: neither says it, or a variable is not set.
+    """
+    if source.path:
+        return Where(path=str(pipeline.at(fill(source.path, "path", environ))))
+    if not source.url:
+        if not otherwise.url and not otherwise.path:
+            raise Invalid("the source names no url and no path", field="url")
+        return otherwise
+    token = environ.get("MILLRACE_TOKEN")
+    if source.token_file:
+        token = read_secret(pipeline.at(fill(source.token_file, "token_file", environ)), "token")
+    elif environ.get("MILLRACE_TOKEN_FILE"):
+        token = read_secret(Path(environ["MILLRACE_TOKEN_FILE"]), "token")
+    url = fill(source.url, "url", environ)
+    return Where(url=url, token=token, certificates=environ.get("MILLRACE_CERTIFICATES"))
+
+
+@contextmanager
+def opened(where: Where, *, share: bool = False) -> Iterator[sync.Millrace]:
+    """The queues there, until the context ends; with `share`, a folder that nobody else has open
+    can be used by other processes meanwhile."""
+    with ExitStack() as stack:
+        if where.url:
+            yield stack.enter_context(
+                sync.connect(where.url, token=where.token, certificates=where.certificates)
+            )
+            return
+        if not os.path.isdir(where.path):
+            raise Invalid(f"there is no folder {where.path}", field="path")
+        m = stack.enter_context(sync.open(where.path))
+        if share and _is_owner(m):
+            stack.enter_context(sync.share(m))
+        yield m
+
+
+def _is_owner(m: sync.Millrace) -> bool:
+    """Whether this process has the folder, and not another one that shares it."""
+    return isinstance(engine_of(m._twin), EmbeddedEngine)

@@ -1,0 +1,160 @@
+"""A sink in the hands of a run.
+
+Rule 1: what cannot be reached is asked again, later and later, until the run's patience is over.
+Rule 2: after a commit whose end is not known the sink is opened again: it tells.
+Rule 3: who was overtaken ends, and says so.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event
+from time import monotonic
+from typing import TypeVar
+
+import pyarrow as pa
+
+from millrace import limits
+from millrace.errors import Closed, Retry, Stale
+from millrace.pipeline.declaration import DeclaredSink
+from millrace.sinks.base import Held, Sink, Task
+from millrace.sinks.boundary import Boundary, Span, goes_on
+
+T = TypeVar("T")
+
+Stage = Callable[[Held], Sequence[bytes]]
+"""Stages all rows of a span; called again where that has failed."""
+
+
+class Stopped(Exception):
+    """The run was asked to end while it waited for somebody."""
+
+
+class Patience:
+    """How long somebody who does not answer is asked again."""
+
+    def __init__(self, seconds: float, stop: Event) -> None:
+        self._seconds = seconds
+        self._stop = stop
+
+    def insist(self, who: str, call: Callable[[], T]) -> T:
+        """The result of the call, which is made again where it says so.
+
+        Raises:
+            Retry: patience is over.
+            Stopped: an end was asked for meanwhile.
+        """
+        until = monotonic() + self._seconds
+        pause = limits.PIPELINE_BACKOFF_SECONDS
+        while True:
+            try:
+                return call()
+            except Retry as error:
+                if isinstance(error, Closed) and error.field == "process":
+                    raise
+                if monotonic() >= until:
+                    raise Retry(
+                        f"{who} did not answer for {self._seconds:g} seconds: {error.message}. "
+                        "Nothing is lost: run the pipeline again, and it goes on",
+                        field=error.field,
+                    ) from error
+            if self._stop.wait(pause):
+                raise Stopped
+            pause = min(2 * pause, limits.PIPELINE_BACKOFF_SECONDS_MAX)
+
+
+class Outlet:
+    """A sink of a pipeline while it runs."""
+
+    def __init__(self, declared: DeclaredSink, sink: Sink, flow: str, patience: Patience) -> None:
+        self.declared = declared
+        self.sink = sink
+        self.flow = flow
+        self.rows = 0
+        """Rows that this run has brought."""
+        self._patience = patience
+        self._schema: pa.Schema | None = None
+        self._held: Held | None = None
+
+    @property
+    def name(self) -> str:
+        """As it is declared."""
+        return self.declared.name
+
+    @property
+    def held(self) -> Held:
+        """What `open` gave, or the last commit."""
+        if self._held is None:
+            raise Stale(f"sink {self.name!r} was not opened", field="sink")
+        return self._held
+
+    @property
+    def boundary(self) -> Boundary | None:
+        """What is in it."""
+        return self.held.boundary
+
+    def open(self, schema: pa.Schema) -> None:
+        """Take the sink over from whoever had it."""
+        self._schema = schema
+        self.sink.check(schema)
+        self._held = self._insist(lambda: self.sink.open(self.flow, schema))
+
+    def apply(self, span: Span, stage: Stage, rows: int = 0) -> bool:
+        """Bring the rows of a span; returns whether they were not there already.
+
+        Raises:
+            Stale: another run has taken the sink over.
+            Retry: nobody answers there.
+        """
+        if not goes_on(self.boundary, span):
+            return False
+
+        def attempt() -> None:
+            if not goes_on(self.boundary, span):
+                return
+            staged = self._insist(lambda: stage(self.held))
+            try:
+                self._held = self.sink.commit(self.held, span, staged)
+            except Retry:
+                self._reopen()
+                raise
+
+        try:
+            self._insist(attempt)
+        except Stale as error:
+            raise self._overtaken(error) from error
+        self.rows += rows
+        return True
+
+    def stage_here(self, span: Span, batches: Iterable[pa.RecordBatch], held: Held) -> list[bytes]:
+        """Stage rows in this process."""
+        return [self.sink.stage(Task(held, span, secrets.token_hex(8)), batches)]
+
+    def clean(self) -> None:
+        """Drop what runs that were cut off have left."""
+        self._insist(lambda: self.sink.clean(self.held))
+
+    def close(self) -> None:
+        """Let connections go."""
+        self.sink.close()
+
+    def _reopen(self) -> None:
+        """Ask the sink how far it is; who opened it meanwhile has overtaken this run."""
+        before, schema = self.held, self._schema
+        if schema is None:
+            return
+        now = self._insist(lambda: self.sink.open(self.flow, schema))
+        if now.fence > before.fence + 1:
+            raise self._overtaken(Stale("it was opened by another run", field="fence"))
+        self._held = now
+
+    def _overtaken(self, error: Stale) -> Stale:
+        return Stale(
+            f"sink {self.name!r}: another run of this pipeline has taken over ({error.message}); "
+            "this one has changed nothing since and ends",
+            field="fence",
+        )
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        return self._patience.insist(f"sink {self.name!r}", call)

@@ -1,0 +1,120 @@
+"""A declaration from a file of TOML; what is wrong is named by file, line, table and field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from millrace.errors import Invalid
+from millrace.pipeline.declaration import (
+    SOURCE,
+    DeclaredSink,
+    Pipeline,
+    Run,
+    Source,
+    Step,
+    Wrong,
+    check,
+)
+from millrace.server.config_file import ConfigFile, read_file
+
+T = TypeVar("T")
+
+_TABLES = ("name", "source", "sources", "steps", "sinks", "run", "spark")
+
+
+def read_pipeline(path: Path, environ: Mapping[str, str]) -> Pipeline:
+    """The pipeline that a file declares, checked.
+
+    Raises:
+        Invalid: the file cannot be read, or something in it is wrong.
+    """
+    file = read_file(path)
+    try:
+        pipeline = _parsed(file.values, path.parent)
+        check(pipeline, environ)
+    except Wrong as error:
+        raise _placed(file, error) from None
+    return pipeline
+
+
+def _placed(file: ConfigFile, error: Wrong) -> Invalid:
+    keys = tuple(error.table.split(".", 1)) if error.table else ()
+    field = error.field or ""
+    where = file.where(*keys, field)
+    table = f" [{error.table}]" if error.table else ""
+    return Invalid(f"{where}:{table} {field}: {error.message}", field=field)
+
+
+def _parsed(values: Mapping[str, object], folder: Path) -> Pipeline:
+    for key in values:
+        if key not in _TABLES:
+            raise Wrong(
+                f"there is no {key!r} in a declaration; there are {', '.join(_TABLES)}",
+                table="",
+                field=key,
+            )
+    name = values.get("name")
+    if not isinstance(name, str):
+        raise Wrong('give the pipeline a name: name = "orders"', table="", field="name")
+    if "source" not in values:
+        raise Wrong("there is no table [source]", table="source", field="source")
+    return Pipeline(
+        name=name,
+        source=_made(values["source"], Source, "source"),
+        sources={
+            name: _made(found, Source, f"sources.{name}")
+            for name, found in _tables(values, "sources").items()
+        },
+        steps=tuple(
+            _made({**_expecting(found, f"steps.{name}"), "name": name}, Step, f"steps.{name}")
+            for name, found in _tables(values, "steps").items()
+        ),
+        sinks=tuple(
+            _sink(name, _table(found, f"sinks.{name}"))
+            for name, found in _tables(values, "sinks").items()
+        ),
+        run=_made(values.get("run", {}), Run, "run"),
+        spark=_made(values.get("spark", {}), dict[str, str], "spark"),
+        folder=str(folder),
+    )
+
+
+def _tables(values: Mapping[str, object], name: str) -> dict[str, object]:
+    return _table(values.get(name, {}), name)
+
+
+def _table(found: object, table: str) -> dict[str, object]:
+    if not isinstance(found, dict):
+        raise Wrong("this is no table", table=table, field=table.rpartition(".")[2])
+    return found
+
+
+def _expecting(found: object, table: str) -> dict[str, object]:
+    """One condition may stand without a name of its own."""
+    step = _table(found, table)
+    expect = step.get("expect")
+    return {**step, "expect": {"expect": expect}} if isinstance(expect, str) else step
+
+
+def _sink(name: str, found: dict[str, object]) -> DeclaredSink:
+    table = f"sinks.{name}"
+    settings = {key: value for key, value in found.items() if key not in ("from", "kind")}
+    if "kind" not in found:
+        raise Wrong('a sink has a kind, such as kind = "delta"', table=table, field="kind")
+    given = {"name": name, "rows": found.get("from", SOURCE), "kind": found["kind"]}
+    return _made({**given, "settings": settings}, DeclaredSink, table)
+
+
+def _made(found: object, kind: type[T], table: str) -> T:
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at `$")
+        field = path.strip("`.").partition(".")[0].partition("[")[0]
+        if not field and "`" in text:
+            field = text.split("`")[1]
+        raise Wrong(text, table=table, field=field or table) from None

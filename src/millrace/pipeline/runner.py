@@ -1,0 +1,209 @@
+"""Carrying rows from a queue through steps into sinks, span by span, exactly once.
+
+Rule 1: there is no checkpoint. Where a run goes on is what its sinks say, each for itself.
+Rule 2: a span is pinned: whoever reads it again gets the same rows. The cursor is moved once every
+sink has a span, and not before.
+Rule 3: sinks that lag are brought to the one that is furthest, by themselves, before all go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import Event
+from time import monotonic
+from typing import TypeVar
+
+import msgspec
+
+from millrace import limits
+from millrace.errors import Stale
+from millrace.pipeline.declaration import Pipeline
+from millrace.pipeline.feed import (
+    Feed,
+    Lost,
+    Stretch,
+    cut,
+    highest_of,
+    judge,
+    lowest_of,
+    rows_between,
+)
+from millrace.pipeline.making import Maker
+from millrace.pipeline.outlet import Outlet, Patience, Stopped
+from millrace.sinks.base import Held
+from millrace.sinks.boundary import Boundary, Span, begins
+
+
+class SinkProgress(msgspec.Struct, frozen=True):
+    """How far a sink is."""
+
+    name: str
+    rows: int
+    """Rows that this run has brought."""
+    boundary: Boundary | None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a run is."""
+
+    pipeline: str
+    rows: int
+    """Rows that were read for the span."""
+    seqs: int
+    """What the span reaches over."""
+    seconds: float
+    """How long it took."""
+    lag: int
+    """Seqs that wait behind it, as far as is known."""
+    sinks: tuple[SinkProgress, ...]
+
+
+T = TypeVar("T")
+
+Tell = Callable[[Progress], None]
+
+
+class Runner:
+    """One run of a pipeline without a state."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        feed: Feed,
+        outlets: Sequence[Outlet],
+        maker: Maker,
+        *,
+        stop: Event,
+        patience: Patience,
+        tell: Tell,
+    ) -> None:
+        self._pipeline = pipeline
+        self._feed = feed
+        self._outlets = outlets
+        self._maker = maker
+        self._stop = stop
+        self._patience = patience
+        self._tell = tell
+        self._lost = 0
+        """How often the cursor was lost since it was moved."""
+
+    def run(self, *, once: bool) -> None:
+        """Take the sinks over and carry rows until there are none (`once`), or a stop is asked for.
+
+        What was begun is finished: when it returns, every sink has the same boundary.
+
+        Raises:
+            Refused: a sink is ahead of the queue, or was filled from another one.
+            Stale: another run has taken over.
+            Retry: a sink or the server did not answer for longer than the pipeline's patience.
+        """
+        with suppress(Stopped):
+            self._begin()
+            while not self._stop.is_set():
+                began = monotonic()
+                if not self._turn(0 if once else limits.PIPELINE_WAIT_SECONDS) and once:
+                    return
+                rest = self._pipeline.run.every - (monotonic() - began)
+                if not once and rest > 0:
+                    self._stop.wait(rest)
+
+    def _turn(self, wait: float) -> bool:
+        """Carry what there is; returns whether there was something."""
+        try:
+            stretch = self._next(wait)
+            if stretch is not None:
+                self._carry_all(stretch)
+        except Lost as error:
+            self._lost += 1
+            if self._lost > limits.PIPELINE_LOST_MAX:
+                raise Stale(
+                    f"the cursor {self._pipeline.name!r} was moved {self._lost} times by others "
+                    f"({error}); see that the pipeline runs once, and run it again",
+                    field="cursor",
+                ) from error
+            self._resume()
+            return True
+        return stretch is not None
+
+    def _begin(self) -> None:
+        end = self._insist(self._feed.end)
+        for outlet in self._outlets:
+            outlet.open(self._maker.schema(outlet.declared.rows))
+            if outlet.boundary is not None:
+                judge(outlet.name, outlet.boundary, end)
+            outlet.clean()
+        self._resume()
+
+    def _resume(self) -> None:
+        lowest = lowest_of([outlet.boundary for outlet in self._outlets])
+        self._insist(partial(self._feed.begin, lowest))
+
+    def _next(self, wait: float) -> Stretch | None:
+        return self._insist(lambda: self._feed.next(wait))
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        return self._patience.insist(f"queue {self._pipeline.source.queue!r}", call)
+
+    def _carry_all(self, stretch: Stretch) -> None:
+        """All rows of a stretch, in spans; stops between two of them when asked to."""
+        while not self._stop.is_set():
+            low = self._place(self._least(), stretch)
+            if low == stretch.upto:
+                return
+            self._carry_next(stretch, low)
+            places = {self._place(outlet, stretch) for outlet in self._outlets}
+            if len(places) == 1:
+                [upto] = places
+                self._insist(partial(stretch.commit, upto))
+                self._lost = 0
+
+    def _least(self) -> Outlet:
+        return min(
+            self._outlets,
+            key=lambda outlet: outlet.boundary.number if outlet.boundary is not None else -1,
+        )
+
+    def _place(self, outlet: Outlet, stretch: Stretch) -> Boundary:
+        """Where a sink stands."""
+        return outlet.boundary or begins(stretch.after)
+
+    def _carry_next(self, stretch: Stretch, low: Boundary) -> None:
+        """The next span of those sinks that are furthest behind."""
+        began = monotonic()
+        places = [self._place(outlet, stretch) for outlet in self._outlets]
+        far = highest_of(places)
+        goal = far if far is not None and far != low else stretch.upto
+        span = Span(low, cut(low, goal, self._pipeline.source.limit.rows))
+        behind = [
+            outlet for outlet, place in zip(self._outlets, places, strict=True) if place == low
+        ]
+        rows = self._carry(stretch, span, behind)
+        self._tell(
+            Progress(
+                self._pipeline.name,
+                rows,
+                rows_between(span.after, span.upto),
+                monotonic() - began,
+                rows_between(span.upto, stretch.upto),
+                tuple(SinkProgress(one.name, one.rows, one.boundary) for one in self._outlets),
+            )
+        )
+
+    def _carry(self, stretch: Stretch, span: Span, outlets: Sequence[Outlet]) -> int:
+        """One span into these sinks; returns how many rows were read."""
+        table = self._insist(lambda: stretch.small(span))
+        if table is None:
+            for outlet in outlets:
+                outlet.apply(span, partial(self._stage, stretch, span, outlet))
+            return rows_between(span.after, span.upto)
+        views = self._maker.here(table, [outlet.declared.rows for outlet in outlets])
+        for outlet in outlets:
+            made = views[outlet.declared.rows]
+            batches = made.to_batches()
+            outlet.apply(span, partial(outlet.stage_here, span, batches), made.num_rows)
+        return table.num_rows
+
+    def _stage(self, stretch: Stretch, span: Span, outlet: Outlet, held: Held) -> Sequence[bytes]:
+        return self._maker.stage(stretch, span, outlet.declared.rows, outlet, held)

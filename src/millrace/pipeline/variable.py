@@ -1,0 +1,71 @@
+"""Variables of the environment in settings, and their values kept out of sight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from millrace.errors import Invalid
+
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_PASSWORD = re.compile(r"(://[^/@\s:]*):[^/@\s]+@")
+_SHORT = 4
+"""Values that are shorter would hide half of every message, and no secret is so short."""
+
+
+def filled(settings: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
+    """Settings with the values of `$NAME` and `${NAME}`; `$$` is one `$`.
+
+    Raises:
+        Invalid: a variable is not set.
+    """
+    return {name: _filled(value, name, environ) for name, value in settings.items()}
+
+
+def _filled(value: object, field: str, environ: Mapping[str, str]) -> object:
+    if isinstance(value, str):
+        return fill(value, field, environ)
+    if isinstance(value, list):
+        return [_filled(one, field, environ) for one in value]
+    if isinstance(value, dict):
+        return {name: _filled(one, field, environ) for name, one in value.items()}
+    return value
+
+
+def fill(text: str, field: str, environ: Mapping[str, str]) -> str:
+    """A text with the values of its variables."""
+    return "$".join(_plain(part, field, environ) for part in text.split("$$"))
+
+
+def _plain(text: str, field: str, environ: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if name not in environ:
+            raise Invalid(
+                f"{field} names the variable {name}, which is not set; export {name}=…",
+                field=field,
+            )
+        return environ[name]
+
+    return _VARIABLE.sub(value, text)
+
+
+def names_in(value: object) -> set[str]:
+    """The variables that settings name."""
+    if isinstance(value, str):
+        parts = value.split("$$")
+        return {match[1] or match[2] for part in parts for match in _VARIABLE.finditer(part)}
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return {name for one in value for name in names_in(one)}
+    return set()
+
+
+def hide(text: str, names: set[str], environ: Mapping[str, str]) -> str:
+    """A text in which no value of these variables can be read, nor a password of an address."""
+    for name in sorted(names, key=lambda name: -len(environ.get(name, ""))):
+        secret = environ.get(name, "")
+        if len(secret) >= _SHORT:
+            text = text.replace(secret, f"${name}")
+    return _PASSWORD.sub(r"\1:…@", text)
