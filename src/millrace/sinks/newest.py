@@ -1,0 +1,44 @@
+"""Of several rows of one key, the newest.
+
+Rule 1: rows of one key come to one writer (`lane.py`), so that what is newest among a writer's rows
+is newest in the span.
+Rule 2: keys and seqs are remembered, never rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+SEQ = "seq"
+"""The column that says which of two rows is newer; without it, the one that comes later."""
+
+
+def newest(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The batches without rows that are older than one of the same key that came before.
+
+    Whoever writes them in this order, each over what is there, leaves the newest.
+    """
+    seen: dict[object, int] = {}
+    for batch in batches:
+        found: dict[object, int] = {}
+        seqs = _seqs(batch)
+        for at, name in enumerate(
+            zip(*(batch.column(one).to_pylist() for one in key), strict=True)
+        ):
+            if seqs is None:
+                found[name] = at
+            elif seqs[at] >= seen.get(name, -1):
+                seen[name] = seqs[at]
+                found[name] = at
+        if len(found) == batch.num_rows:
+            yield batch
+        elif found:
+            yield batch.take(pa.array(sorted(found.values()), pa.int64()))
+
+
+def _seqs(batch: pa.RecordBatch) -> list[int] | None:
+    if SEQ not in batch.schema.names:
+        return None
+    return [-1 if seq is None else int(seq) for seq in batch.column(SEQ).to_pylist()]

@@ -1,0 +1,334 @@
+"""Rows as keys of Redis, exactly once.
+
+Those who stage push their rows into a list of their own. The commit runs scripts on the server that
+move them from there to their keys; each of them looks first whether the fence and the boundary are
+still those that the run knows. A span of up to 5,000 rows is one script with its boundary: it is
+seen whole or not at all. A larger one goes in pieces, and its boundary with the last; after a crash
+in between the span is brought again, which does no harm.
+
+Rule 1: nothing is written to a key but by a script that has checked the fence and the boundary. So
+spans are applied in their order, by one run at a time, and rows need no versions of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, cast
+
+import msgspec
+import pyarrow as pa
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry as Again
+
+from millrace import limits
+from millrace.errors import Invalid, MillraceError, Retry, Stale
+from millrace.sinks.base import DELETE, OP, Held, Task
+from millrace.sinks.boundary import Boundary, Span, goes_on
+from millrace.sinks.lane import check_key
+from millrace.sinks.links import Links
+from millrace.sinks.newest import newest
+from millrace.sinks.wording import check_template, columns_of, fill, pattern, to_bytes, to_json
+
+ENVIRONMENT = "REDIS_URL"
+
+ALL = "*"
+
+APPLY = """
+local now = redis.call('HMGET', KEYS[1], 'fence', 'boundary')
+if now[1] ~= ARGV[1] then return 'fence' end
+if (now[2] or '') ~= ARGV[2] then return 'boundary' end
+local ttl, first, last = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+for at = 2, #KEYS do
+  for _, packed in ipairs(redis.call('LRANGE', KEYS[at], first, last)) do
+    local row, place, field = {}, 1, nil
+    while place <= #packed do
+      field, place = struct.unpack('>I4c0', packed, place)
+      row[#row + 1] = field
+    end
+    local name = table.remove(row, 1)
+    if #row == 0 then
+      redis.call('DEL', name)
+    elseif #row == 1 then
+      redis.call('SET', name, row[1])
+    else
+      redis.call('DEL', name)
+      redis.call('HSET', name, unpack(row))
+    end
+    if ttl > 0 and #row > 0 then redis.call('EXPIRE', name, ttl) end
+  end
+end
+if ARGV[3] ~= '' then
+  redis.call('HSET', KEYS[1], 'boundary', ARGV[3])
+  for at = 2, #KEYS do redis.call('UNLINK', KEYS[at]) end
+end
+return 'done'
+"""
+"""Rows of staged lists to their keys, and the boundary, if there is one, behind them."""
+
+Value = bytes | str | int | float
+
+
+class _Staged(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    rows: int
+
+
+class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Keys with a value each, or with a hash of the row's columns."""
+
+    url: str = ""
+    """redis://user:password@host:port/database, or rediss:// with TLS; without it, what the
+    environment has in REDIS_URL."""
+    key: tuple[str, ...] = ("key",)
+    name: str = ""
+    """What a key is named, with columns in braces: "order:{key}"; by default the columns of the
+    key, parted by colons."""
+    store: Literal["value", "hash"] = "value"
+    value: str = "value"
+    """The column that is stored; "*" stores all of them, as JSON."""
+    ttl: int = 0
+    """Seconds after which a row goes by itself, counted from its last change; 0: never."""
+
+    def __repr__(self) -> str:
+        return f"<Redis {self.template}>"
+
+    @property
+    def lanes(self) -> int:
+        """A row may not be overtaken by an older one of its key."""
+        return limits.SINK_LANES
+
+    @property
+    def template(self) -> str:
+        """How keys are named."""
+        return self.name or ":".join(f"{{{name}}}" for name in self.key)
+
+    def check(self, schema: pa.Schema) -> None:
+        """See `Sink.check`."""
+        if not self.key:
+            raise Invalid("a row in Redis has a name: key says of which columns", field="key")
+        check_key(schema, self.key)
+        check_template(self.template, self.key, "name")
+        if self.store == "value" and self.value not in (ALL, *schema.names):
+            raise Invalid(
+                f"value names the column {self.value!r}; the rows have {', '.join(schema.names)}; "
+                "'*' stores all of them, as JSON",
+                field="value",
+            )
+
+    def open(self, flow: str, schema: pa.Schema) -> Held:
+        """See `Sink.open`."""
+        self.check(schema)
+        with self._server() as server:
+            both = server.pipeline(transaction=True)
+            both.hincrby(_flow(flow), "fence", 1)
+            both.hget(_flow(flow), "boundary")
+            fence, text = both.execute()
+        return Held(flow, int(fence), _boundary(text))
+
+    def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
+        """See `Sink.stage`."""
+        name, count = f"millrace:stage:{task.held.flow}:{task.held.fence}:{task.part}", 0
+        with self._server() as server:
+            self._fenced(server, task.held)
+            for batch in newest(batches, self.key):
+                for at in range(0, batch.num_rows, limits.REDIS_PIPELINE_ROWS):
+                    rows = self._packed(batch.slice(at, limits.REDIS_PIPELINE_ROWS))
+                    both = server.pipeline(transaction=False)
+                    if not count:
+                        both.sadd(_stages(task.held.flow), name)
+                    both.rpush(name, *rows)
+                    both.expire(name, limits.SINK_STAGED_SECONDS)
+                    both.execute()
+                    count += len(rows)
+        return msgspec.json.encode(_Staged(name, count))
+
+    def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
+        """See `Sink.commit`."""
+        parts = [msgspec.json.decode(one, type=_Staged) for one in staged]
+        parts = [part for part in parts if part.rows]
+        with self._server() as server:
+            text = self._fenced(server, held)
+            boundary = _boundary(text)
+            if not goes_on(boundary, span):
+                return msgspec.structs.replace(held, boundary=boundary)
+            self._count(server, parts)
+            before, names = text or b"", [part.name for part in parts]
+            after = span.upto.text()
+            if sum(part.rows for part in parts) <= limits.REDIS_SCRIPT_ROWS:
+                self._apply(server, held, names, before, after)
+            else:
+                for part in parts:
+                    for at in range(0, part.rows, limits.REDIS_SCRIPT_ROWS):
+                        upto = at + limits.REDIS_SCRIPT_ROWS - 1
+                        self._apply(server, held, [part.name], before, "", at, upto)
+                self._apply(server, held, [], before, after)
+                server.unlink(*names)
+            if names:
+                server.srem(_stages(held.flow), *names)
+        return msgspec.structs.replace(held, boundary=span.upto)
+
+    def clean(self, held: Held) -> None:
+        """Drop what those have staged who were overtaken; the rest goes by age."""
+        with self._server() as server:
+            self._fenced(server, held)
+            own = f"millrace:stage:{held.flow}:{held.fence}:".encode()
+            found = cast("set[bytes]", server.smembers(_stages(held.flow)))
+            left = [name for name in found if not name.startswith(own)]
+            if left:
+                server.unlink(*left)
+                server.srem(_stages(held.flow), *left)
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        _links.drop(self)
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Readable.rows`; where one column is stored, it and the key are bytes."""
+        found, named = pattern(self.template), columns_of(self.template)
+        with self._server() as server:
+            lines: list[dict[str, object]] = []
+            for name in server.scan_iter(count=limits.REDIS_PIPELINE_ROWS):
+                match = found.fullmatch(name)
+                if match is None or name.startswith(b"millrace:"):
+                    continue
+                line = self._read(server, name, dict(zip(named, match.groups(), strict=True)))
+                lines.append({column: line.get(column) for column in columns})
+                if len(lines) >= limits.SINK_READ_ROWS:
+                    yield pa.RecordBatch.from_pylist(lines)
+                    lines = []
+            if lines:
+                yield pa.RecordBatch.from_pylist(lines)
+
+    def _read(self, server: redis.Redis, name: bytes, line: dict[str, object]) -> dict[str, object]:
+        if self.store == "hash":
+            fields = cast("dict[bytes, bytes]", server.hgetall(name))
+            return {field.decode(): value for field, value in fields.items()}
+        raw = cast("bytes | None", server.get(name))
+        if self.value != ALL:
+            return {**line, self.value: raw}
+        return msgspec.json.decode(raw or b"{}", type=dict[str, object])
+
+    # --- Rows -------------------------------------------------------------------------------------
+
+    def _packed(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Each row as its script takes it: a name and its value, or the fields of its hash; a name
+        alone is a delete."""
+        packed: list[bytes] = []
+        for row in batch.to_pylist():
+            line: list[bytes] = [fill(self.template, row)]
+            if row.pop(OP, None) != DELETE:
+                line += self._values(row)
+            packed.append(b"".join(len(part).to_bytes(4, "big") + part for part in line))
+        return packed
+
+    def _values(self, row: dict[str, object]) -> list[bytes]:
+        if self.store == "value":
+            return [to_json(row) if self.value == ALL else to_bytes(row[self.value])]
+        return [
+            part
+            for name, value in row.items()
+            if value is not None
+            for part in (name.encode(), to_bytes(value))
+        ]
+
+    def _count(self, server: redis.Redis, parts: Sequence[_Staged]) -> None:
+        both = server.pipeline(transaction=False)
+        for part in parts:
+            both.llen(part.name)
+        if both.execute() != [part.rows for part in parts]:
+            raise Retry(
+                "rows that were staged in Redis are gone, as after a crash or a failover; stage "
+                "them again",
+                field="staged",
+            )
+
+    def _apply(
+        self,
+        server: redis.Redis,
+        held: Held,
+        names: Sequence[str],
+        before: bytes,
+        after: str,
+        first: int = 0,
+        last: int = -1,
+    ) -> None:
+        script = server.register_script(APPLY)
+        values: list[Value] = [held.fence, before, after, self.ttl, first, last]
+        said = script(keys=[_flow(held.flow), *names], args=values)
+        if said != b"done":
+            raise _overtaken(held)
+
+    # --- The flow ---------------------------------------------------------------------------------
+
+    def _fenced(self, server: redis.Redis, held: Held) -> bytes | None:
+        """The boundary as it is stored.
+
+        Raises:
+            Stale: somebody else has opened the flow since.
+        """
+        fields = ["fence", "boundary"]
+        fence, text = cast("list[bytes | None]", server.hmget(_flow(held.flow), fields))
+        if fence != str(held.fence).encode():
+            raise _overtaken(held)
+        return text
+
+    @contextmanager
+    def _server(self) -> Iterator[redis.Redis]:
+        """The server; what it says becomes an error of ours."""
+        try:
+            yield _links.get(self)
+        except MillraceError:
+            raise
+        except redis.AuthenticationError as error:
+            raise Invalid(f"Redis lets nobody in: {error}; look at the url", field="url") from error
+        except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, OSError) as error:
+            _links.drop(self)
+            raise Retry(
+                f"Redis does not answer: {error}; is it running there? It is asked again, and "
+                "nothing is lost",
+                field="url",
+            ) from error
+        except redis.OutOfMemoryError as error:
+            raise Retry(
+                f"Redis has no room: {error}; raise its maxmemory, or set a ttl", field="url"
+            ) from error
+        except redis.RedisError as error:
+            raise Invalid(f"Redis refuses: {error}", field="url") from error
+
+
+def _flow(flow: str) -> str:
+    return f"millrace:flow:{flow}"
+
+
+def _stages(flow: str) -> str:
+    return f"millrace:stages:{flow}"
+
+
+def _boundary(text: bytes | None) -> Boundary | None:
+    return None if text is None else Boundary.of_text(text)
+
+
+def _overtaken(held: Held) -> Stale:
+    return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")
+
+
+def _connect(sink: Redis) -> redis.Redis:
+    url = sink.url or os.environ.get(ENVIRONMENT, "")
+    if not url:
+        raise Invalid(f"there is no url, and none in {ENVIRONMENT}", field="url")
+    try:
+        return redis.Redis.from_url(
+            url,
+            socket_connect_timeout=limits.SINK_CONNECT_SECONDS,
+            socket_timeout=limits.SINK_ANSWER_SECONDS,
+            # What was sent twice would be done twice: the fence rises by one with each opening.
+            retry=Again(NoBackoff(), 0),
+        )
+    except ValueError as error:
+        raise Invalid(f"url is no address of Redis: {error}", field="url") from error
+
+
+_links: Links[Redis, redis.Redis] = Links(_connect, lambda server: server.close())

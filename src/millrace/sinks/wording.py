@@ -1,0 +1,87 @@
+"""Values of rows as text: names of keys, ids, JSON."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from millrace.errors import Invalid
+
+SHOWN_MAX = 80
+"""Characters of a value that a message shows."""
+
+_FIELD = re.compile(r"\{([^{}]*)\}")
+
+
+def to_bytes(value: object) -> bytes:
+    """A value as it is stored where there are only bytes: bytes and texts as they are, all else as
+    JSON has it; what is missing is empty."""
+    if value is None:
+        return b""
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else _plain(value)
+
+
+def to_text(value: object) -> str:
+    """A value as a part of an id: bytes that are no text in base64."""
+    raw = to_bytes(value)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return b64encode(raw).decode()
+
+
+def to_json(row: Mapping[str, object]) -> bytes:
+    """A row as JSON; bytes are written in base64, moments as ISO 8601 has them."""
+    return msgspec.json.encode(row)
+
+
+def shown(value: object) -> str:
+    """A value in a message."""
+    text = repr(value)
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def columns_of(template: str) -> list[str]:
+    """The columns that a template names in braces, in their order."""
+    return _FIELD.findall(template)
+
+
+def check_template(template: str, key: Sequence[str], field: str) -> None:
+    """See that a template makes a name of its own for every key.
+
+    Raises:
+        Invalid: it does not name all columns of the key, or others.
+    """
+    named = columns_of(template)
+    if sorted(named) != sorted(key):
+        raise Invalid(
+            f"{field} is {template!r}, which names {', '.join(named) or 'no column'}; it has to "
+            f"name the columns of the key, each once: {', '.join(f'{{{name}}}' for name in key)}",
+            field=field,
+        )
+
+
+def fill(template: str, row: Mapping[str, object]) -> bytes:
+    """The template with the values of a row."""
+    parts = _FIELD.split(template)
+    return b"".join(
+        to_bytes(row[part]) if at % 2 else part.encode() for at, part in enumerate(parts)
+    )
+
+
+def pattern(template: str) -> re.Pattern[bytes]:
+    """What finds the values in a name that `fill` made, in the order of `columns_of`."""
+    parts = _FIELD.split(template)
+    found = (b"(.*)" if at % 2 else re.escape(part.encode()) for at, part in enumerate(parts))
+    return re.compile(b"".join(found), re.DOTALL)
+
+
+def _plain(value: object) -> bytes:
+    text = msgspec.json.encode(value)
+    # A moment or a decimal is a text in JSON; here it stands alone.
+    return text[1:-1] if text.startswith(b'"') else text
