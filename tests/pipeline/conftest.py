@@ -1,4 +1,4 @@
-"""An open folder for tests of pipelines."""
+"""An open folder for tests of pipelines, and Spark for those that have steps."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from millrace import Settings, sync
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
 
 
 @pytest.fixture

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 
 from millrace import limits
+from millrace.client.cursor import Cursor as AsyncCursor
+from millrace.client.cursor import Snapshot
 from millrace.client.ticket import go_on_at, narrowed, write_ticket
+from millrace.client.vector import commit_at, open_at
 from millrace.errors import CursorExpired, Exists, NotFound, Refused, SnapshotExpired, Stale
-from millrace.pipeline.rows import small
+from millrace.pipeline.rows import shaped, small
 from millrace.sinks.boundary import Boundary, Place, Span
-from millrace.sync.cursor import Cursor, Snapshot
 from millrace.sync.queue import Queue
 
 
@@ -50,29 +53,29 @@ class Stretch:
 
     def read(self, span: Span) -> pa.RecordBatchReader:
         """The rows of a span within it; whoever pulls them is told of a lost pin."""
-        return narrowed(self._snapshot._twin, _seqs(span.after), _seqs(span.upto)).arrow()
+        return self._part(span).arrow()
+
+    def rows(self, span: Span) -> Iterator[pa.RecordBatch]:
+        """The same, with the columns that sinks see."""
+        with _found():
+            yield from shaped(self.read(span), span.upto.number)
 
     def small(self, span: Span) -> pa.Table | None:
         """The same, where they are few enough to be held here; else None."""
         with _found():
-            return small(self.read(span))
+            return small(self.read(span), span.upto.number)
 
     def ticket(self, span: Span) -> str:
         """The same, as text for those who read elsewhere."""
-        return write_ticket(narrowed(self._snapshot._twin, _seqs(span.after), _seqs(span.upto)))
+        return write_ticket(self._part(span))
+
+    def _part(self, span: Span) -> Snapshot:
+        return narrowed(self._snapshot, _seqs(span.after), _seqs(span.upto))
 
     def commit(self, upto: Boundary) -> None:
         """Every sink has what came up to here."""
         with _found():
-            self._snapshot.commit(self._place(upto))
-
-    def _place(self, upto: Boundary) -> int | None:
-        """The place in mid-snapshot; None at its end."""
-        shards = self._queue.shards
-        for shard, seq, end in zip(shards.ids, _seqs(upto), _seqs(self.upto), strict=True):
-            if seq < end:
-                return shards.place(shard, seq)
-        return None
+            self._queue._portal.run(partial(commit_at, self._snapshot, _seqs(upto)))
 
 
 class Feed:
@@ -81,7 +84,7 @@ class Feed:
     def __init__(self, queue: Queue, name: str) -> None:
         self._queue = queue
         self._name = name
-        self._cursor: Cursor | None = None
+        self._cursor: AsyncCursor | None = None
 
     @property
     def queue(self) -> Queue:
@@ -91,7 +94,7 @@ class Feed:
     def end(self) -> Boundary:
         """Where the queue ends now."""
         with self._queue.snapshot() as snapshot:
-            return _boundary(self._queue, snapshot, snapshot.boundaries)
+            return _boundary(self._queue, snapshot._twin, snapshot.boundaries)
 
     def begin(self, lowest: Boundary | None) -> None:
         """Read on after this boundary, the lowest of all sinks; None: from the beginning.
@@ -101,27 +104,32 @@ class Feed:
             Exists: there is a cursor of this name that is not the pipeline's.
         """
         seqs = _seqs(lowest) if lowest is not None else (0,) * len(self._queue.shards.ids)
-        is_one = len(seqs) == 1
-        start = seqs[0] + 1 if is_one and seqs[0] else "beginning"
+        self._cursor = self._queue._portal.run(partial(self._open, seqs))
+
+    async def _open(self, seqs: Sequence[int]) -> AsyncCursor:
+        queue = self._queue._twin
         try:
-            cursor = self._queue.cursor(self._name, start=start, retain=True)
+            cursor = await open_at(queue, self._name, seqs, retain=True)
         except Exists:
             raise Exists(
                 f"queue {self._queue.name!r} has a cursor {self._name!r} that does not retain, so "
                 "it is none of a pipeline; delete it, or give the pipeline another name",
                 field="name",
             ) from None
-        if any(stands.seq > seq for stands, seq in zip(cursor.positions, seqs, strict=True)):
-            cursor.reset(start)
-        go_on_at(cursor._twin, seqs)
-        self._cursor = cursor
+        stands = [position.seq for position in cursor.positions]
+        if any(seq > wanted for seq, wanted in zip(stands, seqs, strict=True)):
+            await cursor.delete()
+            cursor = await open_at(queue, self._name, seqs, retain=True)
+        go_on_at(cursor, seqs)
+        return cursor
 
     def next(self, wait: float) -> Stretch | None:
         """What comes after the sinks' boundary; None: nothing within `wait` seconds."""
         if self._cursor is None:
             raise Refused("the feed was not begun")
+        call = partial(self._cursor.next, wait=wait, seconds=limits.PIPELINE_PIN_SECONDS)
         with _found():
-            snapshot = self._cursor.next(wait=wait, seconds=limits.PIPELINE_PIN_SECONDS)
+            snapshot = self._queue._portal.run(call)
         return None if snapshot is None else Stretch(self._queue, snapshot)
 
     def forget(self) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace.pipeline.feed import Stretch
 from millrace.pipeline.outlet import Outlet
-from millrace.pipeline.rows import COLUMNS, all_shaped
+from millrace.pipeline.rows import COLUMNS
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 
@@ -47,4 +47,4 @@ class Plain:
         self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held
     ) -> Sequence[bytes]:
         """See `Maker.stage`: they pass through batch by batch."""
-        return outlet.stage_here(span, all_shaped(stretch.read(span)), held)
+        return outlet.stage_here(span, stretch.rows(span), held)

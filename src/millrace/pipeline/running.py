@@ -30,7 +30,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """For sources that do not say it themselves."""
     environ: Mapping[str, str] = {}
     millrace: sync.Millrace | None = None
-    """Opened by the caller: for sources that do not say where they are."""
+    """Opened by the caller, for sources that do not say where they are. Where there are steps,
+    `where` says the same for Spark's processes; a folder has to be shared with them."""
 
 
 def run_pipeline(
@@ -50,9 +51,9 @@ def run_pipeline(
     stop = stop or Event()
     patience = Patience(pipeline.run.patience, stop)
     with ExitStack() as stack:
-        m = stack.enter_context(source_of(pipeline, setting))
+        m, where = stack.enter_context(source_of(pipeline, setting))
         queue = m.find(pipeline.source.queue, space=pipeline.source.space)
-        maker = stack.enter_context(_maker(pipeline, setting, spark))
+        maker = stack.enter_context(_maker(pipeline, where, spark))
         outlets = make_outlets(pipeline, setting, patience)
         for outlet in outlets:
             stack.callback(outlet.close)
@@ -68,15 +69,15 @@ def run_pipeline(
 
 
 @contextmanager
-def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[sync.Millrace]:
-    """Where the source's queue is."""
-    source = pipeline.source
-    if setting.millrace is not None and not source.url and not source.path:
-        yield setting.millrace
+def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millrace, Where]]:
+    """Where the source's queue is; a folder is shared with Spark's processes meanwhile."""
+    source, m = pipeline.source, setting.millrace
+    if m is not None and not source.url and not source.path:
+        yield m, setting.where
         return
     where = where_of(pipeline, source, setting.where, setting.environ)
-    with opened(where, share=bool(pipeline.steps)) as m:
-        yield m
+    with opened(where, share=bool(pipeline.steps)) as found:
+        yield found, where
 
 
 def make_outlets(pipeline: Pipeline, setting: Setting, patience: Patience) -> Sequence[Outlet]:
@@ -92,14 +93,14 @@ def _outlet(
 
 
 @contextmanager
-def _maker(pipeline: Pipeline, setting: Setting, spark: SparkSession | None) -> Iterator[Maker]:
+def _maker(pipeline: Pipeline, where: Where, spark: SparkSession | None) -> Iterator[Maker]:
     if not pipeline.steps:
         yield Plain()
         return
     from millrace.pipeline.sparked import Sparked, session
 
     if spark is not None:
-        yield Sparked(spark, pipeline)
+        yield Sparked(spark, pipeline, where)
         return
     with session(pipeline) as made:
-        yield Sparked(made, pipeline)
+        yield Sparked(made, pipeline, where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -9,23 +10,23 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from millrace.errors import Invalid, MillraceError
-from millrace.pipeline.declaration import SOURCE, Pipeline
-from millrace.pipeline.feed import Stretch
+from millrace.errors import Invalid, Retry
+from millrace.pipeline.declaration import SOURCE, Pipeline, Source
+from millrace.pipeline.feed import Lost, Stretch
 from millrace.pipeline.frames import Frames, arrow_schema, expectation_of
+from millrace.pipeline.opening import Where
 from millrace.pipeline.outlet import Outlet
 from millrace.pipeline.rows import COLUMNS
+from millrace.pipeline.staging import stage_frame
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
+from millrace.spark.session import session as make_session
 
 
 @contextmanager
 def session(pipeline: Pipeline) -> Iterator[SparkSession]:
     """A session with the settings of the declaration, until the context ends."""
-    builder = SparkSession.builder.appName(f"millrace {pipeline.name}")
-    for name, value in pipeline.spark.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = make_session(f"millrace {pipeline.name}", **pipeline.spark)
     try:
         yield spark
     finally:
@@ -35,12 +36,13 @@ def session(pipeline: Pipeline) -> Iterator[SparkSession]:
 class Sparked:
     """A pipeline with steps."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, where: Where) -> None:
         self._spark = spark
+        self._pipeline = pipeline
+        self._where = where
         self._frames = Frames(spark, pipeline)
-        empty = self._frame(COLUMNS.empty_table())
-        with _said():
-            views = self._frames.make({SOURCE: empty})
+        with said():
+            views = self._frames.make({SOURCE: self._frame(COLUMNS.empty_table())})
             self._schemas = {name: arrow_schema(frame) for name, frame in views.items()}
 
     def _frame(self, table: pa.Table) -> DataFrame:
@@ -52,7 +54,7 @@ class Sparked:
 
     def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table]:
         """See `Maker.here`."""
-        with _said():
+        with said():
             frames = self._frames.make({SOURCE: self._frame(table)})
             return {
                 view: table if view == SOURCE else frames[view].toArrow().cast(self._schemas[view])
@@ -62,18 +64,53 @@ class Sparked:
     def stage(
         self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held
     ) -> Sequence[bytes]:
-        """See `Maker.stage`."""
-        raise NotImplementedError
+        """See `Maker.stage`: executors read, change and stage; the driver has what they tell."""
+        [after] = span.after.places
+        firsts = {str(shard): seq + 1 for shard, seq in enumerate(after.seqs)}
+        reading = self._spark.read.format("millrace").options(
+            **source_options(self._pipeline.source, self._where),
+            startingOffsets=json.dumps(firsts),
+            endingSnapshot=stretch.ticket(span),
+            minPartitions=self._spark.conf.get("spark.sql.shuffle.partitions") or "1",
+        )
+        with said():
+            frames = self._frames.make({SOURCE: reading.load()})
+            staged, rows = stage_frame(frames[view], outlet.sink, held, span, self._schemas[view])
+        outlet.rows += rows
+        return staged
+
+
+def source_options(source: Source, where: Where) -> dict[str, str]:
+    """Where Spark finds a queue."""
+    found = {"queue": source.queue, "space": source.space, "view": source.view}
+    if where.url:
+        found["url"] = where.url
+    else:
+        found["path"] = where.path
+    if where.certificates:
+        found["certificates"] = where.certificates
+    return found
 
 
 @contextmanager
-def _said() -> Iterator[None]:
-    """What Spark says, in our words where they are known."""
+def said() -> Iterator[None]:
+    """What Spark says, in our words where they are known.
+
+    Raises:
+        Refused: a row breaks what is expected of it.
+        Retry: the server was away.
+        Lost: the rows are no longer pinned.
+        Invalid: anything else, as Spark says it.
+    """
     try:
         yield
     except PySparkException as error:
-        broken: MillraceError | None = expectation_of(error)
-        if broken is None:
-            said = str(error).strip().partition("\n\nJVM stacktrace")[0]
-            broken = Invalid(f"Spark refuses a step: {said}", field="steps")
-        raise broken from error
+        broken = expectation_of(error)
+        if broken is not None:
+            raise broken from error
+        text = str(error).strip().partition("\n\nJVM stacktrace")[0]
+        if "millrace.errors.SnapshotExpired" in text:
+            raise Lost(text) from error
+        if any(f"millrace.errors.{name}" in text for name in ("Closed", "Retry", "Full")):
+            raise Retry(f"the queue does not answer Spark: {text}") from error
+        raise Invalid(f"Spark refuses a step: {text}", field="steps") from error

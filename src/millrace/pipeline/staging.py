@@ -1,0 +1,102 @@
+"""Staging in Spark's executors: many rows, which are never all in one place.
+
+Rule 1: rows of one lane come to one call of `stage`, where the sink asks for it.
+Rule 2: what a sink refuses is brought back as a row and raised at the driver, as what it was.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TypedDict, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from millrace.errors import MillraceError, Refused, Retry, Stale
+from millrace.sinks.base import Held, Sink, Task
+from millrace.sinks.boundary import Span
+from millrace.sinks.lane import lane_sql
+
+_STAGED = "staged binary, code string, message string, rows bigint"
+_FIELDS: list[pa.Field[pa.DataType]] = [
+    pa.field("staged", pa.binary()),
+    pa.field("code", pa.string()),
+    pa.field("message", pa.string()),
+    pa.field("rows", pa.int64()),
+]
+_SCHEMA = pa.schema(_FIELDS)
+
+
+def stage_frame(
+    frame: DataFrame, sink: Sink, held: Held, span: Span, schema: pa.Schema
+) -> tuple[Sequence[bytes], int]:
+    """Stage the rows of a frame where they are; returns what was staged, and how many rows.
+
+    Raises:
+        Stale, Retry, Refused: what a sink has said to one of the tasks.
+    """
+    if sink.lanes:
+        frame = frame.repartition(F.expr(lane_sql(sink.key, sink.lanes)))
+    found = frame.mapInArrow(_stager(sink, held, span, schema), _STAGED).toArrow()
+    told = cast("list[_Told]", found.to_pylist())
+    for one in told:
+        if one["code"] is not None:
+            raise _ERRORS.get(one["code"], Refused)(one["message"])
+    return [one["staged"] for one in told], sum(one["rows"] for one in told)
+
+
+class _Told(TypedDict):
+    """What a task tells."""
+
+    staged: bytes
+    code: str | None
+    message: str
+    rows: int
+
+
+_ERRORS: dict[str, type[MillraceError]] = {Stale.code: Stale, Retry.code: Retry}
+
+
+def _stager(
+    sink: Sink, held: Held, span: Span, schema: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return stage_part(sink, Task(held, span, secrets.token_hex(8)), schema, batches)
+
+    return stage
+
+
+def stage_part(
+    sink: Sink, task: Task, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Stage what one task has, in its executor."""
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return
+    counted = _Counted(chain([first], batches), schema)
+    row: tuple[bytes | None, str | None, str | None, int]
+    try:
+        row = (sink.stage(task, counted), None, None, counted.rows)
+    except MillraceError as error:
+        code = Retry.code if isinstance(error, Retry) else error.code
+        code = Stale.code if isinstance(error, Stale) else code
+        row = (None, code, error.message, 0)
+    columns = [pa.array([value], field.type) for value, field in zip(row, _SCHEMA, strict=True)]
+    yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
+
+class _Counted:
+    """Batches as the sink knows them, counted while they pass."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._batches = batches
+        self._schema = schema
+        self.rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.rows += batch.num_rows
+            yield batch.cast(self._schema)

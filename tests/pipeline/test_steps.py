@@ -1,0 +1,119 @@
+"""Pipelines with steps, on a real Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from millrace import Message, sync
+from millrace.errors import Invalid, Refused
+from millrace.pipeline import Pipeline, Progress, Setting, Step, Where, run_pipeline
+from tests.pipeline.ledger import Ledger
+from tests.pipeline.scene import ledger_at, plain
+
+pytestmark = pytest.mark.spark
+
+HERE = Path(__file__).parent
+PARSED = "SELECT seq, op, cast(key AS string) id, cast(value AS string) word FROM source"
+
+Run = Callable[[Pipeline], list[Progress]]
+
+
+@pytest.fixture
+def run(spark: SparkSession, m: sync.Millrace, tmp_path: Path) -> Run:
+    def run(pipeline: Pipeline) -> list[Progress]:
+        told: list[Progress] = []
+        setting = Setting(millrace=m, where=Where(path=str(tmp_path / "data")))
+        run_pipeline(pipeline, setting, once=True, tell=told.append, spark=spark)
+        return told
+
+    return run
+
+
+def stepped(pipeline: Pipeline, *steps: Step, **sinks: str) -> Pipeline:
+    """With steps, and sinks that take their rows from them."""
+    declared = (
+        msgspec.structs.replace(sink, rows=sinks.get(sink.name, sink.rows))
+        for sink in pipeline.sinks
+    )
+    return msgspec.structs.replace(pipeline, steps=steps, sinks=tuple(declared), folder=str(HERE))
+
+
+def words(ledger: Ledger) -> list[str]:
+    return sorted(str(line["word"]) for line in ledger.lines())
+
+
+def test_steps_fan_out(tmp_path: Path, m: sync.Millrace, run: Run) -> None:
+    one, first = ledger_at(tmp_path, "one")
+    two, second = ledger_at(tmp_path, "two", key=("id",))
+    pipeline = stepped(
+        plain(one, two),
+        Step(name="parsed", sql=PARSED),
+        Step(name="loud", python="steps.py:loud"),
+        one="parsed",
+        two="loud",
+    )
+    queue = m.queue("orders", keyed=True, retention="log")
+    queue.publish_many([Message(b"red", "a"), Message(b"blue", "b")])
+    run(pipeline)
+    queue.publish_many([Message(None, "a"), Message(b"green", "b")])
+    run(pipeline)
+    assert words(first) == ["None", "blue", "green", "red"]
+    assert words(second) == ["GREEN"]
+
+
+def test_many_rows_go_through_executors(tmp_path: Path, m: sync.Millrace, run: Run) -> None:
+    one, first = ledger_at(tmp_path, "one")
+    two, second = ledger_at(tmp_path, "two", key=("id",))
+    two.settings["lanes"] = 4  # type: ignore[index]
+    pipeline = stepped(plain(one, two), Step(name="parsed", sql=PARSED), one="parsed", two="parsed")
+    queue = m.queue("orders", shards=2)
+    rows = [Message(b"%d" % n, b"%d" % (n % 7_000)) for n in range(12_000)]
+    with sync.share(m):
+        queue.publish_many(rows)
+        told = run(pipeline)
+    assert [progress.rows for progress in told] == [12_000]
+    assert sorted(int(word) for word in words(first)) == list(range(12_000))
+    assert len(second.lines()) == 7_000
+    assert {progress.name: progress.rows for progress in told[0].sinks} == {
+        "one": 12_000,
+        "two": 12_000,
+    }
+
+
+def test_rows_that_break_a_condition(tmp_path: Path, m: sync.Millrace, run: Run) -> None:
+    one, first = ledger_at(tmp_path, "one")
+    step = Step(name="parsed", sql=PARSED, expect={"short": "length(word) < 4"})
+    failing = stepped(plain(one), step, one="parsed")
+    dropping = stepped(plain(one), msgspec.structs.replace(step, on_fail="drop"), one="parsed")
+    queue = m.queue("orders", keyed=True, retention="log")
+    queue.publish_many([Message(b"red", "a"), Message(b"yellow", "b"), Message(None, "c")])
+    with pytest.raises(Refused, match="step 'parsed': short, in the row of seq 2"):
+        run(failing)
+    assert first.lines() == []
+    run(dropping)
+    assert words(first) == ["None", "red"]
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (Step(name="parsed", sql="SELECT nothing FROM source"), "nothing"),
+        (Step(name="parsed", sql="SELECT * FROM elsewhere"), "elsewhere"),
+        (Step(name="parsed", sql=PARSED, expect={"odd": "odd("}), "odd"),
+        (Step(name="parsed", python="steps.py:loud"), "loud takes 'parsed'"),
+    ],
+    ids=["column", "view", "condition", "parameter"],
+)
+def test_steps_that_cannot_be(
+    tmp_path: Path, m: sync.Millrace, run: Run, step: Step, said: str
+) -> None:
+    one, ledger = ledger_at(tmp_path, "one")
+    m.queue("orders").publish(b"a")
+    with pytest.raises(Invalid, match=said):
+        run(stepped(plain(one), step, one="parsed"))
+    assert ledger.lines() == []
