@@ -7,9 +7,10 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 READY := .venv/.ready
+SPARK42 := .venv-spark42
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server overload soak flips mutants bench docs check lock services clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server overload soak flips mutants bench docs check lock services spark clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -19,6 +20,10 @@ setup: $(READY) ## make .venv with everything in it (the other targets do it whe
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh
+	@touch $@
+
+$(SPARK42)/.ready: tests/spark/spark42.lock pyproject.toml tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh $(SPARK42) tests/spark/spark42.lock
 	@touch $@
 
 run: $(READY) ## run the demonstration: in the program, and through a server
@@ -87,10 +92,15 @@ docs: $(READY) ## check the documents and show the next release's notes
 services: $(READY) ## fetch the servers that tests run: PostgreSQL, Redis, OpenSearch (`test` does it when needed)
 	@$(BIN)/python -m tests.services
 
+spark: $(READY) $(SPARK42)/.ready services ## run the tests of Spark alone, and once more on Spark 4.2, in an environment of its own
+	@$(BIN)/python -m pytest -m spark tests $(ARGS)
+	@$(SPARK42)/bin/python -m pytest -m spark tests/spark $(ARGS)
+
 lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple
 	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --all-extras --group dev --no-emit-project --no-annotate --no-header --output-file requirements.lock >/dev/null
 	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --extra cli --extra otel --extra server --no-dev --no-emit-project --no-annotate --no-header --output-file deploy/requirements.lock >/dev/null
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --default-index https://pypi.org/simple --generate-hashes --no-annotate --no-header --constraint <(sed -nE '/^pyspark==/d; s/^([a-z].*) \\$$/\1/p' requirements.lock) --extra cli --extra delta --extra iceberg --extra postgres --extra redis --extra server --extra spark --extra sql --output-file tests/spark/spark42.lock pyproject.toml tests/spark/spark42.in >/dev/null
 
 clean: ## remove everything that was built, .venv included
-	@rm -rf .venv build dist .hypothesis .ruff_cache .mypy_cache .pytest_cache
+	@rm -rf .venv $(SPARK42) build dist .hypothesis .ruff_cache .mypy_cache .pytest_cache

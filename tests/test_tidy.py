@@ -254,15 +254,30 @@ def test_both_locks_agree() -> None:
         assert package["source"] == {"registry": "https://pypi.org/simple"}, package["name"]
         files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
         expected[f"{package['name']}=={package['version']}"] = {file["hash"] for file in files}
-    exported: dict[str, set[str]] = {}
+    assert locked("requirements.lock") == expected, "run `make lock`"
+
+
+def locked(path: str) -> dict[str, set[str]]:
+    """What a lock for pip names, `name==version`, with the hashes of each."""
+    found: dict[str, set[str]] = {}
     current = ""
-    for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / path).read_text(encoding="utf-8").splitlines():
         if line.startswith("    --hash="):
-            exported[current].add(line.strip(" \\").removeprefix("--hash="))
+            found[current].add(line.strip(" \\").removeprefix("--hash="))
         elif not line.startswith("#"):
             current = line.split(" ")[0]
-            exported[current] = set()
-    assert exported == expected, "run `make lock`"
+            found[current] = set()
+    return found
+
+
+def test_the_older_spark_is_locked_among_the_same_packages() -> None:
+    newer, older = locked("requirements.lock"), locked("tests/spark/spark42.lock")
+    apart = [name for name in older if name not in newer]
+    assert [name.rpartition(".")[0] for name in apart] == ["pyspark==4.2"], "run `make lock`"
+    # It also names what was built for Pythons that we do not run on.
+    lacking = [name for name in older if not older[name] >= newer.get(name, set())]
+    assert not lacking, "run `make lock`"
+    assert all(older.values())
 
 
 def test_the_lock_covers_what_is_declared() -> None:
@@ -278,10 +293,10 @@ def test_the_lock_covers_what_is_declared() -> None:
 
     project = declared["project"]
     extras = [name for group in project["optional-dependencies"].values() for name in group]
-    locked = sorted(entry["name"] for entry in metadata["requires-dist"])
-    assert locked == names([*project["dependencies"], *extras]), "run `make lock`"
-    locked = sorted(entry["name"] for entry in metadata["requires-dev"]["dev"])
-    assert locked == names(declared["dependency-groups"]["dev"]), "run `make lock`"
+    required = sorted(entry["name"] for entry in metadata["requires-dist"])
+    assert required == names([*project["dependencies"], *extras]), "run `make lock`"
+    required = sorted(entry["name"] for entry in metadata["requires-dev"]["dev"])
+    assert required == names(declared["dependency-groups"]["dev"]), "run `make lock`"
     assert own["version"] == project["version"], "run `make lock`"
 
 

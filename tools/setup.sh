@@ -4,8 +4,13 @@
 #
 # pip, not uv, installs the lock: it honours every pip.conf, and what it installs is checked against
 # the hashes of requirements.lock. uv is one of those packages, and is used to change the lock.
+#
+# tools/setup.sh FOLDER LOCK makes another folder ready, from another lock.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+environment=${1:-.venv}
+lock=${2:-requirements.lock}
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -24,30 +29,30 @@ find_python() {
 }
 
 make_environment() {
-    if [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1; then
+    if [ -x "$environment/bin/python" ] && "$environment/bin/python" -m pip --version >/dev/null 2>&1; then
         return
     fi
     local python
     python=$(find_python)
-    say "making .venv with $("$python" --version)"
-    rm -rf .venv
-    if ! "$python" -m venv .venv >/dev/null 2>&1; then
+    say "making $environment with $("$python" --version)"
+    rm -rf "$environment"
+    if ! "$python" -m venv "$environment" >/dev/null 2>&1; then
         # Some distributions ship venv without ensurepip; pip itself can then furnish the folder.
-        rm -rf .venv
-        "$python" -m venv --without-pip .venv
-        "$python" -m pip --python .venv/bin/python install --quiet pip
+        rm -rf "$environment"
+        "$python" -m venv --without-pip "$environment"
+        "$python" -m pip --python "$environment/bin/python" install --quiet pip
     fi
 }
 
 install_packages() {
-    local pip=(.venv/bin/python -m pip --disable-pip-version-check)
+    local pip=("$environment/bin/python" -m pip --disable-pip-version-check)
     local checked=(install --quiet --require-hashes --only-binary :all:)
     say "installing the locked packages; the first time Spark is fetched, too: 450 MB"
-    "${pip[@]}" "${checked[@]}" -r <(awk '/^setuptools==/, !/\\$/' requirements.lock)
+    "${pip[@]}" "${checked[@]}" -r <(awk '/^setuptools==/, !/\\$/' "$lock")
     # Of Spark there is source only. The set-up tool just installed builds it, so that pip fetches
     # none that is not in the lock, and pip keeps what was built.
     "${pip[@]}" "${checked[@]}" --no-binary pyspark --use-pep517 --no-build-isolation \
-        -r requirements.lock
+        -r "$lock"
     "${pip[@]}" install --quiet --no-deps --no-build-isolation --editable .
 }
 

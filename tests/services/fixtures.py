@@ -9,6 +9,8 @@ import pytest
 from tests.services.postgres import Postgres
 from tests.services.redis import Redis
 from tests.services.search import Search
+from tests.services.spark_cluster import Cluster
+from tests.services.spark_connect import Connect
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +50,29 @@ def search(search_of_run: Search) -> Search:
     """OpenSearch, with the indexes of other tests in it."""
     search_of_run.revive()
     return search_of_run
+
+
+@pytest.fixture(scope="session")
+def cluster_of_run() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(cluster_of_run: Cluster) -> Cluster:
+    """A standalone Spark with two workers; its drivers are programs of their own."""
+    cluster_of_run.revive()
+    return cluster_of_run
+
+
+@pytest.fixture(scope="session")
+def connect_of_run() -> Iterator[Connect]:
+    with Connect() as service:
+        yield service
+
+
+@pytest.fixture
+def connect(connect_of_run: Connect) -> Connect:
+    """A server of Spark Connect; its clients are programs of their own."""
+    connect_of_run.revive()
+    return connect_of_run

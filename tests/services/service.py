@@ -79,6 +79,11 @@ class Service(ABC):
 
     def start(self) -> None:
         """Start it, again on the same port and folder; it answers when this returns."""
+        self.begin()
+        self.await_ready()
+
+    def begin(self) -> None:
+        """Start it without waiting until it answers."""
         assert not self.is_running, f"{self.name} runs already"
         self._drop_leash()
         with self.log.open("ab") as log:
@@ -93,7 +98,14 @@ class Service(ABC):
             )
         assert self._leash.stdout is not None
         self._pid = int(self._leash.stdout.readline() or 0)
-        self._await_ready()
+
+    def await_ready(self) -> None:
+        """Return when it answers."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self.is_ready():
+            assert self.is_running, f"{self.name} has ended:\n{self.said()}"
+            assert time.monotonic() < deadline, f"{self.name} does not answer:\n{self.said()}"
+            time.sleep(ASK_AGAIN_SECONDS)
 
     def kill(self) -> None:
         """End it and all that it has started by SIGKILL; none is there when this returns."""
@@ -133,13 +145,6 @@ class Service(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _await_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not self.is_ready():
-            assert self.is_running, f"{self.name} has ended:\n{self.said()}"
-            assert time.monotonic() < deadline, f"{self.name} does not answer:\n{self.said()}"
-            time.sleep(ASK_AGAIN_SECONDS)
 
     def _drop_leash(self) -> None:
         if self._leash is not None:
