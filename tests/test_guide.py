@@ -38,7 +38,7 @@ def test_every_verb_is_told_of() -> None:
 def test_bounds_of_bad_clients_are_those_of_the_server() -> None:
     [body] = re.findall(r"^\| a body \|.*$", read(GUIDE / "security.md"), re.M)
     assert f"together {limits.HTTP_BODIES_BYTES_MAX // MIB} MiB" in body
-    assert limits.HTTP_BODIES_SHARE == 2
+    assert limits.HTTP_SHARE == 2
     assert "one user half of what the others leave" in body
 
 

@@ -11,9 +11,9 @@ from millrace.errors import MillraceError, Unauthenticated
 from millrace.server.access import Principal, parse_rule
 from millrace.server.calls import Service
 from millrace.server.calls_http import answer_calls
-from millrace.server.http.connection import Site
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.http.site import Site
 from millrace.server.keeping import Keeping
 from millrace.server.listen import Listener
 from millrace.server.rest.problem import answer_bad, answer_error

@@ -114,9 +114,17 @@ HTTP_BODIES_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of all bodies that are being read, wait or are handled; beyond them requests are refused.
 What is made of a body, messages and then commands, takes several times as much meanwhile."""
 
-HTTP_BODIES_SHARE = 2
-"""One user may hold one part in so many of what the others leave of those bytes: however many users
-hold all that they may, there is room for one more."""
+HTTP_UNSENT_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes of answers that wait to be taken in, over all connections of a process; whoever holds more
+than their share is answered nothing more meanwhile."""
+
+HTTP_TLS_STEP_BYTES = 256 * 1024
+"""A larger answer over TLS is handed over in such steps: what was handed over whole would be held
+without anybody's knowing how much of it was taken in."""
+
+HTTP_SHARE = 2
+"""One user may hold one part in so many of what the others leave of these bytes, and of those of
+bodies: however many users hold all that they may, there is room for one more."""
 
 HTTP_STOP_SECONDS = 10
 """Requests that are being handled have so long to end when a server stops."""

@@ -36,9 +36,9 @@ from millrace.server.calls import Service
 from millrace.server.clock import now_ms
 from millrace.server.counted import Counts, Handed, Traffic, among
 from millrace.server.holding import Holding
-from millrace.server.http.connection import Site
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Counted, Response
+from millrace.server.http.site import Site
 from millrace.server.keeping import Keeping
 from millrace.server.metrics import gather, names_of
 from millrace.server.quota import Quotas

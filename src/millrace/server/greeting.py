@@ -15,8 +15,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 
 from millrace import limits
-from millrace.server.http.connection import Connection, Site
+from millrace.server.http.connection import Connection
 from millrace.server.http.parser import BadRequest
+from millrace.server.http.site import Site
 
 _logger = logging.getLogger("millrace.server")
 

@@ -12,7 +12,8 @@ from millrace import limits
 from millrace.errors import Invalid
 from millrace.server.address import Address
 from millrace.server.greeting import Greeting
-from millrace.server.http.connection import Connection, Site
+from millrace.server.http.connection import Connection
+from millrace.server.http.site import Site
 
 
 def cannot_listen(address: Address, error: OSError) -> Invalid:

@@ -13,9 +13,10 @@ import pytest
 
 from millrace import limits
 from millrace.errors import Invalid
-from millrace.server.http.connection import Connection, Site
+from millrace.server.http.connection import Connection
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.http.site import Site
 from millrace.server.listen import Listener
 from tests.server.authority import Authority
 from tests.server.http.test_connection import GET, admit, complain, echo, serving

@@ -9,9 +9,10 @@ import pytest
 
 from millrace import limits
 from millrace.server.http.bodies import Bodies, Pace
-from millrace.server.http.connection import Connection, Site
+from millrace.server.http.connection import Connection
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.http.site import Site
 from tests.server.http.test_bad_clients import POST, Transport, is_cut
 from tests.server.http.test_connection import GET, complain, echo, serving
 from tests.server.rest.harness import served, until

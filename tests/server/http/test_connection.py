@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from millrace import limits
-from millrace.server.http.connection import Answer, Connection, Site
+from millrace.server.http.connection import Connection
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Response
+from millrace.server.http.site import Answer, Site
 
 GET = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n"
 

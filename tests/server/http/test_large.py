@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from millrace import limits
 from millrace.client.tls import client_context
-from millrace.server.http.connection import Connection, Site
+from millrace.server.http.connection import Connection
 from millrace.server.http.large import LargeBody, Spare
 from millrace.server.http.parser import Parser, Request
 from millrace.server.http.response import Response
+from millrace.server.http.site import Site
 from millrace.server.tls import Certificates
 from tests.server.authority import Authority
 from tests.server.http.test_connection import GET, admit, complain

@@ -1,7 +1,6 @@
 """What bodies hold, whose they are, and whether they come fast enough.
 
-Rule 1: one who asks holds no more than a share of what the others leave, so that whoever comes next
-has room, though several mean to leave none.
+Rule 1: one who asks holds no more than their share.
 Rule 2: a body that stands still is not waited for, however much of it came before.
 """
 
@@ -11,34 +10,22 @@ from collections import deque
 
 from millrace import limits
 from millrace.server.http.parser import Request
+from millrace.server.http.shares import Shares
 
 
-class Bodies:
+class Bodies(Shares):
     """The bytes of bodies that are being read, wait, or are handled, over all connections."""
 
     def __init__(self, body_bytes_max: int) -> None:
-        self.size = 0
+        super().__init__(limits.HTTP_BODIES_BYTES_MAX)
         self._body_bytes_max = body_bytes_max
-        self._of: dict[str, int] = {}
-
-    def add(self, owner: str, size: int) -> None:
-        """So many more are held for someone; negative: fewer."""
-        self.size += size
-        held = self._of.get(owner, 0) + size
-        if held:
-            self._of[owner] = held
-        else:
-            del self._of[owner]
 
     def excess(self, owner: str, size: int = 0) -> tuple[str, int] | None:
         """Why so many bytes more are not held for someone, and the bound; None: there is room."""
-        held = self._of.get(owner, 0)
-        others = self.size - held
-        left = max(0, limits.HTTP_BODIES_BYTES_MAX - others)
-        share = left // limits.HTTP_BODIES_SHARE
-        if not others:
+        held, share = self.held(owner), self.share(owner)
+        if self.size == held:
             # A body of the greatest size has room, if nobody else sends any.
-            share = min(left, max(share, self._body_bytes_max))
+            share = min(self.left(owner), max(share, self._body_bytes_max))
         if held + size <= share:
             return None
         return f"requests of one user hold {share} bytes at most now; send this one later", share

@@ -10,127 +10,21 @@ if whoever sent it may still ask then.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
-from email.utils import formatdate
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from types import CoroutineType
-from typing import Protocol, cast
+from typing import cast
 
 from millrace import limits
-from millrace.server.http.bodies import Bodies, Kept, Pace
-from millrace.server.http.large import BodyReader, Spare
+from millrace.server.http.bodies import Kept, Pace
+from millrace.server.http.large import BodyReader
 from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.http.response import BODILESS, Response, pieces_of
-
-Handle = Callable[[Request], Awaitable[Response]]
-"""Answers a request that was admitted. It may raise nothing but cancellation."""
-
-Answer = Response | Awaitable[Response]
-"""An answer, or what comes to one and may take its time."""
-
-
-class Later(Protocol):
-    """An answer that is told when it is there: no task waits for it."""
-
-    def then(self, tell: Callable[[Answer], None]) -> None:
-        """Have it told, once, and not before this has returned."""
-        ...
-
-    def cancel(self) -> object:
-        """Nobody wants it any more: nothing is told, and what it was handed out returns."""
-        ...
-
-
-Begin = Callable[[Request], Later | None]
-"""Begins to handle a request that was admitted, where that takes no task; None: `Handle` it."""
-
-Admit = Callable[[Request, int | None, str], Response | None]
-"""Judges a request by its head, the length that it declares and the address that it comes from;
-None: it may go on."""
-
-
-class Standing(Protocol):
-    """Judges anew those that were admitted: whoever asks may have lost the right to."""
-
-    def version(self) -> int:
-        """Another number when something has changed."""
-        ...
-
-    def judge(self, request: Request) -> Response | None:
-        """What is answered instead; None: it may go on."""
-        ...
-
-
-class Site:
-    """What the connections of a listener share."""
-
-    def __init__(
-        self,
-        admit: Admit,
-        handle: Handle,
-        complain: Callable[[BadRequest], Response],
-        *,
-        begin: Begin | None = None,
-        body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
-        standing: Standing | None = None,
-    ) -> None:
-        self.admit = admit
-        self.standing = standing
-        self._judged = 0
-        self.begin = begin
-        self.handle = handle
-        self.complain = complain
-        self.body_bytes_max = body_bytes_max
-        self.spare = Spare()
-        self.connections: set[Connection] = set()
-        self.connections_max = limits.CONNECTIONS_MAX
-        """Beyond it whoever connects is told to come again, and cut off."""
-        self.stopping = False
-        self.bodies = Bodies(body_bytes_max)
-        self.handshakes = 0
-        """Who has connected, and has not yet come to an understanding on TLS."""
-        self._date = b""
-        self._date_of = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether one has connected too many."""
-        return len(self.connections) + self.handshakes > self.connections_max
-
-    def date(self) -> bytes:
-        """The header that says when, made once a second."""
-        now = int(time.time())
-        if now != self._date_of:
-            self._date_of = now
-            self._date = f"date: {formatdate(now, usegmt=True)}\r\n".encode()
-        return self._date
-
-    def look(self, now: float) -> None:
-        """Cut off who is too slow, or may not ask any more; called about once a second."""
-        for connection in list(self.connections):
-            if connection.is_waited_for:
-                connection.look(now)
-        standing = self.standing
-        if standing is not None and standing.version() != self._judged:
-            self._judged = standing.version()
-            for connection in list(self.connections):
-                connection.judge(standing)
-
-    async def stop(self, seconds: float) -> None:
-        """Take no new request; let those that are being handled end, for so long."""
-        self.stopping = True
-        for connection in list(self.connections):
-            connection.finish()
-        deadline = time.monotonic() + seconds
-        while self.connections and time.monotonic() < deadline:
-            waits = [connection.gone for connection in self.connections]
-            await asyncio.wait(waits, timeout=max(0.0, deadline - time.monotonic()))
-        for connection in list(self.connections):
-            connection.cut()
+from millrace.server.http.site import Answer, Later, Site, Standing
+from millrace.server.http.unsent import Sent
 
 
 class Connection(asyncio.Protocol):
@@ -151,6 +45,7 @@ class Connection(asyncio.Protocol):
         self._refusal: Response | None = None
         self._is_answering = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
+        self._is_tls = False
         self._is_reading = True
         self._is_in_body = False
         self._is_closing = False
@@ -161,6 +56,7 @@ class Connection(asyncio.Protocol):
         self._unsent = 0
         self._unsent_since = 0.0
         self._kept = Kept(site.bodies)
+        self._sent = Sent(site.unsent)
         self._pace: Pace | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
 
@@ -168,6 +64,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._site.connections.add(self)
@@ -247,10 +144,12 @@ class Connection(asyncio.Protocol):
             return
         if self._waiting:
             request = self._request = self._waiting.popleft()
+            self._sent.owner = request.owner
             standing = self._site.standing
             if standing is not None and standing.version() != request.standing:
                 request.refusal = request.refusal or standing.judge(request)
-            if self._site.begin is not None and request.refusal is None:
+            has_room = self._site.unsent.has_room(request.owner)
+            if self._site.begin is not None and request.refusal is None and has_room:
                 later = self._site.begin(request)
                 if later is not None:
                     self._under = later
@@ -290,8 +189,9 @@ class Connection(asyncio.Protocol):
 
     def _told(self, request: Request, answer: Answer) -> None:
         """What was begun without a task has come to an answer, or to something that takes one."""
-        if not isinstance(answer, Response):
-            self._under = self._loop.create_task(self._serve(request, answer))
+        if not isinstance(answer, Response) or self._is_stepped(request, answer):
+            work = _given(answer) if isinstance(answer, Response) else answer
+            self._under = self._loop.create_task(self._serve(request, work))
             return
         self._end(request)
         if not self._say(request, answer):
@@ -337,11 +237,16 @@ class Connection(asyncio.Protocol):
             refusal = cast("Response | None", request.refusal)
             if refusal is not None:
                 response = refusal
+            elif answer is not None:
+                response = await answer
             else:
-                response = await (self._site.handle(request) if answer is None else answer)
+                await self._site.unsent.room(request.owner)
+                response = await self._site.handle(request)
             self._is_answering = True
             if response.parts is not None and request.method != "HEAD":
                 keep_alive = await self._stream(response, keep_alive=self._stays(request))
+            elif self._is_stepped(request, response):
+                keep_alive = await self._step(response, keep_alive=self._stays(request))
             else:
                 keep_alive = self._say(request, response)
             if not keep_alive:
@@ -373,6 +278,28 @@ class Connection(asyncio.Protocol):
             self._transport.write(head + body)
         else:
             self._transport.writelines([head, body])
+        self.count_unsent()
+
+    def _is_stepped(self, request: Request, response: Response) -> bool:
+        """Whether an answer is sent step by step: what TLS was handed is nowhere to be counted."""
+        is_large = len(response.body) > limits.HTTP_TLS_STEP_BYTES and response.parts is None
+        has_body = request.method != "HEAD" and response.status not in BODILESS
+        return self._is_tls and is_large and has_body
+
+    async def _step(self, response: Response, *, keep_alive: bool) -> bool:
+        transport, step = self._transport, limits.HTTP_TLS_STEP_BYTES
+        transport.write(response.head(keep_alive=keep_alive, date=self._site.date(), chunked=False))
+        body = memoryview(response.body)
+        for at in range(0, len(body), step):
+            transport.write(body[at : at + step])
+            self._sent.rest = max(0, len(body) - at - step)
+            self._since = self._loop.time()
+            self.count_unsent()
+            if self._room is not None:
+                await self._room
+            if transport.is_closing():
+                return False
+        return keep_alive
 
     async def _stream(self, response: Response, *, keep_alive: bool) -> bool:
         """Send the parts as they come; whether the connection may be used again."""
@@ -387,8 +314,10 @@ class Connection(asyncio.Protocol):
                     continue
                 transport.writelines([b"%x\r\n" % size, *pieces, b"\r\n"])
                 self._since = self._loop.time()
+                self.count_unsent()
                 if self._room is not None:
                     await self._room
+                await self._site.unsent.room(self._sent.owner)
                 if transport.is_closing():
                     return False
         except Exception:
@@ -409,10 +338,16 @@ class Connection(asyncio.Protocol):
             self._unsent = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
+        self.count_unsent()
         if self._room is not None:
             room, self._room = self._room, None
             if not room.done():
                 room.set_result(None)
+
+    def count_unsent(self) -> None:
+        """Count what was answered and has not been taken in; at the end, until it has gone."""
+        if not self._transport.is_closing():
+            self._sent.count(self._transport.get_write_buffer_size())
 
     # --- The end --------------------------------------------------------------------------------
 
@@ -479,8 +414,14 @@ class Connection(asyncio.Protocol):
         self._kept.let_go()
         self._waiting.clear()
         self.resume_writing()
+        self._sent.end()
         if self._under is not None:
             # Whoever asked has gone: what was handed out is given back, what was decided stays.
             self._give_up(self._under)
         if not self.gone.done():
             self.gone.set_result(None)
+
+
+async def _given(response: Response) -> Response:
+    """An answer that is there."""
+    return response

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from millrace.client.submitting import Again, Asked, Submits
 from millrace.errors import Fatal, MillraceError, NotFound
-from millrace.server.http.connection import Answer
 from millrace.server.http.response import Response
+from millrace.server.http.site import Answer
 
 if TYPE_CHECKING:
     import asyncio

@@ -20,8 +20,8 @@ from millrace.core.commands import Settle
 from millrace.core.receipt import read
 from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
-from millrace.server.http.connection import Answer
 from millrace.server.http.response import Response
+from millrace.server.http.site import Answer
 from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, leases_out, seq_out
 from millrace.server.rest.problem import Problem, problem_of
 from millrace.server.rest.route import Ask, encode

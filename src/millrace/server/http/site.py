@@ -1,0 +1,127 @@
+"""What the connections of a listener share: who is admitted, who answers, and what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from typing import TYPE_CHECKING, Protocol
+
+from millrace import limits
+from millrace.server.http.bodies import Bodies
+from millrace.server.http.large import Spare
+from millrace.server.http.parser import BadRequest, Request
+from millrace.server.http.response import Response
+from millrace.server.http.unsent import Unsent
+
+if TYPE_CHECKING:
+    from millrace.server.http.connection import Connection
+
+Handle = Callable[[Request], Awaitable[Response]]
+"""Answers a request that was admitted. It may raise nothing but cancellation."""
+
+Answer = Response | Awaitable[Response]
+"""An answer, or what comes to one and may take its time."""
+
+
+class Later(Protocol):
+    """An answer that is told when it is there: no task waits for it."""
+
+    def then(self, tell: Callable[[Answer], None]) -> None:
+        """Have it told, once, and not before this has returned."""
+        ...
+
+    def cancel(self) -> object:
+        """Nobody wants it any more: nothing is told, and what it was handed out returns."""
+        ...
+
+
+Begin = Callable[[Request], Later | None]
+"""Begins to handle a request that was admitted, where that takes no task; None: `Handle` it."""
+
+Admit = Callable[[Request, int | None, str], Response | None]
+"""Judges a request by its head, the length that it declares and the address that it comes from;
+None: it may go on."""
+
+
+class Standing(Protocol):
+    """Judges anew those that were admitted: whoever asks may have lost the right to."""
+
+    def version(self) -> int:
+        """Another number when something has changed."""
+        ...
+
+    def judge(self, request: Request) -> Response | None:
+        """What is answered instead; None: it may go on."""
+        ...
+
+
+class Site:
+    """What the connections of a listener share."""
+
+    def __init__(
+        self,
+        admit: Admit,
+        handle: Handle,
+        complain: Callable[[BadRequest], Response],
+        *,
+        begin: Begin | None = None,
+        body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
+        standing: Standing | None = None,
+    ) -> None:
+        self.admit = admit
+        self.standing = standing
+        self._judged = 0
+        self.begin = begin
+        self.handle = handle
+        self.complain = complain
+        self.body_bytes_max = body_bytes_max
+        self.spare = Spare()
+        self.connections: set[Connection] = set()
+        self.connections_max = limits.CONNECTIONS_MAX
+        """Beyond it whoever connects is told to come again, and cut off."""
+        self.stopping = False
+        self.bodies = Bodies(body_bytes_max)
+        self.unsent = Unsent()
+        self.handshakes = 0
+        """Who has connected, and has not yet come to an understanding on TLS."""
+        self._date = b""
+        self._date_of = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one has connected too many."""
+        return len(self.connections) + self.handshakes > self.connections_max
+
+    def date(self) -> bytes:
+        """The header that says when, made once a second."""
+        now = int(time.time())
+        if now != self._date_of:
+            self._date_of = now
+            self._date = f"date: {formatdate(now, usegmt=True)}\r\n".encode()
+        return self._date
+
+    def look(self, now: float) -> None:
+        """Cut off who is too slow, or may not ask any more; called about once a second."""
+        for connection in list(self.connections):
+            connection.count_unsent()
+            if connection.is_waited_for:
+                connection.look(now)
+        standing = self.standing
+        if standing is not None and standing.version() != self._judged:
+            self._judged = standing.version()
+            for connection in list(self.connections):
+                connection.judge(standing)
+
+    async def stop(self, seconds: float) -> None:
+        """Take no new request; let those that are being handled end, for so long."""
+        self.stopping = True
+        for connection in list(self.connections):
+            connection.finish()
+        deadline = time.monotonic() + seconds
+        while self.connections and time.monotonic() < deadline:
+            waits = [connection.gone for connection in self.connections]
+            await asyncio.wait(waits, timeout=max(0.0, deadline - time.monotonic()))
+        for connection in list(self.connections):
+            connection.cut()
