@@ -20,7 +20,7 @@ OTHERS = ("cli", "rest", "testing")
 PAGES = [
     ROOT / "README.md",
     *(page for page in sorted(GUIDE.glob("*.md")) if page.stem not in OTHERS),
-    *(GUIDE / "sinks" / f"{name}.md" for name in ("delta", "writing")),
+    *(GUIDE / "sinks" / f"{name}.md" for name in ("delta", "iceberg", "parquet", "writing")),
 ]
 
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)

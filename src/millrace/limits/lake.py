@@ -40,5 +40,9 @@ LAKE_STAGED_SECONDS = 7 * 24 * 3600
 LAKE_COMPACT_FILES = 64
 """Small files of a table that is only appended to from which `clean` joins them."""
 
+LAKE_SNAPSHOTS = 100
+"""Snapshots of our commits that an Iceberg table keeps, up to twice as many; a commit takes the
+longer the more there are."""
+
 LAKE_CHECKPOINT_COMMITS = 32
 """Entries of a log of files after which it is summed up: an opening reads no more than these."""

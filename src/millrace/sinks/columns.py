@@ -54,7 +54,7 @@ def stored(schema: pa.Schema, lake: str) -> pa.Schema:
     seen: dict[str, str] = {}
     for name in schema.names:
         other = seen.setdefault(name.lower(), name)
-        if other is not name:
+        if other is not name or schema.names.count(name) > 1:
             raise Invalid(
                 f"columns {other!r} and {name!r} are one and the same to many readers of a {lake} "
                 "table; rename one",
@@ -185,5 +185,10 @@ def _fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                     f"a value of column {field.name!r} does not fit into {field.type}: {error}",
                     field=field.name,
                 ) from None
+        if column.null_count and not field.nullable:
+            raise Invalid(
+                f"column {field.name!r} of the table may not be null, and a value is",
+                field=field.name,
+            )
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import cast
 from urllib.parse import unquote
 
@@ -29,7 +29,6 @@ from millrace.sinks.base import Held, Task
 from millrace.sinks.boundary import Span
 from millrace.sinks.columns import added, asked, fitted, stored
 from millrace.sinks.delta_log import (
-    FlowState,
     know_places,
     read_flow,
     stats_of,
@@ -37,7 +36,7 @@ from millrace.sinks.delta_log import (
     tell_places,
     write_commit,
 )
-from millrace.sinks.lake import Lake, is_next, names_of
+from millrace.sinks.lake import FlowState, Lake, answers, is_next, names_of
 from millrace.sinks.parts import PartWriter, Staged, drop_packed, pack, read_part, unpack
 from millrace.sinks.rewrite import Files, lay_out, stage_lanes, still_so
 
@@ -53,7 +52,7 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def check(self, schema: pa.Schema) -> None:
         """See that rows like these can be stored, in the table that is there if there is one."""
         self.check_rows(schema, LAKE)
-        with _answers(self.path):
+        with answers(self.path, DeltaError):
             table = self._find()
             if table is not None:
                 self._check_table(table)
@@ -62,13 +61,13 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def open(self, flow: str, schema: pa.Schema) -> Held:
         """Take the flow over; the table is made, given columns, and laid out by key, if need be."""
         self.check_rows(schema, LAKE)
-        with _answers(self.path):
+        with answers(self.path, DeltaError):
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 try:
                     return self._open(flow, schema)
                 except CommitFailedError:
                     continue
-        raise self._busy()
+        raise self.busy()
 
     def _open(self, flow: str, schema: pa.Schema) -> Held:
         table = self._find() or self._make(schema)
@@ -87,7 +86,7 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
         """Write files that the table does not name yet."""
-        with _answers(self.path):
+        with answers(self.path, DeltaError):
             table = DeltaTable(self.root)
             if self.key:
                 table = self._laid_out(table)
@@ -102,12 +101,12 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
         """Name the files in the table's log, with the boundary."""
-        with _answers(self.path):
+        with answers(self.path, DeltaError):
             parts = [unpack(self.root, token) for token in staged]
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 table = DeltaTable(self.root)
                 state = read_flow(table, held.flow)
-                if not is_next(held, span, state.fence, state.boundary):
+                if not is_next(held, span, state):
                     return msgspec.structs.replace(held, boundary=state.boundary)
                 try:
                     if not know_places(table, span.upto):
@@ -121,14 +120,14 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     continue
                 sync_log(table, self.root)
                 return msgspec.structs.replace(held, boundary=span.upto)
-        raise self._busy()
+        raise self.busy()
 
     def clean(self, held: Held) -> None:
         """Join small files, and delete those that nothing names, once they are old enough.
 
         How old is the table's own `delta.deletedFileRetentionDuration`, a week by default.
         """
-        with _answers(self.path):
+        with answers(self.path, DeltaError):
             table = DeltaTable(self.root)
             if not self.key:
                 small = [s for s in _sizes(table).values() if s < limits.LAKE_PART_BYTES // 4]
@@ -143,7 +142,7 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """What is in the table now; columns that it has not are null."""
-        with _answers(self.path):
+        with answers(self.path, DeltaError):
             table = DeltaTable(self.root)
             wanted = asked(_schema_of(table), columns)
             for path in sorted(_sizes(table)):
@@ -208,7 +207,7 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             with suppress(CommitFailedError):
                 write_commit(table, _actions_of(staged, files, is_change=False))
             table = DeltaTable(self.root)
-        raise self._busy()
+        raise self.busy()
 
     def _actions(
         self, table: DeltaTable, staged: Sequence[Staged]
@@ -226,14 +225,6 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 field="path",
             )
         return [action for each in staged for action in _actions_of(each, files, is_change=True)]
-
-    def _busy(self) -> Retry:
-        return Retry(
-            f"others have committed to {self.path} {limits.LAKE_COMMIT_TRIES} times in between; "
-            "try again",
-            field="path",
-            limit=limits.LAKE_COMMIT_TRIES,
-        )
 
 
 def _actions_of(
@@ -261,12 +252,3 @@ def _sizes(table: DeltaTable) -> dict[str, int]:
     paths = cast("list[str]", actions["path"].to_pylist())
     sizes = cast("list[int]", actions["size_bytes"].to_pylist())
     return dict(zip(map(unquote, paths), sizes, strict=True))
-
-
-@contextmanager
-def _answers(path: str) -> Iterator[None]:
-    """Say of what the library and the disk raise what is to be done."""
-    try:
-        yield
-    except (DeltaError, OSError) as error:
-        raise Retry(f"the Delta table {path} does not answer: {error}", field="path") from error

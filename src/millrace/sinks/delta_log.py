@@ -29,6 +29,7 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Tra
 
 from millrace.errors import Refused
 from millrace.sinks.boundary import Boundary, begins
+from millrace.sinks.lake import FlowState
 from millrace.sinks.parts import sync_file, sync_folder
 
 _PLACES = "millrace.places."
@@ -42,13 +43,6 @@ _TEXT_MAX = 32
 
 
 _JSON = msgspec.json.Encoder(decimal_format="number")
-
-
-class FlowState(msgspec.Struct, frozen=True):
-    """How far a flow is."""
-
-    fence: int
-    boundary: Boundary | None
 
 
 def read_flow(table: DeltaTable, flow: str) -> FlowState:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -10,12 +11,20 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
-from millrace.errors import Invalid, Stale
+from millrace.errors import Invalid, Retry, Stale
 from millrace.sinks.base import OP, Held
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.columns import stored
 from millrace.sinks.lane import check_key
 from millrace.sinks.rewrite import Layout
+
+
+class FlowState(msgspec.Struct, frozen=True):
+    """How far a flow is, as its table tells."""
+
+    fence: int = 0
+    """0: it was never opened."""
+    boundary: Boundary | None = None
 
 
 class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +85,15 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             return rows
         return rows.remove(rows.get_field_index(OP))
 
+    def busy(self) -> Retry:
+        """What to say when others were always first."""
+        return Retry(
+            f"others have committed to {self.path} {limits.LAKE_COMMIT_TRIES} times in between; "
+            "try again",
+            field="path",
+            limit=limits.LAKE_COMMIT_TRIES,
+        )
+
     def check_rows(self, schema: pa.Schema, lake: str) -> None:
         """See that rows like these can be stored, and have the key.
 
@@ -90,28 +108,30 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         stored(schema, lake)
 
 
-def is_next(held: Held, span: Span, fence: int, boundary: Boundary | None) -> bool:
+@contextmanager
+def answers(path: str, *errors: type[Exception]) -> Iterator[None]:
+    """Say of what the disk and a library raise what is to be done."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, (OSError, *errors)):
+            raise
+        raise Retry(f"the table {path} does not answer: {error}", field="path") from error
+
+
+def is_next(held: Held, span: Span, state: FlowState) -> bool:
     """Whether who holds a flow may apply a span now; False: it was applied already.
 
     Raises:
         Stale: somebody else has opened the flow since, or the span does not go on there.
     """
-    check_fence(held, fence)
-    return goes_on(boundary, span)
-
-
-def check_fence(held: Held, fence: int) -> None:
-    """See that nobody else has opened the flow since.
-
-    Raises:
-        Stale: somebody has.
-    """
-    if fence != held.fence:
+    if state.fence != held.fence:
         raise Stale(
-            f"{held.flow} was opened again since (fence {fence}, this run has {held.fence}): "
-            "another run has taken over; stop this one",
+            f"{held.flow} was opened again since (fence {state.fence}, this run has "
+            f"{held.fence}): another run has taken over; stop this one",
             field="fence",
         )
+    return goes_on(state.boundary, span)
 
 
 def names_of(paths: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -26,6 +26,8 @@ CODEC: Final = "zstd"
 
 PRIVATE = "_millrace"
 """Where we keep what is no row; readers of lakes pass over names that begin so."""
+
+_STAGED = "staged"
 
 READ_ROWS = 64 * 1024
 
@@ -203,21 +205,44 @@ def pack(root: Path, staged: Staged) -> bytes:
     text = msgspec.json.encode(staged)
     if len(text) <= limits.LAKE_TOKEN_BYTES:
         return text
-    name = f"staged-{uuid4().hex}.json"
-    write_alone(root / PRIVATE / name, text)
+    name = f"{uuid4().hex}.json"
+    write_alone(root / PRIVATE / _STAGED / name, text)
     return json.dumps(name).encode()
 
 
 def unpack(root: Path, token: bytes) -> Staged:
     """What `pack` was given."""
     if token.startswith(b'"'):
-        token = (root / PRIVATE / json.loads(token)).read_bytes()
+        token = (root / PRIVATE / _STAGED / json.loads(token)).read_bytes()
     return msgspec.json.decode(token, type=Staged)
 
 
 def drop_packed(root: Path, now_seconds: float) -> None:
     """Delete what `pack` wrote a long time ago."""
-    for pattern in ("staged-*.json", ".*.draft"):
-        for path in (root / PRIVATE).glob(pattern):
-            if now_seconds - path.stat().st_mtime > limits.LAKE_STAGED_SECONDS:
-                path.unlink(missing_ok=True)
+    drop_old((root / PRIVATE / _STAGED).glob("*"), now_seconds)
+
+
+def sweep(root: Path, unnamed: Iterable[Path], now_seconds: float) -> None:
+    """Delete files that nothing names, once they were seen so for long enough.
+
+    When they were first seen is kept beside the table; one that is named again starts anew.
+    """
+    path = root / PRIVATE / "unnamed.json"
+    seen: dict[str, float] = json.loads(path.read_bytes()) if path.exists() else {}
+    left: dict[str, float] = {}
+    for file in unnamed:
+        since = seen.get(str(file), now_seconds)
+        if now_seconds - since > limits.LAKE_STAGED_SECONDS:
+            file.unlink(missing_ok=True)
+        else:
+            left[str(file)] = since
+    if left != seen:
+        path.unlink(missing_ok=True)
+        write_alone(path, json.dumps(left).encode())
+
+
+def drop_old(paths: Iterable[Path], now_seconds: float) -> None:
+    """Delete files that are older than any span that is still on its way."""
+    for path in paths:
+        if now_seconds - path.stat().st_mtime > limits.LAKE_STAGED_SECONDS:
+            path.unlink(missing_ok=True)

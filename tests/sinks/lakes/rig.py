@@ -20,6 +20,9 @@ class Lake(Sink, Readable, Protocol):
 LAKES = (
     ("delta", "append"),
     ("delta", "upsert"),
+    ("iceberg", "append"),
+    ("iceberg", "upsert"),
+    ("parquet", "append"),
 )
 """Kinds and modes."""
 
@@ -30,6 +33,8 @@ def make_lake(kind: str, mode: str, path: Path, **settings: object) -> Lake:
     """A sink on a folder; the key of an upserted one is the column `key`."""
     if mode == "upsert":
         settings = {"mode": mode, "key": ("key",), **settings}
+    if kind == "iceberg":
+        settings = {"table": "shop.orders", **settings}
     made: Lake = make_sink(kind, {"path": str(path), **settings})  # type: ignore[assignment]
     return made
 

@@ -16,7 +16,7 @@ from millrace.sinks.base import DELETE
 from tests.sinks.lakes.carrier import SPAN, carry, changes
 from tests.sinks.lakes.rig import LAKES, NAMES, lines_of, make_lake
 
-KILLS = int(os.environ.get("KILLS", "4"))
+KILLS = int(os.environ.get("KILLS", "3"))
 STEPS_MAX = 6
 """Messages of the process after which it is killed at the latest."""
 

@@ -1,0 +1,141 @@
+"""Parquet files in a folder, with a log of our own that says which of them count.
+
+`stage` writes files; `commit` names them in an entry of the log (`file_log.py`), with the boundary
+and the fence. A reader asks `manifest` for the files that count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from millrace import limits
+from millrace.errors import Invalid, Retry
+from millrace.sinks.base import Held, Task
+from millrace.sinks.boundary import Span
+from millrace.sinks.columns import added, asked, fitted, stored
+from millrace.sinks.file_log import (
+    Entry,
+    Sum,
+    add_entry,
+    clean_log,
+    read_log,
+    schema_text,
+)
+from millrace.sinks.lake import FlowState, Lake, answers, is_next
+from millrace.sinks.parts import (
+    PartWriter,
+    Staged,
+    drop_old,
+    drop_packed,
+    pack,
+    read_part,
+    unpack,
+)
+
+LAKE = "Parquet"
+
+
+def manifest(path: str | Path) -> list[str]:
+    """The files of a folder that count, for any reader of Parquet; those that are missing from it
+    were never committed.
+    """
+    root = Path(path).absolute()
+    return [str(root / part.path) for part in read_log(root).files]
+
+
+class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Rows in Parquet files; they are only added."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.mode != "append":
+            raise Invalid(
+                "files of Parquet are only added to; for mode = 'upsert' use delta or iceberg",
+                field="mode",
+            )
+
+    def check(self, schema: pa.Schema) -> None:
+        """See that rows like these can be stored beside those that are there."""
+        self.check_rows(schema, LAKE)
+        with answers(self.path):
+            self._columns(read_log(self.root), schema)
+
+    def open(self, flow: str, schema: pa.Schema) -> Held:
+        """Take the flow over, by an entry that raises its fence."""
+        self.check_rows(schema, LAKE)
+        with answers(self.path):
+            for _ in range(limits.LAKE_COMMIT_TRIES):
+                found = read_log(self.root)
+                known = found.flows.get(flow, FlowState())
+                columns = schema_text(self._columns(found, schema))
+                entry = Entry(
+                    flow,
+                    known.fence + 1,
+                    known.boundary,
+                    schema="" if columns == found.schema else columns,
+                )
+                if add_entry(self.root, found, entry):
+                    return Held(flow, entry.fence, entry.boundary)
+        raise self.busy()
+
+    def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
+        """Write files that the log does not name yet."""
+        with answers(self.path):
+            schema = read_log(self.root).columns()
+            if schema is None:
+                raise Retry(f"the log of {self.path} is gone; open the sink again", field="path")
+            with PartWriter(self.root, "", schema) as writer:
+                for batch in fitted(batches, schema):
+                    writer.write(batch)
+                return pack(self.root, Staged(tuple(writer.close())))
+
+    def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
+        """Name the files in the log, with the boundary."""
+        with answers(self.path):
+            parts = tuple(part for each in staged for part in unpack(self.root, each).added)
+            entry = Entry(held.flow, held.fence, span.upto, parts)
+            for _ in range(limits.LAKE_COMMIT_TRIES):
+                found = read_log(self.root)
+                known = found.flows.get(held.flow, FlowState())
+                if not is_next(held, span, known):
+                    return msgspec.structs.replace(held, boundary=known.boundary)
+                if add_entry(self.root, found, entry):
+                    return msgspec.structs.replace(held, boundary=span.upto)
+        raise self.busy()
+
+    def clean(self, held: Held) -> None:
+        """Delete files that were never named, and what the log has summed up, when it is old."""
+        with answers(self.path):
+            now = time.time()
+            # First the folder, then the log: what is named in between is not taken for left over.
+            written = {path.name: path for path in self.root.glob("part-*.parquet")}
+            for part in read_log(self.root).files:
+                written.pop(part.path, None)
+            drop_old(written.values(), now)
+            drop_packed(self.root, now)
+            clean_log(self.root, now)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """What is in the files that count; columns that they have not are null."""
+        with answers(self.path):
+            found = read_log(self.root)
+            wanted = asked(found.columns() or pa.schema([]), columns)
+            for part in found.files:
+                yield from fitted(read_part(self.root / part.path, columns), wanted)
+
+    def _columns(self, found: Sum, schema: pa.Schema) -> pa.Schema:
+        """The columns of the files from now on."""
+        there = found.columns()
+        if there is None:
+            return stored(schema, LAKE)
+        for field in added(there, schema, LAKE, evolve=self.evolve):
+            there = there.append(field)
+        return there
