@@ -26,8 +26,9 @@ $(SPARK42)/.ready: tests/spark/spark42.lock pyproject.toml tools/setup.sh
 	@PYTHON="$(PYTHON)" tools/setup.sh $(SPARK42) tests/spark/spark42.lock
 	@touch $@
 
-run: $(READY) ## run the demonstration: in the program, and through a server
+run: $(READY) ## run the demonstration: in the program, through a server, through Spark into a lake
 	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/lake.py
 
 serve: $(READY) ## serve the folder millrace-data over HTTP, until Ctrl-C
 	@$(BIN)/millrace serve $(ARGS)

@@ -67,7 +67,16 @@ install_strace() {
         "system calls are skipped. Install it with your system's package tool to run them."
 }
 
+install_java() {
+    local find='from millrace.spark.java import find_java; find_java()'
+    if "$environment/bin/python" -c "$find" 2>/dev/null || tools/install.sh openjdk-17-jre-headless; then
+        return
+    fi
+    say "Java is missing and was not installed: what runs on Spark does not run until it is there."
+}
+
 make_environment
 install_packages
 install_strace
+install_java
 say "ready"

@@ -29,6 +29,14 @@ SAID = {
         "up to 2: {'nails': '5', 'hammer': '20'}",
         "up to 4: {'nails': '6'}",
     ],
+    "lake": [
+        "1,000 rows, committed",
+        "Barbara  250 carts   12475.00",
+        "2 rows, committed",
+        "Ada      250 carts  262450.00",
+        "Barbara  249 carts   12474.90",
+        "docs/guide/quickstart.md",
+    ],
     "transaction": [
         "5 squared is 25",
         "refused: the message was leased again by someone else; there are still 5 squares",
@@ -47,13 +55,27 @@ SAID = {
 }
 """What each of them prints, in this order."""
 
+SPARK = ["lake"]
+"""These start Spark, which says on stderr how it starts."""
+
 
 def test_every_example_is_tried() -> None:
     assert sorted(path.stem for path in (ROOT / "examples").glob("*.py")) == sorted(SAID)
 
 
-@pytest.mark.parametrize("name", sorted(SAID))
+@pytest.mark.parametrize("name", sorted(SAID.keys() - SPARK))
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    assert _said(name, tmp_path) == ""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", SPARK)
+def test_an_example_with_spark_runs(name: str, tmp_path: Path) -> None:
+    assert "Traceback" not in _said(name, tmp_path)
+
+
+def _said(name: str, tmp_path: Path) -> str:
+    """Run it, and see that it prints what it should; returns what it says on stderr."""
     done = subprocess.run(
         [sys.executable, "-W", "error", str(ROOT / "examples" / f"{name}.py")],
         cwd=tmp_path,
@@ -61,10 +83,11 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     places = [done.stdout.find(text) for text in SAID[name]]
     assert -1 not in places, done.stdout
     assert places == sorted(places), done.stdout
     assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+    return done.stderr

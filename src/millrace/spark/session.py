@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millrace.spark.java import find_java
@@ -19,12 +21,15 @@ CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
 
 def defaults() -> dict[str, str]:
     """The settings of a session, unless they are named."""
     cores = os.cpu_count() or 1
     return {
         "spark.master": "local[*]",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # Spark's own manager takes 100 ms more for each micro-batch.
@@ -40,7 +45,7 @@ def session(name: str, **conf: str) -> SparkSession:
     """A session on this machine, or where `conf` says; what it starts with is said on stderr.
 
     Python's workers are those of this interpreter, and Java is the one that `find_java` finds,
-    unless the environment says otherwise.
+    unless the environment says otherwise. Of pandas, which nothing here uses, nothing is said.
 
     Raises:
         NotFound: there is no Java.
@@ -51,8 +56,11 @@ def session(name: str, **conf: str) -> SparkSession:
     if "JAVA_HOME" not in os.environ:
         os.environ["JAVA_HOME"] = str(find_java().home)
     settings = defaults() | conf
-    shown = ", ".join(f"{key}={value}" for key, value in sorted(settings.items()))
+    shown = ", ".join(
+        f"{key}={value}" for key, value in sorted(settings.items()) if str(LOGGING) not in value
+    )
     sys.stderr.write(f"millrace: Spark starts with {shown}; name any of them to change it\n")
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
