@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 import pytest
 import redis as client
@@ -11,7 +12,16 @@ from millrace.errors import Invalid, Retry
 from millrace.sinks.base import Task
 from millrace.sinks.kinds import parse_sink
 from millrace.sinks.newest import newest
+from millrace.sinks.redis import APPLY
 from millrace.sinks.redis import Redis as RedisSink
+from millrace.testing.check_sink import (
+    check_deletes,
+    check_going_on,
+    check_late,
+    check_newest,
+    check_parts,
+    check_words,
+)
 from millrace.testing.sink_rig import SCHEMA, Change, Run, batch_of, puts, span
 from tests.services.redis import Redis
 from tests.sinks.carrier import carry_with_kills, expected, left
@@ -38,29 +48,46 @@ def test_an_address_is_a_sink() -> None:
 
 
 @every_check
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"name": "price:{key}"},
-        {"name": "price:{key}:json", "value": "*"},
-        {"name": "price:{key}", "store": "hash"},
-    ],
-    ids=["value", "json", "hash"],
-)
-def test_contract(check: Check, settings: dict[str, object], url: str) -> None:
-    rig = make(url, **settings)
+def test_contract(check: Check, url: str) -> None:
+    rig = make(url, name="price:{key}")
     check(rig)
     rig.close()
 
 
-@every_check
+@pytest.mark.parametrize("check", [check_deletes, check_words, check_newest])
+@pytest.mark.parametrize("settings", [{"value": "*"}, {"store": "hash"}], ids=["json", "hash"])
+def test_contract_of_other_forms(check: Check, settings: dict[str, object], url: str) -> None:
+    rig = make(url, name="price:{key}:all", **settings)
+    check(rig)
+    rig.close()
+
+
+@pytest.mark.parametrize("check", [check_going_on, check_newest, check_parts, check_late])
 def test_contract_in_pieces(check: Check, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As spans are applied that are too large for one script."""
     monkeypatch.setattr(limits, "REDIS_SCRIPT_ROWS", 1)
-    monkeypatch.setattr(limits, "REDIS_PIPELINE_ROWS", 300)
+    monkeypatch.setattr(limits, "REDIS_PIPELINE_ROWS", 3)
     rig = make(url)
     check(rig)
     rig.close()
+
+
+def test_a_span_in_pieces_that_is_cut_off_is_brought_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "REDIS_SCRIPT_ROWS", 1)
+    run, rows = Run(make(url)), puts("a", "b", "c")
+    piece = span(0, 5)
+    token = run.stage_all(piece, rows)
+    part = msgspec.json.decode(token[0], type=list[object])
+    with client.Redis.from_url(url) as server:
+        keys = ["millrace:flow:orders/sink", "millrace:stages:orders/sink", str(part[0])]
+        server.eval(APPLY, 3, *keys, run.held.fence, "", "", 0, 0, 0, 3)
+        assert server.get("a") == b"a1"
+    again = Run(make(url))
+    assert again.at is None
+    again.carry(piece, rows)
+    again.sees(rows)
 
 
 def test_a_writer_that_is_killed_loses_and_doubles_nothing(url: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from threading import Event
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -39,6 +40,16 @@ class Stop:
         finally:
             task.cancel()
             stop.cancel()
+
+    async def thread(self, call: Callable[[Event], T]) -> T:
+        """The result of a call in a thread, whose event is set when an end is asked for."""
+        ending = Event()
+        work = asyncio.create_task(asyncio.to_thread(call, ending))
+        asked = asyncio.create_task(self.asked.wait())
+        await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+        ending.set()
+        asked.cancel()
+        return await work
 
     def _ask(self) -> None:
         (self.insisted if self.is_set else self.asked).set()

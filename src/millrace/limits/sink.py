@@ -42,11 +42,14 @@ SEARCH_PAGE_ROWS = 1_000
 CARRY_ROWS_MAX = 10_000
 """Seqs in one span of `follow --into`: a larger snapshot is cut into several."""
 
-CARRY_PAUSE_SECONDS = 0.1
-"""The first pause when a sink does not answer; doubled each time."""
-
-CARRY_PAUSE_SECONDS_MAX = 10
-"""The longest pause."""
+CONSOLE_ROWS = 20
+"""Rows of one span that are printed, unless the setting says otherwise."""
 
 CONSOLE_ROWS_MAX = 1_000
-"""Rows of one span that are printed, unless the setting says otherwise."""
+"""They travel with the commit, and are meant for eyes."""
+
+CONSOLE_WIDTH = 60
+"""Characters of a value that are printed, unless the setting says otherwise."""
+
+CONSOLE_WIDTH_MAX = 10_000
+"""What is longer is not for eyes."""

@@ -1,5 +1,6 @@
 """Declared pipelines: a queue, steps in SQL or Python, sinks, exactly once."""
 
+from millrace.pipeline.carrying import Carried, carry
 from millrace.pipeline.declaration import DeclaredSink, Limit, Pipeline, Run, Source, Step
 from millrace.pipeline.opening import Where
 from millrace.pipeline.reading import read_pipeline
@@ -7,6 +8,7 @@ from millrace.pipeline.runner import Progress
 from millrace.pipeline.running import Setting, run_pipeline
 
 __all__ = [
+    "Carried",
     "DeclaredSink",
     "Limit",
     "Pipeline",
@@ -16,6 +18,7 @@ __all__ = [
     "Source",
     "Step",
     "Where",
+    "carry",
     "read_pipeline",
     "run_pipeline",
 ]

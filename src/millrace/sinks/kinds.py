@@ -66,6 +66,25 @@ def make_sink(kind: str, settings: Mapping[str, object]) -> Sink:
     return sink
 
 
+def kind_of(address: str) -> str:
+    """The kind of the sink that an address is of.
+
+    Raises:
+        Invalid: it is no address of a sink.
+    """
+    found = urlsplit(address)
+    scheme, _, _ = found.scheme.partition("+")
+    if not scheme:
+        raise Invalid(
+            f"{address!r} is not the address of a sink, such as delta:/lake/orders or "
+            "redis://localhost:6379/0",
+            field="into",
+        )
+    if scheme not in _HOMES and found.path.isidentifier():
+        return f"{scheme}:{found.path}"
+    return _SCHEMES.get(scheme, scheme)
+
+
 def parse_sink(address: str) -> Sink:
     """A sink from its address: `delta:/lake/orders?mode=upsert&key=id`, `redis://host/0`.
 
@@ -74,20 +93,13 @@ def parse_sink(address: str) -> Sink:
     Raises:
         Invalid: it is no address of a sink.
     """
-    found = urlsplit(address)
-    scheme, _, inner = found.scheme.partition("+")
-    kind = _SCHEMES.get(scheme, scheme)
-    if not kind:
-        raise Invalid(
-            f"{address!r} is not the address of a sink, such as delta:/lake/orders or "
-            "redis://localhost:6379/0",
-            field="into",
-        )
+    kind, found = kind_of(address), urlsplit(address)
+    _, _, inner = found.scheme.partition("+")
     settings: dict[str, object] = {
         name: value.split(",") if name == "key" else value
         for name, value in parse_qsl(found.query, keep_blank_values=True)
     }
-    if kind in _PATHS:
+    if kind in _PATHS or (kind == "queue" and not found.netloc):
         settings["path"] = found.netloc + found.path
     elif found.netloc:
         settings["url"] = urlunsplit((inner or found.scheme, found.netloc, found.path, "", ""))

@@ -41,7 +41,10 @@ local now = redis.call('HMGET', KEYS[1], 'fence', 'boundary')
 if now[1] ~= ARGV[1] then return 'fence' end
 if (now[2] or '') ~= ARGV[2] then return 'boundary' end
 local ttl, first, last = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-for at = 2, #KEYS do
+local count = 0
+for at = 3, #KEYS do count = count + redis.call('LLEN', KEYS[at]) end
+if count ~= tonumber(ARGV[7]) then return 'gone' end
+for at = 3, #KEYS do
   for _, packed in ipairs(redis.call('LRANGE', KEYS[at], first, last)) do
     local row, place, field = {}, 1, nil
     while place <= #packed do
@@ -62,7 +65,10 @@ for at = 2, #KEYS do
 end
 if ARGV[3] ~= '' then
   redis.call('HSET', KEYS[1], 'boundary', ARGV[3])
-  for at = 2, #KEYS do redis.call('UNLINK', KEYS[at]) end
+  for at = 3, #KEYS do
+    redis.call('UNLINK', KEYS[at])
+    redis.call('SREM', KEYS[2], KEYS[at])
+  end
 end
 return 'done'
 """
@@ -130,18 +136,20 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
         """See `Sink.stage`."""
-        name, count = f"millrace:stage:{task.held.flow}:{task.held.fence}:{task.part}", 0
+        flow, fence = task.held.flow, task.held.fence
+        name, count = f"millrace:stage:{flow}:{fence}:{task.part}", 0
         with self._server() as server:
-            self._fenced(server, task.held)
             for batch in newest(batches, self.key):
                 for at in range(0, batch.num_rows, limits.REDIS_PIPELINE_ROWS):
                     rows = self._packed(batch.slice(at, limits.REDIS_PIPELINE_ROWS))
                     both = server.pipeline(transaction=False)
-                    if not count:
-                        both.sadd(_stages(task.held.flow), name)
+                    both.hget(_flow(flow), "fence")
+                    both.sadd(_stages(flow), name)
                     both.rpush(name, *rows)
                     both.expire(name, limits.SINK_STAGED_SECONDS)
-                    both.execute()
+                    if both.execute()[0] != str(fence).encode():
+                        server.unlink(name)
+                        raise _overtaken(task.held)
                     count += len(rows)
         return msgspec.json.encode(_Staged(name, count))
 
@@ -150,25 +158,39 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         parts = [msgspec.json.decode(one, type=_Staged) for one in staged]
         parts = [part for part in parts if part.rows]
         with self._server() as server:
+            if not goes_on(held.boundary, span):
+                return held
+            before = b"" if held.boundary is None else held.boundary.text().encode()
+            if self._carry(server, held, span, parts, before):
+                return msgspec.structs.replace(held, boundary=span.upto)
+            # Whoever asks does not know how far the sink is; it may have been this very span.
             text = self._fenced(server, held)
             boundary = _boundary(text)
             if not goes_on(boundary, span):
                 return msgspec.structs.replace(held, boundary=boundary)
-            self._count(server, parts)
-            before, names = text or b"", [part.name for part in parts]
-            after = span.upto.text()
-            if sum(part.rows for part in parts) <= limits.REDIS_SCRIPT_ROWS:
-                self._apply(server, held, names, before, after)
-            else:
-                for part in parts:
-                    for at in range(0, part.rows, limits.REDIS_SCRIPT_ROWS):
-                        upto = at + limits.REDIS_SCRIPT_ROWS - 1
-                        self._apply(server, held, [part.name], before, "", at, upto)
-                self._apply(server, held, [], before, after)
-                server.unlink(*names)
-            if names:
-                server.srem(_stages(held.flow), *names)
+            if not self._carry(server, held, span, parts, text or b""):
+                raise _overtaken(held)
         return msgspec.structs.replace(held, boundary=span.upto)
+
+    def _carry(
+        self,
+        server: redis.Redis,
+        held: Held,
+        span: Span,
+        parts: Sequence[_Staged],
+        before: bytes,
+    ) -> bool:
+        """Move the rows; False where the boundary is another one than `before`."""
+        after = span.upto.text()
+        if sum(part.rows for part in parts) <= limits.REDIS_SCRIPT_ROWS:
+            return self._apply(server, held, parts, before, after)
+        for part in parts:
+            for at in range(0, part.rows, limits.REDIS_SCRIPT_ROWS):
+                upto = at + limits.REDIS_SCRIPT_ROWS - 1
+                if not self._apply(server, held, [part], before, "", at, upto):
+                    return False
+        # The lists are empty between these places; the last script drops them.
+        return self._apply(server, held, parts, before, after, 1, 0)
 
     def clean(self, held: Held) -> None:
         """Drop what those have staged who were overtaken; the rest goes by age."""
@@ -234,32 +256,31 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             for part in (name.encode(), to_bytes(value))
         ]
 
-    def _count(self, server: redis.Redis, parts: Sequence[_Staged]) -> None:
-        both = server.pipeline(transaction=False)
-        for part in parts:
-            both.llen(part.name)
-        if both.execute() != [part.rows for part in parts]:
+    def _apply(
+        self,
+        server: redis.Redis,
+        held: Held,
+        parts: Sequence[_Staged],
+        before: bytes,
+        after: str,
+        first: int = 0,
+        last: int = -1,
+    ) -> bool:
+        """Run the script; False where the boundary is another one than `before`."""
+        script = server.register_script(APPLY)
+        rows = sum(part.rows for part in parts)
+        values: list[Value] = [held.fence, before, after, self.ttl, first, last, rows]
+        keys = [_flow(held.flow), _stages(held.flow), *(part.name for part in parts)]
+        said = script(keys=keys, args=values)
+        if said == b"fence":
+            raise _overtaken(held)
+        if said == b"gone":
             raise Retry(
                 "rows that were staged in Redis are gone, as after a crash or a failover; stage "
                 "them again",
                 field="staged",
             )
-
-    def _apply(
-        self,
-        server: redis.Redis,
-        held: Held,
-        names: Sequence[str],
-        before: bytes,
-        after: str,
-        first: int = 0,
-        last: int = -1,
-    ) -> None:
-        script = server.register_script(APPLY)
-        values: list[Value] = [held.fence, before, after, self.ttl, first, last]
-        said = script(keys=[_flow(held.flow), *names], args=values)
-        if said != b"done":
-            raise _overtaken(held)
+        return bool(said == b"done")
 
     # --- The flow ---------------------------------------------------------------------------------
 

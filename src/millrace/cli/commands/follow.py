@@ -12,14 +12,18 @@ import click
 
 from millrace.cli.bounds import FOLLOW_SECONDS, WRITE_CHARACTERS
 from millrace.cli.commands.cursor import existing
+from millrace.cli.commands.pipeline import where_meant
 from millrace.cli.kinds import PLACE
-from millrace.cli.shell import Shell, find_queue
+from millrace.cli.progress import Bar
+from millrace.cli.shell import Shell, find_queue, split_name
 from millrace.cli.stopping import Stop
 from millrace.cli.text import body_text, headers_text, key_text, message_fields, moment
 from millrace.cli.verb import verb
+from millrace.limits import CARRY_ROWS_MAX
 
 if TYPE_CHECKING:
     from millrace import Cursor, Queue, Row, Snapshot
+    from millrace.pipeline import Progress
 
 
 @verb(
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
         millrace follow orders --once
         millrace follow orders --once --from 3 --json
         millrace follow orders --once --name report
+        millrace follow orders --once --into console:
     """,
 )
 @click.argument("queue")
@@ -42,6 +47,14 @@ if TYPE_CHECKING:
 @click.option("--name", help="A durable cursor: the next call goes on where this one ended.")
 @click.option("--retain", is_flag=True, help="A new cursor is also shown what workers settle.")
 @click.option("--once", is_flag=True, help="End when everything was read.")
+@click.option("--into", metavar="SINK", help="Carry them there, exactly once: redis://host/0 …")
+@click.option(
+    "--rows",
+    type=click.IntRange(1, CARRY_ROWS_MAX),
+    default=CARRY_ROWS_MAX,
+    show_default=True,
+    help="With --into: rows that are carried at once, at most.",
+)
 async def follow(
     shell: Shell,
     queue: str,
@@ -50,12 +63,22 @@ async def follow(
     name: str | None,
     retain: bool,
     once: bool,
+    into: str | None,
+    rows: int,
 ) -> None:
     """Print the messages of QUEUE in order, then wait for more until interrupted.
 
     A durable cursor is moved only after the lines of a snapshot were written. As long as this
     runs, the folder is in use, so that nobody else can publish to it: mostly one wants --once.
+
+    With --into they are carried into a sink instead, which stores how far it is: another call goes
+    on there, whatever has happened to this one. A folder is shared with others meanwhile.
     """
+    if into is not None:
+        if start != "beginning":
+            raise click.UsageError("--from is not for --into, which goes on where the sink is")
+        await _carry(shell, queue, into, name, rows, once=once)
+        return
     if retain and name is None:
         raise click.UsageError("--retain needs a --name: only a durable cursor can be kept for")
     async with shell.open() as m, Stop() as stop:
@@ -67,6 +90,34 @@ async def follow(
                     await snapshot.commit(await _write(shell, snapshot, stop))
                 elif once:
                     break
+
+
+async def _carry(
+    shell: Shell, queue: str, into: str, name: str | None, rows: int, *, once: bool
+) -> None:
+    from millrace.pipeline import Carried, carry
+    from millrace.sinks.kinds import kind_of, parse_sink
+
+    space, plain = split_name(queue)
+    kind, sink = kind_of(into), parse_sink(into)
+    carried = Carried(
+        name=name or f"{plain}-into-{kind}", space=space, queue=plain, sink=kind, rows=rows
+    )
+    count = 0
+
+    def tell(progress: Progress) -> None:
+        nonlocal count
+        count = sum(one.rows for one in progress.sinks)
+        bar.reach(count, count + progress.lag)
+
+    where = where_meant(shell)
+    with Bar(f"{plain} into {kind}", total=None) as bar:
+        async with Stop() as stop:
+            await stop.thread(
+                lambda ending: carry(carried, where, sink, once=once, stop=ending, tell=tell)
+            )
+    fields = {"queue": queue, "sink": kind, "cursor": carried.name, "rows": count}
+    shell.out.line("carried", fields, f"{count:,} rows of {queue} carried into {kind}")
 
 
 @asynccontextmanager

@@ -84,10 +84,11 @@ def _read(file: Path) -> Pipeline:
 def _setting(shell: Shell) -> Setting:
     from millrace.pipeline import Setting
 
-    return Setting(where=_where(shell), environ=dict(os.environ))
+    return Setting(where=where_meant(shell), environ=dict(os.environ))
 
 
-def _where(shell: Shell) -> Where:
+def where_meant(shell: Shell) -> Where:
+    """The folder or server of this call."""
     from millrace.pipeline import Where
 
     target = shell.target
