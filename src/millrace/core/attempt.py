@@ -8,6 +8,8 @@ Rule 2: a call that got nothing is not remembered: made again, it may get someth
 
 from __future__ import annotations
 
+from pyroaring import BitMap64
+
 from millrace.core import bounds
 from millrace.core.answers import Leased
 from millrace.core.commands import Lease
@@ -30,7 +32,7 @@ def again(draft: Draft, command: Lease) -> Leased | None:
         return None
     turns = tuple(map(unpack_seqs, cell.turns))
     return Leased(
-        LeaseId(cell.lease), lease.open.copy(), lease.deadline_ms, dict(lease.counts), turns
+        LeaseId(cell.lease), BitMap64(lease.open), lease.deadline_ms, dict(lease.counts), turns
     )
 
 

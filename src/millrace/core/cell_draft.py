@@ -48,6 +48,7 @@ class CellDraft:
         self.now = view.clock(now)
         view.time_ms = self.now
         self.changes = Changes()
+        self.hands_out_in_order = view.spec.hands_out_in_order()
         self.waits: Waits = {}
         self.points: dict[tuple[Kind, bytes], Cell | None] = {}
         """Cells of which the view holds nothing, as they were put or deleted (None) here."""
@@ -95,6 +96,7 @@ class CellDraft:
 
     def put_spec(self, spec: QueueSpec) -> None:
         self.view.spec = spec
+        self.hands_out_in_order = spec.hands_out_in_order()
         self._cells[Kind.SPEC, b""] = spec
 
     def put_pointers(self, pointers: Pointers) -> None:

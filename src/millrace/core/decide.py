@@ -143,7 +143,11 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
     match command:
         # What comes for single messages is told apart first.
         case Lease():
-            return attempt.again(draft, command) or _lease(draft, command)
+            return (
+                lease.lease_next(draft, command)
+                or attempt.again(draft, command)
+                or _lease(draft, command)
+            )
         case Settle():
             return work.do_settle(draft, command, work.judge(draft, command))
         case Replace():

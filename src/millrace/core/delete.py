@@ -45,8 +45,7 @@ def delete(draft: Draft, command: Delete) -> int | Refused | Need:
     touched: dict[int, LeaseState] = {}
     for seq in held:
         lease = view.leases[view.holder.pop(seq)]
-        take_out(lease, seq)
-        lease.settled.add(seq)
+        lease.settled |= take_out(lease, (seq,))
         touched[lease.id] = lease
     view.returned -= held
     for lease in touched.values():

@@ -18,7 +18,7 @@ from millrace.core.codec import decode_cell
 from millrace.core.commands import Need, Publish
 from millrace.core.draft import Draft
 from millrace.core.idcells import DedupCell, ExpiryCell
-from millrace.core.lease_state import LeaseState
+from millrace.core.lease_state import NO_SEQS, LeaseState
 from millrace.core.leased_commands import Life
 from millrace.core.model import Death, Doom, Kind, LeaseId, QueueSpec
 from millrace.core.seqs import pack_seqs, unpack_seqs
@@ -193,7 +193,7 @@ def _expire(draft: Draft, seqs: BitMap64) -> None:
     held = BitMap64([seq for seq in seqs if seq in view.holder] if view.holder else ())
     for seq in held - view.doomed:
         lease = view.leases[view.holder[seq]]
-        lease.overdue.add(seq)
+        lease.overdue |= BitMap64([seq])
         view.overdue.add(seq)
         draft.put_lease(lease)
     free = seqs - held
@@ -217,7 +217,7 @@ def note_gaps(draft: Draft, seqs: BitMap64) -> None:
 def doom_unseen(draft: Draft, seqs: BitMap64, why: Doom) -> None:
     """These are dead letters that no worker was ever given: a lease of nobody holds them."""
     view = draft.view
-    lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, BitMap64(), draft.now)
+    lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, NO_SEQS, draft.now)
     lease.counts = dict.fromkeys(seqs, (0, 0))
     lease.doomed = dict.fromkeys(seqs, int(why))
     view.holder.update(dict.fromkeys(seqs, lease.id))

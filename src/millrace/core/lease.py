@@ -6,10 +6,11 @@ Rule 2: a message that was delivered and not ended is in exactly one lease: its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
-from pyroaring import BitMap64
+from pyroaring import BitMap64, FrozenBitMap64
 
 from millrace import limits
 from millrace.core import aside, expiry, failures, groups, rate, rotation, serving
@@ -20,6 +21,37 @@ from millrace.core.lease_state import LeaseState
 from millrace.core.model import Doom, LeaseId
 from millrace.core.view import View
 from millrace.errors import Full, Retry
+
+
+def lease_next(draft: Draft, command: Lease) -> Leased | None:
+    """As `check_lease` and `do_lease`, where one message is wanted and only the next one can be it.
+
+    The way of a single message, which must cost little. None: there is more to be looked at.
+    """
+    view, now = draft.view, draft.now
+    pointers = view.pointers
+    seq = pointers.next
+    if (
+        command.count != 1
+        or command.attempt
+        or not draft.hands_out_in_order
+        or seq > view.last_seq
+        or seq <= view.skipped
+        or seq <= pointers.gaps
+        or pointers.aside
+        or view.returned
+        or (view.deadlines and view.deadlines[0][0] <= now)
+        or expiry.tick_due(view, now)
+        or len(view.holder) >= limits.IN_FLIGHT_MAX
+    ):
+        return None
+    deadline = now + command.lease_ms
+    lease = LeaseState(LeaseId(pointers.lease + 1), draft.index, FrozenBitMap64((seq,)), deadline)
+    view.holder[seq] = lease.id
+    draft.put_lease(lease)
+    draft.push_deadline(deadline, lease.id)
+    draft.put_pointers(msgspec.structs.replace(pointers, next=seq + 1, lease=lease.id))
+    return Leased(lease.id, BitMap64((seq,)), deadline, {})
 
 
 def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
@@ -139,7 +171,7 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
         return Leased(LeaseId(0), seqs, deadline, {})
     upto = fresh.max() + 1 if fresh else view.first_fresh()
     lease = _make_lease(draft, seqs, again, deadline, upto)
-    return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
+    return Leased(lease.id, seqs, deadline, dict(lease.counts), turns)
 
 
 def _make_lease(
@@ -147,7 +179,7 @@ def _make_lease(
 ) -> LeaseState:
     """`upto`: where the seqs begin that were never handed out."""
     view, spec = draft.view, draft.view.spec
-    lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, seqs, deadline)
+    lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, FrozenBitMap64(seqs), deadline)
     if again:
         _overtake(draft, lease, again)
     view.holder.update(dict.fromkeys(seqs, lease.id))
@@ -175,7 +207,7 @@ def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
     several = [given for _, given, _ in taken.fresh if len(given) > 1]
     is_in_order = all(earlier < later for given in several for earlier, later in pairwise(given))
     turns = () if is_in_order else tuple(BitMap64([seq]) for seq in taken.seqs)
-    return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts), turns)
+    return Leased(lease.id, seqs, deadline, dict(lease.counts), turns)
 
 
 def _lease_partition(draft: Draft, command: Lease) -> Leased:
@@ -189,7 +221,7 @@ def _lease_partition(draft: Draft, command: Lease) -> Leased:
     again = seqs & draft.view.returned
     lease = _make_lease(draft, seqs, again, deadline)
     serving.served(draft, one.group, lease, len(seqs) - len(again))
-    return Leased(lease.id, seqs.copy(), deadline, dict(lease.counts))
+    return Leased(lease.id, seqs, deadline, dict(lease.counts))
 
 
 def _take_by_turns(draft: Draft, wanted: int) -> tuple[BitMap64, tuple[BitMap64, ...]]:
@@ -356,29 +388,32 @@ def _overtake(draft: Draft, lease: LeaseState, again: BitMap64) -> None:
     """The messages leave the leases of their earlier deliveries."""
     view = draft.view
     view.returned -= again
-    touched: dict[int, LeaseState] = {}
+    touched: dict[int, list[int]] = {}
     for seq in again:
         old = view.leases[view.holder[seq]]
         deliveries, failures = old.counts_of(seq)
         if seq in old.open:
             # Nobody gave it back: its worker is taken for crashed.
             failures += 1
-        take_out(old, seq)
         groups.hand_on(draft, lease, old, seq)
-        old.overtaken.add(seq)
         lease.counts[seq] = (deliveries + 1, failures)
-        touched[old.id] = old
-    for old in touched.values():
+        touched.setdefault(old.id, []).append(seq)
+    for number, seqs in touched.items():
+        old = view.leases[number]
+        old.overtaken |= take_out(old, seqs)
         draft.put_lease(old)
 
 
-def take_out(lease: LeaseState, seq: int) -> None:
-    """The message is this lease's no longer."""
-    lease.open.discard(seq)
-    lease.freed.discard(seq)
-    lease.counts.pop(seq, None)
-    lease.deadlines.pop(seq, None)
-    lease.doomed.pop(seq, None)
+def take_out(lease: LeaseState, seqs: Sequence[int]) -> BitMap64:
+    """These messages are this lease's no longer; returns them."""
+    gone = BitMap64(seqs)
+    lease.open -= gone
+    lease.freed -= gone
+    for seq in seqs:
+        lease.counts.pop(seq, None)
+        lease.deadlines.pop(seq, None)
+        lease.doomed.pop(seq, None)
+    return gone
 
 
 def supersede_leased(draft: Draft, died: BitMap64) -> None:
@@ -388,8 +423,7 @@ def supersede_leased(draft: Draft, died: BitMap64) -> None:
     for seq in [seq for seq in died if seq in holder]:
         lease = view.leases[holder.pop(seq)]
         groups.ended(draft, lease, (seq,))
-        take_out(lease, seq)
-        lease.superseded.add(seq)
+        lease.superseded |= take_out(lease, (seq,))
         view.returned.discard(seq)
         view.doomed.discard(seq)
         draft.put_lease(lease)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from pyroaring import BitMap64
+from pyroaring import BitMap64, FrozenBitMap64
 
 from millrace.core.model import LeaseCell, LeaseId
 from millrace.core.seqs import pack_seqs, unpack_seqs
 
 
+NO_SEQS = FrozenBitMap64()
+"""The set that most sets of most leases are."""
+
+
 class LeaseState:
-    """A `LeaseCell` at work: the same facts, with sets that can be changed."""
+    """A `LeaseCell` at work: the same facts, with sets of seqs.
+
+    These are values: another one takes the place of a set, and none is ever changed.
+    """
 
     __slots__ = (
         "buried",
@@ -33,64 +40,66 @@ class LeaseState:
         "superseded",
     )
 
-    def __init__(self, lease: LeaseId, index: int, seqs: BitMap64, deadline_ms: int) -> None:
+    def __init__(self, lease: LeaseId, index: int, seqs: FrozenBitMap64, deadline_ms: int) -> None:
         self.id = lease
         self.index = index
         self.open = seqs
         self.deadline_ms = deadline_ms
-        self.freed = BitMap64()
-        self.settled = BitMap64()
-        self.overtaken = BitMap64()
-        self.superseded = BitMap64()
+        self.freed = NO_SEQS
+        self.settled = NO_SEQS
+        self.overtaken = NO_SEQS
+        self.superseded = NO_SEQS
         self.ended_ms = 0
         self.counts: dict[int, tuple[int, int]] = {}
         self.deadlines: dict[int, int] = {}
         self.doomed: dict[int, int] = {}
-        self.buried = BitMap64()
+        self.buried = NO_SEQS
         self.session = 0
         self.first = 0
-        self.handed = BitMap64()
+        self.handed = NO_SEQS
         self.order: tuple[int, ...] = ()
-        self.overdue = BitMap64()
+        self.overdue = NO_SEQS
         self.groups: dict[int, int] = {}
 
     @classmethod
     def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
-        state = cls(lease, cell.index, unpack_seqs(cell.open), cell.deadline_ms)
-        state.freed = unpack_seqs(cell.freed)
-        state.settled = unpack_seqs(cell.settled)
-        state.overtaken = unpack_seqs(cell.overtaken)
-        state.superseded = unpack_seqs(cell.superseded)
+        state = cls(lease, cell.index, _unpack(cell.open), cell.deadline_ms)
+        state.freed = _unpack(cell.freed)
+        state.settled = _unpack(cell.settled)
+        state.overtaken = _unpack(cell.overtaken)
+        state.superseded = _unpack(cell.superseded)
         state.ended_ms = cell.ended_ms
         state.counts = dict(cell.counts)
         state.deadlines = dict(cell.deadlines)
         state.doomed = dict(cell.doomed)
-        state.buried = unpack_seqs(cell.buried)
+        state.buried = _unpack(cell.buried)
         state.session = cell.session
         state.first = cell.first
-        state.handed = unpack_seqs(cell.handed)
+        state.handed = _unpack(cell.handed)
         state.order = cell.order
-        state.overdue = unpack_seqs(cell.overdue)
+        state.overdue = _unpack(cell.overdue)
         state.groups = dict(cell.groups)
         return state
 
     def cell(self) -> LeaseCell:
+        # For single messages most of it is nothing, which must cost nothing.
+        none = NO_SEQS
         return LeaseCell(
             self.deadline_ms,
-            pack_seqs(self.open),
-            pack_seqs(self.freed),
-            pack_seqs(self.settled),
-            pack_seqs(self.overtaken),
-            pack_seqs(self.superseded),
+            pack_seqs(self.open) if self.open is not none else b"",
+            pack_seqs(self.freed) if self.freed is not none else b"",
+            pack_seqs(self.settled) if self.settled is not none else b"",
+            pack_seqs(self.overtaken) if self.overtaken is not none else b"",
+            pack_seqs(self.superseded) if self.superseded is not none else b"",
             self.ended_ms,
             dict(sorted(self.counts.items())) if self.counts else {},
             dict(sorted(self.deadlines.items())) if self.deadlines else {},
             self.index,
             dict(sorted(self.doomed.items())) if self.doomed else {},
-            pack_seqs(self.buried),
+            pack_seqs(self.buried) if self.buried is not none else b"",
             self.session,
             self.first,
-            pack_seqs(self.handed),
+            pack_seqs(self.handed) if self.handed is not none else b"",
             self.order,
             pack_seqs(self.overdue & (self.open | self.freed)) if self.overdue else b"",
             dict(sorted(self.groups.items())) if self.groups else {},
@@ -115,7 +124,11 @@ class LeaseState:
     def due(self, now: int) -> BitMap64:
         """The seqs whose worker had its time, and those whose delay is over."""
         if not self.deadlines:
-            return self.open if self.deadline_ms <= now else BitMap64()
+            return BitMap64(self.open) if self.deadline_ms <= now else BitMap64()
         due = [seq for seq in self.open if self.deadline_of(seq) <= now]
         due += [seq for seq, ready_ms in self.deadlines.items() if ready_ms <= now]
         return BitMap64(due)
+
+
+def _unpack(data: bytes) -> FrozenBitMap64:
+    return FrozenBitMap64(unpack_seqs(data)) if data else NO_SEQS

@@ -9,7 +9,7 @@ as over a message that was put aside. Its time to live is the queue's, and begin
 from __future__ import annotations
 
 import msgspec
-from pyroaring import BitMap64
+from pyroaring import BitMap64, FrozenBitMap64
 
 from millrace.core import expiry, groups, partitions, publish, work
 from millrace.core.answers import Leased, Outcome
@@ -61,7 +61,7 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     new = BitMap64([first])
     draft.aside |= new
     deadline = draft.now + command.lease_ms
-    held = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, new.copy(), deadline)
+    held = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, FrozenBitMap64(new), deadline)
     if (deliveries, failures) != (1, 0):
         held.counts[first] = (deliveries, failures)
     if group is not None:

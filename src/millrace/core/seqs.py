@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from pyroaring import BitMap64
+from pyroaring import AbstractBitMap64, BitMap64
 
 from millrace.errors import Corrupt
 
@@ -16,7 +16,7 @@ _COOKIE = 12346
 """Containers without runs."""
 
 
-def pack_seqs(seqs: BitMap64) -> bytes:
+def pack_seqs(seqs: AbstractBitMap64) -> bytes:
     """The portable roaring form, the same bytes for the same set; empty for the empty set."""
     if not seqs:
         return b""
@@ -28,7 +28,7 @@ def pack_seqs(seqs: BitMap64) -> bytes:
     return bytes(_without_ties(seqs).serialize())
 
 
-def _without_ties(seqs: BitMap64) -> BitMap64:
+def _without_ties(seqs: AbstractBitMap64) -> AbstractBitMap64:
     """The set in its one form: runs only where they are shorter than the list of their seqs.
 
     Where both are as long, `run_optimize` leaves what is there, so that the bytes would tell how
@@ -50,7 +50,7 @@ def _without_ties(seqs: BitMap64) -> BitMap64:
     return (seqs - tied) | BitMap64(tied.to_array()) if tied else seqs
 
 
-def _is_tied(part: BitMap64) -> bool:
+def _is_tied(part: AbstractBitMap64) -> bool:
     """Whether a set within one container is held as runs, and those are as long as a list."""
     facts = part.get_statistics()
     return 0 < facts["n_bytes_run_containers"] == 2 * facts["n_values_run_containers"]

@@ -12,7 +12,7 @@ time of its own what it holds is given back, as failed.
 from __future__ import annotations
 
 import msgspec
-from pyroaring import BitMap64
+from pyroaring import BitMap64, FrozenBitMap64
 
 from millrace import limits
 from millrace.core import failures
@@ -312,7 +312,7 @@ def _deliver(draft: Draft, number: int, cell: SessionCell, wanted: int) -> Deliv
         return None
     lease = view.leases[leased.lease]
     lease.session, lease.first = number, cell.next
-    lease.handed = leased.seqs.copy()
+    lease.handed = FrozenBitMap64(leased.seqs)
     if leased.turns:
         lease.order = tuple(seq for turn in leased.turns for seq in turn)
     if not cell.lease_ms:
@@ -360,11 +360,11 @@ def _give_back(draft: Draft, number: int, most: int, *, seen: int | None) -> int
         lease = view.leases[lease_id]
         count += len(lease.open)
         if seen is None:
-            _release(draft, lease.id, lease.open.copy(), failed=True)
+            _release(draft, lease.id, BitMap64(lease.open), failed=True)
             continue
         numbers = numbers_of(lease)
         unseen = BitMap64([seq for seq in lease.open if numbers[seq] >= seen])
-        known = lease.open - unseen
+        known = BitMap64(lease.open) - unseen
         _release(draft, lease.id, known)
         _release(draft, lease.id, unseen, unseen=True)
     return count

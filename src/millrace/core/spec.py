@@ -94,6 +94,16 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
             or self.is_bounded
         )
 
+    def hands_out_in_order(self) -> bool:
+        """Whether those that were never handed out come by their seqs, and nothing else counts."""
+        return not (
+            self.order != "none"
+            or self.delivery != "messages"
+            or self.rate_us
+            or self.keyed
+            or self.retention != "work"
+        )
+
     @property
     def is_bounded(self) -> bool:
         """Whether the queue may be full."""

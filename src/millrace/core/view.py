@@ -260,8 +260,8 @@ class View:
         """Build the heap of deadlines anew, without those that were moved or have ended."""
         self.deadlines = [
             (deadline, lease.id)
-            for lease in self.leases.values()
-            if not lease.ended_ms
+            # Those that are only remembered, which are far more, hold nothing.
+            for lease in map(self.leases.__getitem__, dict.fromkeys(self.holder.values()))
             for deadline in sorted({lease.deadline_ms, *lease.deadlines.values()})
             if deadline < NEVER_MS
         ]

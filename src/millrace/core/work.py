@@ -9,13 +9,13 @@ has its turn.
 from __future__ import annotations
 
 import msgspec
-from pyroaring import BitMap64
+from pyroaring import BitMap64, FrozenBitMap64
 
 from millrace.core import aside, groups, partitions
 from millrace.core.answers import Outcome
 from millrace.core.commands import Discard, Extend, Release, Rewind, Settle
 from millrace.core.draft import Draft
-from millrace.core.lease_state import LeaseState
+from millrace.core.lease_state import NO_SEQS, LeaseState
 from millrace.core.leased_commands import Replace
 from millrace.core.model import NEVER_MS, Death, Seq, Start
 from millrace.core.takeover import shared_index
@@ -83,7 +83,7 @@ def _refusal(lease: LeaseState, seq: int) -> Refused:
     )
 
 
-def _lost(lease: LeaseState) -> BitMap64:
+def _lost(lease: LeaseState) -> FrozenBitMap64:
     """The messages that became dead letters under this lease."""
     return lease.buried | BitMap64(lease.doomed) if lease.doomed else lease.buried
 
@@ -93,11 +93,16 @@ def do_settle(draft: Draft, command: Settle, outcome: Outcome) -> Outcome:
     lease = view.leases.get(command.lease)
     if lease is None:
         return outcome
-    done = outcome.done & lease.open
+    is_whole = outcome.done == lease.open
+    done = outcome.done if is_whole else outcome.done & lease.open
     if not done:
         return outcome
-    lease.open -= done
-    lease.settled |= done
+    if is_whole and lease.settled is NO_SEQS:
+        # The way of a single message, which must cost little.
+        lease.open, lease.settled = NO_SEQS, lease.open
+    else:
+        lease.open -= done
+        lease.settled |= done
     _forget(view, lease, done)
     groups.ended(draft, lease, done)
     partitions.ended(draft, done)
@@ -217,8 +222,7 @@ def _end_leases(draft: Draft) -> None:
     view = draft.view
     for holder in sorted(set(view.holder.values())):
         lease = view.leases[holder]
-        lease.open.clear()
-        lease.freed.clear()
+        lease.open = lease.freed = NO_SEQS
         lease.counts.clear()
         lease.deadlines.clear()
         lease.doomed.clear()
