@@ -49,8 +49,9 @@ def calls_of(engine: Unseals, shards: Shards, name: str, leases: Leases) -> list
         Forged: one of them is not of this queue.
     """
     calls = by_call(engine, leases)
-    if any(call.shard not in shards for call in calls):
-        raise Forged(f"a lease or receipt is not of queue {name!r}", field="leases")
+    for call in calls:
+        if call.shard not in shards:
+            raise Forged(f"a lease or receipt is not of queue {name!r}", field="leases")
     return calls
 
 

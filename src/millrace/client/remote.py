@@ -321,6 +321,9 @@ class RemoteEngine:
     def seal(self, receipt: Receipt) -> str:
         return write(receipt, _proved(receipt.lease).proof)
 
+    def sealed(self, receipt: Receipt, proved: Proved) -> str:
+        return write(receipt, proved.proof)
+
     def unseal(self, text: str) -> Receipt:
         plain = exact.text(text)
         if plain is None:

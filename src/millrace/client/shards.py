@@ -33,7 +33,7 @@ T = TypeVar("T")
 class Shards:
     """Where a queue is."""
 
-    __slots__ = ("_number", "ids", "key", "label", "route")
+    __slots__ = ("_number", "first", "ids", "is_one", "key", "label", "route")
 
     def __init__(
         self, ids: tuple[ShardId, ...], route: Route, key: int = 0, label: str = ""
@@ -45,20 +45,14 @@ class Shards:
         self.label = label
         """What the queue is called, where that is known."""
         self._number = {shard: at for at, shard in enumerate(ids)}
+        self.first = ids[0]
+        """The queue's first shard, which is the only one of most queues."""
+        self.is_one = len(ids) == 1
+        """Whether there is no other."""
 
     @classmethod
     def of(cls, ref: QueueRef, label: str = "") -> Shards:
         return cls(ref.shards, ref.route, ref.ids, label)
-
-    @property
-    def first(self) -> ShardId:
-        """The queue's first shard, which is the only one of most queues."""
-        return self.ids[0]
-
-    @property
-    def is_one(self) -> bool:
-        """Whether there is no other."""
-        return len(self.ids) == 1
 
     def only(self, what: str, field: str, way: str) -> ShardId:
         """The queue's only shard, for something that cannot be done over several; `way` is what

@@ -62,6 +62,10 @@ class Submits(Protocol):
         """As that of `Engine`."""
         ...
 
+    def sealed(self, receipt: Receipt, proved: Proved) -> str:
+        """A receipt of a lease call that was proved, as text; whoever wrote it knows it again."""
+        ...
+
     def unseal(self, text: str) -> Receipt:
         """As that of `Engine`."""
         ...

@@ -176,8 +176,7 @@ class Block:
 
     def size(self) -> int:
         """Bytes that `encode` will give."""
-        buffers = self._buffers()
-        return HEADER.size + sum(_round(_length(buffer)) for buffer in buffers)
+        return HEADER.size + sum([_length(buffer) + 7 & ~7 for buffer in self._buffers()])
 
     def squeezed(self, codec: Codec) -> Block:
         """The same rows, to be compressed when they are written, if they are worth it."""

@@ -225,7 +225,7 @@ def key(value: object) -> bytes | None:
 
 def headers(value: HeadersLike | None) -> Headers:
     """Headers: names are text, values bytes or text."""
-    if value is None:
+    if value is None or (type(value) is dict and not value):
         return ()
     pairs = value.items() if isinstance(value, Mapping) else value
     if not isinstance(pairs, Iterable):

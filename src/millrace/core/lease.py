@@ -179,7 +179,9 @@ def _make_lease(
 ) -> LeaseState:
     """`upto`: where the seqs begin that were never handed out."""
     view, spec = draft.view, draft.view.spec
-    lease = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, FrozenBitMap64(seqs), deadline)
+    lease = LeaseState(
+        LeaseId(view.pointers.lease + 1), draft.index, FrozenBitMap64(seqs), deadline
+    )
     if again:
         _overtake(draft, lease, again)
     view.holder.update(dict.fromkeys(seqs, lease.id))

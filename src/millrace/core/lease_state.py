@@ -7,7 +7,6 @@ from pyroaring import BitMap64, FrozenBitMap64
 from millrace.core.model import LeaseCell, LeaseId
 from millrace.core.seqs import pack_seqs, unpack_seqs
 
-
 NO_SEQS = FrozenBitMap64()
 """The set that most sets of most leases are."""
 

@@ -68,6 +68,15 @@ HTTP_QUERY_FIELDS_MAX = 32
 DESK_QUEUES_MAX = 4096
 """Queues, and topics, whose places a server remembers."""
 
+RECEIPTS_WRITTEN_MAX = 4096
+"""Receipts that are known again without a look at their proofs, some 400 bytes each."""
+
+ADDRESSES_KNOWN_MAX = 1024
+"""Addresses whose routes a server remembers."""
+
+ADDRESS_KNOWN_CHARS_MAX = 512
+"""A longer one is looked up each time: whoever sends such may be anybody."""
+
 DESK_CURSORS_MAX = 65_536
 """Cursors whose ids a server remembers, some 200 bytes each."""
 

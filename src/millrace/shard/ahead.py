@@ -44,7 +44,7 @@ class Ahead:
 
     def add(self, index: Index, answers: Answers) -> None:
         """An entry is about to be appended; these wait for it."""
-        size = sum(request.size for request, _ in answers)
+        size = sum([request.size for request, _ in answers])
         self.bytes += size
         self.answers += len(answers)
         self._flight.append(_Flight(index, size, answers))

@@ -29,7 +29,8 @@ def fetch_keys(
     views: dict[ShardId, View | None] = {}
     for request in requests:
         command = request.command
-        if not isinstance(command, Publish | Transaction):
+        kind = type(command)
+        if kind is not Publish and kind is not Transaction:
             continue
         parts = command.parts if isinstance(command, Transaction) else ((request.shard, command),)
         for shard, part in parts:

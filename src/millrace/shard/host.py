@@ -88,9 +88,9 @@ class Host:
             raise self._stopped.again()
         if request.grows:
             request.size += size_of_cells(request.shard, request.command, self._views)
-        self._inbox.check(request)
-        self._inbox.put(request)
-        self._wake()
+        self._inbox.add(request)
+        if not self._pumping:
+            self._wake()
 
     def take_back(self, request: Request, result: object) -> None:
         """Nobody heard the answer: what it handed out returns now, not when its time is over."""
@@ -249,8 +249,11 @@ class Host:
                 self._inbox.put_first(requests)
                 needs_commit = True
                 break
-            waits = request.wait_until and request.wait_until > self._loop.time()
-            if waits and is_empty(request.command, result):
+            if (
+                request.wait_until
+                and is_empty(request.command, result)
+                and request.wait_until > self._loop.time()
+            ):
                 too_many = self._waiting.add(request)
                 if too_many is None:
                     continue

@@ -29,8 +29,8 @@ class Inbox:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def check(self, request: Request) -> None:
-        """Whether there is room for it.
+    def add(self, request: Request) -> None:
+        """Last in the row, if there is room for it.
 
         Raises:
             TooLarge: it does not fit into a record.
@@ -52,6 +52,8 @@ class Inbox:
                 field="inbox",
                 limit=limits.INBOX_COMMANDS_MAX,
             )
+        self._bytes += request.size
+        self._waiting.append(request)
 
     def put(self, request: Request) -> None:
         """Last in the row, unchecked: our own requests, and those that waited outside."""
@@ -92,7 +94,7 @@ class Inbox:
             self._bytes -= request.size
             size += request.size
             is_growing = is_growing or request.grows
-            if isinstance(request.command, Tick):
+            if type(request.command) is Tick:
                 self._ticking.discard(request.shard)
             taken.append(request)
         return taken

@@ -252,7 +252,7 @@ def _weigh(messages: tuple[Message, ...]) -> tuple[int, bool]:
 
 def grows(command: Command) -> bool:
     """Whether the command asks for room that it does not give back: refused on a full disk."""
-    if isinstance(command, Transaction):
+    if type(command) is Transaction:
         return any(grows(part) for _, part in command.parts)
     return type(command) in _GROWING
 

@@ -258,6 +258,12 @@ class Asking:
         if len(seqs) == 1:
             # The way of a single message, which must cost little.
             seq = seqs.min()
+            found = self._lately(state.id).look(seq)
+            if found is not None:
+                try:
+                    return self._reading.decoded(found[1], shard).row(found[0], seq)
+                except Moved:
+                    self._last.clear()
             one = self._at(state, seq)
             return one[1].row(one[0], seq) if one is not None else []
         out: list[Row] = []

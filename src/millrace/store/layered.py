@@ -75,7 +75,9 @@ class Layered:
 
     def must(self, shard: int) -> ShardState:
         """The shard, which the caller knows to be there."""
-        found = self.state(shard)
+        found = self._states.get(shard)
+        if found is None:
+            found = self.state(shard)
         if found is None:
             raise KeyError(shard)
         return found

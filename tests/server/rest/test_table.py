@@ -6,9 +6,12 @@ import asyncio
 import re
 from pathlib import Path
 
+import pytest
+
+from millrace import limits
 from millrace.server.access import VERBS
 from millrace.server.rest.all import MODULES, ROUTES
-from millrace.server.rest.route import Route
+from millrace.server.rest.route import Ask, Nothing, Route, Routes
 from tests.server.rest.harness import ROLES, Answer, Served, served
 
 NAMES = {"space": "default", "queue": "orders", "topic": "news"}
@@ -142,3 +145,21 @@ async def state(server: Served) -> object:
 
 def test_roles_are_known_by_their_names() -> None:
     assert "weak" not in ROLES
+
+
+def test_few_addresses_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ADDRESSES_KNOWN_MAX", 2)
+    routes = Routes()
+    routes.json("GET", "/a/{name}", "known", Nothing, Nothing)(_nothing)
+    for name in ("x", "y", "z", "x", "%41"):
+        found = routes.find(f"/a/{name}")
+        assert found is not None
+        assert found[1] == {"name": "A" if name == "%41" else name}
+    assert routes.find("/a/x/more") is None
+    routes.json("GET", "/a/{name}/more", "known", Nothing, Nothing)(_nothing)
+    assert routes.find("/a/x/more") is not None
+
+
+async def _nothing(ask: Ask, told: Nothing) -> Nothing:
+    """Nothing."""
+    return told

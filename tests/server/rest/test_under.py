@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace import Queue
+from millrace import Queue, limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import engine_of
 from tests.server.rest.harness import Answer, Served, served, until, until_told
@@ -278,3 +278,26 @@ def test_a_mistake_at_the_beginning_is_told_and_not_begun_again(
 
 async def has_published(queue: Queue, count: int) -> bool:
     return (await queue.stats())["published"] == count
+
+
+def test_a_receipt_is_known_again_once_and_proves_itself_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RECEIPTS_WRITTEN_MAX", 2)
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            for _ in range(5):
+                await server.ask("POST", f"{ORDERS}/messages", {"body": "tea"})
+            given = [(await lease(server)).items("messages")[0] for _ in range(5)]
+            for message in given * 2:
+                # The first ones are forgotten, and the second time all of them are.
+                told = {"receipts": [message["receipt"]]}
+                ended = await server.ask("POST", f"{ORDERS}/settle", told)
+                assert (ended.status, ended.json) == (200, {"done": 1, "refused": []})
+            receipt = str(given[-1]["receipt"])
+            other = receipt[:-1] + ("A" if receipt[-1] != "A" else "B")
+            ended = await server.ask("POST", f"{ORDERS}/settle", {"receipts": [other]})
+            assert ended.status == 403
+
+    asyncio.run(main())

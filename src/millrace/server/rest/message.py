@@ -13,12 +13,13 @@ from msgspec import UNSET, UnsetType
 from millrace.client.cursor import Start
 from millrace.client.lease import Lease
 from millrace.client.message import Message
+from millrace.client.submitting import Submits
 from millrace.core.answers import Leased
 from millrace.core.message_id import id_of
 from millrace.core.model import NEVER_MS, Headers, History, Row, ShardId
 from millrace.core.model import Seq as SeqId
 from millrace.core.place import Place
-from millrace.core.receipt import Proved, Receipt, write
+from millrace.core.receipt import Receipt
 from millrace.errors import Invalid
 
 Seq = int | str
@@ -185,15 +186,16 @@ def lease_out(lease: Lease) -> LeaseOut:
 
 
 def leases_out(
-    shard: ShardId, key: int, leased: Leased, proved: Proved, rows: list[Row]
+    engine: Submits, shard: ShardId, key: int, leased: Leased, rows: list[Row]
 ) -> list[LeaseOut]:
     """The messages of a lease call of a queue with one shard, whose ids are made with `key`."""
+    proved = engine.proved(shard, leased.lease)
     version, history = int(leased.lease), History(proved.history)
     return [
         _leased(
             row,
             row.seq,
-            write(Receipt(shard, history, SeqId(row.seq), leased.lease), proved.proof),
+            engine.sealed(Receipt(shard, history, SeqId(row.seq), leased.lease), proved),
             leased.deadline_ms,
             leased.counts.get(row.seq, (1, 0)),
             version,
@@ -213,8 +215,8 @@ def _leased(
     id: int | None,
 ) -> LeaseOut:
     body, body_base64 = _bytes_out(message.body or b"")
-    key, key_base64 = _key_out(message.key)
-    headers, coded = _headers_out(message.headers)
+    key, key_base64 = _key_out(message.key) if message.key is not None else (None, None)
+    headers, coded = _headers_out(message.headers) if message.headers else ({}, ())
     return LeaseOut(
         seq_out(seq),
         message.time_ms,

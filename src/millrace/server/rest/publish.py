@@ -94,9 +94,9 @@ def _publish_quick(ask: Ask, engine: Submits) -> Under | None:
     )
     numbered = check.numbered(told.producer, told.number, told.mode, told.after)
     command = publish_one(message, numbered, told.priority, told.delay, told.dedup, told.ttl)
-    under = _Publishing(ask, engine)
+    under = _Publishing(ask, engine, engine.submit(shards.first, command))
     under.shards = shards
-    return under.begun(engine.submit(shards.first, command))
+    return under
 
 
 class _Publishing(Under):

@@ -187,7 +187,7 @@ class Ask:
     def type(self) -> str:
         """The media type of the body, without its parameters."""
         found = self.request.headers.get("content-type", "")
-        return found.partition(";")[0].strip().lower()
+        return found if found == JSON else found.partition(";")[0].strip().lower()
 
     def query(self) -> dict[str, str]:
         """What stands behind the question mark.
@@ -272,10 +272,12 @@ class Routes:
     def __init__(self) -> None:
         self.all: list[Route] = []
         self._root = _Step()
+        self._known: dict[str, tuple[dict[str, Route], dict[str, str]]] = {}
 
     def add(self, route: Route) -> None:
         """One more."""
         self.all.append(route)
+        self._known.clear()
         step = self._root
         for word in route.path.split("/")[1:]:
             found = _PARAM.fullmatch(word)
@@ -290,7 +292,20 @@ class Routes:
         step.routes[route.method] = route
 
     def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
-        """The routes of an address by method, and what stands in the place of its names."""
+        """The routes of an address by method, and what stands in the place of its names.
+
+        Neither may be changed.
+        """
+        known = self._known.get(path)
+        if known is None:
+            known = self._walk(path)
+            if known is not None and len(path) <= limits.ADDRESS_KNOWN_CHARS_MAX:
+                if len(self._known) >= limits.ADDRESSES_KNOWN_MAX:
+                    self._known.clear()
+                self._known[path] = known
+        return known
+
+    def _walk(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         step = self._root
         params: dict[str, str] = {}
         for word in path.split("/")[1:]:
@@ -418,13 +433,10 @@ class _Reader(Generic[Takes]):
             return read_query(ask, self._kind)
         if ask.request.query:
             raise Invalid("what is asked for stands in the body, not in the query", field="query")
-        return self.body(ask)
-
-    def body(self, ask: Ask) -> Takes:
-        """What the body says; an empty one says nothing."""
         kind = ask.type
-        if kind not in (JSON, "") and not kind.endswith("+json"):
+        if kind != JSON and kind != "" and not kind.endswith("+json"):
             raise Invalid(f"the body is {kind!r}; send {JSON}", field="content-type")
+        # An empty one says nothing.
         return decode(self._decoder, ask.request.body or b"{}")
 
 

@@ -31,21 +31,16 @@ class Under(ABC):
 
     __slots__ = ("_asked", "_began", "_tell", "ask", "engine")
 
-    def __init__(self, ask: Ask, engine: Submits) -> None:
+    def __init__(self, ask: Ask, engine: Submits, asked: Asked) -> None:
         self.ask = ask
         self.engine = engine
-        self._asked: Asked
+        self._asked = asked
         self._tell: Callable[[Answer], None] | None = None
         self._began = perf_counter()
 
     @abstractmethod
     def read(self, answer: object) -> Answer:
         """Make an answer to the request of what the command was answered."""
-
-    def begun(self, asked: Asked) -> Under:
-        """The command was submitted."""
-        self._asked = asked
-        return self
 
     def then(self, tell: Callable[[Answer], None]) -> None:
         self._tell = tell

@@ -54,17 +54,14 @@ def _lease_quick(ask: Ask, told: LeaseAsk, engine: Submits) -> Under | None:
     if queue is None or ask.server.quotas.of(ask.principal).in_flight:
         return None
     command, wait_ms = lease_command(told.count, told.seconds, told.wait, told.attempt)
-    under: _Leasing
-    if wait_ms:
-        if ask.server.stopping.is_set:
-            return None
-        ask.waits = True
-        under = _Polling(ask, engine)
-    else:
-        under = _Leasing(ask, engine)
+    if wait_ms and ask.server.stopping.is_set:
+        return None
+    asked = engine.submit(queue.shards.first, command, wait_ms)
+    ask.waits = wait_ms > 0
+    under = (_Polling if wait_ms else _Leasing)(ask, engine, asked)
     under.queue = queue
     under.command = command
-    return under.begun(engine.submit(queue.shards.first, command, wait_ms))
+    return under
 
 
 class _Leasing(Under):
@@ -83,9 +80,8 @@ class _Leasing(Under):
         if rows is None or len(rows) < len(seqs):
             # They have to be fetched; or are fewer than were leased.
             return self._fetched(answer)
-        proved = engine.proved(shard, answer.lease)
         turns = by_turns(rows, answer.turns)
-        return self._given(leases_out(shard, shards.key, answer, proved, turns))
+        return self._given(leases_out(engine, shard, shards.key, answer, turns))
 
     async def _fetched(self, leased: Leased) -> Response:
         found = await read_leased(self.queue, self.command, leased)
@@ -185,10 +181,10 @@ def _settle_quick(ask: Ask, told: ReceiptsAsk, engine: Submits) -> Under | None:
     if len(calls) != 1:
         return None
     [call] = calls
-    under = _Settling(ask, engine)
-    under.receipts = receipts
     command = Settle(call.lease, call.seqs, call.history)
-    return under.begun(engine.submit(call.shard, command))
+    under = _Settling(ask, engine, engine.submit(call.shard, command))
+    under.receipts = receipts
+    return under
 
 
 class _Settling(Under):
