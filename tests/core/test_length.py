@@ -78,7 +78,7 @@ class Naive:
 def open_of(view: View, lease: int) -> BitMap64:
     """What the receipts of a lease call still hold."""
     known = view.leases.get(lease)
-    return known.open.copy() if known is not None else BitMap64()
+    return BitMap64(known.open if known is not None else ())
 
 
 @settings(max_examples=150, deadline=None)
