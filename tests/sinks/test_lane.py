@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from zlib import crc32
+
 import pyarrow as pa
 import pytest
 
@@ -22,6 +25,29 @@ def test_lanes_are_frozen() -> None:
         }
     )
     assert lanes_of(batch, ["id", "name", "raw", "flag"], 1000).tolist() == LANES
+
+
+def test_nulls_are_left_out() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "a": pa.array([None, "x", None, None, "x"], pa.string()),
+            "b": pa.array([None, None, 1, None, 1], pa.int64()),
+            "c": pa.array([None, None, None, "", "y"], pa.string()),
+        }
+    )
+    joined = [b"", b"x", b"1", b"", b"x\x001\x00y"]
+    assert lanes_of(batch, ["a", "b", "c"], 1000).tolist() == [
+        crc32(each) % 1000 for each in joined
+    ]
+
+
+@pytest.mark.parametrize("longest", [0, 1, 96, 97, 400])
+def test_every_length_has_its_checksum(longest: int) -> None:
+    chance = random.Random(longest)
+    texts = [chance.randbytes(chance.randint(0, longest)) for _ in range(500)]
+    batch = pa.RecordBatch.from_pydict({"raw": pa.array([b"out", *texts], pa.binary())}).slice(1)
+    assert lanes_of(batch, ["raw"], 2**31).tolist() == [crc32(text) % 2**31 for text in texts]
+    assert lanes_of(batch.slice(500), ["raw"], 16).tolist() == []
 
 
 def test_a_key_of_another_type_is_refused() -> None:

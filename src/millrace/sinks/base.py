@@ -115,5 +115,5 @@ class Readable(Protocol):
     """A sink whose rows can be read back: `verify` compares them with the queue."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """What is in it, in no order."""
+        """What is in it, in no order; a column that it has not is null."""
         ...

@@ -29,7 +29,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from millrace import limits
 from millrace.errors import Invalid, Retry
@@ -103,7 +103,8 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         with self._answers():
             self.root.mkdir(parents=True, exist_ok=True)
             for _ in range(limits.LAKE_COMMIT_TRIES):
-                with suppress(CommitFailedException, TableAlreadyExistsError):
+                # Others may be making the same namespace or table at this moment.
+                with suppress(CommitFailedException, TableAlreadyExistsError, IntegrityError):
                     return self._open(flow, schema)
         raise self.busy()
 
@@ -195,7 +196,11 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "uri": f"sqlite:///{self._database}",
             "warehouse": self.root.as_uri(),
         }
-        catalog = load_catalog("millrace", **{**settings, **self.catalog})
+        try:
+            catalog = load_catalog("millrace", **{**settings, **self.catalog})
+        except OperationalError:
+            # Others may have made the catalog's own tables at this moment.
+            catalog = load_catalog("millrace", **{**settings, **self.catalog})
         try:
             yield catalog
         finally:

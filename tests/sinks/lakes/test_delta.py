@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 
 from millrace import limits
 from millrace.errors import Invalid, Refused, Retry
 from millrace.sinks.base import DELETE, Task
 from millrace.sinks.delta import Delta
+from millrace.sinks.delta_log import read_flow, write_commit
+from millrace.sinks.lake import FlowState
 from millrace.testing.sink_rig import SCHEMA, Change, Run, puts, span
 from tests.sinks.lakes.rig import LakeRig, lines_of
 
@@ -165,6 +168,16 @@ def test_the_boundary_outlives_the_commits_that_told_it(tmp_path: Path) -> None:
     again = _append(tmp_path)
     assert again.at == span(0, 5).upto
     assert again.held.fence == run.held.fence + 1
+
+
+def test_who_looked_before_an_opening_commits_nothing(tmp_path: Path) -> None:
+    run = _append(tmp_path)
+    before = DeltaTable(tmp_path)
+    assert read_flow(before, run.flow) == FlowState(run.held.fence, None)
+    again = _append(tmp_path)
+    with pytest.raises(CommitFailedError):
+        write_commit(before, [], run.flow, FlowState(run.held.fence, span(0, 5).upto))
+    assert read_flow(DeltaTable(tmp_path), run.flow) == FlowState(again.held.fence, None)
 
 
 def test_the_numbers_of_others_see_how_far_it_is(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ STEPS_MAX = 6
 """Messages of the process after which it is killed at the latest."""
 
 
-@pytest.mark.timeout(300 + 2 * KILLS)
+@pytest.mark.timeout(300 + 30 * KILLS)
 @pytest.mark.parametrize(("kind", "mode"), LAKES, ids=NAMES)
 def test_killed_at_any_moment(kind: str, mode: str, tmp_path: Path) -> None:
     chance = random.Random(f"{kind} {mode} {os.environ.get('SEED', '1')}")
