@@ -10,7 +10,7 @@ READY := .venv/.ready
 SPARK42 := .venv-spark42
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes overload soak flips mutants bench docs check lock services spark clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload soak flips mutants bench docs check lock services spark clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -73,6 +73,9 @@ crash-server: $(READY) ## kill a server and its front ends, N times each, while 
 
 crash-lakes: $(READY) ## kill who carries rows into lakes, N times for each kind of table
 	@KILLS=$(or $(N),100) SEED=$(or $(SEED),1) $(BIN)/python -m pytest -q tests/sinks/lakes/test_kills.py $(ARGS)
+
+crash-pipeline: $(READY) ## kill pipelines N times, delete what they go on from; SPARK=1: with steps
+	@$(BIN)/python -m tests.pipeline.crash.loop --rounds $(or $(N),50) $(if $(SEED),--seed $(SEED)) $(if $(SPARK),--spark)
 
 overload: $(READY) ## offer a server three times what it can do, for SECONDS
 	@$(BIN)/python -m tests.server.load.overload --seconds $(or $(SECONDS),20)

@@ -67,7 +67,9 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
     if verb == "context":
         (tmp_path / "prod.token").write_text(make_token(bytes(32)))
     if verb == "pipeline":
-        (tmp_path / "orders.toml").write_text(DECLARED)
+        path = tmp_path / "orders.toml"
+        path.write_text(DECLARED.replace("ledger.db", str(tmp_path / "ledger.db")))
+        desk.text("pipeline", "run", path, "--once")
     if verb in ("check", "dump"):
         # These are given the folder as an argument.
         desk.data.rename(tmp_path / "data")

@@ -30,6 +30,29 @@ def test_rows_are_carried(tmp_path: Path) -> None:
     assert desk.lines("pipeline", "run", path, "--once") == []
 
 
+def test_runs_are_looked_at_judged_and_sent_back(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.text("demo")
+    path = declared(desk)
+    plan = desk.lines("pipeline", "plan", path)
+    assert [line["type"] for line in plan] == ["plan", "view", "sink"]
+    assert plan[2]["boundary"] is None
+    rows = desk.one("pipeline", "run", path, "--once")["rows"]
+    desk.text("publish", "mail", "more")
+    about, sink = desk.lines("pipeline", "status", path)
+    assert (about["state"], sink["lag_rows"]) == ("stopped", 1)
+    [line] = [line for line in desk.lines("top", "--times", 1) if line["type"] == "pipeline"]
+    assert (line["pipeline"], line["sink"], line["lag"]) == ("orders", "one", 1)
+    assert "1 wait" not in desk.text("pipeline", "status", path)
+    verified = desk.one("pipeline", "verify", path)
+    assert verified["is_right"]
+    result = desk.call("pipeline", "rewind", path, "--to", "beginning", given="n\n")
+    assert (result.exit_code, "one will have rows twice" in result.stderr) == (2, True)
+    assert desk.one("pipeline", "rewind", path, "--to", "end", "--yes")["sinks"] == ["one"]
+    assert desk.lines("pipeline", "run", path, "--once") == []
+    assert isinstance(rows, int)
+
+
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.text("demo")

@@ -95,6 +95,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             _, text = self._flow(db, flow)
         return None if text is None else Boundary.of_text(text)
 
+    def fence(self, flow: str) -> int:
+        """How often a flow was opened."""
+        with closing(self._connect()) as db:
+            fence, _ = self._flow(db, flow)
+        return fence
+
     def _connect(self) -> sqlite3.Connection:
         if Path(f"{self.path}.down").exists():
             raise Retry(f"{self.path} is down", field="path")

@@ -31,3 +31,9 @@ PIPELINE_DIFFERENCES_MAX = 100
 
 PIPELINE_LOST_MAX = 100
 """So often a run finds its cursor moved by others before it ends: two runs would fight for ever."""
+
+PIPELINE_WATCH_SECONDS = 1
+"""How long a query of Spark's is waited for at once; it takes whole seconds."""
+
+PIPELINE_VERIFY_TRIES = 10
+"""So often `verify` looks whether nothing came since the sinks were brought to the end."""

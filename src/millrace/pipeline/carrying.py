@@ -16,6 +16,7 @@ from millrace.pipeline.feed import Feed
 from millrace.pipeline.making import Plain
 from millrace.pipeline.opening import Where, opened
 from millrace.pipeline.outlet import Outlet, Patience
+from millrace.pipeline.record import SinkRecord
 from millrace.pipeline.runner import Runner, Tell
 from millrace.sinks.base import Sink
 
@@ -51,7 +52,8 @@ def carry(
     patience = Patience(carried.patience, stop)
     with opened(where, share=not once) as m:
         queue = m.find(carried.queue, space=carried.space)
-        outlet = Outlet(declared, into, f"{carried.name}/{carried.sink}", patience)
+        record = SinkRecord(name=carried.sink, kind=carried.sink)
+        outlet = Outlet(declared, into, carried.name, record, patience)
         try:
             Runner(
                 pipeline,

@@ -21,7 +21,7 @@ from millrace.client.ticket import go_on_at, narrowed, write_ticket
 from millrace.client.vector import commit_at, open_at
 from millrace.errors import CursorExpired, Exists, NotFound, Refused, SnapshotExpired, Stale
 from millrace.pipeline.rows import shaped, small
-from millrace.sinks.boundary import Boundary, Place, Span
+from millrace.sinks.boundary import Boundary, Place, Span, begins
 from millrace.sync.queue import Queue
 
 
@@ -64,6 +64,10 @@ class Stretch:
         """The same, where they are few enough to be held here; else None."""
         with _found():
             return small(self.read(span), span.upto.number)
+
+    def whole(self) -> Span:
+        """All rows of the queue up to its end, as of the pin."""
+        return Span(begins(self.upto), self.upto)
 
     def ticket(self, span: Span) -> str:
         """The same, as text for those who read elsewhere."""

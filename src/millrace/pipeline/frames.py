@@ -18,6 +18,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from millrace.errors import Invalid, Refused
+from millrace.pipeline.dead import (
+    HEADER_BROKEN,
+    HEADER_PIPELINE,
+    HEADER_QUEUE,
+    HEADER_SEQ,
+    HEADER_SHARD,
+    HEADER_STEP,
+    bad_rows,
+)
 from millrace.pipeline.declaration import SOURCE, Pipeline, Step
 from millrace.sinks.base import DELETE, OP
 
@@ -25,18 +34,6 @@ Function = Callable[..., DataFrame]
 
 _MARK = "millrace expectation: "
 """Begins what Spark is told to say of a row that breaks a condition."""
-
-HEADER_STEP = "millrace-step"
-HEADER_BROKEN = "millrace-broken"
-HEADER_PIPELINE = "millrace-pipeline"
-HEADER_QUEUE = "millrace-queue"
-HEADER_SHARD = "millrace-shard"
-HEADER_SEQ = "millrace-seq"
-
-
-def bad_rows(step: str) -> str:
-    """The name of the rows of a step that break a condition."""
-    return f"{step}:bad"
 
 
 class Frames:

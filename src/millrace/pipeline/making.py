@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
+from millrace.pipeline.declaration import SOURCE
 from millrace.pipeline.feed import Stretch
 from millrace.pipeline.outlet import Outlet
 from millrace.pipeline.rows import COLUMNS
@@ -16,6 +17,15 @@ from millrace.sinks.boundary import Span
 
 class Maker(Protocol):
     """Makes the views of a pipeline."""
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether a view depends on more than the rows of one span."""
+        ...
+
+    def views(self) -> Sequence[str]:
+        """The names of all views."""
+        ...
 
     def schema(self, view: str) -> pa.Schema:
         """The columns of a view."""
@@ -31,9 +41,19 @@ class Maker(Protocol):
         """Stage a view of many rows; they are never all in one place."""
         ...
 
+    def batches(self, stretch: Stretch, view: str) -> Iterator[pa.RecordBatch]:
+        """A view of all rows of the queue, as of a pin, batch by batch."""
+        ...
+
 
 class Plain:
     """A pipeline without steps: its sinks get the rows as they are."""
+
+    is_stateful = False
+
+    def views(self) -> Sequence[str]:
+        """See `Maker.views`."""
+        return [SOURCE]
 
     def schema(self, view: str) -> pa.Schema:
         """See `Maker.schema`."""
@@ -48,3 +68,7 @@ class Plain:
     ) -> Sequence[bytes]:
         """See `Maker.stage`: they pass through batch by batch."""
         return outlet.stage_here(span, stretch.rows(span), held)
+
+    def batches(self, stretch: Stretch, view: str) -> Iterator[pa.RecordBatch]:
+        """See `Maker.batches`."""
+        return stretch.rows(stretch.whole())

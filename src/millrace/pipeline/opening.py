@@ -26,6 +26,10 @@ class Where(msgspec.Struct, frozen=True):
     token: str | None = None
     certificates: str | None = None
 
+    def settings(self) -> dict[str, object]:
+        """The same for a sink that is a queue; a token is never among them."""
+        return {"url": self.url} if self.url else {"path": self.path}
+
     def __repr__(self) -> str:
         return f"<Where {self.url or self.path}>"
 

@@ -13,11 +13,13 @@ from threading import Event
 from time import monotonic
 from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from millrace import limits
 from millrace.errors import Closed, Retry, Stale
 from millrace.pipeline.declaration import DeclaredSink
+from millrace.pipeline.record import SinkRecord
 from millrace.sinks.base import Held, Sink, Task
 from millrace.sinks.boundary import Boundary, Span, goes_on
 
@@ -67,10 +69,19 @@ class Patience:
 class Outlet:
     """A sink of a pipeline while it runs."""
 
-    def __init__(self, declared: DeclaredSink, sink: Sink, flow: str, patience: Patience) -> None:
+    def __init__(
+        self,
+        declared: DeclaredSink,
+        sink: Sink,
+        pipeline: str,
+        record: SinkRecord,
+        patience: Patience,
+    ) -> None:
         self.declared = declared
         self.sink = sink
-        self.flow = flow
+        self._pipeline = pipeline
+        self._record = record
+        self.flow = record.flow(pipeline)
         self.rows = 0
         """Rows that this run has brought."""
         self._patience = patience
@@ -94,11 +105,32 @@ class Outlet:
         """What is in it."""
         return self.held.boundary
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the rows that it takes."""
+        return list(self._schema.names) if self._schema is not None else []
+
+    @property
+    def place(self) -> Boundary | None:
+        """Where it goes on; None: at the beginning."""
+        return self.boundary or self._record.start
+
+    @property
+    def record(self) -> SinkRecord:
+        """What is written down of it."""
+        boundary = self._held.boundary if self._held is not None else self._record.boundary
+        return msgspec.structs.replace(self._record, boundary=boundary, brought=self.rows)
+
     def open(self, schema: pa.Schema) -> None:
         """Take the sink over from whoever had it."""
         self._schema = schema
         self.sink.check(schema)
         self._held = self._insist(lambda: self.sink.open(self.flow, schema))
+        if self._record.generation and self._held.boundary is None:
+            # Runs that fill it as it was before are over.
+            before = self._record.generation - 1
+            older = msgspec.structs.replace(self._record, generation=before).flow(self._pipeline)
+            self._insist(lambda: self.sink.open(older, schema))
 
     def apply(self, span: Span, stage: Stage, rows: int = 0) -> bool:
         """Bring the rows of a span; returns whether they were not there already.

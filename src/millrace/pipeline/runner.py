@@ -127,17 +127,31 @@ class Runner:
             return True
         return stretch is not None
 
+    def bring(self) -> Stretch | None:
+        """Bring every sink to the end of what is there, which stays pinned until it is committed;
+        None: they are there already.
+
+        Raises:
+            As `run`.
+        """
+        self._begin()
+        stretch = self._next(0)
+        if stretch is not None:
+            while self._place(self._least(), stretch) != stretch.upto:
+                self._carry_next(stretch, self._place(self._least(), stretch))
+        return stretch
+
     def _begin(self) -> None:
         end = self._insist(self._feed.end)
         for outlet in self._outlets:
             outlet.open(self._maker.schema(outlet.declared.rows))
-            if outlet.boundary is not None:
-                judge(outlet.name, outlet.boundary, end)
+            if outlet.place is not None:
+                judge(outlet.name, outlet.place, end)
             outlet.clean()
         self._resume()
 
     def _resume(self) -> None:
-        lowest = lowest_of([outlet.boundary for outlet in self._outlets])
+        lowest = lowest_of([outlet.place for outlet in self._outlets])
         self._insist(partial(self._feed.begin, lowest))
 
     def _next(self, wait: float) -> Stretch | None:
@@ -162,12 +176,12 @@ class Runner:
     def _least(self) -> Outlet:
         return min(
             self._outlets,
-            key=lambda outlet: outlet.boundary.number if outlet.boundary is not None else -1,
+            key=lambda outlet: outlet.place.number if outlet.place is not None else -1,
         )
 
     def _place(self, outlet: Outlet, stretch: Stretch) -> Boundary:
         """Where a sink stands."""
-        return outlet.boundary or begins(stretch.after)
+        return outlet.place or begins(stretch.after)
 
     def _carry_next(self, stretch: Stretch, low: Boundary) -> None:
         """The next span of those sinks that are furthest behind."""

@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from millrace import sync
-from millrace.pipeline.declaration import DeclaredSink, Pipeline
+from millrace import limits, sync
+from millrace.errors import MillraceError
+from millrace.pipeline.change import Judged, OnChange, judge_sinks
+from millrace.pipeline.dead import dead_letter_sinks
+from millrace.pipeline.declaration import Pipeline
 from millrace.pipeline.feed import Feed
 from millrace.pipeline.making import Maker, Plain
 from millrace.pipeline.opening import Where, opened, where_of
 from millrace.pipeline.outlet import Outlet, Patience
-from millrace.pipeline.runner import Runner, Tell
-from millrace.pipeline.variable import filled
+from millrace.pipeline.record import Book, Record, State, begun
+from millrace.pipeline.runner import Progress, Runner, Tell
+from millrace.pipeline.variable import filled, hide, names_in
 from millrace.sinks.kinds import make_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from millrace.pipeline.streaming import StreamRunner
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +46,7 @@ def run_pipeline(
     setting: Setting,
     *,
     once: bool = False,
+    on_change: OnChange | None = None,
     stop: Event | None = None,
     tell: Tell = lambda _: None,
     spark: SparkSession | None = None,
@@ -46,26 +54,140 @@ def run_pipeline(
     """Run a pipeline until `stop` is set, or with `once`, until all that is there was carried.
 
     Raises:
-        Refused, Stale, Retry: as `Runner.run`.
+        Refused, Stale, Retry: as `Runner.run`; also where the declaration was changed since it
+            last ran, and `on_change` does not say what to do.
     """
     stop = stop or Event()
+    with prepared(pipeline, setting, on_change=on_change, stop=stop, spark=spark) as ready:
+        told = Told(ready, tell)
+        with told.until_end():
+            ready.runner(stop, told.progress).run(once=once)
+
+
+class Ready:
+    """A pipeline that is put together."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        millrace: sync.Millrace,
+        where: Where,
+        queue: sync.Queue,
+        outlets: Sequence[Outlet],
+        maker: Maker,
+        patience: Patience,
+        hidden: tuple[set[str], Mapping[str, str]],
+    ) -> None:
+        self.pipeline = pipeline
+        self.millrace = millrace
+        self.where = where
+        self.book = Book(millrace)
+        self.queue = queue
+        self.outlets = outlets
+        self.maker = maker
+        self.patience = patience
+        self._hidden = hidden
+
+    def runner(self, stop: Event, tell: Tell) -> Runner | StreamRunner:
+        """Who runs it."""
+        if self.maker.is_stateful:
+            from millrace.pipeline.sparked import Sparked
+            from millrace.pipeline.streaming import StreamRunner
+
+            assert isinstance(self.maker, Sparked)
+            return StreamRunner(
+                self.pipeline, self.where, self.outlets, self.maker, stop=stop, tell=tell
+            )
+        return Runner(
+            self.pipeline,
+            Feed(self.queue, self.pipeline.name),
+            self.outlets,
+            self.maker,
+            stop=stop,
+            patience=self.patience,
+            tell=tell,
+        )
+
+    def record(self) -> Record:
+        """What is written down of it."""
+        source = self.pipeline.source
+        return Record(
+            pipeline=self.pipeline.name,
+            space=source.space,
+            queue=source.queue,
+            views=(*self.pipeline.sources, *(step.name for step in self.pipeline.steps)),
+            sinks=tuple(outlet.record for outlet in self.outlets),
+        )
+
+    def shown(self, text: str) -> str:
+        """A text without the values of variables."""
+        return hide(text, *self._hidden)
+
+
+class Told:
+    """Writes down how a run goes on, now and then, and how it ends."""
+
+    def __init__(self, ready: Ready, tell: Tell) -> None:
+        self._ready = ready
+        self._tell = tell
+        self._record = begun(ready.record())
+        self._next = 0.0
+        self._is_written = False
+
+    def progress(self, progress: Progress) -> None:
+        """How far it is."""
+        self._tell(progress)
+        if monotonic() >= self._next:
+            self._write("running")
+
+    @contextmanager
+    def until_end(self) -> Iterator[None]:
+        """Write that it runs, and at the end that it does no longer, and why."""
+        self._write("running")
+        try:
+            yield
+        except MillraceError as error:
+            self._write("failed", self._ready.shown(error.message))
+            raise
+        self._write("stopped")
+
+    def _write(self, state: State, message: str = "") -> None:
+        if self._is_written:
+            now = self._ready.book.find(self._record.pipeline)
+            if now is not None and now.run != self._record.run:
+                # Somebody has taken over: what they have written counts.
+                return
+        self._is_written = True
+        sinks = self._ready.record().sinks
+        self._record = self._ready.book.write(
+            msgspec.structs.replace(self._record, state=state, message=message, sinks=sinks)
+        )
+        self._next = monotonic() + limits.PIPELINE_TELL_SECONDS
+
+
+@contextmanager
+def prepared(
+    pipeline: Pipeline,
+    setting: Setting,
+    *,
+    on_change: OnChange | None = None,
+    stop: Event,
+    spark: SparkSession | None = None,
+) -> Iterator[Ready]:
+    """A pipeline with its queues open; sinks are made and not opened yet."""
     patience = Patience(pipeline.run.patience, stop)
     with ExitStack() as stack:
         m, where = stack.enter_context(source_of(pipeline, setting))
         queue = m.find(pipeline.source.queue, space=pipeline.source.space)
-        maker = stack.enter_context(_maker(pipeline, where, spark))
-        outlets = make_outlets(pipeline, setting, patience)
+        sinks = [*pipeline.sinks, *dead_letter_sinks(pipeline, where.settings())]
+        judged = judge_sinks(pipeline, sinks, Book(m).find(pipeline.name), on_change)
+        outlets = [_outlet(pipeline, one, setting, patience) for one in judged]
         for outlet in outlets:
             stack.callback(outlet.close)
-        Runner(
-            pipeline,
-            Feed(queue, pipeline.name),
-            outlets,
-            maker,
-            stop=stop,
-            patience=patience,
-            tell=tell,
-        ).run(once=once)
+        maker = stack.enter_context(_maker(pipeline, where, spark))
+        names = {name for one in sinks for name in names_in(one.settings)}
+        hidden = (names, setting.environ)
+        yield Ready(pipeline, m, where, queue, outlets, maker, patience, hidden)
 
 
 @contextmanager
@@ -80,16 +202,10 @@ def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millr
         yield found, where
 
 
-def make_outlets(pipeline: Pipeline, setting: Setting, patience: Patience) -> Sequence[Outlet]:
-    """The sinks of a pipeline, and those of its dead letters; nothing is connected yet."""
-    return [_outlet(pipeline, declared, setting, patience) for declared in pipeline.sinks]
-
-
-def _outlet(
-    pipeline: Pipeline, declared: DeclaredSink, setting: Setting, patience: Patience
-) -> Outlet:
+def _outlet(pipeline: Pipeline, judged: Judged, setting: Setting, patience: Patience) -> Outlet:
+    declared = judged.declared
     sink = make_sink(declared.kind, filled(declared.settings, setting.environ))
-    return Outlet(declared, sink, f"{pipeline.name}/{declared.name}", patience)
+    return Outlet(declared, sink, pipeline.name, judged.record, patience)
 
 
 @contextmanager

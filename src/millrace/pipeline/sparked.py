@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from millrace import limits
 from millrace.errors import Invalid, Retry
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
 from millrace.pipeline.feed import Lost, Stretch
@@ -18,6 +20,7 @@ from millrace.pipeline.opening import Where
 from millrace.pipeline.outlet import Outlet
 from millrace.pipeline.rows import COLUMNS
 from millrace.pipeline.staging import stage_frame
+from millrace.pipeline.stateful import state_of
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 from millrace.spark.session import session as make_session
@@ -41,9 +44,37 @@ class Sparked:
         self._pipeline = pipeline
         self._where = where
         self._frames = Frames(spark, pipeline)
+        empty = COLUMNS.empty_table()
         with said():
-            views = self._frames.make({SOURCE: self._frame(COLUMNS.empty_table())})
+            views = self._frames.make(
+                {name: self._frame(empty) for name in (SOURCE, *pipeline.sources)}
+            )
             self._schemas = {name: arrow_schema(frame) for name, frame in views.items()}
+            states = {name: state_of(frame) for name, frame in views.items()}
+        self.states = {name: state for name, state in states.items() if state}
+        """Views that keep a state, and by which node of Spark's plan."""
+        for name, source in pipeline.sources.items():
+            if source.view != "latest":
+                self.states[name] = f"a second stream, {name}"
+
+    @property
+    def is_stateful(self) -> bool:
+        """See `Maker.is_stateful`."""
+        return bool(self.states)
+
+    @property
+    def frames(self) -> Frames:
+        """The steps themselves."""
+        return self._frames
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        return self._spark
+
+    def views(self) -> Sequence[str]:
+        """See `Maker.views`."""
+        return list(self._schemas)
 
     def _frame(self, table: pa.Table) -> DataFrame:
         return self._spark.createDataFrame(table)
@@ -55,16 +86,33 @@ class Sparked:
     def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table]:
         """See `Maker.here`."""
         with said():
-            frames = self._frames.make({SOURCE: self._frame(table)})
+            frames = self._frames.make({SOURCE: self._frame(table), **self._others()})
             return {
                 view: table if view == SOURCE else frames[view].toArrow().cast(self._schemas[view])
                 for view in dict.fromkeys(views)
             }
 
+    def _others(self) -> dict[str, DataFrame]:
+        """Further sources, as they are now."""
+        return {
+            name: self._spark.read.format("millrace")
+            .options(**source_options(source, self._where))
+            .load()
+            for name, source in self._pipeline.sources.items()
+        }
+
     def stage(
         self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held
     ) -> Sequence[bytes]:
         """See `Maker.stage`: executors read, change and stage; the driver has what they tell."""
+        with said():
+            frame = self._over(stretch, span)[view]
+            staged, rows = stage_frame(frame, outlet.sink, held, span, self._schemas[view])
+        outlet.rows += rows
+        return staged
+
+    def _over(self, stretch: Stretch, span: Span) -> dict[str, DataFrame]:
+        """The views of rows that executors read."""
         [after] = span.after.places
         firsts = {str(shard): seq + 1 for shard, seq in enumerate(after.seqs)}
         reading = self._spark.read.format("millrace").options(
@@ -73,11 +121,20 @@ class Sparked:
             endingSnapshot=stretch.ticket(span),
             minPartitions=self._spark.conf.get("spark.sql.shuffle.partitions") or "1",
         )
+        return self._frames.make({SOURCE: reading.load(), **self._others()})
+
+    def batches(self, stretch: Stretch, view: str) -> Iterator[pa.RecordBatch]:
+        """See `Maker.batches`: some rows at a time are brought here."""
+        schema = self._schemas[view]
+        span = stretch.whole()
+        table = stretch.small(span)
+        if table is not None:
+            yield from self.here(table, [view])[view].to_batches()
+            return
         with said():
-            frames = self._frames.make({SOURCE: reading.load()})
-            staged, rows = stage_frame(frames[view], outlet.sink, held, span, self._schemas[view])
-        outlet.rows += rows
-        return staged
+            rows = self._over(stretch, span)[view].toLocalIterator()
+            while taken := list(islice(rows, limits.PIPELINE_SMALL_ROWS)):
+                yield pa.RecordBatch.from_pylist([row.asDict() for row in taken], schema=schema)
 
 
 def source_options(source: Source, where: Where) -> dict[str, str]:

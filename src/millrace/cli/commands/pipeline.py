@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from millrace.cli.ending import REFUSED, USAGE, Ended
+from millrace.cli.kinds import PLACE
+from millrace.cli.pipeline_shown import LAG_COLUMNS, Live, lag_fields, lag_texts
+from millrace.cli.printing import Column
 from millrace.cli.shell import Shell
 from millrace.cli.stopping import Stop
 from millrace.cli.target import Server
@@ -17,7 +23,9 @@ from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
 
 if TYPE_CHECKING:
-    from millrace.pipeline import Pipeline, Progress, Setting, Where
+    from millrace.pipeline import OnChange, Pipeline, Setting, Where
+
+T = TypeVar("T")
 
 _FILE = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 
@@ -49,30 +57,186 @@ async def validate(shell: Shell, file: Path) -> None:
     )
 
 
-@verb("run", examples="millrace pipeline run orders.toml --once")
+@verb("plan", examples="millrace pipeline plan orders.toml")
+@_FILE
+async def plan(shell: Shell, file: Path) -> None:
+    """Say what would run: the columns of each step, and where each sink stands."""
+    from millrace.pipeline import plan_pipeline
+
+    found = await asyncio.to_thread(plan_pipeline, _read(file), _setting(shell))
+    how = "as a stream of Spark's, which keeps a state" if found.is_stateful else "span by span"
+    shell.out.line(
+        "plan",
+        {
+            "pipeline": found.pipeline,
+            "queue": found.queue,
+            "is_stateful": found.is_stateful,
+            "changed": found.changed,
+        },
+        f"{found.pipeline} carries {found.queue}, {how}",
+    )
+    shell.out.table(
+        "view",
+        [Column("VIEW"), Column("COLUMNS", is_long=True)],
+        [
+            (
+                {"view": view.name, "columns": dict(view.columns)},
+                (view.name, ", ".join(f"{name} {kind}" for name, kind in view.columns)),
+            )
+            for view in found.views
+        ],
+        empty="",
+    )
+    shell.out.table(
+        "sink",
+        LAG_COLUMNS,
+        [(lag_fields(sink), lag_texts(sink)) for sink in found.sinks],
+        empty="",
+    )
+    if found.changed:
+        shell.out.note(found.changed)
+
+
+@verb(
+    "run",
+    examples="""
+        millrace pipeline run orders.toml --once
+        millrace pipeline run orders.toml --once --json
+    """,
+)
 @_FILE
 @click.option("--once", is_flag=True, help="End when all that is there was carried.")
-async def run(shell: Shell, file: Path, *, once: bool) -> None:
+@click.option(
+    "--on-change",
+    type=click.Choice(["resume", "backfill", "shadow"]),
+    help="What becomes of sinks whose declaration was changed since the last run: they go on with "
+    "new rows, get all rows again by key, or another place is filled beside theirs.",
+)
+async def run(shell: Shell, file: Path, *, once: bool, on_change: OnChange | None) -> None:
     """Carry rows as they come, until Ctrl-C; what was begun is finished."""
     from millrace.pipeline import run_pipeline
 
-    found = _read(file)
-    ending = Event()
-
-    def tell(progress: Progress) -> None:
-        shell.out.line("progress", _fields(progress), _line(progress))
-
-    async with Stop() as stop:
-        work = asyncio.create_task(
-            asyncio.to_thread(
-                run_pipeline, found, _setting(shell), once=once, stop=ending, tell=tell
-            )
+    found, setting, ending = _read(file), _setting(shell), Event()
+    with Live(shell.out) as live:
+        await _until_stopped(
+            ending,
+            lambda: run_pipeline(
+                found, setting, once=once, on_change=on_change, stop=ending, tell=live.tell
+            ),
         )
+
+
+async def _until_stopped(ending: Event, work: Callable[[], T]) -> T:
+    async with Stop() as stop:
+        task = asyncio.create_task(asyncio.to_thread(work))
         asked = asyncio.create_task(stop.asked.wait())
-        await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
         ending.set()
         asked.cancel()
-        await work
+        return await task
+
+
+@verb("status", examples="millrace pipeline status orders.toml")
+@_FILE
+async def status(shell: Shell, file: Path) -> None:
+    """Say how far the sinks are, and how far behind, without running anything."""
+    from millrace.pipeline import pipeline_status
+
+    found = await asyncio.to_thread(pipeline_status, _read(file), _setting(shell))
+    record = found.record
+    shell.out.line(
+        "pipeline",
+        {
+            "pipeline": record.pipeline,
+            "queue": f"{record.space}/{record.queue}",
+            "state": record.state,
+            "message": record.message,
+            "host": record.host,
+            "pid": record.pid,
+            "told_ms": record.told_ms,
+        },
+        f"{record.pipeline} carries {record.space}/{record.queue}: {record.state}"
+        + (f", {record.message}" if record.message else ""),
+    )
+    shell.out.table(
+        "sink",
+        LAG_COLUMNS,
+        [(lag_fields(sink), lag_texts(sink)) for sink in found.sinks],
+        empty="it has no sinks",
+    )
+
+
+@verb("verify", examples="millrace pipeline verify orders.toml")
+@_FILE
+async def verify(shell: Shell, file: Path) -> int:
+    """Compare the sinks with the queue, at one boundary that they are brought to first.
+
+    A run of the pipeline that goes on elsewhere is overtaken, and ends.
+    """
+    from millrace.pipeline import verify_pipeline
+
+    results = await asyncio.to_thread(verify_pipeline, _read(file), _setting(shell))
+    for result in results:
+        judged = "right" if result.is_right else f"{result.wrong} wrong"
+        how = f"{result.found:,} rows, {result.expected:,} expected"
+        if result.method != "rows":
+            how = f"{result.found:,} rows, not compared: {result.why}"
+        shell.out.line(
+            "verified",
+            {
+                "sink": result.sink,
+                "method": result.method,
+                "is_right": result.is_right,
+                "expected": result.expected,
+                "found": result.found,
+                "wrong": result.wrong,
+                "why": result.why,
+                "differences": [{"key": one.key, "what": one.what} for one in result.differences],
+            },
+            f"{result.sink}: {judged}; {how}",
+        )
+        for one in result.differences:
+            shell.out.note(f"  {one.key}: {one.what}")
+    return 0 if all(result.is_right for result in results) else REFUSED
+
+
+@verb("rewind", examples="millrace pipeline rewind orders.toml --to beginning --yes")
+@_FILE
+@click.option(
+    "--to",
+    type=PLACE,
+    required=True,
+    help="beginning, end, the first seq that is carried again, or a time.",
+)
+@click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Only this one; may repeat.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+async def rewind(
+    shell: Shell, file: Path, *, to: str | int | datetime, sinks: tuple[str, ...], yes: bool
+) -> None:
+    """Have sinks begin anew at a place; the next run carries what comes after it once more.
+
+    Sinks with a key take the same rows again; sinks that only add rows will have them twice.
+    """
+    from millrace.pipeline import rewind_pipeline
+
+    found = _read(file)
+    adding = [
+        sink.name
+        for sink in found.sinks
+        if (not sinks or sink.name in sinks) and not sink.settings.get("key")
+    ]
+    if not yes:
+        twice = f" {', '.join(adding)} will have rows twice." if adding else ""
+        question = f"Rewind {', '.join(sinks) or 'all sinks'} of {found.name} to {to}?{twice}"
+        if shell.out.is_json or not click.confirm(question, err=True):
+            raise Ended("nothing was rewound", "say --yes", exit_code=USAGE, code="not_confirmed")
+    record = await asyncio.to_thread(rewind_pipeline, found, _setting(shell), to, sinks)
+    names = [sink.name for sink in record.sinks if not sinks or sink.name in sinks]
+    shell.out.line(
+        "rewound",
+        {"pipeline": found.name, "sinks": names},
+        f"{', '.join(names)} will be filled again from {to} on, by the next run",
+    )
 
 
 def _read(file: Path) -> Pipeline:
@@ -98,21 +262,5 @@ def where_meant(shell: Shell) -> Where:
     return Where(path=str(target))
 
 
-def _fields(progress: Progress) -> dict[str, object]:
-    return {
-        "pipeline": progress.pipeline,
-        "rows": progress.rows,
-        "seconds": round(progress.seconds, 3),
-        "lag": progress.lag,
-        "sinks": {sink.name: sink.rows for sink in progress.sinks},
-    }
-
-
-def _line(progress: Progress) -> str:
-    rate = progress.rows / progress.seconds if progress.seconds else 0
-    sinks = ", ".join(f"{sink.name} {sink.rows:,}" for sink in progress.sinks)
-    return f"{progress.rows:,} rows, {rate:,.0f}/s; {sinks}; {progress.lag:,} wait"
-
-
-for _verb in (validate, run):
+for _verb in (validate, plan, run, status, verify, rewind):
     pipeline.add_command(_verb)

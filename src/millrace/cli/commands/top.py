@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from millrace.cli.kinds import DURATION
+from millrace.cli.pipeline_top import look_at_pipelines, show_pipelines
 from millrace.cli.printing import Column
 from millrace.cli.shell import Shell, shown_name
 from millrace.cli.stopping import Stop
@@ -60,7 +61,7 @@ async def top(shell: Shell, *, every: float, times: int | None, space: str | Non
     """Show the queues again and again, the busiest first, until Ctrl-C.
 
     IN/S are messages published a second since the last look, OUT/S those that ended. A folder that
-    a server has is asked through the server.
+    a server has is asked through the server. Pipelines stand below, with what waits for each sink.
     """
     before: dict[str, Line] = {}
     async with Stop() as stop, shell.open() as m:
@@ -69,6 +70,7 @@ async def top(shell: Shell, *, every: float, times: int | None, space: str | Non
             look += 1
             lines = [line async for line in _look(m, space)]
             _show(shell, lines, before, is_screen=times is None)
+            show_pipelines(shell.out, await look_at_pipelines(m, space))
             before = {line.name: line for line in lines}
             if look == times:
                 return

@@ -8,6 +8,7 @@ from millrace.server.rest import (
     cursors,
     events,
     look,
+    pipelines,
     publish,
     queues,
     redrive,
@@ -37,6 +38,7 @@ MODULES = (
     events,
     redrive,
     care,
+    pipelines,
     calls,
     status,
 )

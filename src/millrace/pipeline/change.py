@@ -1,0 +1,182 @@
+"""What was changed since a pipeline last ran, and what becomes of its sinks then.
+
+Rule 1: a sink is judged by all that decides what is in it: the source, the steps that its view is
+made of, its conditions, and its own settings. Other steps and sinks do not matter.
+Rule 2: nothing is done unasked. A sink whose plan was changed stops the run until it is said what
+to do: go on where it is, fill it again, or fill another place beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from millrace.errors import Invalid, Refused
+from millrace.pipeline.dead import step_of
+from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline, Step
+from millrace.pipeline.record import Record, SinkRecord
+
+OnChange = Literal["resume", "backfill", "shadow"]
+
+_PLACES = ("table", "index", "queue", "prefix", "path")
+"""Settings that name the place that is filled, the nearest first."""
+
+
+def views_under(pipeline: Pipeline, view: str) -> tuple[str, ...]:
+    """The view and all that it is made of, in the order of the declaration."""
+    steps = {step.name: step for step in pipeline.steps}
+    found: set[str] = set()
+    wanted = [step_of(view)]
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found.add(name)
+            wanted += _read_by(pipeline, steps[name]) if name in steps else []
+    return tuple(name for name in (SOURCE, *pipeline.sources, *steps) if name in found)
+
+
+def _read_by(pipeline: Pipeline, step: Step) -> list[str]:
+    known = [SOURCE, *pipeline.sources, *(one.name for one in pipeline.steps)]
+    text = step.sql or _text(pipeline, step)
+    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
+    return [name for name in known if name in words and name != step.name]
+
+
+def _text(pipeline: Pipeline, step: Step) -> str:
+    file, _, _ = step.python.rpartition(":")
+    return pipeline.at(file).read_text(encoding="utf-8")
+
+
+def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
+    """Changes with all that decides what is in a sink."""
+    under = views_under(pipeline, declared.rows)
+    parts: list[object] = [
+        [pipeline.source.space, pipeline.source.queue, pipeline.source.view, pipeline.source.schema]
+    ]
+    parts += [
+        [name, one.space, one.queue, one.view, one.schema]
+        for name, one in pipeline.sources.items()
+        if name in under
+    ]
+    for step in pipeline.steps:
+        if step.name in under:
+            text = _text(pipeline, step) if step.python else step.sql
+            parts.append([step.name, text, step.python, dict(step.expect), step.on_fail])
+    parts.append([declared.rows, declared.kind, dict(declared.settings)])
+    encoded = msgspec.json.encode(parts, order="deterministic")
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """A sink as it runs now."""
+
+    declared: DeclaredSink
+    """With the settings of the place that is filled."""
+    record: SinkRecord
+
+
+def judge_sinks(
+    pipeline: Pipeline,
+    sinks: Sequence[DeclaredSink],
+    record: Record | None,
+    on_change: OnChange | None,
+) -> list[Judged]:
+    """Each sink with what was known of it, begun anew where that was asked for.
+
+    Raises:
+        Refused: the plan of a sink was changed, and it was not said what to do.
+    """
+    judged: list[Judged] = []
+    changed: list[str] = []
+    for declared in sinks:
+        old = None if record is None else record.sink(declared.name)
+        found = _same(pipeline, declared, old)
+        if found is None and on_change is None:
+            changed.append(declared.name)
+        elif found is None:
+            assert old is not None
+            found = _begun_anew(pipeline, declared, old, on_change)
+        if found is not None:
+            judged.append(found)
+    if changed:
+        raise Refused(
+            f"what is declared for {', '.join(changed)} was changed since the pipeline last ran; "
+            "say --on-change resume (go on with new rows), backfill (write all rows again, by "
+            "key), or shadow (fill another place beside it)",
+            field="on_change",
+        )
+    return judged
+
+
+def _same(pipeline: Pipeline, declared: DeclaredSink, old: SinkRecord | None) -> Judged | None:
+    """The sink as it is known; None: it was changed."""
+    plain = plan_hash(pipeline, declared)
+    if old is None or not old.hash:
+        return Judged(declared, _made(declared, plain, old or _new(declared)))
+    if plain == old.hash:
+        return Judged(declared, _made(declared, plain, old, suffix=""))
+    if old.suffix:
+        beside = shadowed(declared, old.suffix)
+        hash = plan_hash(pipeline, beside)
+        if hash == old.hash:
+            return Judged(beside, _made(declared, hash, old))
+    return None
+
+
+def _begun_anew(
+    pipeline: Pipeline, declared: DeclaredSink, old: SinkRecord, on_change: OnChange | None
+) -> Judged:
+    plain = plan_hash(pipeline, declared)
+    if on_change == "resume":
+        return Judged(declared, _made(declared, plain, old, suffix=""))
+    anew = msgspec.structs.replace(old, generation=old.generation + 1, start=None, boundary=None)
+    if on_change == "backfill":
+        if not declared.settings.get("key"):
+            raise Refused(
+                f"sink {declared.name!r} only adds rows: filled again it would have them twice; "
+                "take --on-change shadow, or give it a key",
+                field="on_change",
+            )
+        return Judged(declared, _made(declared, plain, anew, suffix=""))
+    suffix = f"_{anew.generation}"
+    beside = shadowed(declared, suffix)
+    return Judged(beside, _made(declared, plan_hash(pipeline, beside), anew, suffix=suffix))
+
+
+def shadowed(declared: DeclaredSink, suffix: str) -> DeclaredSink:
+    """The same sink, beside its place.
+
+    Raises:
+        Invalid: it has no place that could have another name.
+    """
+    for name in _PLACES:
+        place = declared.settings.get(name)
+        if isinstance(place, str) and place:
+            settings: Mapping[str, object] = {**declared.settings, name: place + suffix}
+            return msgspec.structs.replace(declared, settings=settings)
+    raise Invalid(
+        f"sink {declared.name!r} has no place beside which another could be filled",
+        field="on_change",
+    )
+
+
+def _new(declared: DeclaredSink) -> SinkRecord:
+    return SinkRecord(name=declared.name, kind=declared.kind)
+
+
+def _made(
+    declared: DeclaredSink, hash: str, old: SinkRecord, suffix: str | None = None
+) -> SinkRecord:
+    return msgspec.structs.replace(
+        old,
+        kind=declared.kind,
+        rows=declared.rows,
+        hash=hash,
+        method="upsert" if declared.settings.get("key") else "append",
+        suffix=old.suffix if suffix is None else suffix,
+        brought=0,
+    )

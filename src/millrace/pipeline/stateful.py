@@ -1,0 +1,89 @@
+"""Whether steps keep a state: whether a view depends on more than the rows of one span.
+
+Spark says how it understands the steps; of that text the names of the nodes are read, which are the
+same in its server and out of it.
+
+Rule: what is not known to be without a state is not run span by span.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame
+
+from millrace.pipeline.declaration import SOURCE
+
+_STATEFUL = (
+    "Aggregate",
+    "Window",
+    "Deduplicate",
+    "Distinct",
+    "Sort",
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "Tail",
+    "Sample",
+    "FlatMapGroups",
+    "TransformWithState",
+    "Except",
+    "Intersect",
+    "EventTimeWatermark",
+    "Pivot",
+)
+"""Nodes whose result for all rows is not that of each part, put together."""
+
+_NODE = re.compile(r"^([ :+|-]*)'?([A-Za-z]+)(.*)$")
+
+
+class Node(NamedTuple):
+    """A line of a plan."""
+
+    depth: int
+    name: str
+    rest: str
+
+
+def state_of(frame: DataFrame) -> str:
+    """The first node of a view that keeps a state; empty: there is none."""
+    return state_in(_analyzed(frame))
+
+
+def state_in(text: str) -> str:
+    """The same, of the text of an analyzed plan."""
+    nodes = [
+        Node(len(match[1]), match[2], match[3])
+        for match in map(_NODE.match, text.splitlines())
+        if match is not None
+    ]
+    for at, node in enumerate(nodes):
+        if node.name.startswith(_STATEFUL):
+            return node.name
+        if node.name.endswith("Join") and _sides(nodes, at) > 1:
+            return f"{node.name} of {SOURCE} with itself"
+    return ""
+
+
+def _sides(nodes: list[Node], at: int) -> int:
+    """On how many sides of a join the source is read."""
+    found, side, has = 0, None, False
+    for node in nodes[at + 1 :]:
+        if node.depth <= nodes[at].depth:
+            break
+        if side is None or node.depth <= side:
+            found += has
+            side, has = node.depth, False
+        has = has or (node.name == "SubqueryAlias" and node.rest.split()[:1] == [SOURCE])
+    return found + has
+
+
+def _analyzed(frame: DataFrame) -> str:
+    said = StringIO()
+    with redirect_stdout(said):
+        frame.explain(extended=True)
+    _, _, after = said.getvalue().partition("== Analyzed Logical Plan ==\n")
+    return after.partition("\n== ")[0]

@@ -1,0 +1,232 @@
+"""Pipelines with a state, as queries of Spark's own: the state is in its checkpoint.
+
+Rule 1: each view that sinks take is a query with a checkpoint and cursors of its own. A batch is
+the span that Spark has logged before it began; after a crash it comes again, and sinks that have it
+skip it.
+Rule 2: state and sinks go together. Where a sink has rows and the checkpoint is gone, or the other
+way round, nothing is carried: what is in the state could not be told apart from what is not.
+Rule 3: a stop waits for the batch that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from time import monotonic
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from millrace import limits
+from millrace.errors import Invalid, MillraceError, Refused
+from millrace.pipeline.declaration import SOURCE, Pipeline, Source
+from millrace.pipeline.feed import rows_between
+from millrace.pipeline.opening import Where
+from millrace.pipeline.outlet import Outlet, Stopped
+from millrace.pipeline.runner import Progress, SinkProgress, Tell
+from millrace.pipeline.sparked import Sparked, said, source_options
+from millrace.pipeline.staging import stage_frame
+from millrace.sinks.base import Held
+from millrace.sinks.boundary import Boundary, Place, Span
+from millrace.spark.offset import Offset
+
+_NOTHING = "-"
+"""What Spark writes for a source that has not begun."""
+
+
+class StreamRunner:
+    """One run of a pipeline with a state."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        where: Where,
+        outlets: Sequence[Outlet],
+        sparked: Sparked,
+        *,
+        stop: Event,
+        tell: Tell,
+    ) -> None:
+        if not pipeline.run.checkpoint:
+            view, node = next(iter(sparked.states.items()))
+            raise Invalid(
+                f"step {view!r} keeps a state ({node}): say where Spark's checkpoint is, by "
+                'checkpoint = "…" in the table [run]',
+                field="checkpoint",
+            )
+        self._pipeline = pipeline
+        self._where = where
+        self._outlets = outlets
+        self._sparked = sparked
+        self._stop = stop
+        self._tell = tell
+        self._busy = Lock()
+        self._ending = Event()
+        self._error: BaseException | None = None
+
+    def run(self, *, once: bool) -> None:
+        """As `Runner.run`.
+
+        Raises:
+            Refused: the checkpoint and the sinks do not go together.
+        """
+        for outlet in self._outlets:
+            outlet.open(self._sparked.schema(outlet.declared.rows))
+            self._judge(outlet)
+            outlet.clean()
+        queries: list[StreamingQuery] = []
+        try:
+            with said():
+                for view in dict.fromkeys(outlet.declared.rows for outlet in self._outlets):
+                    queries.append(self._start(view, once=once))
+            self._watch(queries)
+        finally:
+            self._ending.set()
+            with self._busy:
+                # The batch that was under way is done, and no other one begins.
+                pass
+            for query in queries:
+                query.stop()
+
+    def _judge(self, outlet: Outlet) -> None:
+        folder = self._checkpoint(outlet.declared.rows)
+        is_begun = any((folder / "commits").glob("[0-9]*"))
+        if outlet.boundary is not None and not any((folder / "offsets").glob("[0-9]*")):
+            raise Refused(
+                f"sink {outlet.name!r} has rows, and Spark's checkpoint {folder} is gone, which "
+                "the steps keep their state in. Restore it, or rebuild: empty the sink, or name "
+                "another one, and run again",
+                field="checkpoint",
+            )
+        if outlet.boundary is None and is_begun:
+            raise Refused(
+                f"sink {outlet.name!r} has no rows, and Spark's checkpoint {folder} is not new: "
+                "rows that were read before would not come again. Delete the checkpoint to rebuild",
+                field="checkpoint",
+            )
+
+    def _checkpoint(self, view: str) -> Path:
+        return self._pipeline.at(self._pipeline.run.checkpoint) / view.replace(":", "-")
+
+    def _start(self, view: str, *, once: bool) -> StreamingQuery:
+        pipeline = self._pipeline
+        sources = {SOURCE: pipeline.source, **pipeline.sources}
+        frames = self._sparked.frames.make(
+            {name: self._load(view, name, source) for name, source in sources.items()}
+        )
+        outlets = [outlet for outlet in self._outlets if outlet.declared.rows == view]
+        is_update = all(outlet.sink.key for outlet in outlets)
+        writer = (
+            frames[view]
+            .writeStream.queryName(f"{pipeline.name}.{view}".replace(":", "-"))
+            .outputMode("update" if is_update else "append")
+            .option("checkpointLocation", str(self._checkpoint(view)))
+            .foreachBatch(self._batch(view, outlets))
+        )
+        if once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{max(pipeline.run.every, 0.0)} seconds").start()
+
+    def _load(self, view: str, name: str, source: Source) -> DataFrame:
+        spark, options = self._sparked.spark, source_options(source, self._where)
+        if name != SOURCE and source.view == "latest":
+            return spark.read.format("millrace").options(**options).load()
+        options["cursor"] = f"{self._pipeline.name}.{view}.{name}".replace(":", "-")
+        if source.limit.rows:
+            options["maxOffsetsPerTrigger"] = str(source.limit.rows)
+        return spark.readStream.format("millrace").options(**options).load()
+
+    def _batch(self, view: str, outlets: Sequence[Outlet]) -> Callable[[DataFrame, int], None]:
+        def carry(frame: DataFrame, number: int) -> None:
+            with self._busy:
+                try:
+                    if self._stop.is_set() or self._ending.is_set():
+                        raise Stopped
+                    self._carry(view, outlets, frame, number)
+                except (MillraceError, Stopped) as error:
+                    self._error = self._error or error
+                    raise
+
+        return carry
+
+    def _carry(self, view: str, outlets: Sequence[Outlet], frame: DataFrame, number: int) -> None:
+        began = monotonic()
+        span = read_span(self._checkpoint(view), number)
+        kept = frame.persist()
+        try:
+            # The state moves on only where the rows are made, also those that every sink has.
+            with said():
+                kept.count()
+            for outlet in outlets:
+                outlet.apply(span, partial(self._stage, view, outlet, span, kept))
+        finally:
+            kept.unpersist()
+        self._tell(
+            Progress(
+                self._pipeline.name,
+                rows_between(span.after, span.upto),
+                rows_between(span.after, span.upto),
+                monotonic() - began,
+                0,
+                tuple(SinkProgress(one.name, one.rows, one.boundary) for one in self._outlets),
+            )
+        )
+
+    def _stage(
+        self, view: str, outlet: Outlet, span: Span, frame: DataFrame, held: Held
+    ) -> Sequence[bytes]:
+        with said():
+            staged, rows = stage_frame(frame, outlet.sink, held, span, self._sparked.schema(view))
+        outlet.rows += rows
+        return staged
+
+    def _watch(self, queries: Sequence[StreamingQuery]) -> None:
+        """Wait until all queries have ended, one has failed, or a stop is asked for."""
+        while not self._stop.is_set():
+            active = [query for query in queries if query.isActive]
+            for query in queries:
+                with self._failing():
+                    query.awaitTermination(limits.PIPELINE_WATCH_SECONDS)
+            if not active:
+                return
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            with said():
+                yield
+        except Invalid:
+            # Spark wraps what was raised in a batch.
+            if isinstance(self._error, Stopped):
+                return
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+
+def read_span(checkpoint: Path, number: int) -> Span:
+    """The span of a batch, as Spark has logged it."""
+    now = _offsets(checkpoint, number)
+    before = _offsets(checkpoint, number - 1) if number else {}
+    afters: list[Place] = []
+    for cursor, offset in now.items():
+        old = before.get(cursor)
+        seqs = old.seqs if old is not None else offset.after
+        afters.append(msgspec.structs.replace(offset.place(), seqs=seqs))
+    return Span(Boundary(tuple(afters)), Boundary(tuple(one.place() for one in now.values())))
+
+
+def _offsets(checkpoint: Path, number: int) -> Mapping[str, Offset]:
+    """How far each source is, by its cursor, in a fixed order."""
+    lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()[2:]
+    if _NOTHING in lines:
+        raise Refused(
+            "one of the queues has never had a row; publish to it first, or leave it out",
+            field="sources",
+        )
+    found = [Offset.of(line) for line in lines]
+    return {offset.cursor: offset for offset in sorted(found, key=lambda one: one.cursor)}

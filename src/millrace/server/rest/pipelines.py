@@ -1,0 +1,163 @@
+"""Pipelines: where rows go from the queues of this server, and how far behind each sink is.
+
+Runs write it down in the keyed log `millrace/pipelines`, wherever they run; nothing here is asked
+of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import msgspec
+
+from millrace.client.millrace import Millrace
+from millrace.client.queue import engine_and_shards
+from millrace.errors import NotFound
+from millrace.server.rest.route import Ask, Nothing
+from millrace.server.rest.table import ROUTES
+
+SPACE, QUEUE = "millrace", "pipelines"
+
+
+class _Place(msgspec.Struct, frozen=True):
+    shards: list[int]
+    seqs: list[int]
+
+
+class _Boundary(msgspec.Struct, frozen=True):
+    places: list[_Place]
+
+
+class _Sink(msgspec.Struct, frozen=True):
+    name: str
+    kind: str
+    rows: str = ""
+    method: str = ""
+    boundary: _Boundary | None = None
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """What a run writes; more than this may stand in it."""
+
+    pipeline: str
+    space: str
+    queue: str
+    views: list[str] = []
+    state: str = ""
+    message: str = ""
+    host: str = ""
+    started_ms: int = 0
+    told_ms: int = 0
+    sinks: list[_Sink] = []
+
+
+class PipelineSink(msgspec.Struct, frozen=True):
+    """A sink of a pipeline."""
+
+    name: str
+    kind: str
+    view: str
+    """The rows that it takes: those of the source, or of a step."""
+    method: str
+    seqs: list[int] | None
+    """How far it is, in each shard; null: nothing came yet."""
+    lag: int | None
+    """Seqs that were published since; null: the queue is gone, or was made anew."""
+
+
+class PipelineOut(msgspec.Struct, frozen=True):
+    """A pipeline, as its last run has told of it."""
+
+    name: str
+    space: str
+    queue: str
+    views: list[str]
+    """Further sources and steps, in their order."""
+    state: str
+    message: str
+    """Why it has failed."""
+    host: str
+    started_ms: int
+    told_ms: int
+    sinks: list[PipelineSink]
+
+
+class Pipelines(msgspec.Struct, frozen=True):
+    """Those whose source the caller may do anything with, by name."""
+
+    pipelines: list[PipelineOut]
+
+
+@ROUTES.json("GET", "/v1/pipelines", "known", Nothing, Pipelines, tag="status")
+async def list_pipelines(ask: Ask, _: Nothing) -> Pipelines:
+    """Where rows go, and how far behind each sink is."""
+    found = [
+        await _shown(ask.desk.millrace, record)
+        for record in await _records(ask.desk.millrace)
+        if ask.sees(f"{record.space}/{record.queue}")
+    ]
+    return Pipelines(sorted(found, key=lambda one: one.name))
+
+
+async def _records(millrace: Millrace) -> list[_Record]:
+    try:
+        queue = await millrace.find(QUEUE, space=SPACE)
+    except NotFound:
+        return []
+    async with queue.snapshot() as snapshot:
+        bodies = [row.body async for row in snapshot.rows() if row.body is not None]
+    found: list[_Record] = []
+    for body in bodies:
+        # Whoever may publish there can write what is no record; it tells nothing.
+        with suppress(msgspec.MsgspecError):
+            found.append(msgspec.json.decode(body, type=_Record))
+    return found
+
+
+async def _shown(millrace: Millrace, record: _Record) -> PipelineOut:
+    ends = await _ends(millrace, record)
+    sinks = [
+        PipelineSink(
+            sink.name, sink.kind, sink.rows, sink.method, _seqs(sink, ends), _lag(sink, ends)
+        )
+        for sink in record.sinks
+    ]
+    return PipelineOut(
+        record.pipeline,
+        record.space,
+        record.queue,
+        record.views,
+        record.state,
+        record.message,
+        record.host,
+        record.started_ms,
+        record.told_ms,
+        sinks,
+    )
+
+
+async def _ends(millrace: Millrace, record: _Record) -> dict[int, int]:
+    """The last seq of each shard of the source; empty: there is no such queue."""
+    try:
+        engine, shards = engine_and_shards(await millrace.find(record.queue, space=record.space))
+    except NotFound:
+        return {}
+    return {int(shard): (await engine.meta(shard)).last_seq for shard in shards.ids}
+
+
+def _seqs(sink: _Sink, ends: dict[int, int]) -> list[int] | None:
+    if sink.boundary is None:
+        return None
+    for place in sink.boundary.places:
+        if place.shards == list(ends):
+            return place.seqs
+    return sink.boundary.places[0].seqs
+
+
+def _lag(sink: _Sink, ends: dict[int, int]) -> int | None:
+    if sink.boundary is None:
+        return sum(ends.values()) if ends else None
+    for place in sink.boundary.places:
+        if place.shards == list(ends):
+            return sum(ends.values()) - sum(place.seqs)
+    return None

@@ -1,0 +1,1 @@
+"""Runs of pipelines that are killed at any moment."""
