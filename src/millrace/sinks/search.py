@@ -1,0 +1,363 @@
+"""Rows as documents of OpenSearch or Elasticsearch.
+
+The place knows no transactions: documents are written when they are staged, each with the number of
+its span's end as its version, and the boundary after all of them. What is written again is the same
+or older, and an older version is refused by the server: a repeat is harmless.
+
+Rule 1: the fence and the boundary are one document, changed only as it was read (`if_seq_no`). They
+are looked at before rows are written; a run that is overtaken between the two can only write what
+its successor writes as well, or what the successor's versions refuse.
+Rule 2: a delete is a document, too, a tombstone, so that its version is known: else a late write
+would bring the dead back. Readers use the alias, which leaves tombstones out; they go after a day.
+Rule 3: a version that is refused must be a later one of the same flow and queue. If somebody else
+has written the document, that is an error: the row would be lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, cast
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+
+from millrace import limits
+from millrace.errors import Invalid, Retry, Stale
+from millrace.sinks.base import DELETE, OP, Held, Task
+from millrace.sinks.boundary import Boundary, Span, goes_on
+from millrace.sinks.lane import check_key
+from millrace.sinks.links import Links
+from millrace.sinks.newest import newest
+from millrace.sinks.search_http import Json, Link
+from millrace.sinks.wording import shown, to_json, to_text
+
+ENVIRONMENT = "SEARCH_URL"
+FLOWS = "millrace-flows"
+LIVE = "-live"
+"""Behind the index's name: the alias of those who read."""
+DELETED, WRITER = "millrace_deleted", "millrace_writer"
+"""Fields of the sink's own: since when a document is a tombstone, and who wrote it."""
+
+ALL = "*"
+
+_FIELD = re.compile(r"field \[([^\]]+)\]|mapping set to strict, dynamic introduction of \[([^\]]+)")
+
+_MAPPING: Json = {
+    "properties": {
+        DELETED: {"type": "date", "format": "epoch_millis"},
+        WRITER: {"type": "keyword", "index": False, "doc_values": False},
+    }
+}
+
+
+class _Flow(msgspec.Struct, frozen=True):
+    fence: int
+    boundary: str | None
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An index, which is made if it is not there, and its alias for readers."""
+
+    index: str
+    url: str = ""
+    """http://user:password@host:9200, or https; without it, what the environment has in
+    SEARCH_URL."""
+    key: tuple[str, ...] = ("key",)
+    document: str = ALL
+    """A column with the document as JSON; "*": all columns are its fields."""
+    certificates: str = ""
+    """A file of authorities, where the server's is not known to the system."""
+    tombstones: Annotated[int, msgspec.Meta(ge=60)] = limits.SEARCH_TOMBSTONE_SECONDS
+    """Seconds for which deleted documents are kept as such."""
+
+    def __repr__(self) -> str:
+        return f"<Search {self.index}>"
+
+    @property
+    def lanes(self) -> int:
+        """A row may not be overtaken by an older one of its key."""
+        return limits.SINK_LANES
+
+    def check(self, schema: pa.Schema) -> None:
+        """See `Sink.check`."""
+        if not self.key:
+            raise Invalid("a document has an id: key says of which columns", field="key")
+        check_key(schema, self.key)
+        if self.document not in (ALL, *schema.names):
+            raise Invalid(
+                f"document names the column {self.document!r}; the rows have "
+                f"{', '.join(schema.names)}",
+                field="document",
+            )
+        for name in schema.names:
+            if name in (DELETED, WRITER):
+                raise Invalid(f"column {name!r} is the sink's own; rename it", field=name)
+
+    def open(self, flow: str, schema: pa.Schema) -> Held:
+        """See `Sink.open`."""
+        self.check(schema)
+        link = _links.get(self)
+        self._make(link)
+        while True:
+            found, place = self._flow(link, flow)
+            fence = 1 if found is None else found.fence + 1
+            text = None if found is None else found.boundary
+            if self._put_flow(link, flow, _Flow(fence, text), place):
+                return Held(flow, fence, None if text is None else Boundary.of_text(text))
+
+    def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
+        """See `Sink.stage`; the documents can be seen from now on."""
+        link = _links.get(self)
+        now, _ = self._fenced(link, task.held)
+        if not goes_on(now, task.span):
+            return b"{}"
+        bulk = _Bulk(self, link, task.span, _writer(task))
+        for batch in newest(batches, self.key):
+            bulk.add(batch)
+        bulk.send()
+        return b"{}"
+
+    def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
+        """See `Sink.commit`."""
+        link = _links.get(self)
+        now, place = self._fenced(link, held)
+        if not goes_on(now, span):
+            return msgspec.structs.replace(held, boundary=now)
+        if not self._put_flow(link, held.flow, _Flow(held.fence, span.upto.text()), place):
+            raise _overtaken(held)
+        return msgspec.structs.replace(held, boundary=span.upto)
+
+    def clean(self, held: Held) -> None:
+        """Drop tombstones that are old enough."""
+        link = _links.get(self)
+        self._fenced(link, held)
+        before = int((time.time() - self.tombstones) * 1000)
+        query: Json = {
+            "size": limits.SEARCH_PAGE_ROWS,
+            "query": {"range": {DELETED: {"lt": before}}},
+            "seq_no_primary_term": True,
+            "_source": False,
+        }
+        while True:
+            link.ask("POST", f"/{quote(self.index)}/_refresh")
+            hits = _hits(link.ask("POST", f"/{quote(self.index)}/_search", query).json())
+            lines = [
+                # Only as it was found: it may be alive again.
+                {
+                    "delete": {
+                        "_id": hit["_id"],
+                        "if_seq_no": hit["_seq_no"],
+                        "if_primary_term": hit["_primary_term"],
+                    }
+                }
+                for hit in hits
+            ]
+            if not lines:
+                return
+            body = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+            if link.ask("POST", f"/{quote(self.index)}/_bulk", body).json().get("errors"):
+                # Some are alive again, or may not be deleted now; the next run looks again.
+                return
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        _links.drop(self)
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Readable.rows`: the fields of documents that are no tombstones."""
+        link = _links.get(self)
+        link.ask("POST", f"/{quote(self.index)}/_refresh")
+        query: Json = {"size": limits.SEARCH_PAGE_ROWS, "sort": ["_doc"]}
+        path = f"/{quote(self.index + LIVE)}/_search?scroll=5m"
+        found = link.ask("POST", path, query).json()
+        while hits := _hits(found):
+            sources = [cast("Json", hit["_source"]) for hit in hits]
+            lines = [{name: source.get(name) for name in columns} for source in sources]
+            yield pa.RecordBatch.from_pylist(lines)
+            again: Json = {"scroll": "5m", "scroll_id": found["_scroll_id"]}
+            found = link.ask("POST", "/_search/scroll", again).json()
+        link.ask("DELETE", "/_search/scroll", {"scroll_id": found.get("_scroll_id")})
+
+    # --- The index --------------------------------------------------------------------------------
+
+    def _make(self, link: Link) -> None:
+        index = quote(self.index)
+        flows: Json = {"mappings": {"dynamic": False}}
+        for path, body in ((f"/{FLOWS}", flows), (f"/{index}", {"mappings": _MAPPING})):
+            made = link.ask("PUT", path, body)
+            if made.status >= 400 and "already_exists" not in made.reason():
+                raise Invalid(f"index {path[1:]} cannot be made: {made.reason()}", field="index")
+        put = link.ask("PUT", f"/{index}/_mapping", _MAPPING)
+        if put.status >= 400:
+            raise Invalid(f"index {self.index} does not fit: {put.reason()}", field="index")
+        live: Json = {"bool": {"must_not": {"exists": {"field": DELETED}}}}
+        add: Json = {"add": {"index": self.index, "alias": self.index + LIVE, "filter": live}}
+        said = link.ask("POST", "/_aliases", {"actions": [add]})
+        if said.status >= 400:
+            raise Invalid(
+                f"alias {self.index}{LIVE} cannot be made: {said.reason()}", field="index"
+            )
+
+    # --- The flow ---------------------------------------------------------------------------------
+
+    def _path(self, flow: str) -> str:
+        return f"/{FLOWS}/_doc/{quote(f'{self.index} {flow}', safe='')}"
+
+    def _flow(self, link: Link, flow: str) -> tuple[_Flow | None, str]:
+        """The document of the flow, and what says that it was not changed since."""
+        found = link.ask("GET", self._path(flow))
+        if found.status == 404:
+            return None, "op_type=create"
+        line = found.json()
+        place = f"if_seq_no={line['_seq_no']}&if_primary_term={line['_primary_term']}"
+        return msgspec.convert(line["_source"], _Flow), place
+
+    def _put_flow(self, link: Link, flow: str, value: _Flow, place: str) -> bool:
+        """Write it; False: it was changed since it was read."""
+        said = link.ask("PUT", f"{self._path(flow)}?{place}", msgspec.to_builtins(value))
+        if said.status == 409:
+            return False
+        if said.status >= 400:
+            raise Invalid(f"flow {flow!r} cannot be stored: {said.reason()}", field="index")
+        return True
+
+    def _fenced(self, link: Link, held: Held) -> tuple[Boundary | None, str]:
+        """How far the sink is.
+
+        Raises:
+            Stale: somebody else has opened the flow since.
+        """
+        found, place = self._flow(link, held.flow)
+        if found is None or found.fence != held.fence:
+            raise _overtaken(held)
+        text = found.boundary
+        return None if text is None else Boundary.of_text(text), place
+
+
+class _Bulk:
+    """Documents on their way."""
+
+    def __init__(self, sink: Search, link: Link, span: Span, writer: str) -> None:
+        self._sink = sink
+        self._link = link
+        self._version = span.upto.number
+        self._writer = writer
+        self._lines: list[bytes] = []
+        self._size = 0
+        self._now = int(time.time() * 1000)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Send the rows, as soon as there are enough."""
+        for row in batch.to_pylist():
+            name = self._id(row)
+            place = {"_id": name, "version": self._version, "version_type": "external_gte"}
+            self._lines += [msgspec.json.encode({"index": place}), self._document(row, name)]
+            self._size += len(self._lines[-1]) + len(self._lines[-2])
+            if self._size >= limits.SEARCH_BULK_BYTES:
+                self.send()
+
+    def send(self) -> None:
+        """Send what waits."""
+        if not self._lines:
+            return
+        body = b"\n".join([*self._lines, b""])
+        self._lines, self._size = [], 0
+        said = self._link.ask("POST", f"/{quote(self._sink.index)}/_bulk", body)
+        if said.status >= 400:
+            raise Invalid(f"the search index refuses: {said.reason()}", field="index")
+        line = said.json()
+        if not line.get("errors"):
+            return
+        behind: list[str] = []
+        for item in cast("list[dict[str, Json]]", line["items"]):
+            [done] = item.values()
+            status = cast("int", done["status"])
+            if status == 409:
+                behind.append(str(done["_id"]))
+            elif status == 429 or status >= 500:
+                raise Retry(f"the search index is busy: {_why(done)}", field="url")
+            elif status >= 400:
+                raise self._refused(done)
+        self._judge(behind)
+
+    def _judge(self, names: Sequence[str]) -> None:
+        """Documents that are there with a later version must be this flow's own."""
+        for at in range(0, len(names), limits.SEARCH_PAGE_ROWS):
+            some = names[at : at + limits.SEARCH_PAGE_ROWS]
+            path = f"/{quote(self._sink.index)}/_mget?_source_includes={WRITER}"
+            found = self._link.ask("POST", path, {"ids": some}).json()
+            for document in cast("list[Json]", found["docs"]):
+                source = cast("Json", document.get("_source") or {})
+                if document.get("found") and source.get(WRITER) != self._writer:
+                    raise Invalid(
+                        f"document {document['_id']!r} of index {self._sink.index} was written by "
+                        "somebody else, with a later version; use another index, or remove it",
+                        field="index",
+                    )
+
+    def _id(self, row: Json) -> str:
+        texts = [to_text(row[name]) for name in self._sink.key]
+        return texts[0] if len(texts) == 1 else msgspec.json.encode(texts).decode()
+
+    def _document(self, row: Json, name: str) -> bytes:
+        own: Json = {WRITER: self._writer}
+        if row.pop(OP, None) == DELETE:
+            return to_json({**own, DELETED: self._now})
+        if self._sink.document == ALL:
+            return to_json({**row, **own})
+        value = row[self._sink.document]
+        try:
+            parsed = msgspec.json.decode(cast("bytes | str", value), type=dict[str, object])
+        except (msgspec.MsgspecError, TypeError, UnicodeDecodeError) as error:
+            raise Invalid(
+                f"row {name!r}, column {self._sink.document!r} is {shown(value)}, which is no JSON "
+                f"object: {error}",
+                field=self._sink.document,
+            ) from None
+        return to_json({**parsed, **own})
+
+    def _refused(self, done: Json) -> Invalid:
+        why = _why(done)
+        found = _FIELD.search(why)
+        column = next((part for part in found.groups() if part), None) if found else None
+        where = f"row {done['_id']!r}" + (f", column {column!r}" if column else "")
+        return Invalid(
+            f"{where}: the search index does not take it: {why}; mend or drop it in a step",
+            field=column or "index",
+        )
+
+
+def _why(done: Json) -> str:
+    error = cast("Json", done.get("error") or {})
+    cause = cast("Json", error.get("caused_by") or {})
+    texts = [error.get("reason"), cause.get("reason")]
+    return ": ".join(str(text) for text in texts if text)
+
+
+def _hits(found: Json) -> list[Json]:
+    return cast("list[Json]", cast("Json", found.get("hits") or {}).get("hits") or [])
+
+
+def _writer(task: Task) -> str:
+    """Of which flow and queues a document is; a queue that was made anew is another one."""
+    places = [(place.shards, place.history) for place in task.span.upto.places]
+    return hashlib.sha256(repr((task.held.flow, places)).encode()).hexdigest()[:16]
+
+
+def _overtaken(held: Held) -> Stale:
+    return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")
+
+
+def _connect(sink: Search) -> Link:
+    url = sink.url or os.environ.get(ENVIRONMENT, "")
+    if not url:
+        raise Invalid(f"there is no url, and none in {ENVIRONMENT}", field="url")
+    return Link(url, sink.certificates)
+
+
+_links: Links[Search, Link] = Links(_connect, lambda link: link.close())

@@ -1,0 +1,163 @@
+"""Rows in OpenSearch: the contract, tombstones, what mappings refuse, a node that is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from urllib.request import Request, urlopen
+
+import pyarrow as pa
+import pytest
+
+from millrace.errors import Invalid, Retry, Stale
+from millrace.sinks.base import DELETE
+from millrace.sinks.search import Search as SearchSink
+from millrace.testing.sink_rig import SCHEMA, Change, Run, batch_of, puts, span
+from tests.services.search import Search
+from tests.sinks.carrier import carry_with_kills, expected, left
+from tests.sinks.rigs import Check, ReadRig, every_check
+
+_NUMBERS = count(1)
+
+
+def make(search: Search, **settings: object) -> ReadRig:
+    """A rig on an index that nobody has used."""
+    name = settings.pop("index", None) or f"prices{next(_NUMBERS)}"
+    sink = SearchSink(url=search.url, index=str(name), **settings)  # type: ignore[arg-type]
+    return ReadRig(sink, sink, is_early=True)
+
+
+def ask(search: Search, path: str, body: object = None) -> dict[str, object]:
+    data = None if body is None else json.dumps(body).encode()
+    request = Request(search.url + path, data, {"Content-Type": "application/json"})
+    with urlopen(request) as answer:
+        found: dict[str, object] = json.load(answer)
+        return found
+
+
+def index_of(rig: ReadRig) -> str:
+    assert isinstance(rig.sink, SearchSink)
+    return rig.sink.index
+
+
+# The first: a node with many indexes is slow to start again.
+def test_a_node_that_is_killed_loses_and_doubles_nothing(search: Search) -> None:
+    rig = make(search)
+
+    def strike(_: int) -> None:
+        search.kill()
+        search.start()
+
+    address = f"search+{search.url}?index={index_of(rig)}"
+    carry_with_kills(address, kills=1, spans=12, seed=2, strike=strike)
+    assert left(rig) == expected(12)
+
+
+@every_check
+def test_contract(check: Check, search: Search) -> None:
+    rig = make(search)
+    check(rig)
+    rig.close()
+
+
+def test_a_writer_that_is_killed_loses_and_doubles_nothing(search: Search) -> None:
+    rig = make(search)
+    address = f"search+{search.url}?index={index_of(rig)}"
+    carry_with_kills(address, kills=2, spans=12, seed=1)
+    assert left(rig) == expected(12)
+
+
+def test_deletes_are_tombstones_until_they_are_old(search: Search) -> None:
+    rig = make(search)
+    run, path = Run(rig), f"/{index_of(rig)}/_doc/a"
+    run.carry(span(0, 5), puts("a", "b"))
+    run.carry(span(5, 6), [Change("a", None, DELETE, 6)])
+    assert "millrace_deleted" in str(ask(search, path))
+    run.sink.clean(run.held)
+    assert "millrace_deleted" in str(ask(search, path))
+    # As a day later.
+    old = {"millrace_deleted": 1, "millrace_writer": "x"}
+    ask(search, f"{path}?version=6&version_type=external_gte&refresh=true", old)
+    run.sink.clean(run.held)
+    with pytest.raises(OSError, match="404"):
+        ask(search, path)
+    run.sees(puts("b"))
+
+
+def test_a_zombie_between_its_look_and_its_write_does_no_harm(search: Search) -> None:
+    rig = make(search)
+    zombie, first = Run(rig), puts("a", "b")
+    second = [Change("a", "new", seq=6), Change("b", None, DELETE, 7)]
+
+    def late() -> Iterator[pa.RecordBatch]:
+        """The batches come after the zombie has looked at the fence, and is overtaken."""
+        run = Run(rig)
+        run.carry(span(0, 5), first)
+        run.carry(span(5, 9), second)
+        yield batch_of(first)
+
+    with pytest.raises(Stale):
+        zombie.commit(span(0, 5), [zombie.stage(span(0, 5), late())])
+    assert {row.key: row.value for row in rig.rows()} == {"a": "new"}
+
+
+def test_documents_of_others_are_not_taken_for_ones_own(search: Search) -> None:
+    rig = make(search)
+    one, two = Run(rig, "one/sink"), Run(rig, "two/sink")
+    one.carry(span(0, 500), puts("a"))
+    with pytest.raises(Invalid, match="written by somebody else"):
+        two.carry(span(0, 5), puts("a", value="2"))
+    one.sees(puts("a"))
+
+
+def test_a_value_that_does_not_fit_is_named(search: Search) -> None:
+    rig = make(search)
+    properties = {"properties": {"value": {"type": "long"}}}
+    request = Request(
+        f"{search.url}/{index_of(rig)}",
+        json.dumps({"mappings": properties}).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    urlopen(request).close()
+    run = Run(rig)
+    with pytest.raises(Invalid, match="row 'b', column 'value'") as caught:
+        run.carry(span(0, 5), [Change("a", "1", seq=1), Change("b", "x", seq=2)])
+    assert caught.value.field == "value"
+    assert Run(rig).at is None
+
+
+def test_a_document_in_a_column(search: Search) -> None:
+    run = Run(make(search, document="value"))
+    run.carry(span(0, 5), [Change("a", '{"key": "a", "value": "in it"}', seq=1)])
+    assert [row.value for row in run.rig.rows()] == ["in it"]
+    with pytest.raises(Invalid, match="row 'b', column 'value' is 'b1', which is no JSON"):
+        run.carry(span(5, 6), puts("b", after=5))
+
+
+def test_a_node_that_is_down_is_asked_again(search: Search) -> None:
+    sink = SearchSink(url="http://127.0.0.1:1", index="prices")
+    with pytest.raises(Retry, match="is it running there"):
+        sink.open("a/b", SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"key": ()}, "has an id"),
+        ({"key": ("missing",)}, "'missing'"),
+        ({"document": "missing"}, "'missing'"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        SearchSink(index="a", **settings).check(SCHEMA)  # type: ignore[arg-type]
+
+
+def test_an_address_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Invalid, match="not http://host:9200"):
+        SearchSink(url="ftp://somewhere", index="a").open("a/b", SCHEMA)
+    monkeypatch.delenv("SEARCH_URL", raising=False)
+    with pytest.raises(Invalid, match="none in SEARCH_URL"):
+        SearchSink(index="a").open("a/b", SCHEMA)
