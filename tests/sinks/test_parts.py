@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from millrace import limits
+from millrace.errors import Retry
 from millrace.sinks.parts import (
     Part,
     PartWriter,
@@ -47,11 +48,15 @@ def test_no_rows_make_no_file(tmp_path: Path) -> None:
 
 
 def test_what_is_long_is_kept_beside_the_table(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
     short = Staged((Part("a", 1, 2, "{}"),), ("b",), {3: "c"})
-    long = Staged(tuple(Part(f"part {at}", at, at) for at in range(1000)))
+    long = Staged(removed=tuple(f"part {at}" for at in range(1000)))
     tokens = [pack(tmp_path, each) for each in (short, long)]
     assert all(len(token) <= limits.LAKE_TOKEN_BYTES for token in tokens)
-    assert [unpack(tmp_path, token) for token in tokens] == [short, long]
+    assert unpack(tmp_path, tokens) == [short, long]
+    (tmp_path / "a").write_bytes(b"other")
+    with pytest.raises(Retry, match="stage the rows again"):
+        unpack(tmp_path, tokens)
 
 
 def test_a_file_is_made_once(tmp_path: Path) -> None:

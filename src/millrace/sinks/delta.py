@@ -42,6 +42,9 @@ from millrace.sinks.rewrite import Files, lay_out, stage_lanes, still_so
 
 LAKE = "Delta"
 
+_MADE = {"delta.checkpointInterval": str(limits.LAKE_CHECKPOINT_COMMITS)}
+"""Properties of tables that we make: small commits, many of them."""
+
 _FEATURES = {"appendOnly", "changeDataFeed", "invariants", "timestampNtz"}
 """What a table that others made may ask of its writers."""
 
@@ -102,12 +105,12 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
         """Name the files in the table's log, with the boundary."""
         with answers(self.path, DeltaError):
-            parts = [unpack(self.root, token) for token in staged]
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 table = DeltaTable(self.root)
                 state = read_flow(table, held.flow)
                 if not is_next(held, span, state):
                     return msgspec.structs.replace(held, boundary=state.boundary)
+                parts = unpack(self.root, staged)
                 try:
                     if not know_places(table, span.upto):
                         tell_places(table, span.upto)
@@ -158,7 +161,9 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _make(self, schema: pa.Schema) -> DeltaTable:
         columns = stored(self.columns(schema), LAKE)
-        return DeltaTable.create(self.root, Schema.from_arrow(columns), mode="ignore")
+        return DeltaTable.create(
+            self.root, Schema.from_arrow(columns), mode="ignore", configuration=dict(_MADE)
+        )
 
     def _check_table(self, table: DeltaTable) -> None:
         """See that we may write to a table that others made.

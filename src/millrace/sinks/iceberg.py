@@ -147,7 +147,7 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 state = read_flow(table, held.flow)
                 if not is_next(held, span, state):
                     return msgspec.structs.replace(held, boundary=state.boundary)
-                parts = [unpack(data_of(table), token) for token in staged]
+                parts = unpack(data_of(table), staged)
                 with suppress(CommitFailedException):
                     self._write(table, parts, held.flow, FlowState(held.fence, span.upto))
                     return msgspec.structs.replace(held, boundary=span.upto)
@@ -194,7 +194,7 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
         settings = {
             "type": "sql",
             "uri": f"sqlite:///{self._database}",
-            "warehouse": self.root.as_uri(),
+            "warehouse": f"file://{self.root}",
         }
         try:
             catalog = load_catalog("millrace", **{**settings, **self.catalog})
@@ -259,7 +259,7 @@ def _named(
 ) -> tuple[list[str], list[DataFile]]:
     """The files that a commit adds, and those that it removes."""
     root = data_of(table)
-    added = [(root / part.path).as_uri() for each in staged for part in each.added]
+    added = [f"file://{root / part.path}" for each in staged for part in each.added]
     return added, [found[path] for each in staged for path in each.removed]
 
 

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -121,14 +120,15 @@ def local(address: str) -> Path:
     Raises:
         Invalid: it is in no folder.
     """
-    found = urlsplit(address)
-    if found.scheme not in ("", "file") or found.netloc:
+    # Iceberg does not quote names.
+    path = address.removeprefix("file:").removeprefix("//")
+    if not path.startswith("/"):
         raise Invalid(
             f"the Iceberg table lies at {address}, which is no folder; mount the store that it is "
             "in",
             field="path",
         )
-    return Path(unquote(found.path)) if found.scheme else Path(address)
+    return Path(path)
 
 
 def data_of(table: Table) -> Path:

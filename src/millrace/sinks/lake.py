@@ -50,6 +50,12 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise Invalid(
                 f"path {self.path!r} is not a folder; mount the store that it is in", field="path"
             )
+        if any(letter in self.path for letter in "%?#"):
+            raise Invalid(
+                f"path {self.path!r} has %, ? or #, which readers of lakes take for something "
+                "else; use another name",
+                field="path",
+            )
         if self.mode == "append":
             if self.key or self.lanes:
                 wrong = "key" if self.key else "lanes"

@@ -97,13 +97,14 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
         """Name the files in the log, with the boundary."""
         with answers(self.path):
-            parts = tuple(part for each in staged for part in unpack(self.root, each).added)
-            entry = Entry(held.flow, held.fence, span.upto, parts)
             for _ in range(limits.LAKE_COMMIT_TRIES):
                 found = read_log(self.root)
                 known = found.flows.get(held.flow, FlowState())
                 if not is_next(held, span, known):
                     return msgspec.structs.replace(held, boundary=known.boundary)
+                parts = unpack(self.root, staged)
+                files = tuple(part for each in parts for part in each.added)
+                entry = Entry(held.flow, held.fence, span.upto, files)
                 if add_entry(self.root, found, entry):
                     return msgspec.structs.replace(held, boundary=span.upto)
         raise self.busy()

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace import limits
+from millrace.errors import Retry
 
 CODEC: Final = "zstd"
 """Every reader of lakes knows it."""
@@ -210,8 +211,24 @@ def pack(root: Path, staged: Staged) -> bytes:
     return json.dumps(name).encode()
 
 
-def unpack(root: Path, token: bytes) -> Staged:
-    """What `pack` was given."""
+def unpack(root: Path, tokens: Sequence[bytes]) -> list[Staged]:
+    """What `pack` was given; all files are there.
+
+    Raises:
+        Retry: one is not; nothing keeps those that wait too long.
+    """
+    found = [_unpack(root, token) for token in tokens]
+    for part in (part for each in found for part in each.added):
+        path = root / part.path
+        if not path.exists() or path.stat().st_size != part.size:
+            raise Retry(
+                f"{path}, which was to be committed, is not there any more; stage the rows again",
+                field="path",
+            )
+    return found
+
+
+def _unpack(root: Path, token: bytes) -> Staged:
     if token.startswith(b'"'):
         token = (root / PRIVATE / _STAGED / json.loads(token)).read_bytes()
     return msgspec.json.decode(token, type=Staged)

@@ -1,4 +1,4 @@
-"""Several flows write to one table at the same time: each goes on, nothing is lost."""
+"""Several flows at one table, and others who delete: each goes on, nothing is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def _carry(rig: LakeRig, flow: str) -> None:
 
 @pytest.mark.parametrize(("kind", "mode"), LAKES, ids=NAMES)
 def test_flows_beside_each_other(kind: str, mode: str, tmp_path: Path) -> None:
-    rig = LakeRig(make_lake(kind, mode, tmp_path, **({"lanes": 2} if mode == "upsert" else {})))
+    folder = tmp_path / "a näme with spaces"
+    rig = LakeRig(make_lake(kind, mode, folder, **({"lanes": 2} if mode == "upsert" else {})))
     flows = [f"flow{each}/sink" for each in range(FLOWS)]
     with ThreadPoolExecutor(FLOWS) as pool:
         list(pool.map(lambda flow: _carry(rig, flow), flows))
@@ -40,3 +41,17 @@ def test_flows_beside_each_other(kind: str, mode: str, tmp_path: Path) -> None:
         expected[f"{flow} last"] = 1 if mode == "upsert" else SPANS
     assert Counter(row.key for row in rig.rows()) == expected
     assert {Run(rig, flow).at for flow in flows} == {span(0, SPANS).upto}
+
+
+@pytest.mark.parametrize(("kind", "mode"), LAKES, ids=NAMES)
+def test_files_that_are_gone_are_not_committed(kind: str, mode: str, tmp_path: Path) -> None:
+    run = Run(LakeRig(make_lake(kind, mode, tmp_path)))
+    staged = run.stage_all(span(0, 5), puts("a"))
+    run.commit(span(0, 5), staged)
+    later = run.stage_all(span(5, 6), puts("a", value="2"))
+    for path in tmp_path.rglob("*.parquet"):
+        path.unlink()
+    run.commit(span(0, 5), staged)
+    with pytest.raises(Retry, match="stage the rows again"):
+        run.commit(span(5, 6), later)
+    assert Run(run.rig).at == span(0, 5).upto

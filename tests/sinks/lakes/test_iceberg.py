@@ -125,10 +125,11 @@ def test_what_we_do_not_do_is_refused(asked: str, tmp_path: Path) -> None:
 
 
 def test_files_lie_in_folders() -> None:
-    assert local("file:///lake/a%20b") == Path("/lake/a b")
-    assert local("/lake/a%20b") == Path("/lake/a%20b")
-    with pytest.raises(Invalid, match="is no folder"):
-        local("s3://lake/orders")
+    for address in ("file:///lake/a b", "file:/lake/a b", "/lake/a b"):
+        assert local(address) == Path("/lake/a b")
+    for address in ("s3://lake/orders", "file://host/lake"):
+        with pytest.raises(Invalid, match="is no folder"):
+            local(address)
 
 
 def test_a_table_has_a_name_and_a_space() -> None:
