@@ -88,6 +88,13 @@ every = 0.1
     assert "there.db" not in found.text()
 
 
+def test_a_kind_may_be_said_by_its_place(tmp_path: Path) -> None:
+    found = read(tmp_path, HEAD + '[sinks.lake]\ndelta = "/lake"\nmode = "append"')
+    assert found.sinks == (
+        DeclaredSink(name="lake", kind="delta", settings={"path": "/lake", "mode": "append"}),
+    )
+
+
 WRONG = [
     ("", "name: give the pipeline a name"),
     ('name = "a b"\n[source]\nqueue = "q"' + SINK, "line 1: name: name is 'a b'"),

@@ -32,7 +32,7 @@ def dead_letter_sinks(pipeline: Pipeline, home: dict[str, object]) -> Iterator[D
     for step in pipeline.steps:
         if step.dead_letter:
             space, _, queue = step.dead_letter.rpartition("/")
-            settings = {**home, "space": space or pipeline.source.space, "queue": queue}
+            settings = {**home, "queue": f"{space or pipeline.source.space}/{queue}"}
             yield DeclaredSink(
                 name=f"{step.name}.dead",
                 rows=bad_rows(step.name),

@@ -116,6 +116,11 @@ class Outlet:
         return self.boundary or self._record.start
 
     @property
+    def is_begun_anew(self) -> bool:
+        """Whether it was sent back, and nothing came since."""
+        return self._record.generation > 0 and self.boundary is None
+
+    @property
     def record(self) -> SinkRecord:
         """What is written down of it."""
         boundary = self._held.boundary if self._held is not None else self._record.boundary
@@ -126,7 +131,7 @@ class Outlet:
         self._schema = schema
         self.sink.check(schema)
         self._held = self._insist(lambda: self.sink.open(self.flow, schema))
-        if self._record.generation and self._held.boundary is None:
+        if self.is_begun_anew:
             # Runs that fill it as it was before are over.
             before = self._record.generation - 1
             older = msgspec.structs.replace(self._record, generation=before).flow(self._pipeline)

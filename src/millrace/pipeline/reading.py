@@ -23,6 +23,17 @@ from millrace.server.config_file import ConfigFile, read_file
 
 T = TypeVar("T")
 
+_PLACES = {
+    "delta": "path",
+    "iceberg": "path",
+    "parquet": "path",
+    "postgres": "url",
+    "redis": "url",
+    "search": "url",
+    "queue": "queue",
+}
+"""The setting of each kind that says where it is."""
+
 _TABLES = ("name", "source", "sources", "steps", "sinks", "run", "spark")
 
 
@@ -102,11 +113,25 @@ def _expecting(found: object, table: str) -> dict[str, object]:
 
 def _sink(name: str, found: dict[str, object]) -> DeclaredSink:
     table = f"sinks.{name}"
+    found = _spelled_out(found)
     settings = {key: value for key, value in found.items() if key not in ("from", "kind")}
     if "kind" not in found:
-        raise Wrong('a sink has a kind, such as kind = "delta"', table=table, field="kind")
+        raise Wrong(
+            'a sink has a kind, such as kind = "delta", or delta = "/lake/orders" for short',
+            table=table,
+            field="kind",
+        )
     given = {"name": name, "rows": found.get("from", SOURCE), "kind": found["kind"]}
     return _made({**given, "settings": settings}, DeclaredSink, table)
+
+
+def _spelled_out(found: dict[str, object]) -> dict[str, object]:
+    """`delta = "/lake/orders"` is short for the kind and its place."""
+    for kind, place in _PLACES.items():
+        if "kind" not in found and isinstance(found.get(kind), str):
+            others = {name: value for name, value in found.items() if name != kind}
+            return {"kind": kind, place: found[kind], **others}
+    return found
 
 
 def _made(found: object, kind: type[T], table: str) -> T:

@@ -187,12 +187,10 @@ class Runner:
         """The next span of those sinks that are furthest behind."""
         began = monotonic()
         places = [self._place(outlet, stretch) for outlet in self._outlets]
-        far = highest_of(places)
-        goal = far if far is not None and far != low else stretch.upto
-        span = Span(low, cut(low, goal, self._pipeline.source.limit.rows))
         behind = [
             outlet for outlet, place in zip(self._outlets, places, strict=True) if place == low
         ]
+        span = Span(low, self._goal(stretch, low, places, behind))
         rows = self._carry(stretch, span, behind)
         self._tell(
             Progress(
@@ -204,6 +202,17 @@ class Runner:
                 tuple(SinkProgress(one.name, one.rows, one.boundary) for one in self._outlets),
             )
         )
+
+    def _goal(
+        self, stretch: Stretch, low: Boundary, places: Sequence[Boundary], behind: Sequence[Outlet]
+    ) -> Boundary:
+        """Where the next span ends."""
+        if any(outlet.is_begun_anew for outlet in behind):
+            # What it holds from before is of later versions than a part of this would be.
+            return stretch.upto
+        far = highest_of(places)
+        goal = far if far is not None and far != low else stretch.upto
+        return cut(low, goal, self._pipeline.source.limit.rows)
 
     def _carry(self, stretch: Stretch, span: Span, outlets: Sequence[Outlet]) -> int:
         """One span into these sinks; returns how many rows were read."""
