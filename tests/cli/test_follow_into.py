@@ -160,6 +160,13 @@ def test_a_queue_that_was_made_anew_is_refused(desk: Desk, redis: Redis, server:
     assert values(server) == before
 
 
+def test_another_queue_of_the_same_folder(desk: Desk) -> None:
+    into = f"queue:{desk.data}?queue=copy&key=key"
+    assert desk.one("follow", "prices", "--once", "--into", into)["rows"] == 3
+    assert desk.one("follow", "prices", "--once", "--into", into)["rows"] == 0
+    assert desk.bodies("copy") == ["a1", "b1", "c1"]
+
+
 def test_the_console_shows_rows(desk: Desk) -> None:
     shown = desk.text("follow", "prices", "--once", "--into", "console:?form=table&width=20")
     lines = [line.split() for line in shown.splitlines()]

@@ -53,3 +53,6 @@ CONSOLE_WIDTH = 60
 
 CONSOLE_WIDTH_MAX = 10_000
 """What is longer is not for eyes."""
+
+SINK_STAGE_BYTES = 4 * 1024 * 1024
+"""Bytes of rows that are staged in a queue at a time: a record holds more."""

@@ -41,7 +41,8 @@ def carry(
 ) -> None:
     """Carry rows until `stop` is set, or with `once`, until all that is there was carried.
 
-    A folder that nobody else has open is shared meanwhile, so that others can publish to it.
+    A folder that nobody else has open is shared meanwhile: with those who publish, and with a sink
+    that is a queue of the same folder.
 
     Raises:
         Refused, Stale, Retry: as `Runner.run`.
@@ -50,7 +51,7 @@ def carry(
     source = Source(queue=carried.queue, space=carried.space, limit=Limit(carried.rows))
     pipeline = Pipeline(name=carried.name, source=source, sinks=(declared,))
     patience = Patience(carried.patience, stop)
-    with opened(where, share=not once) as m:
+    with opened(where, share=True) as m:
         queue = m.find(carried.queue, space=carried.space)
         record = SinkRecord(name=carried.sink, kind=carried.sink)
         outlet = Outlet(declared, into, carried.name, record, patience)

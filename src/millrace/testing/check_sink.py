@@ -212,7 +212,7 @@ def check_newest(rig: Rig) -> None:
     more = [Change("c", "12", seq=12), Change("a", "11", seq=11), Change("c", "10", seq=10)]
     run.commit(span(9, 12), [run.stage(span(9, 12), (batch_of([row]) for row in more))])
     run.sees(rows, more)
-    last = [Change(row.key, f"{row.value}-", row.op, row.seq + 20) for row in rows]
+    last = [row._replace(value=row.value and f"{row.value}-", seq=row.seq + 20) for row in rows]
     run.carry(span(12, 40), last, parts=3)
     run.sees(rows, more, last)
 

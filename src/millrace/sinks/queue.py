@@ -1,0 +1,341 @@
+"""Rows as messages of another queue, exactly once.
+
+Those who stage write their rows as a stage of the queue, which nobody sees. The commit is one
+transaction of the place: it moves a cursor, publishes the stages, and writes the flow's row (fence
+and boundary) into a queue of its own, `millrace-flows`.
+
+Rule 1: the cursor is the fence. `open` resets it, so that it is another one from then on: whoever
+opened before holds a snapshot of the old one, cannot commit it, and with it falls all the rest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
+from typing import Annotated, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millrace import limits, sync
+from millrace.client.message import Message, fitting
+from millrace.client.ticket import read_ticket, write_ticket
+from millrace.core.block import SCHEMA
+from millrace.core.column import Array
+from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, Stale, Unknown
+from millrace.sinks.base import DELETE, OP, PUT, Held, Task
+from millrace.sinks.boundary import Boundary, Span, goes_on
+from millrace.sinks.lane import check_key
+from millrace.sinks.newest import newest
+from millrace.sinks.wording import shown, to_bytes, to_json
+
+FLOWS = "millrace-flows"
+"""The queue of the flows' rows, in the space of the queue that is filled."""
+
+ALL = "*"
+HEADERS = "headers"
+
+
+class _Flow(msgspec.Struct, frozen=True):
+    fence: int
+    boundary: str | None
+
+
+class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A queue, which is made if it is not there."""
+
+    queue: Annotated[str, msgspec.Meta(min_length=1)]
+    """`name`, or `space/name`."""
+    url: str = ""
+    """Of a server; what it knows the caller by is in MILLRACE_TOKEN, or in `token_file`."""
+    path: str = ""
+    """A folder of queues, in place of a server."""
+    token_file: str = ""
+    certificates: str = ""
+    key: tuple[str, ...] = ()
+    """The column that becomes the message's key: the queue is keyed then. Empty: it is not."""
+    value: str = "value"
+    """The column that becomes the body; "*": all of them, as JSON."""
+
+    def __repr__(self) -> str:
+        return f"<QueueSink {self.queue}>"
+
+    @property
+    def lanes(self) -> int:
+        """A message may not be overtaken by an older one of its key."""
+        return limits.SINK_LANES if self.key else 0
+
+    def check(self, schema: pa.Schema) -> None:
+        """See `Sink.check`."""
+        if bool(self.url) == bool(self.path):
+            raise Invalid("give the url of a server, or the path of a folder", field="url")
+        if len(self.key) > 1:
+            raise Invalid("a message has one key: join the columns in a step", field="key")
+        check_key(schema, self.key)
+        if self.value not in (ALL, *schema.names):
+            raise Invalid(
+                f"value names the column {self.value!r}; the rows have {', '.join(schema.names)}; "
+                "'*' makes JSON of all of them",
+                field="value",
+            )
+
+    def open(self, flow: str, schema: pa.Schema) -> Held:
+        """See `Sink.open`."""
+        self.check(schema)
+        with self._place() as m:
+            self._queue(m)
+            flows = m.queue(FLOWS, space=self._space, keyed=True, retention="log")
+            # From here on nobody else's commit is taken, so that what is read stays true.
+            cursor = flows.cursor(_mark(self._name, flow))
+            cursor.reset("beginning")
+            found = self._flow(flows, flow)
+            fence = 1 if found is None else found.fence + 1
+            text = None if found is None else found.boundary
+            row = msgspec.json.encode(_Flow(fence, text))
+            flows.publish(row, key=self._key(flow))
+            held = Held(flow, fence, None if text is None else Boundary.of_text(text))
+            return msgspec.structs.replace(held, state=_next(cursor, held))
+
+    def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
+        """See `Sink.stage`."""
+        mark = _mark(self._name, task.held.flow)
+        part = hashlib.sha256(task.part.encode()).hexdigest()[:24]
+        name, rows = f"{mark}-{task.held.fence}-{part}", 0
+        with self._place() as m:
+            queue = self._queue(m)
+            for batch in newest(batches, self.key) if self.key else batches:
+                while batch.num_rows:
+                    count = max(1, fitting(batch, limits.SINK_STAGE_BYTES))
+                    queue.stage(name, self._messages(batch.slice(0, count)))
+                    batch, rows = batch.slice(count), rows + count
+        return name.encode() if rows else b""
+
+    def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
+        """See `Sink.commit`."""
+        if not goes_on(held.boundary, span):
+            return held
+        names = [name.decode() for name in staged if name]
+        row = msgspec.json.encode(_Flow(held.fence, span.upto.text()))
+        with self._place() as m:
+            flows, queue = m.find(FLOWS, space=self._space), self._queue(m)
+            snapshot = read_ticket(flows._twin, held.state)
+            try:
+                with m.transaction() as t:
+                    t._twin.commit(snapshot)
+                    if names:
+                        t.publish_staged(queue, names)
+                    t.publish(flows, row, key=self._key(held.flow))
+            except (NotFound, Stale) as error:
+                return self._judge(m, held, span, error)
+            done = msgspec.structs.replace(held, boundary=span.upto)
+            cursor = flows.cursor(_mark(self._name, held.flow))
+            return msgspec.structs.replace(done, state=_next(cursor, held))
+
+    def _judge(self, m: sync.Millrace, held: Held, span: Span, error: Refused) -> Held:
+        """What it means that the commit was refused: it was done before, rows are gone, or
+        somebody else has opened the flow."""
+        flows = m.find(FLOWS, space=self._space)
+        found = self._flow(flows, held.flow)
+        if found is None or found.fence != held.fence:
+            raise _overtaken(held) from error
+        now = None if found.boundary is None else Boundary.of_text(found.boundary)
+        if goes_on(now, span):
+            raise Retry(
+                f"rows that were staged for queue {self.queue} are gone: {error.message}; stage "
+                "them again",
+                field="staged",
+            ) from error
+        return msgspec.structs.replace(held, boundary=now)
+
+    def clean(self, held: Held) -> None:
+        """Drop the stages of those who were overtaken; the rest goes by age."""
+        mark = _mark(self._name, held.flow)
+        with self._place() as m:
+            queue = self._queue(m)
+            for name in queue.stages():
+                if name.startswith(f"{mark}-") and not name.startswith(f"{mark}-{held.fence}-"):
+                    queue.drop_stage(name)
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        with _lock:
+            m = _places.pop((os.getpid(), self.url, self.path), None)
+        if m is not None:
+            m.close()
+
+    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """See `Readable.rows`: key, value, op, and what the queue itself says of a message."""
+        with self._place() as m, self._queue(m).snapshot() as snapshot:
+            for batch in snapshot.arrow():
+                if self.key:
+                    batch = batch.filter(batch.column("value").is_valid())
+                ops = pa.array(map(_op, batch.column(HEADERS).to_pylist()), pa.string())
+                value = _nulled(batch.column("value"), _are(ops, DELETE))
+                whole = batch.set_column(batch.schema.names.index("value"), "value", value)
+                yield whole.append_column(OP, ops).select(list(columns))
+
+    # --- Rows -------------------------------------------------------------------------------------
+
+    def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch | list[Message]:
+        """The rows as the queue takes them."""
+        names = batch.schema.names
+        ops = batch.column(OP) if OP in names else None
+        deletes = ops is not None and bool(pc.any(_are(ops, DELETE)).as_py())
+        if self.value == ALL or (deletes and not self.key):
+            return [self._message(row) for row in batch.to_pylist()]
+        value = _bytes(batch.column(self.value), self.value)
+        if deletes and ops is not None:
+            value = _nulled(value, _are(ops, DELETE))
+        columns = {"value": value}
+        if self._key_column in names:
+            columns["key"] = _bytes(batch.column(self._key_column), self._key_column)
+        if HEADERS in names and batch.column(HEADERS).null_count < batch.num_rows:
+            found = batch.column(HEADERS)
+            whole = pa.concat_arrays([found]) if found.offset else found
+            columns[HEADERS] = whole.view(SCHEMA.field(HEADERS).type)
+        missing = value.null_count and not deletes
+        if missing:
+            raise Invalid(
+                f"column {self.value!r} is null in a row that is put; say op = 'delete', or give "
+                "it a value",
+                field=self.value,
+            )
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _message(self, row: dict[str, object]) -> Message:
+        op = row.pop(OP, PUT) or PUT
+        pairs = cast("list[dict[str, object]] | None", row.get(HEADERS)) or []
+        headers = [
+            (str(pair.get("key") or pair.get("name")), to_bytes(pair["value"])) for pair in pairs
+        ]
+        found = row.get(self._key_column)
+        key = None if found is None else to_bytes(found)
+        if op == DELETE:
+            if self.key:
+                return Message(None, key=key, headers=headers)
+            headers.append((OP, DELETE.encode()))
+        value = to_json(row) if self.value == ALL else to_bytes(row[self.value])
+        return Message(value, key=key, headers=headers)
+
+    # --- The place --------------------------------------------------------------------------------
+
+    @property
+    def _space(self) -> str:
+        space, slash, _ = self.queue.partition("/")
+        return space if slash else "default"
+
+    @property
+    def _name(self) -> str:
+        return self.queue.rpartition("/")[2]
+
+    @property
+    def _key_column(self) -> str:
+        """A message may have a key where the queue is not keyed, too."""
+        return self.key[0] if self.key else "key"
+
+    def _key(self, flow: str) -> str:
+        return f"{self._name} {flow}"
+
+    def _queue(self, m: sync.Millrace) -> sync.Queue:
+        try:
+            return m.queue(self._name, space=self._space, keyed=bool(self.key))
+        except Exists as error:
+            raise Invalid(
+                f"queue {self.queue} is there, and {error.message}; give the setting key for a "
+                "keyed queue, and only for one",
+                field="key",
+            ) from error
+
+    def _flow(self, flows: sync.Queue, flow: str) -> _Flow | None:
+        wanted = self._key(flow).encode()
+        with flows.snapshot() as snapshot:
+            for row in snapshot.rows():
+                if row.key == wanted and row.body is not None:
+                    return msgspec.json.decode(row.body, type=_Flow)
+        return None
+
+    @contextmanager
+    def _place(self) -> Iterator[sync.Millrace]:
+        """The queues there; what is not known to be done is asked for again."""
+        try:
+            yield self._opened()
+        except Unknown as error:
+            self.close()
+            raise Retry(
+                f"{self.url or self.path} has not answered: {error.message}; it is asked again, "
+                "and nothing is lost",
+                field="url",
+            ) from error
+
+    def _opened(self) -> sync.Millrace:
+        place = (os.getpid(), self.url, self.path)
+        with _lock:
+            if place not in _places:
+                _places[place] = self._open_place()
+            return _places[place]
+
+    def _open_place(self) -> sync.Millrace:
+        if self.path:
+            return sync.open(self.path)
+        token = os.environ.get("MILLRACE_TOKEN")
+        if self.token_file:
+            try:
+                with open(self.token_file, encoding="utf-8") as file:
+                    token = file.read().strip()
+            except OSError as error:
+                raise Invalid(
+                    f"token_file {shown(self.token_file)} cannot be read: {error.strerror}",
+                    field="token_file",
+                ) from None
+        return sync.connect(self.url, token=token, certificates=self.certificates or None)
+
+
+_places: dict[tuple[int, str, str], sync.Millrace] = {}
+"""Those that are open in this process; any thread may use them."""
+
+_lock = Lock()
+
+
+def _next(cursor: sync.Cursor, held: Held) -> str:
+    """The snapshot that the next commit moves the cursor over: it has the flow's row, at least."""
+    snapshot = cursor.next()
+    if snapshot is None:
+        raise _overtaken(held)
+    return write_ticket(snapshot._twin)
+
+
+def _mark(queue: str, flow: str) -> str:
+    """A name for what belongs to a flow: names have no slashes."""
+    return f"flow-{hashlib.sha256(f'{queue} {flow}'.encode()).hexdigest()[:24]}"
+
+
+def _bytes(column: Array, name: str) -> Array:
+    try:
+        return cast("Array", pc.cast(column, pa.binary()))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise Invalid(
+            f"column {name!r} is of type {column.type}; cast it to text or bytes", field=name
+        ) from None
+
+
+def _are(column: Array, text: str) -> pa.BooleanArray:
+    same = pc.equal(column, pa.scalar(text))
+    return cast("pa.BooleanArray", pc.fill_null(same, pa.scalar(value=False)))
+
+
+def _nulled(column: Array, where: pa.BooleanArray) -> Array:
+    return cast("Array", pc.if_else(where, pa.scalar(None, pa.binary()), column))
+
+
+def _op(pairs: object) -> str:
+    found = cast("list[dict[str, object]]", pairs or [])
+    is_delete = any(pair["name"] == OP and pair["value"] == DELETE.encode() for pair in found)
+    return DELETE if is_delete else PUT
+
+
+def _overtaken(held: Held) -> Stale:
+    return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")

@@ -1,0 +1,121 @@
+"""Rows in another queue: the contract, and processes that are killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from millrace.errors import Invalid, Retry, Stale
+from millrace.sinks.base import DELETE
+from millrace.sinks.queue import QueueSink
+from millrace.testing.sink_rig import SCHEMA, Change, Run, puts, span
+from tests.server.process import Process
+from tests.sinks.carrier import carry_with_kills, expected, left
+from tests.sinks.rigs import Check, ReadRig, every_check
+
+_NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A folder, in which every test has a queue of its own."""
+    path = str(tmp_path_factory.mktemp("queues") / "data")
+    yield path
+    QueueSink(path=path, queue="any").close()
+
+
+def make(path: str, **settings: object) -> ReadRig:
+    sink = QueueSink(path=path, queue=f"prices{next(_NUMBERS)}", **settings)  # type: ignore[arg-type]
+    return ReadRig(sink, sink)
+
+
+@every_check
+@pytest.mark.parametrize("key", [(), ("key",)], ids=["added", "keyed"])
+def test_contract(check: Check, key: tuple[str, ...], path: str) -> None:
+    check(make(path, key=key))
+
+
+def test_a_writer_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    address = f"queue:{tmp_path}/data?queue=prices&key=key"
+    carry_with_kills(address, kills=2, spans=12, seed=1)
+    sink = QueueSink(path=str(tmp_path / "data"), queue="prices", key=("key",))
+    assert left(ReadRig(sink, sink)) == expected(12)
+    sink.close()
+
+
+def test_a_server_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with Process(folder, "--listen", "127.0.0.1:0") as server:
+        sink = QueueSink(
+            url=f"http://127.0.0.1:{server.port}",
+            token_file=str(server.token_file),
+            queue="prices",
+            key=("key",),
+        )
+        run = Run(ReadRig(sink, sink))
+        run.carry(span(0, 5), puts("a", "b"))
+        staged = run.stage_all(span(5, 9), puts("a", value="2", after=5))
+        server.kill()
+    with Process(folder, "--listen", f"127.0.0.1:{server.port}"):
+        again = Run(ReadRig(sink, sink))
+        assert again.at == span(0, 5).upto
+        with pytest.raises(Stale):
+            run.commit(span(5, 9), staged)
+        again.carry(span(5, 9), puts("a", value="2", after=5))
+        again.sees(puts("a", "b"), puts("a", value="2", after=5))
+        sink.close()
+
+
+def test_all_columns_as_json(path: str) -> None:
+    rig = make(path, value="*")
+    run = Run(rig)
+    run.carry(span(0, 5), [Change("a", "x", seq=1), Change("b", None, DELETE, 2)])
+    bodies = [json.loads(str(row.value)) for row in rig.rows() if row.value is not None]
+    assert bodies == [{"seq": 1, "key": "a", "value": "x"}]
+
+
+def test_what_was_staged_and_overtaken_is_dropped(path: str) -> None:
+    rig = make(path)
+    Run(rig).stage_all(span(0, 5), puts("a"))
+    run = Run(rig)
+    staged = run.stage_all(span(0, 5), puts("a"))
+    run.sink.clean(run.held)
+    run.commit(span(0, 5), staged)
+    run.sees(puts("a"))
+
+
+def test_stages_that_are_gone_are_staged_again(path: str) -> None:
+    run = Run(make(path))
+    with pytest.raises(Retry, match="stage them again"):
+        run.commit(span(0, 5), [b"missing"])
+    run.carry(span(0, 5), puts("a"))
+    run.sees(puts("a"))
+
+
+def test_a_queue_that_does_not_fit_is_refused(path: str) -> None:
+    rig = make(path)
+    Run(rig)
+    assert isinstance(rig.sink, QueueSink)
+    keyed = msgspec.structs.replace(rig.sink, key=("key",))
+    with pytest.raises(Invalid, match="give the setting key"):
+        keyed.open("a/b", SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "url of a server, or the path"),
+        ({"path": "a", "url": "http://b"}, "url of a server, or the path"),
+        ({"path": "a", "key": ("key", "seq")}, "one key"),
+        ({"path": "a", "key": ("missing",)}, "'missing'"),
+        ({"path": "a", "value": "missing"}, "'missing'"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        QueueSink(queue="q", **settings).check(SCHEMA)  # type: ignore[arg-type]
