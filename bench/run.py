@@ -24,6 +24,7 @@ from bench import (
     server,
     sessions,
     snapshot_http,
+    spark,
     topics,
     work,
 )
@@ -65,6 +66,11 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "frontend_engine_cpu": frontends.frontend_engine_cpu,
         "idle_polls": server.idle_polls,
     },
+    "spark": {
+        "read_100": lambda: spark.read_rows(100, 4_000_000, "read_100"),
+        "read_1k": lambda: spark.read_rows(1024, 1_000_000, "read_1k"),
+        "latest_4m": spark.latest,
+    },
 }
 
 MEASURED_WITH = {
@@ -80,6 +86,7 @@ MEASURED_WITH = {
     "delayed_lateness_p99_ms": "delayed_lateness",
     "idle_polls_core_s": "idle_polls",
     "idle_polls_kb": "idle_polls",
+    "stream_noop": "read_1k",
 }
 """Figures that are called otherwise than the measurement that they come from."""
 

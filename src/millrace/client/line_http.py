@@ -372,14 +372,19 @@ async def _refusal(connection: HttpConnection, head: Head) -> MillraceError | Lo
             body += piece
             if len(body) > limits.HTTP_HEAD_BYTES_MAX:
                 break
+    return refusal_of(head.status, body)
+
+
+def refusal_of(status: int, body: bytes) -> MillraceError | Lost:
+    """What the problem that a server answers with means."""
     try:
         found = msgspec.json.decode(body, type=_Problem)
     except msgspec.MsgspecError:
         found = _Problem()
-    detail = found.detail or f"it was answered with the status {head.status}"
-    if head.status == 401:
+    detail = found.detail or f"it was answered with the status {status}"
+    if status == 401:
         return Unauthenticated(detail, field=found.field)
-    if head.status >= 500 and found.outcome == "unknown":
+    if status >= 500 and found.outcome == "unknown":
         return Lost(detail, sent=True)
     way = {"refused": "r", "retry": "t"}.get(found.outcome, "r")
     raw = [way, found.code, detail, found.field, found.limit, found.retry_after_ms]

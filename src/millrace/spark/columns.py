@@ -7,7 +7,7 @@ Rule 2: Spark takes exactly the types that it asked for; they are made from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -34,6 +34,9 @@ TYPES = {
 CORRUPT = "_corrupt"
 """Of a read with a schema: the body, where it is none of it; null in all other rows."""
 
+SHARD_COLUMNS = ("seq", "key", "headers", "time", "value")
+"""What a queue sends of its rows."""
+
 _NEEDS = {"timestamp": "time", "op": "value"}
 """The column of the queue's rows that one is made from, where it has another name."""
 
@@ -59,10 +62,10 @@ def ddl(columns: tuple[str, ...]) -> str:
     return ", ".join(f"{name} {TYPES[name]}" for name in columns)
 
 
-def needed(columns: tuple[str, ...], *extra: str) -> tuple[str, ...]:
+def needed(columns: Sequence[str]) -> tuple[str, ...]:
     """The columns of the queue's rows that these are made from, besides seq."""
-    made = {_NEEDS.get(name, name) for name in (*columns, *extra)}
-    return tuple(name for name in ("key", "headers", "time", "value") if name in made)
+    made = {_NEEDS.get(name, name) for name in columns}
+    return tuple(name for name in SHARD_COLUMNS[1:] if name in made)
 
 
 class Shaper:
@@ -85,11 +88,6 @@ class Shaper:
             return self._same(name, batch.num_rows)
         maker = self._makers.get(name)
         return maker(batch) if maker is not None else batch.column(name)
-
-    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with all columns."""
-        columns = [self.column(name, batch) for name in self._schema.names]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _same(self, name: str, rows: int) -> Array:
         made = self._made.get(name)

@@ -196,7 +196,10 @@ class Follower:
         """Move the cursor to where Spark has committed."""
         if not done.ticket or done.seqs == self._committed:
             return
-        subject, _ = await self._open(m, done)
+        subject, cursor = await self._open(m, done)
+        if (done.shards, done.ids) != (subject.shards, cursor_ids(cursor)):
+            # It has started over since.
+            return
         try:
             await commit_at(read_ticket(subject.queue, done.ticket), done.seqs)
         except SnapshotExpired:

@@ -3,31 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from millrace.core.column import Array
-from millrace.spark.columns import Shaper, sliced
+from millrace.errors import Invalid
+from millrace.spark.bodies.avro import avro_ddl
+from millrace.spark.bodies.parse import Parser, make_parser
+from millrace.spark.columns import CORRUPT, SHARD_COLUMNS, Shaper, chosen, ddl, needed, sliced
 from millrace.spark.options import Options
 from millrace.spark.read import Part, read_part
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+
+def schema_ddl(options: Options) -> str:
+    """The columns of a read, as Spark declares them.
+
+    Raises:
+        Invalid: a column is none, or the schema of bodies cannot be one.
+    """
+    found = ddl(chosen(options.columns, is_parsed=bool(options.schema)))
+    if not options.schema:
+        return found
+    typed = avro_ddl(options.schema) if options.format == "avro" else options.schema
+    return f"{found}, {typed}, {CORRUPT} binary"
 
 
-def rows_of(options: Options, schema: StructType, part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+class Rows:
+    """What one read gives of rows; it is made by the driver and used by the tasks.
 
-    shaper = Shaper(to_arrow_schema(schema, timezone="UTC"), part.number, part.snapshot)
-    keys = None if options.keys is None else pa.array(options.keys, pa.binary())
-    for batch in read_part(options.home, part):
-        for piece in sliced(batch):
-            wanted = _wanted(piece, keys, is_live=options.view == "latest")
-            if wanted.num_rows:
-                yield shaper.shape(wanted)
+    Raises:
+        Invalid: the columns are not those that the options choose, or a body cannot come to them.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._names = chosen(options.columns, is_parsed=bool(options.schema))
+        _check(options, schema, self._names)
+        if options.schema:
+            self._parser()
+
+    def of(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """The rows of a part."""
+        options, schema = self._options, self._arrow()
+        shaper = Shaper(schema, part.number, part.snapshot)
+        parser = self._parser() if options.schema else None
+        keys = None if options.keys is None else pa.array(options.keys, pa.binary())
+        for batch in read_part(options, part, self._needed()):
+            for piece in sliced(batch):
+                wanted = _wanted(piece, keys, is_live=options.view == "latest")
+                if not wanted.num_rows:
+                    continue
+                columns = [shaper.column(name, wanted) for name in self._names]
+                if parser is not None:
+                    parsed = parser.parse(wanted.column("value"))
+                    if parsed.is_spread:
+                        columns = [parsed.spread(column) for column in columns]
+                    columns += [*parsed.columns, parsed.corrupt]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _arrow(self) -> pa.Schema:
+        return to_arrow_schema(self._schema, timezone="UTC")
+
+    def _parser(self) -> Parser:
+        fields = list(self._arrow())[len(self._names) : -1]
+        return make_parser(self._options.format, self._options.schema, fields)
+
+    def _needed(self) -> tuple[str, ...] | None:
+        """The columns of the queue's rows that are asked for; None: all of them."""
+        names = list(self._names)
+        if self._options.keys is not None:
+            names.append("key")
+        if self._options.view == "latest" or self._options.schema:
+            names.append("value")
+        found = ("seq", *needed(names))
+        return None if len(found) == len(SHARD_COLUMNS) else found
+
+
+def _check(options: Options, schema: StructType, names: tuple[str, ...]) -> None:
+    found = schema.fieldNames()
+    typed = found[len(names) : -1] if options.schema else []
+    if tuple(found[: len(names)]) != names or (not options.schema and len(found) > len(names)):
+        raise Invalid(
+            f"the columns of this read are {', '.join(names)}, not {', '.join(found)}; choose "
+            "among them by the option columns, and say by the option schema what bodies hold",
+            field="schema",
+        )
+    for field in schema.fields[len(names) : -1] if options.schema else []:
+        if field.name in names or field.name == CORRUPT or typed.count(field.name) > 1:
+            raise Invalid(
+                f"the schema has a field {field.name!r}, and so has the row itself; leave that out "
+                "by the option columns, which names those that are wanted",
+                field="schema",
+            )
+        if not field.nullable:
+            raise Invalid(
+                f"the schema says that {field.name!r} is never null, and of a body that is none of "
+                "it, it is; leave NOT NULL out",
+                field="schema",
+            )
 
 
 def _wanted(batch: pa.RecordBatch, keys: Array | None, *, is_live: bool) -> pa.RecordBatch:

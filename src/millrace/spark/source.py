@@ -13,9 +13,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from millrace.spark.batch import BatchReader
-from millrace.spark.columns import chosen, ddl
+from millrace.spark.batch import BatchReader, NarrowReader
 from millrace.spark.options import read_options
+from millrace.spark.rows import schema_ddl
 from millrace.spark.stream import StreamReader
 from millrace.spark.writer import BatchWriter
 
@@ -31,11 +31,12 @@ class MillraceSource(DataSource):
     def schema(self) -> str:
         """The columns, as the options choose them."""
         # Whether it is a stream is not known here; the readers check the rest.
-        return ddl(chosen(read_options(self.options, is_stream=None).columns, is_parsed=False))
+        return schema_ddl(read_options(self.options, is_stream=None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a queue once."""
-        return BatchReader(read_options(self.options, is_stream=False), schema)
+        options = read_options(self.options, is_stream=False)
+        return (NarrowReader if options.pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Follows a queue."""

@@ -21,7 +21,7 @@ from millrace.spark.home import reach
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
 from millrace.spark.read import Part
-from millrace.spark.rows import rows_of
+from millrace.spark.rows import Rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,7 +32,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._schema = schema
+        self._rows = Rows(options, schema)
         self._follower = Follower(options)
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task."""
         if isinstance(partition, Part):
-            yield from rows_of(self._options, self._schema, partition)
+            yield from self._rows.of(partition)
 
     def commit(self, end: dict[str, object]) -> None:
         """Spark is done with everything up to there. It says so one batch late, and never of the

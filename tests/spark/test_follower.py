@@ -1,0 +1,280 @@
+"""How a stream follows a queue: offsets, limits, commits, and what is refused.
+
+Spark itself is not needed to ask what it would ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import millrace
+from millrace.client.queue import Queue, engine_and_shards
+from millrace.client.ticket import write_ticket
+from millrace.core.fold import Reader
+from millrace.core.model import ShardId
+from millrace.errors import CursorExpired, NotFound, Refused, Stale
+from millrace.spark.follower import Follower, Limit
+from millrace.spark.home import Home
+from millrace.spark.offset import Offset
+from millrace.spark.options import Options
+from millrace.spark.start import LATEST, Start
+
+ALL = Limit()
+
+
+def options(**chosen: object) -> Options:
+    return Options(Home(path="here"), "tea", **chosen)  # type: ignore[arg-type]
+
+
+def run(tmp_path: Path, main: Callable[[millrace.Millrace], Awaitable[None]]) -> None:
+    async def opened() -> None:
+        async with millrace.open(tmp_path) as m:
+            await main(m)
+
+    asyncio.run(opened())
+
+
+async def rows(m: millrace.Millrace, follower: Follower, upto: Offset) -> list[tuple[int, int]]:
+    """Shard and seq of what the tasks of a batch would read."""
+    found: list[tuple[int, int]] = []
+    engine, _ = engine_and_shards(await m.find("tea"))
+    for part in await follower.plan(m, upto):
+        reader = Reader(part.pin, part.retain)
+        async for batch in engine.batches(ShardId(part.shard), part.after, part.upto, reader):
+            found += [(part.number, seq.as_py()) for seq in batch.column("seq")]
+    return found
+
+
+async def lease_all(queue: Queue) -> None:
+    while leases := await queue.lease(1000):
+        await queue.settle(leases)
+
+
+def test_a_cursor_moves_where_spark_has_committed_also_in_mid_snapshot(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 10)
+        follower = Follower(options(cursor="lake"))
+        start = await follower.begin(m)
+        assert start == await follower.begin(m)
+        assert await queue.cursors() == {}
+        one = await follower.next(m, start, Limit(rows=4))
+        assert one is not None
+        assert (one.after, one.seqs) == ((0,), (4,))
+        assert await queue.cursors() == {"lake": 0}
+        await queue.publish_many([b"y"] * 5)
+        two = await follower.next(m, one, Limit(rows=100))
+        assert two is not None
+        # The rest of the snapshot, and nothing that came since.
+        assert (two.after, two.seqs, two.ticket == one.ticket) == ((4,), (10,), False)
+        assert await queue.cursors() == {"lake": 4}
+        assert await rows(m, follower, two) == [(0, seq) for seq in range(5, 11)]
+        three = await follower.next(m, two, ALL)
+        assert three is not None
+        assert (three.after, three.seqs) == ((10,), (15,))
+        assert await follower.next(m, three, ALL) is None
+        assert await queue.cursors() == {"lake": 15}
+        # Spark says so late, and once more.
+        await follower.commit(m, three)
+        assert (await queue.holders()).held[0].kind == "cursor"
+
+    run(tmp_path, main)
+
+
+def test_what_workers_settle_is_read_and_an_open_batch_always_has_the_same_rows(
+    tmp_path: Path,
+) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea", keyed=True)
+        await queue.publish_many(
+            [millrace.Message(b"1", key=b"a"), millrace.Message(b"1", key=b"b")]
+        )
+        follower = Follower(options(cursor="lake"))
+        one = await follower.next(m, await follower.begin(m), ALL)
+        assert one is not None
+        await queue.publish(b"2", key=b"a")
+        await lease_all(queue)
+        for again in (follower, Follower(options(cursor="lake"))):
+            # As after a crash: the batch is in the offset log, and not in the commit log.
+            assert await rows(m, again, one) == [(0, 1), (0, 2)]
+        two = await Follower(options(cursor="lake")).next(m, one, ALL)
+        assert two is not None
+        assert await rows(m, follower, two) == [(0, 3)]
+
+    run(tmp_path, main)
+
+
+def test_shards_share_a_limit_by_what_waits_in_them(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea", shards=3, route="key")
+        await queue.publish_many(
+            [millrace.Message(b"x", key=b"%d" % (at % 7)) for at in range(300)]
+        )
+        follower = Follower(options())
+        offset = await follower.begin(m)
+        assert offset.cursor.startswith("spark-")
+        read: list[tuple[int, int]] = []
+        counts: list[int] = []
+        while (found := await follower.next(m, offset, Limit(rows=90))) is not None:
+            part = await rows(m, follower, found)
+            counts.append(len(part))
+            read += part
+            offset = found
+        assert counts == [90, 90, 90, 30]
+        assert len(read) == len(set(read)) == 300
+        assert sum((await queue.cursors()).values()) == 300
+
+    run(tmp_path, main)
+
+
+def test_a_lost_checkpoint_repeats_the_same_ranges(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea", shards=2)
+        await queue.publish_many([b"x"] * 100)
+        follower = Follower(options(cursor="lake"))
+        one = await follower.next(m, await follower.begin(m), Limit(rows=60))
+        assert one is not None
+        two = await follower.next(m, one, Limit(rows=60))
+        assert two is not None
+        await queue.publish_many([b"y"] * 10)
+        # The second batch was not committed when it was lost.
+        other = Follower(options(cursor="lake", starting=LATEST))
+        start = await other.begin(m)
+        assert (start.seqs, start.ids) == (one.seqs, one.ids)
+        again = await other.next(m, start, Limit(rows=60))
+        assert again is not None
+        assert (again.after, again.seqs) == (two.after, two.seqs)
+        assert await rows(m, other, again) == await rows(m, follower, two)
+
+    run(tmp_path, main)
+
+
+def test_available_now_ends_where_the_queue_was(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 10)
+        follower = Follower(options(cursor="lake"))
+        await follower.aim(m)
+        await queue.publish_many([b"y"] * 5)
+        offset = await follower.begin(m)
+        ends = []
+        while (found := await follower.next(m, offset, Limit(rows=6))) is not None:
+            ends.append(found.seqs)
+            offset = found
+            await queue.publish(b"more")
+        # A snapshot is taken whole, unless it is larger than the limit.
+        assert ends == [(6,), (12,)]
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("start", ["seq", "time", "latest", "snapshot"])
+def test_a_stream_starts_where_it_is_told(tmp_path: Path, start: str) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 3)
+        taken = await queue.snapshot().__aenter__()
+        after = (await queue.peek(3))[-1].time_ms + 1
+        places = {
+            "seq": Start(seqs=((0, 4),)),
+            "time": Start(time_ms=after),
+            "latest": LATEST,
+            "snapshot": Start(ticket=write_ticket(taken)),
+        }
+        follower = Follower(options(starting=places[start]))
+        offset = await follower.begin(m)
+        assert offset.seqs == (3,)
+        await queue.publish(b"y")
+        found = await follower.next(m, offset, ALL)
+        assert found is not None
+        assert await rows(m, follower, found) == [(0, 4)]
+
+    run(tmp_path, main)
+
+
+def test_rows_that_are_gone_are_an_error_or_all_is_read_again(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 10)
+        follower = Follower(options(cursor="lake"))
+        one = await follower.next(m, await follower.begin(m), Limit(rows=4))
+        assert one is not None
+        await follower.commit(m, one)
+        cursor = await queue.cursor("lake", retain=True)
+        snapshot = await cursor.next()
+        assert snapshot is not None
+        await snapshot.unpin()
+        await queue.purge()
+        await queue.publish(b"y")
+        with pytest.raises(CursorExpired, match="failOnDataLoss=false"):
+            await Follower(options(cursor="lake")).next(m, one, ALL)
+        again = Follower(options(cursor="lake", fail_on_data_loss=False))
+        found = await again.next(m, one, ALL)
+        assert found is not None
+        assert (found.after, found.seqs) == ((0,), (11,))
+        assert await rows(m, again, found) == [(0, 11)]
+
+    run(tmp_path, main)
+
+
+def test_a_queue_that_was_made_anew_is_noticed(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 10)
+        follower = Follower(options(cursor="lake"))
+        one = await follower.next(m, await follower.begin(m), ALL)
+        assert one is not None
+        await m.delete_queue("tea")
+        queue = await m.queue("tea")
+        await queue.publish(b"new")
+        for reader in (follower, Follower(options(cursor="lake"))):
+            with pytest.raises(NotFound, match="delete"):
+                await reader.next(m, one, ALL)
+        with pytest.raises(NotFound, match="made anew"):
+            await Follower(options(cursor="lake")).plan(m, one)
+        again = Follower(options(cursor="lake", fail_on_data_loss=False))
+        found = await again.next(m, one, ALL)
+        assert found is not None
+        assert (found.after, found.seqs) == ((0,), (1,))
+        # Spark is late: it speaks of the old queue once more.
+        await again.commit(m, one)
+        assert await again.next(m, found, ALL) is None
+        assert await queue.cursors() == {"lake": 1}
+
+    run(tmp_path, main)
+
+
+def test_two_queries_do_not_read_by_one_cursor(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 10)
+        follower = Follower(options(cursor="lake"))
+        start = await follower.begin(m)
+        one = await follower.next(m, start, Limit(rows=4))
+        assert one is not None
+        two = await follower.next(m, one, Limit(rows=4))
+        assert two is not None
+        assert await follower.next(m, two, ALL) is not None
+        zombie = Follower(options(cursor="lake"))
+        with pytest.raises(Stale, match="another query reads by it"):
+            await zombie.next(m, one, ALL)
+        with pytest.raises(Refused, match="the checkpoint is of 'lake'"):
+            await Follower(options(cursor="other")).next(m, one, ALL)
+
+    run(tmp_path, main)
+
+
+def test_an_offset_comes_back_from_json_and_others_are_refused() -> None:
+    offset = Offset(1, "default", "tea", (7, 8), "ab" * 16, "lake", (1, 1), "t", (0, 0), (3, 4))
+    text = json.dumps(offset.shown())
+    assert Offset.of(json.loads(text)) == Offset.of(text) == offset
+    assert offset.place().seqs == (3, 4)
+    assert (offset.span().after.number, offset.span().upto.number) == (0, 7)
+    for wrong in ({}, {"version": 2}, {"topic": {"0": 5}}):
+        with pytest.raises(Refused, match="another query"):
+            Offset.of(wrong)
