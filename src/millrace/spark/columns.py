@@ -89,6 +89,11 @@ class Shaper:
         maker = self._makers.get(name)
         return maker(batch) if maker is not None else batch.column(name)
 
+    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with all columns of the schema."""
+        columns = [self.column(name, batch) for name in self._schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
     def _same(self, name: str, rows: int) -> Array:
         made = self._made.get(name)
         if made is None or len(made) < rows:

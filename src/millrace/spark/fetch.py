@@ -186,6 +186,12 @@ class _Body:
 _kept: dict[tuple[Home, int], Connection] = {}
 
 
+def let_go() -> None:
+    """Close the connections that this process keeps."""
+    while _kept:
+        _kept.popitem()[1].close()
+
+
 def fetch(home: Home, path: str, asked: dict[str, str], after: int) -> Iterator[pa.RecordBatch]:
     """The rows after a seq, from the address of a snapshot.
 

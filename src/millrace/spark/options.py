@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Literal, cast
 
 import msgspec
@@ -207,6 +208,9 @@ def _home(given: _Given) -> Home:
         "patience", limits.WIRE_PATIENCE_SECONDS, limits.WIRE_CONNECT_MS_MAX / 1000
     )
     host = socket.gethostname() if path else ""
+    if path:
+        # Tasks may stand elsewhere than the driver.
+        path = str(Path(path.removeprefix("file:")).expanduser().absolute())
     return Home(url, path, given.text("tokenFile"), given.text("certificates"), patience, host)
 
 

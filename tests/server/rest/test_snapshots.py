@@ -49,11 +49,17 @@ def test_k2_a_snapshot_shows_the_same_rows_until_it_is_let_go(tmp_path: Path) ->
             assert table(found).column("value").to_pylist() == [b"b", b"c"]
             assert table(found).column_names == ["seq", "key", "headers", "time", "value"]
             assert found.headers["millrace-boundary"] == "3"
+            asked = "after=1&upto=2&columns=value,seq"
+            found = await server.ask("GET", f"{path}?{asked}", headers={"accept": ARROW})
+            assert table(found).to_pylist() == [{"seq": 2, "value": b"b"}]
+            wrong = await server.ask("GET", f"{path}?columns=a", headers={"accept": ARROW})
+            assert (wrong.status, wrong.json["field"]) == (400, "columns")
             for was_there in (True, False):
                 gone = await server.ask("DELETE", path)
                 assert gone.json == {"was_there": was_there}
-            expired = await server.ask("GET", path)
-            assert (expired.status, expired.json["code"]) == (410, "snapshot_expired")
+            for accept in ("application/json", ARROW):
+                expired = await server.ask("GET", path, headers={"accept": accept})
+                assert (expired.status, expired.json["code"]) == (410, "snapshot_expired")
 
     asyncio.run(main())
 

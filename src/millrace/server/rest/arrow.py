@@ -80,12 +80,22 @@ class RowStream:
         self._is_whole = schema.names == SHARD_ROWS.names
         self._let_go = let_go
         self._parts = self._make()
+        self._first: list[Buffer] | None = None
+
+    async def begin(self) -> None:
+        """Find the first rows: what is refused can be said as long as nothing was sent.
+
+        Raises:
+            SnapshotExpired: they are no longer pinned.
+        """
+        self._first = await anext(self._parts)
 
     def __aiter__(self) -> RowStream:
         return self
 
     async def __anext__(self) -> list[Buffer]:
-        return await anext(self._parts)
+        first, self._first = self._first, None
+        return await anext(self._parts) if first is None else first
 
     async def aclose(self) -> None:
         """End it, wherever it is."""

@@ -184,6 +184,7 @@ async def _read(
     with_shard = not shards.is_one and told.shard is None
     schema = columns_of(told.columns, with_shard=with_shard)
     parts = RowStream(engine, spans, schema, let_go=let_go)
+    await parts.begin()
     ask.waits = True
     return Response(200, type=ARROW, headers=headers, parts=parts)
 
