@@ -132,6 +132,22 @@ def test_shards_share_a_limit_by_what_waits_in_them(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_no_batch_is_empty_where_older_revisions_are_gone(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea", keyed=True)
+        for _ in range(50):
+            await queue.publish_many([millrace.Message(b"x", key=b"%d" % at) for at in range(10)])
+        follower = Follower(options())
+        offset = await follower.begin(m)
+        counts: list[int] = []
+        while (found := await follower.next(m, offset, Limit(rows=4))) is not None:
+            counts.append(len(await rows(m, follower, found)))
+            offset = found
+        assert counts == [4, 4, 2]
+
+    run(tmp_path, main)
+
+
 def test_a_lost_checkpoint_repeats_the_same_ranges(tmp_path: Path) -> None:
     async def main(m: millrace.Millrace) -> None:
         queue = await m.queue("tea", shards=2)

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import msgspec
 
 from millrace import limits
-from millrace.client.cursor import Cursor, Snapshot
+from millrace.client.cursor import Cursor, Snapshot, engine_of
 from millrace.client.millrace import Millrace
-from millrace.client.ticket import go_on_at, read_ticket, write_ticket
+from millrace.client.ticket import go_on_at, read_ticket, spans_of, write_ticket
 from millrace.client.vector import (
     commit_at,
     cursor_at,
@@ -126,7 +127,7 @@ class Follower:
             ids=cursor_ids(cursor),
             ticket=write_ticket(snapshot),
             after=done.seqs,
-            seqs=_cut(snapshot, done.seqs, limit, subject.row_bytes),
+            seqs=await _cut(snapshot, done.seqs, limit, subject.row_bytes),
         )
 
     async def _open(self, m: Millrace, done: Offset) -> tuple[Subject, Cursor]:
@@ -238,21 +239,44 @@ def _covers(seqs: Sequence[int], others: Sequence[int]) -> bool:
     return all(seq >= other for seq, other in zip(seqs, others, strict=True))
 
 
-def _cut(snapshot: Snapshot, after: Sequence[int], limit: Limit, row_bytes: int) -> tuple[int, ...]:
-    """Where a batch ends within a snapshot: shards share the limit by what waits in them."""
-    waiting = [high - low for low, high in zip(after, snapshot.boundaries, strict=True)]
-    total, most = sum(waiting), sum(waiting)
+async def _cut(
+    snapshot: Snapshot, after: Sequence[int], limit: Limit, row_bytes: int
+) -> tuple[int, ...]:
+    """Where a batch ends within a snapshot: shards share the limit by what waits in them.
+
+    Seqs are counted from the first row that is there: a batch is never empty because what it spans
+    was settled, or replaced, long ago.
+    """
+    total = most = sum(snapshot.boundaries) - sum(after)
     if limit.rows is not None:
         most = min(most, limit.rows)
     if limit.bytes is not None:
         most = min(most, max(limit.bytes // row_bytes, 1))
     if most >= total:
         return snapshot.boundaries
+    lows = [await _first(snapshot, at, seq) for at, seq in enumerate(after)]
+    waiting = [high - low for low, high in zip(lows, snapshot.boundaries, strict=True)]
+    total = sum(waiting)
+    if most >= total:
+        return snapshot.boundaries
     shares = [most * one // total for one in waiting]
     for at, one in enumerate(waiting):
         if sum(shares) < most and shares[at] < one:
             shares[at] += 1
-    return tuple(low + share for low, share in zip(after, shares, strict=True))
+    return tuple(low + share for low, share in zip(lows, shares, strict=True))
+
+
+async def _first(snapshot: Snapshot, at: int, after: int) -> int:
+    """The last seq before the first row of a shard; its boundary, if there is none."""
+    shard, _, boundary, reader = spans_of(snapshot)[at]
+    if after >= boundary:
+        return boundary
+    async with aclosing(engine_of(snapshot).batches(shard, after, boundary, reader)) as batches:
+        async for batch in batches:
+            if batch.num_rows:
+                first: int = batch.column("seq")[0].as_py()
+                return first - 1
+    return boundary
 
 
 def _lost(error: CursorExpired | NotFound, options: Options) -> Refused:
