@@ -110,7 +110,7 @@ def test_a_lane_that_came_twice_is_noticed(tmp_path: Path) -> None:
 
 def test_files_of_others_are_of_no_lane() -> None:
     layout = Layout(("a",), 16)
-    assert layout.lane_of(layout.folder(7) + "/part-1.parquet") == 7
-    for path in ("part-1.parquet", "lane-16-00000000/0007/part-1.parquet", "a=1/x.parquet"):
+    assert layout.lane_of(f"{layout.home}/{layout.prefix(7)}part-1.parquet") == 7
+    for path in ("part-1.parquet", "lane-16-00000000/0007-part-1.parquet", "a=1/7-x.parquet"):
         assert layout.lane_of(path) is None
     assert Layout(("b",), 16).home != layout.home != Layout(("a",), 8).home

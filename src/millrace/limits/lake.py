@@ -22,6 +22,9 @@ LAKE_SMALL_FILES = 8
 """Files of a lane below a quarter of the usual size; when there are more, the next rewrite takes
 them all in, so that a lane has few files however small the spans are."""
 
+LAKE_SYNCS = 8
+"""Files that are synced at once: disks do several in the time of one."""
+
 LAKE_LANES = 16
 """Lanes of a table unless it says otherwise: so many tasks may write it at once."""
 

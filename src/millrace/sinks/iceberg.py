@@ -159,7 +159,7 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             table = catalog.load_table(self.table)
             # First the folders, then the table: what is named in between is not left over.
             written = {
-                *data_of(table).rglob("part-*.parquet"),
+                *data_of(table).rglob("*part-*.parquet"),
                 *(local(table.location()) / "metadata").glob("*.avro"),
             }
             unnamed = written.difference(named_files(catalog.load_table(self.table)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -76,6 +77,7 @@ class PartWriter:
         self._file: pa.NativeFile | None = None
         self._writer: pq.ParquetWriter | None = None
         self._footers: list[pq.FileMetaData] = []
+        self._prefix = ""
         self._path = ""
         self._parts: list[Part] = []
 
@@ -104,11 +106,19 @@ class PartWriter:
         ):
             self._flush()
 
+    def begin(self, prefix: str) -> None:
+        """Have the rows that follow in files of their own, whose names begin so."""
+        self._flush()
+        self._finish()
+        self._prefix = prefix
+
     def close(self) -> Sequence[Part]:
         """The files, all of them on the disk."""
         self._flush()
         self._finish()
         if self._parts:
+            with ThreadPoolExecutor(limits.LAKE_SYNCS) as pool:
+                list(pool.map(sync_file, [self._root / part.path for part in self._parts]))
             sync_folder(self._root / self._folder)
         return self._parts
 
@@ -133,7 +143,7 @@ class PartWriter:
             folder.mkdir(parents=True, exist_ok=True)
             sync_folder(folder.parent)
             sync_folder(self._root)
-        name = f"part-{self._name}-{len(self._parts)}.parquet"
+        name = f"{self._prefix}part-{self._name}-{len(self._parts)}.parquet"
         self._path = f"{self._folder}/{name}" if self._folder else name
         self._file = pa.OSFile(str(self._root / self._path), "wb")
         self._footers = []
@@ -152,7 +162,6 @@ class PartWriter:
         self._file.close()
         self._writer = self._file = None
         path = self._root / self._path
-        sync_file(path)
         footer = self._footers[0]
         self._parts.append(
             Part(self._path, path.stat().st_size, footer.num_rows, self._describe(footer))

@@ -1,7 +1,7 @@
 """Replacing rows in files that never change: the files that a row touches are written anew.
 
 A table is laid out in lanes (`lane.py`): the rows of a key are all in the files of its lane, and a
-file is of one lane, which the folder that it lies in tells. So nobody who rewrites one lane gets in
+file is of one lane, which its folder and name tell. So nobody who rewrites one lane gets in
 the way of who rewrites another.
 
 Rule 1: only files that hold a key which is replaced or deleted are written anew, and small ones
@@ -32,7 +32,7 @@ from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, OP
 from millrace.sinks.columns import fitted
 from millrace.sinks.lane import lanes_of
-from millrace.sinks.parts import Part, PartWriter, Staged, read_part
+from millrace.sinks.parts import PartWriter, Staged, read_part
 
 SEQ = "seq"
 """The column that tells which of two rows of one key is the newer."""
@@ -49,15 +49,15 @@ class Layout(msgspec.Struct, frozen=True):
         """The folder of all lanes; another key, or another number of lanes, has another one."""
         return f"lane-{self.lanes}-{crc32(json.dumps(self.key).encode()):08x}"
 
-    def folder(self, lane: int) -> str:
-        """Where the files of a lane lie."""
-        return f"{self.home}/{lane:04d}"
+    def prefix(self, lane: int) -> str:
+        """How the names of a lane's files begin."""
+        return f"{lane:04d}-"
 
     def lane_of(self, path: str) -> int | None:
         """Whose file this is; None: nobody's, somebody else wrote it."""
-        home, _, rest = path.partition("/")
-        lane, _, name = rest.partition("/")
-        return int(lane) if home == self.home and lane.isdigit() and name else None
+        home, _, name = path.partition("/")
+        lane, _, rest = name.partition("-")
+        return int(lane) if home == self.home and lane.isdigit() and rest else None
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -234,44 +234,39 @@ def stage_lanes(
     describe: Callable[[pq.FileMetaData], str],
 ) -> Staged:
     """Write the files that take the place of those which hold what the rows replace or delete."""
-    added: list[Part] = []
     removed: list[str] = []
     seen: dict[int, str] = {}
     incoming = schema.append(pa.field(OP, pa.string()))
-    with Spool(files.layout, incoming) as spool:
+    with Spool(files.layout, incoming) as spool, _writer(files, schema, describe) as writer:
         for batch in fitted(batches, incoming):
             if batch.num_rows:
                 spool.add(batch)
         for lane in spool.lanes():
             rows = pa.Table.from_batches(spool.batches(lane), incoming)
             seen[lane] = files.seen(lane)
-            with _writer(files, lane, schema, describe) as writer:
-                removed += _rewrite(newest(rows, files.layout.key), files, lane, writer)
-                added += writer.close()
-    return Staged(tuple(added), tuple(removed), seen)
+            removed += _rewrite(newest(rows, files.layout.key), files, lane, writer)
+        return Staged(tuple(writer.close()), tuple(removed), seen)
 
 
 def lay_out(files: Files, schema: pa.Schema, describe: Callable[[pq.FileMetaData], str]) -> Staged:
     """Write the rows of files that are of no lane where they belong."""
-    added: list[Part] = []
-    with Spool(files.layout, schema) as spool:
+    with Spool(files.layout, schema) as spool, _writer(files, schema, describe) as writer:
         for path in files.strangers:
             for batch in fitted(read_part(files.root / path), schema):
                 spool.add(batch)
         for lane in spool.lanes():
-            with _writer(files, lane, schema, describe) as writer:
-                for batch in spool.batches(lane):
-                    writer.write(batch)
-                added += writer.close()
-    return Staged(tuple(added), tuple(files.strangers))
+            writer.begin(files.layout.prefix(lane))
+            for batch in spool.batches(lane):
+                writer.write(batch)
+        return Staged(tuple(writer.close()), tuple(files.strangers))
 
 
 def _writer(
-    files: Files, lane: int, schema: pa.Schema, describe: Callable[[pq.FileMetaData], str]
+    files: Files, schema: pa.Schema, describe: Callable[[pq.FileMetaData], str]
 ) -> PartWriter:
     return PartWriter(
         files.root,
-        files.layout.folder(lane),
+        files.layout.home,
         schema,
         bytes_max=limits.LAKE_LANE_BYTES,
         describe=describe,
@@ -286,6 +281,7 @@ def _rewrite(rows: pa.Table, files: Files, lane: int, writer: PartWriter) -> lis
     small = [path for path in paths if files.sizes[path] < limits.LAKE_LANE_BYTES // 4]
     joined = set(small) if len(small) > limits.LAKE_SMALL_FILES else set()
     touched = [path for path in paths if path in joined or _holds(files.root / path, keys, narrow)]
+    writer.begin(files.layout.prefix(lane))
     for path in touched:
         for batch in fitted(read_part(files.root / path), writer.schema):
             writer.write(batch.filter(pc.is_null(keys.find(batch))))
