@@ -111,6 +111,15 @@ def test_documents_of_others_are_not_taken_for_ones_own(search: Search) -> None:
     one.sees(puts("a"))
 
 
+def test_a_flow_that_comes_later_writes_over_those_before_it(search: Search) -> None:
+    rig = make(search)
+    Run(rig, "prices/search").carry(span(0, 500), puts("a", "b"))
+    # As a pipeline goes on that was rewound, with other steps.
+    again = Run(rig, "prices/search@2")
+    again.carry(span(0, 5), puts("a", value="mended"))
+    again.sees(puts("a", value="mended"), puts("b"))
+
+
 def test_a_value_that_does_not_fit_is_named(search: Search) -> None:
     rig = make(search)
     properties = {"properties": {"value": {"type": "long"}}}

@@ -40,8 +40,8 @@ ENVIRONMENT = "SEARCH_URL"
 FLOWS = "millrace-flows"
 LIVE = "-live"
 """Behind the index's name: the alias of those who read."""
-DELETED, WRITER = "millrace_deleted", "millrace_writer"
-"""Fields of the sink's own: since when a document is a tombstone, and who wrote it."""
+DELETED, WRITER, VERSION = "millrace_deleted", "millrace_writer", "millrace_version"
+"""Fields of the sink's own: since when a document is a tombstone, who wrote it, and its version."""
 
 ALL = "*"
 
@@ -51,6 +51,7 @@ _MAPPING: Json = {
     "properties": {
         DELETED: {"type": "date", "format": "epoch_millis"},
         WRITER: {"type": "keyword", "index": False, "doc_values": False},
+        VERSION: {"type": "long", "index": False},
     }
 }
 
@@ -58,6 +59,9 @@ _MAPPING: Json = {
 class _Flow(msgspec.Struct, frozen=True):
     fence: int
     boundary: str | None
+    base: int = 0
+    """Added to the numbers of boundaries: a flow that comes later is not behind the documents of
+    those before it, such as its own before it was rewound."""
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,7 +99,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 field="document",
             )
         for name in schema.names:
-            if name in (DELETED, WRITER):
+            if name in (DELETED, WRITER, VERSION):
                 raise Invalid(f"column {name!r} is the sink's own; rename it", field=name)
 
     def open(self, flow: str, schema: pa.Schema) -> Held:
@@ -105,18 +109,19 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         self._make(link)
         while True:
             found, place = self._flow(link, flow)
-            fence = 1 if found is None else found.fence + 1
-            text = None if found is None else found.boundary
-            if self._put_flow(link, flow, _Flow(fence, text), place):
-                return Held(flow, fence, None if text is None else Boundary.of_text(text))
+            if found is None:
+                found = _Flow(0, None, self._highest(link))
+            now = msgspec.structs.replace(found, fence=found.fence + 1)
+            if self._put_flow(link, flow, now, place):
+                return Held(flow, now.fence, _boundary(now))
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
         """See `Sink.stage`; the documents can be seen from now on."""
         link = _links.get(self)
         now, _ = self._fenced(link, task.held)
-        if not goes_on(now, task.span):
+        if not goes_on(_boundary(now), task.span):
             return b"{}"
-        bulk = _Bulk(self, link, task.span, _writer(task))
+        bulk = _Bulk(self, link, now.base + task.span.upto.number, _writer(task))
         for batch in newest(batches, self.key):
             bulk.add(batch)
         bulk.send()
@@ -126,9 +131,10 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """See `Sink.commit`."""
         link = _links.get(self)
         now, place = self._fenced(link, held)
-        if not goes_on(now, span):
-            return msgspec.structs.replace(held, boundary=now)
-        if not self._put_flow(link, held.flow, _Flow(held.fence, span.upto.text()), place):
+        if not goes_on(_boundary(now), span):
+            return msgspec.structs.replace(held, boundary=_boundary(now))
+        then = msgspec.structs.replace(now, boundary=span.upto.text())
+        if not self._put_flow(link, held.flow, then, place):
             raise _overtaken(held)
         return msgspec.structs.replace(held, boundary=span.upto)
 
@@ -226,8 +232,16 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise Invalid(f"flow {flow!r} cannot be stored: {said.reason()}", field="index")
         return True
 
-    def _fenced(self, link: Link, held: Held) -> tuple[Boundary | None, str]:
-        """How far the sink is.
+    def _highest(self, link: Link) -> int:
+        """The highest version in the index."""
+        link.ask("POST", f"/{quote(self.index)}/_refresh")
+        query: Json = {"size": 1, "sort": [{VERSION: "desc"}], "_source": [VERSION]}
+        hits = _hits(link.ask("POST", f"/{quote(self.index)}/_search", query).json())
+        sources = [cast("dict[str, int]", hit["_source"]) for hit in hits]
+        return max((source.get(VERSION, 0) for source in sources), default=0)
+
+    def _fenced(self, link: Link, held: Held) -> tuple[_Flow, str]:
+        """What is known of the flow now.
 
         Raises:
             Stale: somebody else has opened the flow since.
@@ -235,17 +249,16 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         found, place = self._flow(link, held.flow)
         if found is None or found.fence != held.fence:
             raise _overtaken(held)
-        text = found.boundary
-        return None if text is None else Boundary.of_text(text), place
+        return found, place
 
 
 class _Bulk:
     """Documents on their way."""
 
-    def __init__(self, sink: Search, link: Link, span: Span, writer: str) -> None:
+    def __init__(self, sink: Search, link: Link, version: int, writer: str) -> None:
         self._sink = sink
         self._link = link
-        self._version = span.upto.number
+        self._version = version
         self._writer = writer
         self._lines: list[bytes] = []
         self._size = 0
@@ -305,7 +318,7 @@ class _Bulk:
         return texts[0] if len(texts) == 1 else msgspec.json.encode(texts).decode()
 
     def _document(self, row: Json, name: str) -> bytes:
-        own: Json = {WRITER: self._writer}
+        own: Json = {WRITER: self._writer, VERSION: self._version}
         if row.pop(OP, None) == DELETE:
             return to_json({**own, DELETED: self._now})
         if self._sink.document == ALL:
@@ -347,6 +360,10 @@ def _writer(task: Task) -> str:
     """Of which flow and queues a document is; a queue that was made anew is another one."""
     places = [(place.shards, place.history) for place in task.span.upto.places]
     return hashlib.sha256(repr((task.held.flow, places)).encode()).hexdigest()[:16]
+
+
+def _boundary(flow: _Flow) -> Boundary | None:
+    return None if flow.boundary is None else Boundary.of_text(flow.boundary)
 
 
 def _overtaken(held: Held) -> Stale:
