@@ -1,0 +1,83 @@
+"""The source on a cluster and through Spark Connect, by programs of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace import sync
+from tests.server.process import Process
+from tests.services.spark_cluster import Cluster
+from tests.services.spark_connect import Connect
+from tests.services.spark_home import spark_environment
+
+pytestmark = [pytest.mark.long, pytest.mark.spark]
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+
+where, url, token, folder = sys.argv[1:]
+builder = SparkSession.builder
+if where.startswith("sc://"):
+    builder = builder.remote(where)
+else:
+    builder = builder.master(where).config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.driver.memory", "512m").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.executor.memory", "512m")
+spark = builder.getOrCreate()
+told = {"url": url, "tokenFile": token, "queue": "far", "minPartitions": "4"}
+frame = spark.read.format("millrace").options(**told).load()
+print(frame.count(), frame.selectExpr("sum(seq)").collect()[0][0], flush=True)
+query = (
+    spark.readStream.format("millrace")
+    .options(**told, cursor=folder.rpartition("/")[2], maxOffsetsPerTrigger="600")
+    .load()
+    .writeStream.format("parquet")
+    .option("path", folder + "/rows")
+    .option("checkpointLocation", folder + "/checkpoint")
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+print(spark.read.parquet(folder + "/rows").selectExpr("count(distinct seq)").collect()[0][0])
+if not where.startswith("sc://"):
+    try:
+        spark.read.format("millrace").option("queue", "far").load(folder).collect()
+    except Exception as error:
+        print("use its url" in str(error))
+spark.stop()
+"""
+
+
+def run(where: str, server: Process, folder: Path) -> list[str]:
+    with sync.connect(server.address, token=server.token) as m:
+        queue = m.queue("far", retention="log")
+        if not queue.peek(1):
+            queue.publish_many([b"x"] * 1000)
+    folder.mkdir()
+    with sync.open(folder) as m:
+        m.queue("far").publish(b"x")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, where, server.address, server.token_file, str(folder)],
+        env=spark_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_cluster_reads_and_follows_and_refuses_a_folder(
+    cluster: Cluster, server: Process, tmp_path: Path
+) -> None:
+    found = run(cluster.url, server, tmp_path / "cluster")
+    assert found == ["1000", "500500", "1000", "True"]
+
+
+def test_connect_reads_and_follows(connect: Connect, server: Process, tmp_path: Path) -> None:
+    assert run(connect.url, server, tmp_path / "connect") == ["1000", "500500", "1000"]
