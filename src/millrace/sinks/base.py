@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
+from millrace.errors import Stale
 from millrace.sinks.boundary import Boundary, Span
 
 OP = "op"
@@ -41,6 +42,11 @@ class Held(msgspec.Struct, frozen=True):
     """What is in the sink; None: nothing came yet."""
     state: str = ""
     """What the sink itself wants to remember until the next commit, such as a table's version."""
+
+
+def overtaken(held: Held) -> Stale:
+    """The error for a run that somebody else has taken the flow over from."""
+    return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")
 
 
 class Task(msgspec.Struct, frozen=True):

@@ -24,8 +24,8 @@ from psycopg import sql
 
 from millrace import limits
 from millrace.core.column import Array
-from millrace.errors import Invalid, MillraceError, Refused, Retry, Stale
-from millrace.sinks.base import DELETE, OP, PUT, Held, Task
+from millrace.errors import Invalid, MillraceError, Refused, Retry
+from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
 from millrace.sinks.links import Links
@@ -361,9 +361,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         query = "SELECT fence, boundary FROM {} WHERE flow = %s" + (" FOR UPDATE" if lock else "")
         row = db.execute(sql.SQL(query).format(self._beside(FLOWS)), [held.flow]).fetchone()
         if row is None or row[0] != held.fence:
-            raise Stale(
-                f"flow {held.flow!r} was opened again since; this run is over", field="fence"
-            )
+            raise overtaken(held)
         return _held(held.flow, row)
 
     @contextmanager

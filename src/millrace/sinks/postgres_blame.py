@@ -8,9 +8,7 @@ import psycopg
 from psycopg import sql
 
 from millrace.errors import Invalid
-
-SHOWN_MAX = 80
-"""Characters of a value that a message shows."""
+from millrace.sinks.wording import shown
 
 
 def blame(
@@ -33,7 +31,7 @@ def blame(
             name, value = bad[0] if bad else ("?", None)
             return Invalid(
                 f"{_row(names, row, key)}, column {name!r}: PostgreSQL does not take "
-                f"{_shown(value)}: {why}; mend or drop it in a step",
+                f"{shown(value)}: {why}; mend or drop it in a step",
                 field=name,
             )
     return Invalid(f"PostgreSQL does not take a row: {why}", field="rows")
@@ -75,9 +73,4 @@ def _row(names: Sequence[str], row: Sequence[object], key: Sequence[str]) -> str
     wanted = [name for name in (key or ("seq", "key")) if name in names]
     if not wanted:
         return "a row"
-    return "row " + ", ".join(f"{name} {_shown(row[names.index(name)])}" for name in wanted)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+    return "row " + ", ".join(f"{name} {shown(row[names.index(name)])}" for name in wanted)

@@ -27,7 +27,7 @@ from millrace.client.ticket import read_ticket, write_ticket
 from millrace.core.block import SCHEMA
 from millrace.core.column import Array
 from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, Stale, Unknown
-from millrace.sinks.base import DELETE, OP, PUT, Held, Task
+from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
 from millrace.sinks.newest import newest
@@ -141,7 +141,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         flows = m.find(FLOWS, space=self._space)
         found = self._flow(flows, held.flow)
         if found is None or found.fence != held.fence:
-            raise _overtaken(held) from error
+            raise overtaken(held) from error
         now = None if found.boundary is None else Boundary.of_text(found.boundary)
         if goes_on(now, span):
             raise Retry(
@@ -304,7 +304,7 @@ def _next(cursor: sync.Cursor, held: Held) -> str:
     """The snapshot that the next commit moves the cursor over: it has the flow's row, at least."""
     snapshot = cursor.next()
     if snapshot is None:
-        raise _overtaken(held)
+        raise overtaken(held)
     return write_ticket(snapshot._twin)
 
 
@@ -335,7 +335,3 @@ def _op(pairs: object) -> str:
     found = cast("list[dict[str, object]]", pairs or [])
     is_delete = any(pair["name"] == OP and pair["value"] == DELETE.encode() for pair in found)
     return DELETE if is_delete else PUT
-
-
-def _overtaken(held: Held) -> Stale:
-    return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")

@@ -24,8 +24,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as Again
 
 from millrace import limits
-from millrace.errors import Invalid, MillraceError, Retry, Stale
-from millrace.sinks.base import DELETE, OP, Held, Task
+from millrace.errors import Invalid, MillraceError, Retry
+from millrace.sinks.base import DELETE, OP, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
 from millrace.sinks.links import Links
@@ -149,7 +149,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                     both.expire(name, limits.SINK_STAGED_SECONDS)
                     if both.execute()[0] != str(fence).encode():
                         server.unlink(name)
-                        raise _overtaken(task.held)
+                        raise overtaken(task.held)
                     count += len(rows)
         return msgspec.json.encode(_Staged(name, count))
 
@@ -169,7 +169,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not goes_on(boundary, span):
                 return msgspec.structs.replace(held, boundary=boundary)
             if not self._carry(server, held, span, parts, text or b""):
-                raise _overtaken(held)
+                raise overtaken(held)
         return msgspec.structs.replace(held, boundary=span.upto)
 
     def _carry(
@@ -273,7 +273,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         keys = [_flow(held.flow), _stages(held.flow), *(part.name for part in parts)]
         said = script(keys=keys, args=values)
         if said == b"fence":
-            raise _overtaken(held)
+            raise overtaken(held)
         if said == b"gone":
             raise Retry(
                 "rows that were staged in Redis are gone, as after a crash or a failover; stage "
@@ -293,7 +293,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         fields = ["fence", "boundary"]
         fence, text = cast("list[bytes | None]", server.hmget(_flow(held.flow), fields))
         if fence != str(held.fence).encode():
-            raise _overtaken(held)
+            raise overtaken(held)
         return text
 
     @contextmanager
@@ -330,10 +330,6 @@ def _stages(flow: str) -> str:
 
 def _boundary(text: bytes | None) -> Boundary | None:
     return None if text is None else Boundary.of_text(text)
-
-
-def _overtaken(held: Held) -> Stale:
-    return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")
 
 
 def _connect(sink: Redis) -> redis.Redis:

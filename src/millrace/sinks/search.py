@@ -27,8 +27,8 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
-from millrace.errors import Invalid, Retry, Stale
-from millrace.sinks.base import DELETE, OP, Held, Task
+from millrace.errors import Invalid, Retry
+from millrace.sinks.base import DELETE, OP, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
 from millrace.sinks.links import Links
@@ -135,7 +135,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return msgspec.structs.replace(held, boundary=_boundary(now))
         then = msgspec.structs.replace(now, boundary=span.upto.text())
         if not self._put_flow(link, held.flow, then, place):
-            raise _overtaken(held)
+            raise overtaken(held)
         return msgspec.structs.replace(held, boundary=span.upto)
 
     def clean(self, held: Held) -> None:
@@ -248,7 +248,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         found, place = self._flow(link, held.flow)
         if found is None or found.fence != held.fence:
-            raise _overtaken(held)
+            raise overtaken(held)
         return found, place
 
 
@@ -364,10 +364,6 @@ def _writer(task: Task) -> str:
 
 def _boundary(flow: _Flow) -> Boundary | None:
     return None if flow.boundary is None else Boundary.of_text(flow.boundary)
-
-
-def _overtaken(held: Held) -> Stale:
-    return Stale(f"flow {held.flow!r} was opened again since; this run is over", field="fence")
 
 
 def _connect(sink: Search) -> Link:

@@ -8,8 +8,7 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
-from millrace.errors import Stale
-from millrace.sinks.base import DELETE, OP, PUT, Held, Task
+from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
 
@@ -87,9 +86,7 @@ class MemorySink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def _flow(self, held: Held) -> Flow:
         flow = self.table.flows[held.flow]
         if flow.fence != held.fence:
-            raise Stale(
-                f"flow {held.flow!r} was opened again since; this run is over", field="fence"
-            )
+            raise overtaken(held)
         return flow
 
     def _apply(self, parts: Sequence[list[Line]]) -> None:
