@@ -204,9 +204,6 @@ async def test_what_an_order_does_not_know_is_refused(m: Millrace) -> None:
             await queue.configure(order="none")
         assert caught.value.field == "order"
     with pytest.raises(errors.Invalid) as caught:
-        await (await m.find("group")).stage("s", [b"x"])
-    assert caught.value.field == "stage"
-    with pytest.raises(errors.Invalid) as caught:
         await m.queue("log", order="group", retention="log")
     assert caught.value.field == "order"
     for settings in ({"group_in_flight": 1}, {"group_rate": 1.0}):

@@ -109,10 +109,12 @@ async def test_times_that_no_message_has(m: Millrace) -> None:
             await queue.publish(b"a", ttl=bad)  # type: ignore[arg-type]
         assert refused.value.field == "ttl"
     with pytest.raises(errors.Invalid):
-        await queue.stage("s", [Message(b"a", ttl=5)])
+        await queue.stage("s", [Message(b"a", ttl=-5)])
     with pytest.raises(errors.Invalid) as refused:
         await m.queue("book", retention="log", ttl=5)
     assert refused.value.field == "ttl"
     book = await m.queue("book", retention="log")
     with pytest.raises(errors.Invalid):
         await book.publish(b"a", ttl=5)
+    with pytest.raises(errors.Invalid):
+        await book.stage("s", [b"a"], ttl=5)

@@ -35,13 +35,14 @@ from millrace.core.model import (
     QueueSpec,
     SessionCell,
     ShardId,
-    StageCell,
     TakeoverCell,
     WeightCell,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell, Slice
 from millrace.core.partitions import id_key
 from millrace.core.seqs import pack_seqs
+from millrace.core.stage_cells import RunsCell, StageCell
+from millrace.core.staged import run_name
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.waiting import Waiting, due_key, load, ready_key
 
@@ -124,7 +125,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (
         Kind.PRODUCER,
         ProducerCell("dense", 3, 8, ((2, 5, 1), (3, 6, 4))),
-        "94a564656e73650308929302050193030604",
+        "95a564656e7365030892930205019303060490",
     ),
     (
         Kind.CURSOR,
@@ -132,7 +133,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         "9804c394c410000102030405060708090a0b0c0d0e0f0502090806c303c3",
     ),
     (Kind.PIN, PinCell(11, 9, 4, 99, "lake", True, 7), "970b090463a46c616b65c307"),
-    (Kind.STAGE, StageCell(3, 200, 8), "9303ccc808"),
+    (Kind.STAGE, StageCell(3, 200, 8, 1, 2), "9503ccc8080102"),
     (
         Kind.DELETES,
         DeletesCell(SEQS),
@@ -188,9 +189,11 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     ),
     (Kind.WEIGHT, WeightCell(1, 2, 3), "93010203"),
     (Kind.ID, IdCell(7), "9107"),
+    (Kind.RUNS, RunsCell(((0, 2, 9, None),), ((1, 1, 5),)), "929194000209c09193010105"),
 ]
 KEYS = [
     (ring_key(1, 2), "00000000000000010000000000000002"),
+    (run_name("s.1", 3)[1], "732e310000000003"),
     (id_key(1, 2), "00000000000000010000000000000002"),
     (bucket_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),
     (due_key(1, 2, 3), "000000000000000100000000000000020000000000000003"),

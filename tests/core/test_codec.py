@@ -263,6 +263,9 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "tuple[tuple[int, int, int], ...]": st.lists(
             st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=3
         ).map(tuple),
+        "tuple[tuple[int, int, int, int | None], ...]": st.lists(
+            st.tuples(NUMBERS, NUMBERS, NUMBERS, st.none() | NUMBERS), max_size=3
+        ).map(tuple),
         "dict[int, int]": st.dictionaries(NUMBERS, NUMBERS, max_size=3),
         "dict[int, tuple[int, int]]": st.dictionaries(
             NUMBERS, st.tuples(NUMBERS, NUMBERS), max_size=3

@@ -168,7 +168,8 @@ def _read_shard(store: DiskStore, shard: ShardId) -> Everything:
         # Comparing tables takes a fraction of the time that comparing rows would.
         found[f"{shard} rows for {reader}"] = pa.Table.from_batches(batches, SCHEMA)
     for name in [key.decode() for kind, key, _ in store.cells(shard) if kind is Kind.STAGE]:
-        found[f"{shard} stage {name}"] = store.stage(shard, name)
+        facts = store.stage(shard, name, grouped=False)
+        found[f"{shard} stage {name}"] = {"keys": facts.keys, "deletes": facts.deletes}
     keys = [b"key-%d" % number for number in range(10)]
     found[f"{shard} keys"] = store.find(shard, keys)
     return found

@@ -100,6 +100,6 @@ def test_a_missing_file_is_damage_whatever_is_asked() -> None:
         scene.disk.remove(f"{FOLDER}/{name}")
     store._reading.files.close()
     with pytest.raises(Corrupt, match="a sealed file is missing"):
-        store.stage(SHARD, "s")
+        store.stage(SHARD, "s", grouped=False)
     with pytest.raises(Corrupt, match="a sealed file is missing"):
         store.seq_at(SHARD, scene.story.now - 2_500)

@@ -120,6 +120,8 @@ COMMANDS: list[object] = [
     Pin(1000),
     Unpin(3, H, 5),
     Stage("s", Block.of_bodies([b"a", b"b"])),
+    Stage("s", Block.of_bodies([b"a", b"b"]), (Aside(0, 1, 9, 5),), (Life(1, 1, 7),), 3),
+    PublishStaged((), Numbered("web", 9, "range", 4, ((1, 5), (3, 4)))),
     PublishStaged(("s", "t"), Numbered("web", 7, "rising")),
     DropStage("s"),
     Subscribe("sub", "default", "orders", '{"kind":["a"]}'),

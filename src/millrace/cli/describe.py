@@ -41,12 +41,12 @@ from millrace.core.model import (
     QueueSpec,
     Row,
     SessionCell,
-    StageCell,
     TakeoverCell,
     WeightCell,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.seqs import unpack_seqs
+from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
@@ -205,7 +205,18 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "cancelled": cell.cancelled,
             }
         case StageCell():
-            return {"rows": cell.rows, "bytes": cell.bytes, "time_ms": cell.time_ms}
+            return {
+                "rows": cell.rows,
+                "bytes": cell.bytes,
+                "time_ms": cell.time_ms,
+                "runs": cell.runs,
+                "calls": cell.calls,
+            }
+        case RunsCell():
+            return {
+                "aside": [list(run) for run in cell.aside],
+                "lives": [list(life) for life in cell.lives],
+            }
         case DeletesCell():
             return {"seqs": ranges(unpack_seqs(cell.seqs))}
         case AsideCell():

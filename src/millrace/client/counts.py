@@ -7,7 +7,8 @@ import msgspec
 from millrace.client.engine import Engine
 from millrace.client.shards import Shards
 from millrace.core.holder import Holder, Holders, ListHolders
-from millrace.core.model import CursorCell, Death, Kind, StageCell
+from millrace.core.model import CursorCell, Death, Kind
+from millrace.core.stage_cells import StageCell
 
 
 async def shard_counts(engine: Engine, shards: Shards) -> list[dict[str, int]]:

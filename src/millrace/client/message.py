@@ -10,11 +10,12 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.client import arrow_rows
 from millrace.core import bounds, check, check_rows
 from millrace.core.answers import Published
 from millrace.core.block import Block
 from millrace.core.check import HeadersLike
-from millrace.core.commands import Aside, Numbered, Publish
+from millrace.core.commands import Aside, Numbered, Publish, Stage
 from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
@@ -61,9 +62,10 @@ def make_rows(
         Invalid, TooLarge: a row or all of them together; the error names the field and the limit.
     """
     usual = _turn(priority, delay, _PLAIN)
-    if isinstance(rows, pa.Table):
-        batches = rows.combine_chunks().to_batches()
-        return _all(check_rows.rows(batches[0] if len(batches) == 1 else []), usual)
+    batch = _batch(rows)
+    if batch is not None:
+        block, turns = arrow_rows.block_of(batch), arrow_rows.turns_of(batch, usual)
+        return (block, turns) if turns else _all(block, usual)
     if not isinstance(rows, list | tuple):
         return _all(check_rows.rows(rows), usual)
     kinds = set(map(type, rows))
@@ -82,7 +84,7 @@ def make_rows(
 
 
 def make_block(rows: Rows) -> Block:
-    """Rows to be staged: they have neither priorities nor delays of their own.
+    """Rows that are moved: they have neither priorities nor delays of their own.
 
     Raises:
         Invalid, TooLarge: as `make_rows`, or one of them has.
@@ -90,12 +92,43 @@ def make_block(rows: Rows) -> Block:
     block, aside = make_rows(rows)
     for run in aside:
         field = "priority" if run.delay_ms is None else "delay"
-        raise Invalid(f"a staged message has no {field} of its own", field=field)
+        raise Invalid(f"a message that is moved has no {field} of its own", field=field)
+    if make_ids(rows):
+        raise Invalid("a message that is moved has no de-duplication id", field="dedup")
+    if make_lives(rows, block.count, None):
+        raise Invalid("a message that is moved has no ttl of its own", field="ttl")
+    return block
+
+
+def _batch(rows: Rows) -> pa.RecordBatch | None:
+    """Rows that are columns, as one batch."""
+    if not isinstance(rows, pa.Table):
+        return rows if isinstance(rows, pa.RecordBatch) else None
+    batches = rows.combine_chunks().to_batches()
+    if len(batches) == 1:
+        return batches[0]
+    return pa.RecordBatch.from_pylist([], schema=rows.schema)
+
+
+def stage_rows(
+    stage: str,
+    rows: Rows,
+    priority: int | None,
+    delay: float | None,
+    ttl: float | None,
+    number: int | None,
+) -> Stage:
+    """The command that stages rows.
+
+    Raises:
+        Invalid, TooLarge: as `make_rows`, the number, or one of them has a de-duplication id.
+    """
+    name = check.name(stage, "stage")
+    block, aside = make_rows(rows, priority, delay)
     if make_ids(rows):
         raise Invalid("a staged message has no de-duplication id", field="dedup")
-    if make_lives(rows, block.count, None):
-        raise Invalid("a staged message has no ttl of its own", field="ttl")
-    return block
+    call = 0 if number is None else check.count(number, "number", 2**31 - 1)
+    return Stage(name, block, aside, make_lives(rows, block.count, ttl), call)
 
 
 def make_aside(priority: int | None, delay: float | None) -> tuple[Aside, ...]:
@@ -164,6 +197,9 @@ def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:
         Invalid, TooLarge: the time of one of them.
     """
     usual = None if ttl is None else _ttl(ttl)
+    if isinstance(rows, pa.RecordBatch | pa.Table) and "ttl" in rows.schema.names:
+        batch = _batch(rows)
+        return arrow_rows.lives_of(batch, usual) if batch is not None else ()
     own: list[int | None] = []
     if isinstance(rows, list | tuple) and Message in set(map(type, rows)):
         own = [_own_ttl(row) for row in rows]

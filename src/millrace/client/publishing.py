@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from millrace.client.counts import stage_rows
+from millrace.client import counts
 from millrace.client.engine import Engine
-from millrace.client.message import Body, Rows, make_block, publish_one, publish_rows
+from millrace.client.message import Body, Rows, publish_one, publish_rows, stage_rows
 from millrace.client.publisher import Publisher, Unconfirmed
 from millrace.client.shards import (
     Shards,
@@ -112,14 +112,29 @@ class Publishing:
         """
         return Publisher(self._engine, self._shards, name, window, unconfirmed)
 
-    async def stage(self, stage: str, rows: Rows) -> int:
+    async def stage(
+        self,
+        stage: str,
+        rows: Rows,
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        number: int | None = None,
+    ) -> int:
         """Write rows that nobody sees until `publish_staged`; returns the stage's rows so far.
 
-        So that more than a record holds becomes visible at once. Stages that nobody publishes go
-        by age.
+        So that more than a record holds becomes visible at once. `rows`, `priority`, `delay` and
+        `ttl` are those of `publish_many`; both times begin when the rows are published. `number`
+        counts the calls of the stage from 1 on: then a repeat changes nothing. Stages that nobody
+        publishes go by age.
+
+        Raises:
+            Invalid, TooLarge: an argument, or a row.
+            OutOfOrder: the number is above the expected one; perhaps the stage has gone.
         """
-        name = check.name(stage, "stage")
-        return await stage_across(self._engine, self._shards, name, make_block(rows))
+        command = stage_rows(stage, rows, priority, delay, ttl, number)
+        return await stage_across(self._engine, self._shards, command)
 
     async def publish_staged(
         self,
@@ -129,17 +144,21 @@ class Publishing:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
+        spans: Sequence[tuple[int, int]] | None = None,
     ) -> Sequence[int]:
         """Make these stages visible, in this order, all at once; returns their seqs.
 
         With `mode="range"`, `after` and `number` are the range of the producer's own source that
-        the rows were made from: a repeat changes nothing, an overlap is refused.
+        the rows were made from: a repeat changes nothing, an overlap is refused. `spans` is such a
+        range over several places, say the shards of that source: (after, upto) of each. With a
+        producer there may be no stages: nothing came of that range, and it is over.
 
         Raises:
             NotFound: there is no such stage; nothing was published.
+            OutOfOrder: the range overlaps what was published, or leaves something out.
         """
-        numbered = check.numbered(producer, number, mode, after)
-        command = PublishStaged(check.names(stages, "stages"), numbered)
+        numbered = check.numbered(producer, number, mode, after, spans)
+        command = PublishStaged(check.stages(stages, numbered), numbered)
         answers = await self._all(lambda _: command, Published)
         return places_of(self._shards, self._shards.ids, answers)
 
@@ -149,7 +168,7 @@ class Publishing:
 
     async def stages(self) -> dict[str, int]:
         """The stages that were neither published nor dropped, and the rows of each."""
-        return await stage_rows(self._engine, self._shards)
+        return await counts.stage_rows(self._engine, self._shards)
 
     async def producer(self, name: str) -> int:
         """The last number of a producer; 0 if it is unknown here. It goes on with the next one."""

@@ -63,6 +63,8 @@ def may_repeat(command: Command) -> bool:
     match command:
         case Publish(numbered=numbered) | PublishStaged(numbered=numbered):
             return numbered is not None
+        case Stage(number=number):
+            return number > 0
         case Transaction(parts=parts):
             return all(may_repeat(part) for _, part in parts)
         case (
@@ -97,7 +99,6 @@ def may_repeat(command: Command) -> bool:
             | Delete()
             | Purge()
             | Rewind()
-            | Stage()
             | DropStage()
             | DeleteCursor()
             | DeleteQueue()

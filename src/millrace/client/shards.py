@@ -248,11 +248,11 @@ async def _publish_across(engine: Engine, shards: Shards, command: Publish) -> S
     return scatter.places(await engine.transact(Transaction(tuple(scatter.parts))))
 
 
-async def stage_across(engine: Engine, shards: Shards, stage: str, block: Block) -> int:
+async def stage_across(engine: Engine, shards: Shards, command: Stage) -> int:
     """Stage rows on a queue; returns the stage's rows so far."""
     if shards.is_one:
-        return await engine.ask(shards.first, Stage(stage, block), int)
-    parts = stage_parts(shards, stage, block, engine.turn())
+        return await engine.ask(shards.first, command, int)
+    parts = stage_parts(shards, command, engine.turn())
     return sum(cast("tuple[int, ...]", await engine.transact(Transaction(tuple(parts)))))
 
 
@@ -285,12 +285,17 @@ class Placing:
         return places_of(self._shards, self._shards.ids, found)
 
 
-def stage_parts(shards: Shards, stage: str, block: Block, turn: int) -> list[tuple[ShardId, Part]]:
+def stage_parts(shards: Shards, command: Stage, turn: int) -> list[tuple[ShardId, Part]]:
     """Rows that are staged: the stage is begun on every shard, so that all of them know it."""
     count = len(shards.ids)
-    where = shards_of(block, shards.route, count, turn)
-    blocks = split(block, where, count)
-    return [(shard, Stage(stage, part)) for shard, part in zip(shards.ids, blocks, strict=True)]
+    where = shards_of(command.rows, shards.route, count, turn)
+    blocks = split(command.rows, where, count)
+    aside = split_runs(command.aside, where, count)
+    lives = split_runs(command.lives, where, count)
+    return [
+        (shard, Stage(command.stage, blocks[at], aside[at], lives[at], command.number))
+        for at, shard in enumerate(shards.ids)
+    ]
 
 
 def label(space: str, name: str) -> str:

@@ -139,10 +139,11 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
+        spans: Sequence[tuple[int, int]] | None = None,
     ) -> Later[Sequence[int]]:
         """Make stages of a queue visible; see `Queue.publish_staged`."""
-        numbered = check.numbered(producer, number, mode, after)
-        return self._add_rows(queue, PublishStaged(check.names(stages, "stages"), numbered))
+        numbered = check.numbered(producer, number, mode, after, spans)
+        return self._add_rows(queue, PublishStaged(check.stages(stages, numbered), numbered))
 
     def _carried(self, queue: object, command: Publish) -> Publish:
         """The trace goes on behind it; a topic is asked otherwise."""

@@ -12,8 +12,10 @@ from millrace import limits
 from millrace.core import aside, attempt, expiry, lease, retain, sessions
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
-from millrace.core.follow import do_drop_stage, unpin
-from millrace.core.model import CursorCell, Death, StageCell
+from millrace.core.follow import unpin
+from millrace.core.model import CursorCell, Death
+from millrace.core.stage_cells import StageCell
+from millrace.core.staged import do_drop_stage
 from millrace.core.topic import FORWARDERS
 from millrace.core.view import View
 

@@ -17,6 +17,14 @@ DEDUP_MS = 5 * 60 * 1000
 DEDUP_MS_MAX = 7 * 24 * 3600 * 1000
 """Each id costs some 100 bytes of the index until it is forgotten."""
 
+SPANS_MAX = 128
+"""Places of a producer's range: two queues of as many shards as a queue may have. Its cell stays
+below the 2,000 bytes that LMDB likes."""
+
+STAGE_CELL_RUNS_MAX = 100
+"""Runs of staged rows with priorities, delays or times to live of their own in one cell: below the
+2,000 bytes that LMDB likes."""
+
 EXPIRY_CELL_MAX = 256
 """What one cell lets go at its time; with a step of cells it fits the smallest record."""
 

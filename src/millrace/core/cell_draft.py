@@ -29,9 +29,9 @@ from millrace.core.model import (
     QueueCell,
     QueueSpec,
     SessionCell,
-    StageCell,
 )
 from millrace.core.seqs import pack_seqs
+from millrace.core.stage_cells import StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.view import Holding, View, number_key
 from millrace.core.waiting import Waiting, Waits

@@ -348,15 +348,31 @@ def body_too_large(size: int) -> TooLarge:
     )
 
 
+def stages(values: object, numbered_: Numbered | None) -> tuple[str, ...]:
+    """Stages that are published; none of them, where a number says that nothing came."""
+    if isinstance(values, list | tuple) and not values and numbered_ is not None:
+        return ()
+    return names(values, "stages")
+
+
 def numbered(
-    producer: str | None, number: int | None, mode: ProducerMode, after: int | None
+    producer: str | None,
+    number: int | None,
+    mode: ProducerMode,
+    after: int | None,
+    spans: object = None,
 ) -> Numbered | None:
     """The producer and number of a publish, or None where it has none."""
     if producer is None:
-        if number is not None or after is not None or exact.text(mode) != "dense":
-            raise Invalid("number, mode and after go with producer", field="producer")
+        is_plain = number is None and after is None and spans is None
+        if not is_plain or exact.text(mode) != "dense":
+            raise Invalid("number, mode, after and spans go with producer", field="producer")
         return None
     who = name(producer, "producer")
+    if spans is not None:
+        if number is not None or after is not None or exact.text(mode) not in ("dense", "range"):
+            raise Invalid("spans stand in for number, mode and after", field="spans")
+        return _ranged(who, spans)
     if number is None:
         raise Invalid("producer goes with number", field="number")
     chosen = _mode(mode)
@@ -371,6 +387,28 @@ def numbered(
     if not 0 <= begin < number:
         raise Invalid(f"after is {shown(after)}, not within 0 and {number - 1}", field="after")
     return Numbered(who, number, chosen, begin)
+
+
+def _ranged(producer: str, spans: object) -> Numbered:
+    """A range over several places, at least one of which has moved."""
+    if not isinstance(spans, list | tuple) or not spans:
+        raise Invalid(f"spans are {shown(spans)}, not a list of (after, upto)", field="spans")
+    if len(spans) > bounds.SPANS_MAX:
+        raise TooLarge(
+            f"spans are {len(spans)}, up to {bounds.SPANS_MAX} are allowed",
+            field="spans",
+            limit=bounds.SPANS_MAX,
+        )
+    pairs: list[tuple[int, int]] = []
+    for span in spans:
+        ends = [exact.whole(end) for end in span] if isinstance(span, list | tuple) else []
+        if len(ends) != 2 or ends[0] is None or ends[1] is None or not 0 <= ends[0] <= ends[1]:
+            raise Invalid("a span is (after, upto), which does not fall", field="spans")
+        pairs.append((ends[0], ends[1]))
+    after, upto = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    if after == upto or upto >= 2**63:
+        raise Invalid("spans are empty, or beyond all seqs; nothing is published", field="spans")
+    return Numbered(producer, upto, "range", after, tuple(pairs))
 
 
 def _mode(value: object) -> ProducerMode:

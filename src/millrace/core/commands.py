@@ -59,6 +59,9 @@ class Numbered(msgspec.Struct, frozen=True):
     number: int
     mode: ProducerMode = "dense"
     after: int = 0
+    spans: tuple[tuple[int, int], ...] = ()
+    """A range over several places, such as the shards of a source: (after, upto) of each. `after`
+    and `number` are the sums then."""
 
 
 # --- Commands of a queue's shard ---------------------------------------------------------------
@@ -233,12 +236,18 @@ class Stage(msgspec.Struct, frozen=True):
 
     stage: str
     rows: Block
+    aside: tuple[Aside, ...] = ()
+    """As those of a publish, and the lives too."""
+    lives: tuple[Life, ...] = ()
+    number: int = 0
+    """Counts the calls of the stage from 1 on, so that a repeat changes nothing; 0: it has none."""
 
 
 class PublishStaged(msgspec.Struct, frozen=True):
     """Make stages visible at once, in this order. Answer: `Published`."""
 
     stages: tuple[str, ...]
+    """There may be none: nothing came of what the number stands for."""
     numbered: Numbered | None = None
 
 
@@ -327,7 +336,9 @@ class Need(msgspec.Struct, frozen=True):
     hidden: tuple[int, int] | None = None
     """The rows within [low, high] that no worker gets."""
     stages: tuple[str, ...] = ()
-    """Keys and deletes of these stages."""
+    """Keys and deletes of these stages ..."""
+    grouped: bool = False
+    """... and the groups of their rows."""
     rows: tuple[int, ...] = ()
     """How these rows stand."""
     cells: tuple[Kind, bytes, int] | None = None
@@ -357,6 +368,8 @@ class StageFacts(msgspec.Struct, frozen=True):
 
     keys: list[bytes | None]
     deletes: list[int]
+    groups: list[int] = []
+    """The number of each row's group, where it was asked for."""
 
 
 class RowFacts(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ from millrace.core import (
     rotation,
     serving,
     sessions,
+    staged,
     topic,
     work,
 )
@@ -230,7 +231,7 @@ class Source(Protocol):
     def find(self, shard: ShardId, keys: Sequence[bytes]) -> list[int]: ...
     def hidden(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
     def row(self, shard: ShardId, seq: int) -> RowFacts: ...
-    def stage(self, shard: ShardId, name: str) -> StageFacts: ...
+    def stage(self, shard: ShardId, name: str, *, grouped: bool) -> StageFacts: ...
     def cells_from(
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]: ...
@@ -250,7 +251,7 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         low, high = need.hidden
         lease.learn_hidden(draft, low, high, source.hidden(need.shard, low, high))
     for name in need.stages:
-        facts.stages[name] = source.stage(need.shard, name)
+        facts.stages[name] = source.stage(need.shard, name, grouped=need.grouped)
     for seq in need.rows:
         facts.rows[seq] = source.row(need.shard, seq)
     if need.cells is not None:
@@ -317,7 +318,7 @@ def _check_part(desk: Desk, draft: Draft, part: Part) -> Checked:
         case Pin():
             return follow.check_pin(draft)
         case Stage():
-            return follow.check_stage(draft, part)
+            return staged.check_stage(draft, part)
         case Rewind():
             return work.check_rewind(draft, part)
         case Configure():
@@ -363,9 +364,9 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
         case Unpin():
             return follow.do_unpin(draft, part)
         case Stage():
-            return follow.do_stage(draft, part)
+            return staged.do_stage(draft, part)
         case DropStage():
-            return follow.do_drop_stage(draft, part.stage)
+            return staged.do_drop_stage(draft, part.stage)
         case _:
             assert_never(part)
 
@@ -385,14 +386,14 @@ def _transaction(
     if refused is not None:
         return refused
     checks: list[tuple[Draft, Part, PartAnswer | None]] = []
-    staged = 0
+    looked_at = 0
     for shard, part in command.parts:
         draft = desk.draft(shard)
         if draft is None:
             return NotFound("a queue of the transaction was deleted", field="queue")
         if isinstance(part, PublishStaged):
-            staged += publish.staged_rows(draft.view, part)
-            refused = publish.check_staged_rows(staged)
+            looked_at += staged.rows_looked_at(draft.view, part.stages)
+            refused = staged.check_rows(looked_at)
             if refused is not None:
                 return refused
         checked = _check_part(desk, draft, part)

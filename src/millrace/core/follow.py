@@ -1,4 +1,4 @@
-"""The rules of followers: cursors, pins, stages.
+"""The rules of followers: cursors, pins.
 
 Rule 1: a pin shows the shard as of its own batch, and always the same rows while it stands.
 Rule 2: a cursor never skips. Where rows it has not read are gone, it is refused until it is reset.
@@ -22,12 +22,10 @@ from millrace.core.commands import (
     OpenCursor,
     Pin,
     ResetCursor,
-    Stage,
     Unpin,
 )
 from millrace.core.draft import Draft
-from millrace.core.model import CursorCell, PinCell, Position, StageCell, Start
-from millrace.core.publish import check_deletes
+from millrace.core.model import CursorCell, PinCell, Position, Start
 from millrace.core.takeover import resume, shared_index, shared_seq
 from millrace.core.view import View
 from millrace.errors import (
@@ -380,56 +378,3 @@ def unpin(draft: Draft, pin: int) -> None:
         left = msgspec.structs.replace(cursor, pin=0, torn=cursor.vector > 0)
         draft.put_cursor(cell.cursor, left)
     draft.drop_pin(pin)
-
-
-# --- Stages ------------------------------------------------------------------------------------
-
-
-def check_stage(draft: Draft, command: Stage) -> Refused | Retry | None:
-    view = draft.view
-    if command.stage in draft.ended_stages:
-        # A batch stages before it publishes, so that these rows would be taken for the old stage's.
-        return Retry("a stage of this name is just being published or dropped", field="stage")
-    if view.spec.is_grouped:
-        return Invalid(
-            f"a queue with order {view.spec.order!r} takes no staged messages; publish them",
-            field="stage",
-        )
-    cell = view.stages.get(command.stage)
-    if cell is None and len(view.stages) >= limits.STAGES_MAX:
-        return Full(
-            f"the queue has {limits.STAGES_MAX} stages; publish or drop one, or send again later",
-            field="stage",
-            limit=limits.STAGES_MAX,
-        )
-    rows = command.rows.count + (cell.rows if cell else 0)
-    if rows > limits.STAGE_ROWS_MAX:
-        return TooLarge(
-            f"a stage holds up to {limits.STAGE_ROWS_MAX} rows; use several",
-            field="stage",
-            limit=limits.STAGE_ROWS_MAX,
-        )
-    size = command.rows.size() + (cell.bytes if cell else 0)
-    if size > limits.STAGE_BYTES_MAX:
-        return TooLarge(
-            f"a stage holds up to {limits.STAGE_BYTES_MAX} bytes; use several",
-            field="stage",
-            limit=limits.STAGE_BYTES_MAX,
-        )
-    return check_deletes(view, command.rows)
-
-
-def do_stage(draft: Draft, command: Stage) -> int:
-    cell = draft.view.stages.get(command.stage) or StageCell(0, 0, 0)
-    rows = cell.rows + command.rows.count
-    draft.stage(command.stage, command.rows)
-    draft.put_stage(command.stage, StageCell(rows, cell.bytes + command.rows.size(), draft.now))
-    return rows
-
-
-def do_drop_stage(draft: Draft, name: str) -> bool:
-    if name not in draft.view.stages:
-        return False
-    draft.put_stage(name, None)
-    draft.drop_stage(name)
-    return True

@@ -17,6 +17,7 @@ from millrace.core.group_cells import GroupCell, GroupedCell, RingCell, TurnCell
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.spec import QueueSpec as QueueSpec
+from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 
 Seq = NewType("Seq", int)
@@ -134,12 +135,13 @@ class Kind(IntEnum):
     PARTITION = 24
     WEIGHT = 25
     ID = 26
+    RUNS = 27
 
 
 WINDOWED = (Kind.DUE, Kind.READY, Kind.RING, Kind.BUCKET)
 """Kinds with more cells than memory should hold: a view knows the first ones alone."""
 
-ASKED = (Kind.TURN, Kind.GROUP, Kind.DEDUP, Kind.EXPIRY, Kind.ID)
+ASKED = (Kind.TURN, Kind.GROUP, Kind.DEDUP, Kind.EXPIRY, Kind.ID, Kind.RUNS)
 """Kinds that a view does not hold: they are asked for by key, or the first ones in order."""
 
 OF_AN_ERA = (*WINDOWED, Kind.TURN, Kind.GROUP, Kind.ID)
@@ -254,6 +256,8 @@ class ProducerCell(msgspec.Struct, frozen=True, array_like=True):
     time_ms: int
     recent: tuple[tuple[int, int, int], ...] = ()
     """(number, first seq, count) of the newest publishes, oldest first."""
+    uptos: tuple[int, ...] = ()
+    """Of a range over several places: how far each has come; `last` is their sum."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
@@ -294,14 +298,6 @@ class PinCell(msgspec.Struct, frozen=True, array_like=True):
     retain: bool = False
     """It also shows the settled rows that are kept for retaining cursors."""
     made_ms: int = 0
-
-
-class StageCell(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that were written and are not visible yet."""
-
-    rows: int
-    bytes: int
-    time_ms: int
 
 
 class DeletesCell(msgspec.Struct, frozen=True, array_like=True):
@@ -380,6 +376,7 @@ Cell = (
     | GroupedCell
     | PartitionCell
     | IdCell
+    | RunsCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -409,6 +406,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.PARTITION: PartitionCell,
     Kind.WEIGHT: WeightCell,
     Kind.ID: IdCell,
+    Kind.RUNS: RunsCell,
 }
 
 

@@ -21,6 +21,7 @@ from millrace.core import (
     length,
     partitions,
     rotation,
+    staged,
     topic,
 )
 from millrace.core.answers import Published
@@ -30,6 +31,7 @@ from millrace.core.draft import Draft
 from millrace.core.group_list import numbers_of
 from millrace.core.lease import supersede_leased
 from millrace.core.model import Death, Message, ProducerCell, Seq
+from millrace.core.staged import check_deletes, deletes_of
 from millrace.core.view import View
 from millrace.errors import Invalid, NotFound, OutOfOrder, Refused, Retry, TooLarge
 
@@ -43,7 +45,7 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     if repeat is not None:
         return repeat
     if draft.view.topic is not None:
-        has_deletes = bool(_deletes(command.rows))
+        has_deletes = bool(deletes_of(command.rows))
         refusal = topic.check_publish(draft.view, command, has_deletes=has_deletes)
         return refusal or dedup.check_publish(draft, command)
     refused = check_deletes(draft.view, command.rows) or aside.check_publish(
@@ -80,8 +82,7 @@ def asked_of(draft: Draft, command: Publish | PublishStaged) -> length.Asked:
         rows, size = sum(cell.rows for cell in cells), sum(cell.bytes for cell in cells)
         keys: list[bytes | None] = []
         for name in command.stages if view.spec.keyed else ():
-            facts = _stage_facts(draft, name)
-            keys += facts.keys if isinstance(facts, StageFacts) else []
+            keys += _facts(draft, name).keys
     else:
         names = dedup.names_of(view.spec, command)
         repeats = dedup.split(draft, names) if names else {}
@@ -122,42 +123,20 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
     first = draft.put_rows(rows)
     count = rows.count if isinstance(rows, Block) else len(rows)
     if draft.view.spec.keyed:
-        supersede(draft, first, key_list(rows), _deletes(rows))
+        supersede(draft, first, key_list(rows), deletes_of(rows))
     if draft.view.spec.is_grouped:
-        entry.enter(draft, first, numbers_of(draft.view, rows), command.aside, _deletes(rows))
+        entry.enter(draft, first, numbers_of(draft.view, rows), command.aside, deletes_of(rows))
     elif draft.view.spec.is_partitioned:
         partitions.enter(draft, first, count)
     elif command.aside or draft.view.spec.delay_ms:
-        aside.put_aside(draft, first, count, command.aside, _deletes(rows))
-    expiry.put_rows(draft, first, count, command.lives, _deletes(rows))
+        aside.put_aside(draft, first, count, command.aside, deletes_of(rows))
+    expiry.put_rows(draft, first, count, command.lives, deletes_of(rows))
     if draft.view.topic is not None and not draft.view.subscriptions:
         topic.drop_passed(draft)
     if draft.view.spec.is_bounded:
         length.make_room(draft, first, length.size_of(rows))
     _remember_number(draft, numbered, first, count)
     return Published(first, count)
-
-
-def _deletes(rows: Rows) -> list[int]:
-    """Which rows are deletes, counted from 0."""
-    if isinstance(rows, Block):
-        return rows.deletes()
-    return [at for at, message in enumerate(rows) if message.body is None]
-
-
-def check_deletes(view: View, rows: Rows) -> Refused | None:
-    """A delete needs a queue that is keyed, and a key."""
-    deletes = _deletes(rows)
-    if not deletes:
-        return None
-    if not view.spec.keyed:
-        return Invalid(
-            "a message without a body deletes its key: the queue is not keyed", field="body"
-        )
-    keys = key_list(rows)
-    if any(keys[at] is None for at in deletes):
-        return Invalid("a message without a body deletes its key: it needs one", field="key")
-    return None
 
 
 # --- Keys --------------------------------------------------------------------------------------
@@ -275,23 +254,49 @@ def _check_number(view: View, numbered: Numbered | None) -> Published | Refused 
             f"producer {numbered.producer!r} is {cell.mode} here, not {numbered.mode}",
             field="mode",
         )
+    if numbered.mode == "range":
+        return _check_range(cell, numbered)
     if numbered.number <= cell.last:
-        for number, first, count in cell.recent:
-            if number == numbered.number:
-                return Published(Seq(first) if first else None, count, repeated=True)
-        return Published(None, 0, repeated=True)
+        return _repeated(cell, numbered)
     if numbered.mode == "dense" and numbered.number != cell.last + 1:
         return OutOfOrder(
             f"number {numbered.number} came too early: {cell.last + 1} is expected",
             expected=cell.last + 1,
         )
-    if numbered.mode == "range" and numbered.after != cell.last:
+    return None
+
+
+def _repeated(cell: ProducerCell, numbered: Numbered) -> Published:
+    for number, first, count in cell.recent:
+        if number == numbered.number:
+            return Published(Seq(first) if first else None, count, repeated=True)
+    return Published(None, 0, repeated=True)
+
+
+def _check_range(cell: ProducerCell, numbered: Numbered) -> Published | Refused | None:
+    """Place by place: a sum that was reached says nothing of each of them."""
+    places, spans = cell.uptos or (cell.last,), _spans(numbered)
+    if len(places) != len(spans):
+        return Invalid(
+            f"producer {numbered.producer!r} has ranges of {len(places)} places here, not "
+            f"{len(spans)}; use another name for another source",
+            field="spans",
+            limit=len(places),
+        )
+    if all(upto <= place for place, (_, upto) in zip(places, spans, strict=True)):
+        return _repeated(cell, numbered)
+    if any(after != place for place, (after, _) in zip(places, spans, strict=True)):
+        ranges = ", ".join(f"({after}, {upto}]" for after, upto in spans)
         return OutOfOrder(
-            f"the range ({numbered.after}, {numbered.number}] overlaps what was published "
-            f"up to {cell.last}",
+            f"the range {ranges} overlaps what was published up to "
+            f"{', '.join(map(str, places))}, or leaves something out",
             expected=cell.last,
         )
     return None
+
+
+def _spans(numbered: Numbered) -> tuple[tuple[int, int], ...]:
+    return numbered.spans or ((numbered.after, numbered.number),)
 
 
 def _remember_number(draft: Draft, numbered: Numbered | None, first: int, count: int) -> None:
@@ -307,6 +312,7 @@ def _remember_number(draft: Draft, numbered: Numbered | None, first: int, count:
             numbered.number,
             draft.now,
             (*recent[-keep:], (numbered.number, first, count)),
+            tuple(upto for _, upto in numbered.spans),
         ),
     )
 
@@ -319,93 +325,65 @@ def check_publish_staged(draft: Draft, command: PublishStaged) -> Checked:
     repeat = _check_number(view, command.numbered)
     if repeat is not None:
         return repeat
-    if view.spec.is_grouped:
-        return Invalid(
-            f"a queue with order {view.spec.order!r} takes no staged messages; publish them",
-            field="stages",
-        )
     if len(set(command.stages)) != len(command.stages):
         return Invalid("a stage is named twice", field="stages")
     for name in command.stages:
         if name not in view.stages:
             return NotFound(f"there is no stage {name!r}; it may have gone by age", field="stages")
-    if not view.spec.keyed:
-        return None
-    refused = check_staged_rows(staged_rows(view, command))
+    refused = staged.check_rows(staged.rows_looked_at(view, command.stages))
     if refused is not None:
         return refused
-    facts = [_stage_facts(draft, name) for name in command.stages]
-    missing = [
-        name for name, fact in zip(command.stages, facts, strict=True) if isinstance(fact, Need)
-    ]
-    if missing:
-        return Need(view.shard, stages=tuple(missing))
-    keys = [key for fact in facts if not isinstance(fact, Need) for key in fact.keys]
-    return _need_keys(draft, keys)
+    need = staged.need(draft, command.stages)
+    if need is not None:
+        return need
+    for name in command.stages:
+        # The queue's settings may have changed since.
+        refused = staged.check_runs(view.spec, *staged.runs_of(draft, name))
+        if refused is not None:
+            return refused
+    facts = [_facts(draft, name) for name in command.stages]
+    if view.spec.keyed:
+        need = _need_keys(draft, [key for fact in facts for key in fact.keys])
+    if need is None and view.spec.is_grouped:
+        numbers = [number for fact in facts for number in fact.groups]
+        need = rotation.promote(draft) or groups.need_to_enter(draft, numbers)
+    return need
 
 
-def staged_rows(view: View, command: PublishStaged) -> int:
-    """How many rows have to be looked at: of a queue without keys, none."""
-    if not view.spec.keyed:
-        return 0
-    return sum(view.stages[name].rows for name in command.stages if name in view.stages)
-
-
-def check_staged_rows(rows: int) -> Refused | None:
-    """So many rows may be published at once to keyed queues."""
-    if rows <= limits.STAGE_ROWS_MAX:
-        return None
-    return TooLarge(
-        f"up to {limits.STAGE_ROWS_MAX} rows are published at once to a keyed queue; "
-        "publish fewer stages at a time",
-        field="stages",
-        limit=limits.STAGE_ROWS_MAX,
-    )
+def _facts(draft: Draft, name: str) -> StageFacts:
+    """What is known of a stage, which was asked for where it matters."""
+    spec = draft.view.spec
+    facts = staged.facts_of(draft, name) if spec.keyed or spec.is_grouped else None
+    return facts if isinstance(facts, StageFacts) else StageFacts([], [])
 
 
 def do_publish_staged(draft: Draft, command: PublishStaged) -> Published:
     view = draft.view
     begin = Seq(view.last_seq + 1)
-    total = 0
-    sizes = [view.stages[name].bytes for name in command.stages]
+    size = sum(view.stages[name].bytes for name in command.stages)
     for name in command.stages:
-        rows = view.stages[name].rows
-        facts = _stage_facts(draft, name) if view.spec.keyed else None
-        draft.changes.weight += view.stages[name].bytes
-        first = draft.publish_stage(name, rows)
-        draft.put_stage(name, None)
-        total += rows
-        if isinstance(facts, StageFacts):
-            supersede(draft, first, facts.keys, facts.deletes)
-        deletes = facts.deletes if isinstance(facts, StageFacts) else ()
-        if view.spec.is_partitioned and rows:
-            partitions.enter(draft, first, rows)
-        if view.spec.delay_ms:
-            aside.put_aside(draft, first, rows, (), deletes)
-        expiry.put_rows(draft, first, rows, (), deletes)
-    length.make_room(draft, begin, sum(sizes))
-    _remember_number(draft, command.numbered, begin, total)
+        _show(draft, name)
+    length.make_room(draft, begin, size)
+    total = view.last_seq + 1 - begin
+    _remember_number(draft, command.numbered, begin if total else 0, total)
     return Published(begin, total)
 
 
-def _stage_facts(draft: Draft, name: str) -> StageFacts | Need:
-    """Keys and deletes of a stage: what the store holds of it, then what it does not hold yet."""
-    view = draft.view
-    blocks: list[Block] = []
-    for layer in view.layers:
-        blocks += [block for stage, block in layer.staged if stage == name]
-        if name in layer.ended:
-            blocks = []
-    blocks += [block for stage, block in draft.staged if stage == name]
-    keys: list[bytes | None] = []
-    deletes: list[int] = []
-    if sum(block.count for block in blocks) < view.stages[name].rows:
-        stored = view.facts.stages.get(name)
-        if stored is None:
-            return Need(view.shard, stages=(name,))
-        keys += stored.keys
-        deletes += stored.deletes
-    for block in blocks:
-        deletes += [len(keys) + at for at in block.deletes()]
-        keys += block.key_list()
-    return StageFacts(keys, deletes)
+def _show(draft: Draft, name: str) -> None:
+    """The rows of a stage take the next seqs, and wait, live and replace others as from now."""
+    view, cell = draft.view, draft.view.stages[name]
+    facts, (turns, lives) = _facts(draft, name), staged.runs_of(draft, name)
+    draft.changes.weight += cell.bytes
+    first = draft.publish_stage(name, cell.rows)
+    staged.forget(draft, name)
+    if not cell.rows:
+        return
+    if view.spec.keyed:
+        supersede(draft, first, facts.keys, facts.deletes)
+    if view.spec.is_grouped:
+        entry.enter(draft, first, facts.groups, turns, facts.deletes)
+    elif view.spec.is_partitioned:
+        partitions.enter(draft, first, cell.rows)
+    elif turns or view.spec.delay_ms:
+        aside.put_aside(draft, first, cell.rows, turns, facts.deletes)
+    expiry.put_rows(draft, first, cell.rows, lives, facts.deletes)

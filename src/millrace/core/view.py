@@ -43,12 +43,12 @@ from millrace.core.model import (
     Seq,
     SessionCell,
     ShardId,
-    StageCell,
     TakeoverCell,
     WeightCell,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.seqs import unpack_seqs
+from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.takeover import resume
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.waiting import Waiting
@@ -216,7 +216,7 @@ class View:
                 self.scale.add(number(key), cell)
             case PartitionCell() as cell:
                 self.partition = cell
-            case AsideCell() | DedupCell() | ExpiryCell() | IdCell():
+            case AsideCell() | DedupCell() | ExpiryCell() | IdCell() | RunsCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
             case TurnCell() | GroupCell() | RingCell():

@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.commands import RowFacts, StageFacts
 from millrace.core.fold import Reader
+from millrace.core.group_list import group_numbers
 from millrace.core.model import Row
 from millrace.store.blocks import Found
 from millrace.store.cells import Table
@@ -188,17 +189,20 @@ class Asking:
             aside=bool(state.uses & 1 << ASIDE) and seq in bits(state, [0], ASIDE, seq, seq),
         )
 
-    def stage(self, shard: int, name: str) -> StageFacts:
+    def stage(self, shard: int, name: str, *, grouped: bool) -> StageFacts:
         number = self._layered.must(shard).id
 
         def look() -> StageFacts:
             keys: list[bytes | None] = []
             deletes: list[int] = []
+            groups: list[int] = []
             for _, place in self._layered.blocks.staged(number, name):
                 block = self._reading.decoded(place, shard).block
                 deletes += [len(keys) + at for at in block.deletes()]
                 keys += block.key_list()
-            return StageFacts(keys, deletes)
+                if grouped:
+                    groups += group_numbers(block)
+            return StageFacts(keys, deletes, groups)
 
         return self._again(look, shard, 0)
 

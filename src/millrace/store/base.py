@@ -87,8 +87,8 @@ class Store(Protocol):
         """How the row stands."""
         ...
 
-    def stage(self, shard: ShardId, name: str) -> StageFacts:
-        """The keys and deletes of a stage."""
+    def stage(self, shard: ShardId, name: str, *, grouped: bool) -> StageFacts:
+        """The keys and deletes of a stage and, if need be, the groups of its rows."""
         ...
 
     def seq_at(self, shard: ShardId, time_ms: int) -> int:

@@ -374,8 +374,8 @@ class DiskStore:
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         return self._asking.row(shard, seq)
 
-    def stage(self, shard: ShardId, name: str) -> StageFacts:
-        return self._asking.stage(shard, name)
+    def stage(self, shard: ShardId, name: str, *, grouped: bool) -> StageFacts:
+        return self._asking.stage(shard, name, grouped=grouped)
 
     def seq_at(self, shard: ShardId, time_ms: int) -> int:
         return self._asking.seq_at(shard, time_ms)

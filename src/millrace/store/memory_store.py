@@ -16,6 +16,8 @@ from pyroaring import BitMap64
 from millrace.core.changes import Entry
 from millrace.core.commands import Held, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
+from millrace.core.group_cells import group_of
+from millrace.core.group_list import number_of
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
 from millrace.log.record import Position
 from millrace.store.memory_resync import MemoryExport, MemoryIntake
@@ -94,10 +96,11 @@ class MemoryStore:
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         return self._shards[shard].facts(seq)
 
-    def stage(self, shard: ShardId, name: str) -> StageFacts:
+    def stage(self, shard: ShardId, name: str, *, grouped: bool) -> StageFacts:
         rows = self._shards[shard].stages.get(name, [])
         deletes = [at for at, row in enumerate(rows) if row.body is None]
-        return StageFacts([row.key for row in rows], deletes)
+        groups = [number_of(group_of(row.key, row.headers)) for row in rows] if grouped else []
+        return StageFacts([row.key for row in rows], deletes, groups)
 
     def seq_at(self, shard: ShardId, time_ms: int) -> int:
         found = self._shards[shard]

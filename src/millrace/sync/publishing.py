@@ -131,13 +131,38 @@ class Publishing:
             self._portal, self._twin.publisher(name, window=window, unconfirmed=unconfirmed)
         )
 
-    def stage(self, stage: str, rows: Rows) -> int:
+    def stage(
+        self,
+        stage: str,
+        rows: Rows,
+        *,
+        priority: int | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        number: int | None = None,
+    ) -> int:
         """Write rows that nobody sees until `publish_staged`; returns the stage's rows so far.
 
-        So that more than a record holds becomes visible at once. Stages that nobody publishes go by
-        age.
+        So that more than a record holds becomes visible at once. `rows`, `priority`, `delay` and
+        `ttl` are those of `publish_many`; both times begin when the rows are published. `number`
+        counts the calls of the stage from 1 on: then a repeat changes nothing. Stages that nobody
+        publishes go by age.
+
+        Raises:
+            Invalid, TooLarge: an argument, or a row.
+            OutOfOrder: the number is above the expected one; perhaps the stage has gone.
         """
-        return self._portal.run(partial(self._twin.stage, stage, rows))
+        return self._portal.run(
+            partial(
+                self._twin.stage,
+                stage,
+                rows,
+                priority=priority,
+                delay=delay,
+                ttl=ttl,
+                number=number,
+            )
+        )
 
     def publish_staged(
         self,
@@ -147,14 +172,18 @@ class Publishing:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
+        spans: Sequence[tuple[int, int]] | None = None,
     ) -> Sequence[int]:
         """Make these stages visible, in this order, all at once; returns their seqs.
 
         With `mode="range"`, `after` and `number` are the range of the producer's own source that
-        the rows were made from: a repeat changes nothing, an overlap is refused.
+        the rows were made from: a repeat changes nothing, an overlap is refused. `spans` is such a
+        range over several places, say the shards of that source: (after, upto) of each. With a
+        producer there may be no stages: nothing came of that range, and it is over.
 
         Raises:
             NotFound: there is no such stage; nothing was published.
+            OutOfOrder: the range overlaps what was published, or leaves something out.
         """
         return self._portal.run(
             partial(
@@ -164,6 +193,7 @@ class Publishing:
                 number=number,
                 mode=mode,
                 after=after,
+                spans=spans,
             )
         )
 

@@ -105,6 +105,7 @@ class Transaction:
         number: int | None = None,
         mode: ProducerMode = "dense",
         after: int | None = None,
+        spans: Sequence[tuple[int, int]] | None = None,
     ) -> Later[Sequence[int]]:
         """Make stages of a queue visible; see `Queue.publish_staged`."""
         return self._twin.publish_staged(
@@ -114,6 +115,7 @@ class Transaction:
             number=number,
             mode=mode,
             after=after,
+            spans=spans,
         )
 
     def settle(self, leases: Leases) -> None:

@@ -177,7 +177,8 @@ def _compare_shard(shard: ShardId, theirs: Store, mine: MemoryStore) -> list[str
             readers.append(Reader(number(key), cell.retain))
         if kind is Kind.STAGE:
             name = key.decode()
-            differ(f"stage {name}", theirs.stage(shard, name), mine.stage(shard, name))
+            here, there = (one.stage(shard, name, grouped=True) for one in (mine, theirs))
+            differ(f"stage {name}", there, here)
     seen: dict[int, bytes | None] = {}
     for reader in readers:
         rows = read_rows(mine, shard, reader)

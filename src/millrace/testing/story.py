@@ -20,10 +20,10 @@ from millrace.core.model import (
     Millis,
     PinCell,
     ShardId,
-    StageCell,
     TakeoverCell,
 )
 from millrace.core.seqs import pack_seqs
+from millrace.core.stage_cells import StageCell
 from millrace.core.view import number_key
 from millrace.store.memory_store import MemoryStore
 from millrace.testing.compare_stores import GROUP, compare

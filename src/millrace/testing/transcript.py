@@ -218,7 +218,13 @@ class Play:
                 group = words[1].encode() if len(words) > 1 else None
                 return Explain(Seq(int(words[0])), group)
             case "stage":
-                return Stage(words[0], Block.of_messages(rows(words[1:])))
+                return Stage(
+                    words[0],
+                    Block.of_messages(rows(words[1:])),
+                    aside(words[1:]),
+                    lives(options),
+                    int(options.get("number", 0)),
+                )
             case "publish_staged":
                 return PublishStaged(tuple(words), numbered(options))
             case "drop":

@@ -16,6 +16,10 @@ from millrace.testing.transcript_words import millis
 def numbered(options: dict[str, str]) -> Numbered | None:
     if "producer" not in options:
         return None
+    if "spans" in options:
+        spans = _spans(options["spans"])
+        after, upto = (sum(ends) for ends in zip(*spans, strict=True))
+        return Numbered(options["producer"], upto, "range", after, spans)
     modes: dict[str, ProducerMode] = {"dense": "dense", "rising": "rising", "range": "range"}
     return Numbered(
         options["producer"],
@@ -23,6 +27,12 @@ def numbered(options: dict[str, str]) -> Numbered | None:
         modes[options.get("mode", "dense")],
         int(options.get("after", 0)),
     )
+
+
+def _spans(text: str) -> tuple[tuple[int, int], ...]:
+    """A range over several places: `0-5,3-3`."""
+    pairs = [one.split("-") for one in text.split(",")]
+    return tuple((int(after), int(upto)) for after, upto in pairs)
 
 
 def ids(options: dict[str, str]) -> tuple[tuple[str | None, ...], bool]:

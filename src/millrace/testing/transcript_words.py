@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _OPTIONS = (
     "producer",
+    "spans",
     "number",
     "mode",
     "after",

@@ -26,12 +26,12 @@ from millrace.core.model import (
     QueueCell,
     QueueSpec,
     SessionCell,
-    StageCell,
     TakeoverCell,
     WeightCell,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.seqs import unpack_seqs
+from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.view import number
 from millrace.core.waiting import due_of, ready_since, seqs_in
@@ -65,6 +65,8 @@ def cell_name(kind: Kind, key: bytes) -> str:
         return say_group_key(kind, key)
     if kind is Kind.DEDUP:
         return f"[dedup {key.hex()[:8]}]"
+    if kind is Kind.RUNS:
+        return f"[runs {key[:-5].decode()}.{number(key[-4:])}]"
     text = key.decode().replace("\0", "/")
     return f"[{kind.name.lower()} {text}]" if text else f"[{kind.name.lower()}]"
 
@@ -108,7 +110,8 @@ def say_cell(cell: Cell) -> str:
             return _session(cell)
         case ProducerCell():
             recent = " ".join(f"{n}:{first}+{count}" for n, first, count in cell.recent)
-            return f"{cell.mode} at {cell.last}, {say_time(cell.time_ms)}, answers {recent}"
+            uptos = f" ({' + '.join(map(str, cell.uptos))})" if cell.uptos else ""
+            return f"{cell.mode} at {cell.last}{uptos}, {say_time(cell.time_ms)}, answers {recent}"
         case CursorCell():
             return _cursor(cell)
         case PinCell():
@@ -119,7 +122,10 @@ def say_cell(cell: Cell) -> str:
                 f"{say_until(cell.deadline_ms)}{whose}{retain}"
             )
         case StageCell():
-            return f"{cell.rows} rows since {say_time(cell.time_ms)}"
+            calls = f", {cell.calls} calls" if cell.calls else ""
+            return f"{cell.rows} rows since {say_time(cell.time_ms)}{calls}"
+        case RunsCell():
+            return _runs(cell)
         case DeletesCell():
             return numbers(unpack_seqs(cell.seqs))
         case AsideCell():
@@ -249,3 +255,12 @@ def say_shards(queue: QueueRef | QueueCell) -> str:
     if len(queue.shards) == 1:
         return f"shard {queue.shards[0]}"
     return f"shards {queue.shards[0]}-{queue.shards[-1]} by {queue.route}"
+
+
+def _runs(cell: RunsCell) -> str:
+    turns = [
+        f"{at}+{count} priority {priority}{'' if delay is None else f' delay {delay}ms'}"
+        for at, count, priority, delay in cell.aside
+    ]
+    lives = [f"{at}+{count} ttl {ttl}ms" for at, count, ttl in cell.lives]
+    return ", ".join(turns + lives)

@@ -50,8 +50,6 @@ class Publisher(Client):
         if place.shard in self._open:
             # What comes next would overtake it.
             return
-        # Groups take no staged messages.
-        stages = 0 if QUEUES[place.name].order in ("group", "fair") else 1
         # What a queue has that waits to be moved counts no longer, and cannot be told apart.
         shape = QUEUES[place.name]
         looks = 1 if shape.max_messages and not shape.dead_letter else 0
@@ -60,7 +58,7 @@ class Publisher(Client):
                 *(self._plain, self._many, self._numbered, self._late, self._staged, self._both),
                 self._look,
             ],
-            [3, 2, 4, 1, stages, 1, looks],
+            [3, 2, 4, 1, 1, 1, looks],
         )[0]
         await action(session, place)
 
@@ -167,12 +165,12 @@ class Publisher(Client):
         self._stages += 1
         stage = f"{self.name}-{self._stages}"
         parts = [
-            self.make_rows(place, self.chance.randint(1, 5), turns=False)
+            self.make_rows(place, self.chance.randint(1, 5))
             for _ in range(self.chance.randint(1, 3))
         ]
-        for rows in parts:
+        for number, rows in enumerate(parts, 1):
             written = Other(shard=place.shard, what=f"stage {len(rows)} rows in {stage}")
-            work = place.queue.stage(stage, [self.message(row) for row in rows])
+            work = place.queue.stage(stage, [self.message(row) for row in rows], number=number)
             if await self.ask(session, written, work, lambda call, count: None) is None:
                 return
         if self.chance.random() < 0.2:

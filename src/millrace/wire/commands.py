@@ -67,9 +67,10 @@ from millrace.wire.hot import (
     HISTORY_BYTES,
     PROOF,
     MessageShape,
-    NumberedShape,
     PublishShape,
+    PublishStagedShape,
     SettleShape,
+    StageShape,
 )
 from millrace.wire.shapes import (
     Choice,
@@ -85,7 +86,6 @@ from millrace.wire.shapes import (
     Optional,
     Pattern,
     Record,
-    Rows,
     Seqs,
     Shape,
     Text,
@@ -178,7 +178,6 @@ SPEC_PART = Form(
 
 _NEXT = Form(NextSnapshot, _NAME, _NUMBER, _NUMBER, _PIN_MS, Data(0, HISTORY_BYTES))
 _SHARDS = Many(SHARD, limits.SHARDS_MAX, least=1)
-_STAGES = Many(_NAME, limits.STAGES_MAX, least=1)
 
 _PARTS: dict[int, tuple[type, Shape]] = {
     1: (Publish, PublishShape()),
@@ -198,8 +197,8 @@ _PARTS: dict[int, tuple[type, Shape]] = {
     18: (DeleteCursor, Form(DeleteCursor, _NAME)),
     19: (Pin, Form(Pin, _PIN_MS)),
     20: (Unpin, Form(Unpin, _NUMBER, HISTORY, _NUMBER)),
-    21: (Stage, Form(Stage, _NAME, Rows(least=0))),
-    22: (PublishStaged, Form(PublishStaged, _STAGES, Optional(NumberedShape()))),
+    21: (Stage, StageShape()),
+    22: (PublishStaged, PublishStagedShape()),
     23: (DropStage, Form(DropStage, _NAME)),
 }
 """What a transaction may hold."""

@@ -10,7 +10,7 @@ from typing import cast
 from millrace import limits
 from millrace.core import bounds, check
 from millrace.core.block import Block
-from millrace.core.commands import Aside, Numbered, Publish, Settle
+from millrace.core.commands import Aside, Numbered, Publish, PublishStaged, Settle, Stage
 from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, LeaseId, Message
 from millrace.core.receipt import PROOF_BYTES, Proved
@@ -24,6 +24,7 @@ from millrace.wire.shapes import (
     Many,
     Name,
     Optional,
+    Record,
     Rows,
     Seqs,
     Whole,
@@ -73,7 +74,14 @@ def pairs_of(raw: object, field: str) -> Headers:
     return tuple(pairs)
 
 
-NUMBERED = Form(Numbered, Name(), Whole(1), Choice("dense", "rising", "range"), Whole())
+NUMBERED = Form(
+    Numbered,
+    Name(),
+    Whole(1),
+    Choice("dense", "rising", "range"),
+    Whole(),
+    Many(Record(Whole(), Whole()), bounds.SPANS_MAX),
+)
 _ASIDE = Many(
     Form(
         Aside,
@@ -96,6 +104,9 @@ _LIVES = Many(
 _IDS = Many(Optional(IdText()), limits.PUBLISH_MESSAGES_MAX)
 _ROWS = Rows(least=0)
 _FLAG = Flag()
+_NAME = Name()
+_STAGES = Many(_NAME, limits.STAGES_MAX)
+_CALL = Whole(0, 2**31 - 1)
 
 
 class NumberedShape:
@@ -106,12 +117,61 @@ class NumberedShape:
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> Numbered:
         found = cast("Numbered", NUMBERED.unpack(raw, field, blobs))
+        if found.spans:
+            return _spanned(found)
         after = found.after if found.mode == "range" else None
         if found.after and after is None:
             raise Invalid("after goes with mode='range', and only with it", field="after")
         checked = check.numbered(found.producer, found.number, found.mode, after)
         assert checked is not None
         return checked
+
+
+def _spanned(found: Numbered) -> Numbered:
+    checked = check.numbered(found.producer, None, found.mode, None, found.spans)
+    if checked is None or checked != found:
+        raise Invalid("spans do not come to number, mode and after", field="spans")
+    return checked
+
+
+class StageShape:
+    """Rows that are staged, which may be none of a shard, and what is said of some of them."""
+
+    def pack(self, value: object, blobs: Blobs) -> list[object]:
+        command = cast("Stage", value)
+        return [
+            command.stage,
+            _ROWS.pack(command.rows, blobs),
+            _ASIDE.pack(command.aside, blobs),
+            _LIVES.pack(command.lives, blobs),
+            command.number,
+        ]
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> Stage:
+        if type(raw) is not list or len(raw) != 5:
+            raise wrong(raw, field, "rows to be staged")
+        rows = _ROWS.unpack(raw[1], "rows", blobs)
+        aside = cast("tuple[Aside, ...]", _ASIDE.unpack(raw[2], "aside", blobs))
+        lives = cast("tuple[Life, ...]", _LIVES.unpack(raw[3], "lives", blobs))
+        _check_apart(aside, "aside", rows.count)
+        _check_apart(lives, "lives", rows.count)
+        number = _CALL.unpack(raw[4], "number", blobs)
+        return Stage(_NAME.unpack(raw[0], "stage", blobs), rows, aside, lives, number)
+
+
+class PublishStagedShape:
+    """Stages that are published; of a number nothing may have come."""
+
+    def __init__(self) -> None:
+        self._form = Form(PublishStaged, _STAGES, Optional(NumberedShape()))
+
+    def pack(self, value: object, blobs: Blobs) -> object:
+        return self._form.pack(value, blobs)
+
+    def unpack(self, raw: object, field: str, blobs: memoryview) -> PublishStaged:
+        found = cast("PublishStaged", self._form.unpack(raw, field, blobs))
+        check.stages(found.stages, found.numbered)
+        return found
 
 
 class PublishShape:

@@ -50,10 +50,10 @@ def test_stages_are_dropped_and_bad_ones_refused(tmp_path: Path) -> None:
                 gone = await server.ask("DELETE", f"{ORDERS}/stages/s")
                 assert gone.json == {"was_there": was_there}
             for body, field in (
-                ({"messages": [{"body": "a", "priority": 9}]}, "priority"),
-                ({"messages": [{"body": "a", "delay": 9}]}, "delay"),
+                ({"messages": [{"body": "a", "priority": 10}]}, "messages[0].priority"),
+                ({"messages": [{"body": "a", "delay": -9}]}, "delay"),
                 ({"messages": [{"body": "a", "dedup": "x"}]}, "dedup"),
-                ({"messages": [{"body": "a", "ttl": 1}]}, "ttl"),
+                ({"messages": [{"body": "a", "ttl": -1}]}, "ttl"),
                 ({"messages": 5}, "messages"),
                 ({}, "messages"),
             ):
@@ -65,5 +65,30 @@ def test_stages_are_dropped_and_bad_ones_refused(tmp_path: Path) -> None:
             refused = await server.ask("POST", f"{ORDERS}/stages/a%2Fb", {"messages": []})
             assert refused.json["field"] == "stage"
             assert (await server.ask("GET", f"{ORDERS}/stages")).json == {"stages": {}}
+
+    asyncio.run(main())
+
+
+def test_stages_hold_what_a_publish_does(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            told = {"messages": [{"body": "late", "delay": 60}, {"body": "usual"}], "number": 1}
+            for _ in range(2):
+                staged = await server.ask("POST", f"{ORDERS}/stages/s", told)
+                assert staged.json == {"rows": 2}
+            early = await server.ask("POST", f"{ORDERS}/stages/s", {**told, "number": 3})
+            assert early.json["code"] == "out_of_order"
+            lines = "application/x-ndjson"
+            body = b'{"body": "high", "priority": 9}'
+            where = f"{ORDERS}/stages/s?number=2&ttl=60"
+            assert (await server.ask("POST", where, body, type=lines)).json == {"rows": 3}
+            told = {"stages": ["s"], "producer": "p", "spans": [[0, 5], [0, 3]]}
+            published = await server.ask("POST", f"{ORDERS}/publish_staged", told)
+            assert published.json["count"] == 3
+            told = {"stages": [], "producer": "p", "spans": [[5, 6], [3, 3]]}
+            empty = await server.ask("POST", f"{ORDERS}/publish_staged", told)
+            assert (empty.status, empty.json["count"]) == (201, 0)
+            leased = await server.ask("POST", f"{ORDERS}/leases", {"count": 5})
+            assert [one["body"] for one in leased.items("messages")] == ["high", "usual"]
 
     asyncio.run(main())

@@ -17,7 +17,8 @@ from millrace.cli.folder import LOG, Folder, State
 from millrace.cli.show import ranges, ranges_text
 from millrace.core.block import FLAG_DELETES, FLAG_KEYS
 from millrace.core.codec import decode_cell
-from millrace.core.model import Kind, StageCell
+from millrace.core.model import Kind
+from millrace.core.stage_cells import StageCell
 from millrace.errors import MillraceError
 from millrace.store import chunk
 from millrace.store.cells import Table

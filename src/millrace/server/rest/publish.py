@@ -31,7 +31,9 @@ BYTES = "application/octet-stream"
 
 LINES = Media(NDJSON, "Messages, one a line.")
 ARROW_ROWS = Media(
-    ARROW, "An Arrow IPC stream with the column `value` and, if need be, `key`, `headers`."
+    ARROW,
+    "An Arrow IPC stream with the column `value` and, if need be, `key`, `headers`, `group`, "
+    "`priority`, `delay`, `ttl`.",
 )
 BULK = (LINES, ARROW_ROWS, Media(BYTES, "The body of one message, as it is."))
 

@@ -8,6 +8,7 @@ import msgspec
 
 from millrace import limits
 from millrace.client.message import Message, Rows
+from millrace.core import bounds
 from millrace.core.commands import ProducerMode
 from millrace.server.http.response import Response
 from millrace.server.rest.message import MessageIn, message_in
@@ -24,11 +25,26 @@ from millrace.server.rest.queues import WasThere
 from millrace.server.rest.route import JSON, Ask, Nothing, decode, encode, read_query
 from millrace.server.rest.table import QUEUE, ROUTES
 
+CallNumber = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+Span = Annotated[list[Number], msgspec.Meta(min_length=2, max_length=2)]
+Spans = Annotated[list[Span], msgspec.Meta(min_length=1, max_length=bounds.SPANS_MAX)]
+
 
 class StageAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages; they have neither priority, delay, ttl nor de-duplication id of their own."""
+    """Messages; they have no de-duplication ids."""
 
     messages: list[MessageIn]
+    number: CallNumber | None = None
+    """Counts the calls of the stage from 1 on, so that a repeat changes nothing."""
+
+
+class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of messages that are not JSON: what their body does not say."""
+
+    number: CallNumber | None = None
+    priority: int | None = None
+    delay: float | None = None
+    ttl: float | None = None
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -49,20 +65,31 @@ _decoder = msgspec.json.Decoder(StageAsk)
     gives=Staged,
     also_takes=(LINES, ARROW_ROWS),
     tag="stages",
+    query=StageQuery,
 )
 async def stage(ask: Ask) -> Response:
     """Write rows that nobody sees until they are published; what nobody publishes goes by age."""
-    name, rows = ask.params["stage"], _rows(ask)
-    return Response(200, encode(Staged(await ask.queue(lambda queue: queue.stage(name, rows)))))
+    name, (rows, query) = ask.params["stage"], _rows(ask)
+    count = await ask.queue(
+        lambda queue: queue.stage(
+            name,
+            rows,
+            priority=query.priority,
+            delay=query.delay,
+            ttl=query.ttl,
+            number=query.number,
+        )
+    )
+    return Response(200, encode(Staged(count)))
 
 
-def _rows(ask: Ask) -> Rows:
-    read_query(ask, Nothing)
+def _rows(ask: Ask) -> tuple[Rows, StageQuery]:
     if ask.type not in (JSON, ""):
-        return rows_in(ask, PublishQuery())
+        return rows_in(ask, PublishQuery()), read_query(ask, StageQuery)
+    read_query(ask, Nothing)
     told = decode(_decoder, ask.request.body)
     messages: list[Message] = [message_in(one) for one in told.messages]
-    return messages
+    return messages, StageQuery(told.number)
 
 
 class Stages(msgspec.Struct, frozen=True):
@@ -78,14 +105,16 @@ async def list_stages(ask: Ask, _: Nothing) -> Stages:
 
 
 class PublishStagedAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which stages, in this order."""
+    """Which stages, in this order; none of them, where a producer says that nothing came."""
 
-    stages: Annotated[list[str], msgspec.Meta(min_length=1, max_length=limits.STAGES_MAX)]
+    stages: Annotated[list[str], msgspec.Meta(max_length=limits.STAGES_MAX)]
     producer: str | None = None
     number: Number | None = None
     mode: ProducerMode = "dense"
     """range: (after, number] of the producer's own source, which the rows were made from."""
     after: Number | None = None
+    spans: Spans | None = None
+    """Instead of mode, after and number: such a range over several places, [after, upto] each."""
 
 
 @ROUTES.json(
@@ -106,9 +135,15 @@ async def publish_staged(ask: Ask, told: PublishStagedAsk) -> Response:
             number=told.number,
             mode=told.mode,
             after=told.after,
+            spans=spans_in(told.spans),
         )
     )
     return many_out(places, len(places))
+
+
+def spans_in(told: list[list[int]] | None) -> list[tuple[int, int]] | None:
+    """The range over several places, if there is one."""
+    return None if told is None else [(span[0], span[1]) for span in told]
 
 
 @ROUTES.json("DELETE", f"{QUEUE}/stages/{{stage}}", "publish", Nothing, WasThere, tag="stages")

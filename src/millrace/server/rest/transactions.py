@@ -26,6 +26,7 @@ from millrace.server.access import Verb
 from millrace.server.rest.message import MessageIn, Seq, message_in, seq_in
 from millrace.server.rest.publish import Number, Published, many_in, published
 from millrace.server.rest.route import Ask
+from millrace.server.rest.stages import Spans, spans_in
 from millrace.server.rest.table import ROUTES, SPACE
 from millrace.server.rest.work import Receipts
 
@@ -52,11 +53,12 @@ class StagedPart(
     """Make stages visible."""
 
     queue: str
-    stages: Annotated[list[str], msgspec.Meta(min_length=1, max_length=limits.STAGES_MAX)]
+    stages: Annotated[list[str], msgspec.Meta(max_length=limits.STAGES_MAX)]
     producer: str | None = None
     number: Number | None = None
     mode: ProducerMode = "dense"
     after: Number | None = None
+    spans: Spans | None = None
 
 
 class SettlePart(
@@ -193,6 +195,7 @@ async def _add(ask: Ask, transaction: Transaction, part: TransactionPart) -> Ans
             number=part.number,
             mode=part.mode,
             after=part.after,
+            spans=spans_in(part.spans),
         )
         return lambda: published(later.value, len(later.value))
     if isinstance(part, CommitPart | UnpinPart):
