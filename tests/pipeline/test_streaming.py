@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from millrace import Message, sync
 from millrace.errors import Fatal, Invalid, Refused
-from millrace.pipeline import Pipeline, Run, Setting, Step, Where, run_pipeline
+from millrace.pipeline import Pipeline, Run, Setting, Source, Step, Where, run_pipeline
 from millrace.pipeline.stateful import state_in
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain
@@ -63,6 +63,31 @@ def test_aggregates_go_on_from_the_checkpoint(
         shutil.rmtree(tmp_path / "checkpoint")
         with pytest.raises(Refused, match=r"checkpoint .* is gone"):
             run_pipeline(pipeline, setting, once=True, spark=spark)
+
+
+@pytest.mark.spark
+def test_two_queues_are_joined(tmp_path: Path, m: sync.Millrace, spark: SparkSession) -> None:
+    declared, ledger = ledger_at(tmp_path, "one")
+    sql = """
+        SELECT cast(o.key AS string) id, cast(p.value AS string) paid
+        FROM source o JOIN payments p ON o.key = p.key
+    """
+    pipeline = msgspec.structs.replace(
+        plain(msgspec.structs.replace(declared, rows="both")),
+        sources={"payments": Source(queue="payments")},
+        steps=(Step(name="both", sql=sql),),
+        run=Run(checkpoint=str(tmp_path / "checkpoint")),
+    )
+    setting = Setting(millrace=m, where=Where(path=str(tmp_path / "data")))
+    orders, payments = m.queue("orders"), m.queue("payments")
+    with sync.share(m):
+        orders.publish_many([Message(b"", "a"), Message(b"", "b")])
+        payments.publish(b"5", key="a")
+        run_pipeline(pipeline, setting, once=True, spark=spark)
+        payments.publish(b"7", key="b")
+        run_pipeline(pipeline, setting, once=True, spark=spark)
+    assert {line["id"]: line["paid"] for line in ledger.lines()} == {"a": "5", "b": "7"}
+    assert len(ledger.lines()) == 2
 
 
 @pytest.mark.spark

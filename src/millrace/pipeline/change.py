@@ -54,13 +54,11 @@ def _text(pipeline: Pipeline, step: Step) -> str:
 def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
     """Changes with all that decides what is in a sink."""
     under = views_under(pipeline, declared.rows)
+    sources = {SOURCE: pipeline.source, **pipeline.sources}
     parts: list[object] = [
-        [pipeline.source.space, pipeline.source.queue, pipeline.source.view, pipeline.source.schema]
-    ]
-    parts += [
-        [name, one.space, one.queue, one.view, one.schema]
-        for name, one in pipeline.sources.items()
-        if name in under
+        [name, one.space, one.queue, one.view, one.schema, one.format]
+        for name, one in sources.items()
+        if name in (SOURCE, *under)
     ]
     for step in pipeline.steps:
         if step.name in under:

@@ -50,7 +50,10 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What the server knows the caller by; without one, MILLRACE_TOKEN."""
     view: View = "changes"
     schema: str = ""
-    """How bodies are parsed into columns; empty: they stay bytes."""
+    """The columns that bodies are parsed into, as the source of Spark takes them; empty: they stay
+    bytes."""
+    format: Literal["json", "avro", "arrow"] = "json"
+    """What bodies are, where they are parsed."""
     limit: Limit = Limit()
 
 

@@ -23,6 +23,11 @@ class Maker(Protocol):
         """Whether a view depends on more than the rows of one span."""
         ...
 
+    @property
+    def is_parsing(self) -> bool:
+        """Whether only Spark knows what the columns of the source are."""
+        ...
+
     def views(self) -> Sequence[str]:
         """The names of all views."""
         ...
@@ -50,6 +55,7 @@ class Plain:
     """A pipeline without steps: its sinks get the rows as they are."""
 
     is_stateful = False
+    is_parsing = False
 
     def views(self) -> Sequence[str]:
         """See `Maker.views`."""

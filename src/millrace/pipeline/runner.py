@@ -216,7 +216,8 @@ class Runner:
 
     def _carry(self, stretch: Stretch, span: Span, outlets: Sequence[Outlet]) -> int:
         """One span into these sinks; returns how many rows were read."""
-        table = self._insist(lambda: stretch.small(span))
+        is_parsing = self._maker.is_parsing
+        table = None if is_parsing else self._insist(lambda: stretch.small(span))
         if table is None:
             for outlet in outlets:
                 outlet.apply(span, partial(self._stage, stretch, span, outlet))

@@ -198,7 +198,7 @@ def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millr
         yield m, setting.where
         return
     where = where_of(pipeline, source, setting.where, setting.environ)
-    with opened(where, share=bool(pipeline.steps)) as found:
+    with opened(where, share=needs_spark(pipeline)) as found:
         yield found, where
 
 
@@ -208,9 +208,14 @@ def _outlet(pipeline: Pipeline, judged: Judged, setting: Setting, patience: Pati
     return Outlet(declared, sink, pipeline.name, judged.record, patience)
 
 
+def needs_spark(pipeline: Pipeline) -> bool:
+    """Whether rows are changed on their way."""
+    return bool(pipeline.steps or pipeline.source.schema)
+
+
 @contextmanager
 def _maker(pipeline: Pipeline, where: Where, spark: SparkSession | None) -> Iterator[Maker]:
-    if not pipeline.steps:
+    if not needs_spark(pipeline):
         yield Plain()
         return
     from millrace.pipeline.sparked import Sparked, session

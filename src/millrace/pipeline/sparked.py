@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -28,26 +29,32 @@ from millrace.spark.session import session as make_session
 
 @contextmanager
 def session(pipeline: Pipeline) -> Iterator[SparkSession]:
-    """A session with the settings of the declaration, until the context ends."""
+    """A session with the settings of the declaration, until the context ends; where this process
+    has a Spark already, that one is used, and goes on."""
+    is_first = SparkContext._active_spark_context is None
     spark = make_session(f"millrace {pipeline.name}", **pipeline.spark)
     try:
         yield spark
     finally:
-        spark.stop()
+        if is_first:
+            spark.stop()
 
 
 class Sparked:
     """A pipeline with steps."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, where: Where) -> None:
-        self._spark = spark
+        # The views of others have the same names.
+        self._spark = spark.newSession()
         self._pipeline = pipeline
         self._where = where
         self._frames = Frames(spark, pipeline)
-        empty = COLUMNS.empty_table()
+        self.is_parsing = bool(pipeline.source.schema)
+        """See `Maker.is_parsing`."""
+        sources = {SOURCE: pipeline.source, **pipeline.sources}
         with said():
             views = self._frames.make(
-                {name: self._frame(empty) for name in (SOURCE, *pipeline.sources)}
+                {name: self._empty(source) for name, source in sources.items()}
             )
             self._schemas = {name: arrow_schema(frame) for name, frame in views.items()}
             states = {name: state_of(frame) for name, frame in views.items()}
@@ -75,6 +82,13 @@ class Sparked:
     def views(self) -> Sequence[str]:
         """See `Maker.views`."""
         return list(self._schemas)
+
+    def _empty(self, source: Source) -> DataFrame:
+        """No rows, with the columns of a source."""
+        if not source.schema:
+            return self._frame(COLUMNS.empty_table())
+        reading = self._spark.read.format("millrace").options(**source_options(source, self._where))
+        return self._spark.createDataFrame([], reading.load().schema)
 
     def _frame(self, table: pa.Table) -> DataFrame:
         return self._spark.createDataFrame(table)
@@ -127,7 +141,7 @@ class Sparked:
         """See `Maker.batches`: some rows at a time are brought here."""
         schema = self._schemas[view]
         span = stretch.whole()
-        table = stretch.small(span)
+        table = None if self.is_parsing else stretch.small(span)
         if table is not None:
             yield from self.here(table, [view])[view].to_batches()
             return
@@ -146,6 +160,8 @@ def source_options(source: Source, where: Where) -> dict[str, str]:
         found["path"] = where.path
     if where.certificates:
         found["certificates"] = where.certificates
+    if source.schema:
+        found |= {"schema": source.schema, "format": source.format}
     return found
 
 

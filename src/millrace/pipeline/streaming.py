@@ -119,7 +119,8 @@ class StreamRunner:
             {name: self._load(view, name, source) for name, source in sources.items()}
         )
         outlets = [outlet for outlet in self._outlets if outlet.declared.rows == view]
-        is_update = all(outlet.sink.key for outlet in outlets)
+        is_counted = self._sparked.states.get(view, "").startswith("Aggregate")
+        is_update = is_counted and all(outlet.sink.key for outlet in outlets)
         writer = (
             frames[view]
             .writeStream.queryName(f"{pipeline.name}.{view}".replace(":", "-"))
