@@ -117,3 +117,47 @@ def test_steps_that_cannot_be(
     with pytest.raises(Invalid, match=said):
         run(stepped(plain(one), step, one="parsed"))
     assert ledger.lines() == []
+
+
+def test_bodies_are_parsed_by_the_source(tmp_path: Path, m: sync.Millrace, run: Run) -> None:
+    one, ledger = ledger_at(tmp_path, "one")
+    pipeline = stepped(plain(one), Step(name="named", sql="SELECT seq, name FROM source"))
+    source = msgspec.structs.replace(pipeline.source, schema="name STRING, age INT")
+    [sink] = pipeline.sinks
+    typed = msgspec.structs.replace(
+        pipeline, source=source, sinks=(msgspec.structs.replace(sink, rows="named"),)
+    )
+    with sync.share(m):
+        m.queue("orders").publish_many([b'{"name": "ada", "age": 36}', b'{"name": "bob"}'])
+        run(typed)
+    assert sorted(str(line["name"]) for line in ledger.lines()) == ["ada", "bob"]
+
+
+def test_rows_that_break_a_condition_become_dead_letters(
+    tmp_path: Path, m: sync.Millrace, run: Run
+) -> None:
+    one, ledger = ledger_at(tmp_path, "one")
+    step = Step(
+        name="parsed",
+        sql=PARSED.replace("FROM", ", value FROM"),
+        expect={"short": "length(word) < 4", "low": "word = lower(word)"},
+        on_fail="dead_letter",
+        dead_letter="bad",
+    )
+    pipeline = stepped(plain(one), step, one="parsed")
+    queue = m.queue("orders")
+    with sync.share(m):
+        queue.publish_many([Message(b"red", "a"), Message(b"YELLOW", "b"), Message(b"Tan", "c")])
+        for _ in range(2):
+            run(pipeline)
+    assert words(ledger) == ["red"]
+    letters = {row.body or b"": dict(row.headers) for row in m.find("bad").peek(10)}
+    assert sorted(letters) == [b"Tan", b"YELLOW"]
+    assert letters[b"YELLOW"] == {
+        "millrace-pipeline": b"orders",
+        "millrace-step": b"parsed",
+        "millrace-broken": b"short, low",
+        "millrace-queue": b"default/orders",
+        "millrace-shard": b"0",
+        "millrace-seq": b"2",
+    }

@@ -113,7 +113,8 @@ def judge_sinks(
 def _same(pipeline: Pipeline, declared: DeclaredSink, old: SinkRecord | None) -> Judged | None:
     """The sink as it is known; None: it was changed."""
     plain = plan_hash(pipeline, declared)
-    if old is None or not old.hash:
+    if old is None or (old.boundary is None and not old.generation):
+        # Nothing came yet that another plan could have made.
         return Judged(declared, _made(declared, plain, old or _new(declared)))
     if plain == old.hash:
         return Judged(declared, _made(declared, plain, old, suffix=""))

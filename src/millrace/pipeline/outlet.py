@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
-from millrace.errors import Closed, Retry, Stale
+from millrace.errors import Retry, Stale, Unknown
 from millrace.pipeline.declaration import DeclaredSink
 from millrace.pipeline.record import SinkRecord
 from millrace.sinks.base import Held, Sink, Task
@@ -41,7 +41,8 @@ class Patience:
         self._stop = stop
 
     def insist(self, who: str, call: Callable[[], T]) -> T:
-        """The result of the call, which is made again where it says so.
+        """The result of the call, which is made again where it says so, or where nobody knows
+        whether it was done: done twice it must be done once.
 
         Raises:
             Retry: patience is over.
@@ -52,9 +53,7 @@ class Patience:
         while True:
             try:
                 return call()
-            except Retry as error:
-                if isinstance(error, Closed) and error.field == "process":
-                    raise
+            except (Retry, Unknown) as error:
                 if monotonic() >= until:
                     raise Retry(
                         f"{who} did not answer for {self._seconds:g} seconds: {error.message}. "
@@ -153,7 +152,7 @@ class Outlet:
             staged = self._insist(lambda: stage(self.held))
             try:
                 self._held = self.sink.commit(self.held, span, staged)
-            except Retry:
+            except (Retry, Unknown):
                 self._reopen()
                 raise
 

@@ -222,7 +222,8 @@ class Runner:
             for outlet in outlets:
                 outlet.apply(span, partial(self._stage, stretch, span, outlet))
             return rows_between(span.after, span.upto)
-        views = self._maker.here(table, [outlet.declared.rows for outlet in outlets])
+        wanted = [outlet.declared.rows for outlet in outlets]
+        views = self._insist(lambda: self._maker.here(table, wanted))
         for outlet in outlets:
             made = views[outlet.declared.rows]
             batches = made.to_batches()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from threading import Event
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from millrace.pipeline.declaration import Pipeline
 from millrace.pipeline.feed import Feed
 from millrace.pipeline.making import Maker, Plain
 from millrace.pipeline.opening import Where, opened, where_of
-from millrace.pipeline.outlet import Outlet, Patience
+from millrace.pipeline.outlet import Outlet, Patience, Stopped
 from millrace.pipeline.record import Book, Record, State, begun
 from millrace.pipeline.runner import Progress, Runner, Tell
 from millrace.pipeline.variable import filled, hide, names_in
@@ -58,7 +59,10 @@ def run_pipeline(
             last ran, and `on_change` does not say what to do.
     """
     stop = stop or Event()
-    with prepared(pipeline, setting, on_change=on_change, stop=stop, spark=spark) as ready:
+    with (
+        suppress(Stopped),
+        prepared(pipeline, setting, on_change=on_change, stop=stop, spark=spark) as ready,
+    ):
         told = Told(ready, tell)
         with told.until_end():
             ready.runner(stop, told.progress).run(once=once)
@@ -133,11 +137,13 @@ class Told:
         self._record = begun(ready.record())
         self._next = 0.0
         self._is_written = False
+        self._is_told = False
 
     def progress(self, progress: Progress) -> None:
         """How far it is."""
         self._tell(progress)
-        if monotonic() >= self._next:
+        if monotonic() >= self._next or not self._is_told:
+            self._is_told = True
             self._write("running")
 
     @contextmanager
@@ -152,6 +158,10 @@ class Told:
         self._write("stopped")
 
     def _write(self, state: State, message: str = "") -> None:
+        call = partial(self._write_now, state, message)
+        self._ready.patience.insist("the book of pipelines", call)
+
+    def _write_now(self, state: State, message: str) -> None:
         if self._is_written:
             now = self._ready.book.find(self._record.pipeline)
             if now is not None and now.run != self._record.run:

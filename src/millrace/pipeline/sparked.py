@@ -48,7 +48,7 @@ class Sparked:
         self._spark = spark.newSession()
         self._pipeline = pipeline
         self._where = where
-        self._frames = Frames(spark, pipeline)
+        self._frames = Frames(self._spark, pipeline)
         self.is_parsing = bool(pipeline.source.schema)
         """See `Maker.is_parsing`."""
         sources = {SOURCE: pipeline.source, **pipeline.sources}
