@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from millrace import sync
-from millrace.errors import Refused
-from millrace.pipeline import Pipeline, Setting, Step, plan_pipeline, run_pipeline
+from millrace.errors import Refused, Retry
+from millrace.pipeline import Pipeline, Run, Setting, Step, plan_pipeline, run_pipeline
 from millrace.pipeline.change import plan_hash, views_under
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain, run_once
@@ -46,6 +46,19 @@ def test_a_changed_sink_stops_the_run(tmp_path: Path, m: sync.Millrace) -> None:
     assert count(ledger) == 3
     run_once(changed(pipeline), m)
     assert count(ledger) == 3
+
+
+def test_a_sink_that_nothing_came_to_may_be_changed(tmp_path: Path, m: sync.Millrace) -> None:
+    declared, ledger = ledger_at(tmp_path, "one")
+    pipeline = msgspec.structs.replace(plain(declared), run=Run(patience=0))
+    m.queue("orders").publish(b"a")
+    down = Path(f"{ledger.path}.down")
+    down.touch()
+    with pytest.raises(Retry):
+        run_once(pipeline, m)
+    down.unlink()
+    run_once(changed(pipeline), m)
+    assert count(ledger) == 1
 
 
 def test_a_backfill_brings_all_rows_again(tmp_path: Path, m: sync.Millrace) -> None:
