@@ -196,7 +196,8 @@ def driver(data: Path, files: Sequence[Path]) -> Iterator[subprocess.Popen[str]]
     """A driver, which is dead at the end."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.pipeline.crash.driver", str(data), *map(str, files)],
+        [sys.executable, "-X", "faulthandler", "-m", "tests.pipeline.crash.driver", str(data)]
+        + [str(file) for file in files],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
