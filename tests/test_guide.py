@@ -9,7 +9,9 @@ import click
 
 from millrace import limits
 from millrace.cli.commands.serve import serve
+from millrace.pipeline import read_pipeline
 from millrace.server.access import VERBS
+from millrace.spark.session import defaults
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "guide"
@@ -40,6 +42,35 @@ def test_bounds_of_bad_clients_are_those_of_the_server() -> None:
     assert f"together {limits.HTTP_BODIES_BYTES_MAX // MIB} MiB" in body
     assert limits.HTTP_SHARE == 2
     assert "one user half of what the others leave" in body
+
+
+def test_settings_of_spark_are_those_that_a_session_starts_with() -> None:
+    rows = re.findall(r"^\| (`spark\..*?) \| (.*?) \|", read(GUIDE / "spark-tuning.md"), re.M)
+    told = {name: value for names, value in rows for name in re.findall(r"`(.*?)`", names)}
+    assert set(told) == set(defaults())
+    same = ("spark.master", "spark.ui.enabled", "spark.sql.session.timeZone")
+    assert [told[name] for name in same] == [f"`{defaults()[name]}`" for name in same]
+
+
+def test_bounds_of_spans_are_those_of_pipelines() -> None:
+    text = read(GUIDE / "spark-tuning.md")
+    mib = limits.PIPELINE_SMALL_BYTES // MIB
+    assert f"up to {limits.PIPELINE_SMALL_ROWS:,} rows and {mib} MiB" in text
+    assert f"parts of {limits.SPARK_PARTITION_BYTES // MIB} MiB" in text
+    assert f"of {limits.SPARK_BATCH_ROWS:,} at most" in text
+
+
+def test_settings_of_spark_are_named_as_the_page_says(tmp_path: Path) -> None:
+    [named] = re.findall(r"^```toml\n(.*?)^```$", read(GUIDE / "spark-tuning.md"), re.M | re.S)
+    file = tmp_path / "orders.toml"
+    rest = 'name = "o"\n[source]\nqueue = "q"\n[sinks.s]\nparquet = "lake"\n'
+    file.write_text(rest + named, encoding="utf-8")
+    assert read_pipeline(file, {}).spark["spark.driver.memory"] == "2g"
+
+
+def test_every_sink_is_told_of() -> None:
+    told = re.findall(r"\(sinks/([a-z]+)\.md\)", read(GUIDE / "exactly-once.md"))
+    assert sorted(told) == sorted(page.stem for page in (GUIDE / "sinks").glob("*.md"))
 
 
 def test_every_proof_that_can_be_made_is_told_of() -> None:

@@ -59,3 +59,18 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     result = desk.call("pipeline", "validate", declared(desk, "stray = 1"))
     assert result.exit_code == 1
     assert "orders.toml, line 4: [sinks.one]" in result.stderr
+
+
+def test_rows_that_are_gone_come_with_a_way_on(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.text("demo")
+    path = declared(desk)
+    desk.text("pipeline", "run", path, "--once")
+    desk.text("publish", "mail", "never read")
+    desk.text("queue", "purge", "mail", "--yes")
+    result = desk.call("pipeline", "run", path, "--once")
+    assert result.exit_code == 1
+    assert "Hint: `millrace pipeline rewind FILE --to beginning`, or `--to end`" in result.stderr
+    desk.text("pipeline", "rewind", path, "--to", "end", "--yes")
+    assert desk.lines("pipeline", "run", path, "--once") == []
+    assert "one: not compared: it was begun" in desk.text("pipeline", "verify", path)

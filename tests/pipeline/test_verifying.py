@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from millrace import Message, sync
-from millrace.errors import Invalid, Refused
+from millrace.errors import CursorExpired, Invalid, Refused
 from millrace.pipeline import (
     Pipeline,
     Setting,
@@ -70,6 +70,37 @@ def test_what_cannot_be_compared_is_counted(tmp_path: Path, m: sync.Millrace) ->
     [found] = verify_pipeline(plain(declared), Setting(millrace=m))
     assert (found.method, found.is_right) == ("count", True)
     assert "does not keep every row" in found.why
+
+
+def test_a_sink_that_was_sent_back_to_the_beginning_is_compared(
+    tmp_path: Path, m: sync.Millrace
+) -> None:
+    pipeline, ledger, _ = keyed(m, tmp_path)
+    run_once(pipeline, m)
+    with closing(sqlite3.connect(ledger.path)) as db, db:
+        db.execute("delete from lines where id = ?", (json.dumps(["k1"]),))
+    rewind_pipeline(pipeline, Setting(millrace=m), "beginning")
+    [found] = verify_pipeline(pipeline, Setting(millrace=m))
+    assert (found.method, found.is_right, found.expected, found.found) == ("rows", True, 9, 9)
+    rewind_pipeline(pipeline, Setting(millrace=m), 5)
+    [found] = verify_pipeline(pipeline, Setting(millrace=m))
+    assert (found.method, found.why) == ("count", "it was begun in the middle of the queue")
+
+
+def test_rows_that_were_purged_say_how_to_go_on(tmp_path: Path, m: sync.Millrace) -> None:
+    pipeline, ledger, queue = keyed(m, tmp_path)
+    run_once(pipeline, m)
+    queue.publish(b"never read", key="k1")
+    queue.purge()
+    queue.publish(b"new", key="k2")
+    with pytest.raises(CursorExpired, match="rewind it to the beginning"):
+        run_once(pipeline, m)
+    queue.cursor(pipeline.name, retain=True).delete()
+    with pytest.raises(CursorExpired, match="rewind it to the beginning"):
+        run_once(pipeline, m)
+    rewind_pipeline(pipeline, Setting(millrace=m), "beginning")
+    run_once(pipeline, m)
+    assert len(ledger.lines()) == 9
 
 
 def test_status_says_how_far_behind(tmp_path: Path, m: sync.Millrace) -> None:

@@ -122,6 +122,8 @@ def _hint(error: MillraceError, verb: str) -> str:
             return "`millrace user set` changes rules and quotas of one who is there"
         case Exists():
             return "leave the settings out, or change them with `millrace queue configure`"
+        case Stale() if verb.startswith("pipeline"):
+            return "see that it runs once; `millrace pipeline status FILE` says how far it is"
         case Superseded():
             return "drop it: the newer revision is in the queue"
         case Stale():
@@ -132,6 +134,10 @@ def _hint(error: MillraceError, verb: str) -> str:
             return "give the receipt as `millrace lease` has printed it, with the queue it is of"
         case OutOfOrder():
             return f"go on with --number {error.expected}"
+        case CursorExpired() if verb.startswith("pipeline"):
+            return "`millrace pipeline rewind FILE --to beginning`, or `--to end`"
+        case CursorExpired() if error.field == "boundary":
+            return "empty the sink, and it gets all that the queue still has"
         case CursorExpired():
             return "`millrace cursor reset QUEUE NAME` begins anew"
         case _:

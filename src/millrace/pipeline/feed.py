@@ -36,10 +36,20 @@ class Lost(Exception):
 def _found() -> Iterator[None]:
     try:
         yield
-    except CursorExpired:
-        raise
+    except CursorExpired as error:
+        raise _gone(error) from error
     except (NotFound, SnapshotExpired, Stale) as error:
         raise Lost(error.message) from error
+
+
+def _gone(error: CursorExpired) -> CursorExpired:
+    """Resetting the cursor would not help: the sinks say where to go on."""
+    return CursorExpired(
+        f"rows that a sink needs are gone from the queue ({error.message}); rewind it to the "
+        "beginning, and it gets all that the queue still has, or to the end, and it goes on with "
+        "what comes",
+        field="boundary",
+    )
 
 
 class Stretch:
@@ -108,7 +118,10 @@ class Feed:
             Exists: there is a cursor of this name that is not the pipeline's.
         """
         seqs = _seqs(lowest) if lowest is not None else (0,) * len(self._queue.shards.ids)
-        self._cursor = self._queue._portal.run(partial(self._open, seqs))
+        try:
+            self._cursor = self._queue._portal.run(partial(self._open, seqs))
+        except CursorExpired as error:
+            raise _gone(error) from error
 
     async def _open(self, seqs: Sequence[int]) -> AsyncCursor:
         queue = self._queue._twin

@@ -114,7 +114,7 @@ def _verified(ready: Ready, outlet: Outlet, stretch: Stretch) -> Verified:
     is_whole = spec.keyed or spec.retention == "log"
     if not hasattr(outlet.sink, "rows"):
         return Verified(outlet.name, "nothing", is_right=True, why="its rows cannot be read back")
-    if outlet.record.start is not None:
+    if outlet.record.start is not None and outlet.record.start.number > 0:
         return _counted(outlet, 0, "it was begun in the middle of the queue")
     if not is_whole or (not key and spec.keyed):
         return _counted(outlet, 0, "the queue does not keep every row that was carried")

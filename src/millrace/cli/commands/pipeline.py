@@ -178,9 +178,9 @@ async def verify(shell: Shell, file: Path) -> int:
     results = await asyncio.to_thread(verify_pipeline, _read(file), _setting(shell))
     for result in results:
         judged = "right" if result.is_right else f"{result.wrong} wrong"
-        how = f"{result.found:,} rows, {result.expected:,} expected"
+        how = f"{judged}; {result.found:,} rows, {result.expected:,} expected"
         if result.method != "rows":
-            how = f"{result.found:,} rows, not compared: {result.why}"
+            how = f"not compared: {result.why}; {result.found:,} rows"
         shell.out.line(
             "verified",
             {
@@ -193,7 +193,7 @@ async def verify(shell: Shell, file: Path) -> int:
                 "why": result.why,
                 "differences": [{"key": one.key, "what": one.what} for one in result.differences],
             },
-            f"{result.sink}: {judged}; {how}",
+            f"{result.sink}: {how}",
         )
         for one in result.differences:
             shell.out.note(f"  {one.key}: {one.what}")
