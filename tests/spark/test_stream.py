@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,11 @@ def test_limits_restarts_and_repeats(
     assert sum(queue.cursors().values()) == 1000
     shown = server.ask("GET", "/v1/spaces/default/queues/limits/cursors/lake").json
     assert (shown["retain"], shown["lag"]) == (True, [0, 0])
+    metrics = server.ask("GET", "/metrics").body.decode()
+    for unit in ("rows", "bytes", "seconds"):
+        assert re.search(
+            f'^millrace_cursor_lag_{unit}{{.*queue="limits".*"lake".*}} 0', metrics, re.M
+        )
 
     # Deletes are rows, and what is settled or replaced since is no part of a batch that is open.
     queue.publish_many([Message(None, key=b"%d" % at) for at in range(10)])
