@@ -39,7 +39,8 @@ class Served:
         )
         assert self.process.stdout is not None
         told = json.loads(self.process.stdout.readline())
-        self.token = Path(told["token_file"]).read_text().strip()
+        self.token_file: str = told["token_file"]
+        self.token = Path(self.token_file).read_text().strip()
         self.port = int(told["address"].rpartition(":")[2])
         self.ask("PUT", QUEUE, "{}")
 

@@ -51,11 +51,14 @@ def _spark(folder: Path) -> Iterator[SparkSession]:
         found.stop()
 
 
-def _queue(spark: SparkSession, server: Served, **options: str) -> DataFrame:
-    os.environ["MILLRACE_TOKEN"] = server.token
+def _options(server: Served, **options: str) -> dict[str, str]:
     url = f"http://127.0.0.1:{server.port}"
-    told = {"url": url, "queue": "bench", "minPartitions": "2", **options}
-    return spark.read.format("millrace").options(**told).load()
+    told = {"url": url, "tokenFile": server.token_file, "queue": "bench", "minPartitions": "2"}
+    return told | options
+
+
+def _queue(spark: SparkSession, server: Served, **options: str) -> DataFrame:
+    return spark.read.format("millrace").options(**_options(server, **options)).load()
 
 
 def _sums(frame: DataFrame) -> tuple[object, ...]:
@@ -123,10 +126,9 @@ def _stream(folder: Path, server: Served, spark: SparkSession, rows: int) -> lis
     turn = iter(range(1000))
 
     def streamed() -> None:
-        url = f"http://127.0.0.1:{server.port}"
         query = (
             spark.readStream.format("millrace")
-            .options(url=url, queue="bench", minPartitions="2", maxOffsetsPerTrigger=str(rows // 2))
+            .options(**_options(server, maxOffsetsPerTrigger=str(rows // 2)))
             .load()
             .writeStream.format("noop")
             .option("checkpointLocation", str(folder / f"checkpoint{next(turn)}"))

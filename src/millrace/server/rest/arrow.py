@@ -109,6 +109,11 @@ class RowStream:
     async def _make(self) -> AsyncGenerator[list[Buffer], None]:
         sink = _Sink()
         with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), self._schema) as writer:
+            # Arrow writes the schema with the first batch that it is given: not with one that is
+            # sent as it lies.
+            writer.write_batch(pa.RecordBatch.from_pylist([], self._schema))
+            sink.take()
+            sink.write(self._schema.serialize())
             for span in self._spans:
                 async with aclosing(self._joined(span)) as batches:
                     async for batch in batches:
