@@ -137,7 +137,6 @@ async def main() -> None:
                 stats = await (await m.find(name)).stats()
                 say(f"  {name:<8} {stats['published']:>6} published, {stats['live']:>6} live")
         await serve(folder)
-    say()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 import millrace
+from millrace.errors import NotFound
 from millrace.pipeline import (
     DeclaredSink,
     Pipeline,
@@ -93,7 +94,10 @@ def ask(table: Path) -> None:
 def main() -> None:
     title("Start Spark")
     began = time.perf_counter()
-    spark = session("carts")
+    try:
+        spark = session("carts")
+    except NotFound as error:
+        sys.exit(f"  {error.message}")
     say(f"  Spark {spark.version} is there after {time.perf_counter() - began:.1f} s")
     with tempfile.TemporaryDirectory(prefix="millrace-") as folder:
         data, table = Path(folder, "data"), Path(folder, "lake", "carts")
@@ -116,7 +120,7 @@ def main() -> None:
     spark.stop()
     title("Where to look next")
     say("  docs/guide/quickstart.md   from nothing to a lake table in five minutes")
-    say("  docs/guide/pipelines.md    steps, sinks, what happens when something fails")
+    say("  docs/guide/pipelines.md    a declaration's fields; exactly-once.md: when something dies")
     say("  .venv/bin/millrace demo    sample data to play with; `millrace --help` has every verb")
 
 
