@@ -9,6 +9,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
@@ -17,6 +18,7 @@ from millrace.spark.batch import BatchReader, NarrowReader
 from millrace.spark.options import read_options
 from millrace.spark.rows import schema_ddl
 from millrace.spark.stream import StreamReader
+from millrace.spark.stream_writer import StreamWriter
 from millrace.spark.writer import BatchWriter
 
 
@@ -46,3 +48,11 @@ class MillraceSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         """Adds rows to a queue."""
         return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamWriter:
+        """Adds micro-batches to a queue."""
+        return StreamWriter(self.options, schema, overwrite=overwrite)

@@ -52,6 +52,7 @@ class _Writing:
         self._name = name
         self._rows = 0
         self._bytes = 0
+        self._calls = 0
         self.stages: list[str] = []
         self.total = 0
 
@@ -63,8 +64,10 @@ class _Writing:
         )
         if not self.stages or is_full:
             self.stages.append(f"{self._name}.{len(self.stages)}")
-            self._rows = self._bytes = 0
-        self._queue.stage(self.stages[-1], part)
+            self._rows = self._bytes = self._calls = 0
+        # Numbered, so that one whose answer was lost is made again.
+        self._calls += 1
+        self._queue.stage(self.stages[-1], part, number=self._calls)
         self._rows += rows
         self._bytes += size
         self.total += rows

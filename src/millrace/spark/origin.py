@@ -1,0 +1,122 @@
+"""Which range of its sources a micro-batch was made from, as its checkpoint says.
+
+Rule 1: a batch whose sources are all queues is known by their ranges, so that it is the same one
+under another checkpoint. Its producer has the queues and cursors in its name: one that is made anew
+begins anew.
+Rule 2: any other batch, and one to which no source has brought anything (state that was let go by
+time), is known by the id of its checkpoint and its number there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+from pyarrow import fs
+
+from millrace import limits
+from millrace.errors import Invalid
+from millrace.spark.offset import Offset
+
+_DIGITS = 12
+"""Of the digest in a producer's name."""
+
+NAME_CHARS_MAX = limits.NAME_CHARS_MAX - _DIGITS - 1
+"""What is left for the name itself."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Under which name and number what came of a batch is published."""
+
+    producer: str
+    spans: tuple[tuple[int, int], ...] = ()
+    """Of all shards of all sources, one after the other; empty: there is a number instead."""
+    number: int = 0
+
+
+class _Metadata(msgspec.Struct):
+    id: str
+
+
+class Checkpoint:
+    """What Spark keeps of a query."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+
+    def origin(self, batch: int, name: str) -> Origin:
+        """Where the rows of a batch come from, which has begun; `name` is the producer's, if it was
+        given one.
+
+        Raises:
+            Invalid: what should be there is not.
+        """
+        now = self._offsets(batch)
+        before = self._offsets(batch - 1) if batch else []
+        sources = [_offset(line) for line in now]
+        offsets = [one for one in sources if one is not None]
+        if not offsets or len(offsets) < len(sources):
+            return self._numbered(batch, name)
+        spans: list[tuple[int, int]] = []
+        for at, offset in enumerate(offsets):
+            # A source that has brought nothing is still told by its last batch.
+            is_still = at < len(before) and before[at] == now[at]
+            spans += zip(offset.seqs if is_still else offset.after, offset.seqs, strict=True)
+        if all(after == upto for after, upto in spans):
+            return self._numbered(batch, name)
+        readers = [[one.space, one.queue, one.shards, one.cursor, one.ids] for one in offsets]
+        usual = ".".join(dict.fromkeys(one.cursor for one in offsets))
+        return Origin(_named(name or usual, msgspec.json.encode(readers)), tuple(spans))
+
+    def _numbered(self, batch: int, name: str) -> Origin:
+        text = self._text("metadata")
+        try:
+            found = msgspec.json.decode(text or b"", type=_Metadata)
+        except msgspec.MsgspecError as error:
+            raise Invalid(
+                f"{self.location}/metadata is none of a checkpoint: {error}",
+                field="checkpointLocation",
+            ) from None
+        return Origin(_named(name or "checkpoint", found.id.encode()), number=batch + 1)
+
+    def _offsets(self, batch: int) -> list[str]:
+        """What is said of each source; nothing of a batch that is no longer there."""
+        lines = (self._text(f"offsets/{batch}") or b"").decode().splitlines()
+        return lines[2:] if lines and lines[0] == "v1" else []
+
+    def _text(self, name: str) -> bytes | None:
+        system, path = _place(self.location)
+        try:
+            with system.open_input_stream(f"{path}/{name}") as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+
+
+def _place(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a location, and the path in it."""
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file"):
+        path = parts.path if parts.scheme else location
+        return fs.LocalFileSystem(), str(Path(path).absolute())
+    system, path = fs.FileSystem.from_uri(location)
+    return system, path
+
+
+def _offset(line: str) -> Offset | None:
+    try:
+        return Offset.of(line)
+    except Invalid:
+        return None
+
+
+def _named(name: str, what: bytes) -> str:
+    return f"{name[:NAME_CHARS_MAX]}.{sha256(what).hexdigest()[:_DIGITS]}"
+
+
+def flow_of(parts: Sequence[str]) -> str:
+    """What the names of all stages of a query begin with, whichever run of it made them."""
+    return f"spark.{sha256(msgspec.json.encode(parts)).hexdigest()[:16]}."
