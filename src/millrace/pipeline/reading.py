@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 import msgspec
@@ -22,6 +23,8 @@ from millrace.pipeline.declaration import (
 from millrace.server.config_file import ConfigFile, read_file
 
 T = TypeVar("T")
+
+_alone = Lock()
 
 _PLACES = {
     "delta": "path",
@@ -136,7 +139,9 @@ def _spelled_out(found: dict[str, object]) -> dict[str, object]:
 
 def _made(found: object, kind: type[T], table: str) -> T:
     try:
-        return msgspec.convert(found, kind)
+        # What msgspec learns of a type it must not learn in two threads at once.
+        with _alone:
+            return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$")
         field = path.strip("`.").partition(".")[0].partition("[")[0]

@@ -77,6 +77,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return next((sink for sink in self.sinks if sink.name == name), None)
 
 
+_decoder = msgspec.json.Decoder(Record)
+"""Made here: what msgspec learns of a type it must not learn in two threads at once."""
+
+
 class Book:
     """Reads and writes the records of one Millrace."""
 
@@ -110,7 +114,7 @@ class Book:
                 if row.body is not None:
                     # Whoever may publish there can write what is no record; it tells nothing.
                     with suppress(msgspec.MsgspecError):
-                        yield msgspec.json.decode(row.body, type=Record)
+                        yield _decoder.decode(row.body)
 
 
 def begun(record: Record) -> Record:

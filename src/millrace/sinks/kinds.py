@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from threading import Lock
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 import msgspec
 
 from millrace.errors import Invalid
 from millrace.sinks.base import Sink
+
+_alone = Lock()
 
 _HOMES = {
     "console": "Console",
@@ -58,7 +61,9 @@ def make_sink(kind: str, settings: Mapping[str, object]) -> Sink:
         raise Invalid(f"{home} has no {name}", field="kind") from None
     try:
         # What comes from an address is text.
-        sink: Sink = msgspec.convert(dict(settings), found, strict=False)
+        # And what msgspec learns of a type it must not learn in two threads at once.
+        with _alone:
+            sink: Sink = msgspec.convert(dict(settings), found, strict=False)
     except msgspec.ValidationError as error:
         text = str(error)
         _, _, path = text.partition(" - at `$.")
