@@ -14,7 +14,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 GUIDE = ROOT / "docs" / "guide"
 
-OTHERS = ("cli", "exactly-once", "quickstart", "rest", "spark", "spark-tuning", "testing")
+OTHERS = (
+    "cli",
+    "exactly-once",
+    "jobs",
+    "quickstart",
+    "rest",
+    "spark",
+    "spark-tuning",
+    "testing",
+)
 """Pages whose commands and tests are run elsewhere."""
 
 PAGES = [

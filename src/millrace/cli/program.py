@@ -41,6 +41,7 @@ class Program(LateVerbs):
         "pipeline": Home(
             f"{_COMMANDS}.pipeline", "pipeline", "Carry a queue through steps into sinks."
         ),
+        "job": Home(f"{_COMMANDS}.job", "job", "Work on whole queues with Spark."),
         "cursor": Home(f"{_COMMANDS}.cursor", "cursor", "List, reset or delete cursors."),
         "sql": Home(f"{_COMMANDS}.sql", "sql", "Ask questions in SQL; queues are tables."),
         "top": Home(f"{_COMMANDS}.top", "top", "Watch what the queues do."),

@@ -162,3 +162,9 @@ def narrowed(snapshot: Snapshot, afters: Sequence[int], uptos: Sequence[int]) ->
         for ref, after, upto in zip(snapshot._refs, afters, uptos, strict=True)
     ]
     return Snapshot(snapshot._engine, snapshot._shards, refs)
+
+
+def with_kept(snapshot: Snapshot) -> Snapshot:
+    """The same, with the rows that are settled and kept for cursors: all that counts as live."""
+    refs = [msgspec.structs.replace(ref, retain=True) for ref in snapshot._refs]
+    return Snapshot(snapshot._engine, snapshot._shards, refs)

@@ -11,6 +11,7 @@ from millrace.limits.cache import *
 from millrace.limits.dead_letter import *
 from millrace.limits.disk import *
 from millrace.limits.http import *
+from millrace.limits.job import *
 from millrace.limits.lake import *
 from millrace.limits.memory import *
 from millrace.limits.pipeline import *

@@ -166,8 +166,8 @@ def source_options(source: Source, where: Where) -> dict[str, str]:
 
 
 @contextmanager
-def said() -> Iterator[None]:
-    """What Spark says, in our words where they are known.
+def said(what: str = "a step", field: str = "steps") -> Iterator[None]:
+    """What Spark says of something, in our words where they are known.
 
     Raises:
         Refused: a row breaks what is expected of it.
@@ -186,4 +186,4 @@ def said() -> Iterator[None]:
             raise Lost(text) from error
         if any(f"millrace.errors.{name}" in text for name in ("Closed", "Retry", "Full")):
             raise Retry(f"the queue does not answer Spark: {text}") from error
-        raise Invalid(f"Spark refuses a step: {text}", field="steps") from error
+        raise Invalid(f"Spark refuses {what}: {text}", field=field) from error

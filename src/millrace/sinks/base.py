@@ -123,3 +123,17 @@ class Readable(Protocol):
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """What is in it, in no order; a column that it has not is null."""
         ...
+
+
+class Filed(Protocol):
+    """A sink that is a table of Parquet files."""
+
+    def files(self) -> tuple[Sequence[str], pa.Schema]:
+        """The files that hold its rows now, and the columns of the table, for those who read them
+        themselves; a file may lack columns that were added after it.
+
+        Raises:
+            NotFound: there is no such table.
+            Invalid: its rows are more than what stands in its files.
+        """
+        ...

@@ -36,7 +36,7 @@ from millrace.sinks.delta_log import (
     tell_places,
     write_commit,
 )
-from millrace.sinks.lake import FlowState, Lake, answers, is_next, names_of
+from millrace.sinks.lake import FlowState, Lake, answers, is_next, names_of, no_table
 from millrace.sinks.parts import PartWriter, Staged, drop_packed, pack, read_part, unpack
 from millrace.sinks.rewrite import Files, lay_out, stage_lanes, still_so
 
@@ -150,6 +150,15 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             wanted = asked(_schema_of(table), columns)
             for path in sorted(_sizes(table)):
                 yield from fitted(read_part(self.root / path, columns), wanted)
+
+    def files(self) -> tuple[Sequence[str], pa.Schema]:
+        """The files that the table names now, and its columns."""
+        with answers(self.path, DeltaError):
+            table = self._find()
+            if table is None:
+                raise no_table(self.path, LAKE)
+            self._check_table(table)
+            return [str(self.root / path) for path in sorted(_sizes(table))], _schema_of(table)
 
     # --- The table ---------------------------------------------------------------------------
 

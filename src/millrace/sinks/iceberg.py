@@ -48,7 +48,7 @@ from millrace.sinks.iceberg_table import (
     read_flow,
     write_commit,
 )
-from millrace.sinks.lake import FlowState, Lake, answers, is_next
+from millrace.sinks.lake import FlowState, Lake, answers, is_next, no_table
 from millrace.sinks.parts import (
     PartWriter,
     Staged,
@@ -177,6 +177,29 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             wanted = asked(columns_of(table), columns)
             for path in sorted(files_of(table)):
                 yield from fitted(read_part(data_of(table) / path, columns), wanted)
+
+    def files(self) -> tuple[Sequence[str], pa.Schema]:
+        """The files of the table's snapshot now, and its columns.
+
+        Raises:
+            Invalid: a column was renamed; files tell it by another name.
+        """
+        with self._answers(), self._connected() as catalog:
+            table = self._find(catalog)
+            if table is None:
+                raise no_table(f"{self.table} of {self.path}", LAKE)
+            check_table(table)
+            names: dict[int, str] = {}
+            for schema in table.schemas().values():
+                for field in schema.fields:
+                    if names.setdefault(field.field_id, field.name) != field.name:
+                        raise Invalid(
+                            f"column {field.name!r} of {self.table} had another name before; "
+                            "rewrite its files first",
+                            field="table",
+                        )
+            root = data_of(table)
+            return [str(root / path) for path in sorted(files_of(table))], columns_of(table)
 
     # --- The catalog -------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
-from millrace.errors import Invalid, Retry, Stale
+from millrace.errors import Invalid, NotFound, Retry, Stale
 from millrace.sinks.base import OP, Held
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.columns import stored
@@ -144,3 +144,8 @@ def names_of(paths: Iterable[str]) -> str:
     """Some of many names, for a message."""
     found = sorted(paths)
     return ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
+
+
+def no_table(path: str, lake: str) -> NotFound:
+    """What to say where somebody would read a table that is not there."""
+    return NotFound(f"there is no {lake} table in {path}", field="path")

@@ -26,7 +26,7 @@ from millrace.sinks.file_log import (
     read_log,
     schema_text,
 )
-from millrace.sinks.lake import FlowState, Lake, answers, is_next
+from millrace.sinks.lake import FlowState, Lake, answers, is_next, no_table
 from millrace.sinks.parts import (
     PartWriter,
     Staged,
@@ -123,6 +123,15 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def files(self) -> tuple[Sequence[str], pa.Schema]:
+        """The files that count, and the columns of all of them."""
+        with answers(self.path):
+            found = read_log(self.root)
+            columns = found.columns()
+            if columns is None:
+                raise no_table(self.path, LAKE)
+            return [str(self.root / part.path) for part in found.files], columns
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """What is in the files that count; columns that they have not are null."""

@@ -1,0 +1,101 @@
+"""`millrace job redrive`: dead letters back, changed on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from millrace.cli.shell import Shell, find_queue, shown_name, split_name
+from millrace.cli.sparked import CONF, Pairs, on_spark
+from millrace.cli.verb import verb
+
+if TYPE_CHECKING:
+    from millrace.jobs.redrive import Redriven, Tried
+    from millrace.jobs.site import Site
+
+
+@verb(
+    "redrive",
+    examples="""
+        millrace job redrive mail --to other --dry-run
+        millrace job redrive mail --to other --sql "SELECT shard, seq, hex(value) value FROM input"
+        millrace job redrive mail --to other --python mend.py:mend
+    """,
+)
+@click.argument("queue")
+@click.option("--to", default="", metavar="QUEUE", help="Where they go. [where each came from]")
+@click.option("--sql", default="", metavar="QUERY", help="What becomes of letters, over `input`.")
+@click.option(
+    "--python",
+    default="",
+    metavar="FILE:FUNCTION",
+    help="A function instead, from a DataFrame to a DataFrame.",
+)
+@click.option("--dry-run", is_flag=True, help="Show some letters before and after; move nothing.")
+@CONF
+async def redrive(
+    shell: Shell, queue: str, *, to: str, sql: str, python: str, dry_run: bool, conf: Pairs
+) -> None:
+    """Move the dead letters in QUEUE back, changed by a query or a function, each exactly once.
+
+    Letters have the columns shard, seq, key, value, headers, timestamp, dead_queue, dead_reason,
+    dead_deliveries and dead_failures. What is made of one keeps its shard and seq, and without --to
+    its dead_queue; a letter of which nothing is made stays. It may be interrupted: the same call
+    again moves the rest.
+    """
+    from millrace.jobs.redrive import Change, try_out
+    from millrace.jobs.redrive import redrive as run
+
+    async with shell.open() as m:
+        shown = shown_name(await find_queue(m, queue))
+        if to:
+            await find_queue(m, to)
+    space, rest = split_name(queue)
+    change = Change(to="/".join(split_name(to)) if to else "", sql=sql, python=python)
+
+    def trying(site: Site) -> Tried:
+        return try_out(site, site.m.find(rest, space=space), change)
+
+    def moving(site: Site) -> Redriven:
+        return run(site, site.m.find(rest, space=space), change)
+
+    if dry_run:
+        tried = await on_spark(shell, "redrive", conf, trying)
+        for kind, rows in (("before", tried.before), ("after", tried.after)):
+            for row in rows:
+                fields = _said(row)
+                shell.out.line(kind, fields, f"{kind:6}  {json.dumps(fields)}")
+        done = tried.redriven
+    else:
+        done = await on_spark(shell, "redrive", conf, moving)
+    text = f"moved {done.letters:,} letters as {done.published:,} messages; {done.kept:,} stay"
+    if dry_run:
+        text = (
+            f"would move {done.letters:,} letters as {done.published:,} messages; "
+            f"{done.kept:,} would stay"
+        )
+    fields = {
+        "queue": shown,
+        "letters": done.letters,
+        "published": done.published,
+        "kept": done.kept,
+        "dry_run": dry_run,
+    }
+    shell.out.line("redriven", fields, text)
+
+
+def _said(row: Mapping[str, object]) -> dict[str, object]:
+    return {name: _plain(value) for name, value in row.items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, Mapping):
+        return _said(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

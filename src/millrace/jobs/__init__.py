@@ -1,0 +1,1 @@
+"""Ready jobs on Spark: load, export, audit, report, redrive."""

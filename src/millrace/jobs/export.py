@@ -1,0 +1,128 @@
+"""A snapshot of a queue into files or a table, with the boundary in the same commit.
+
+Rule 1: what is exported is one moment of the queue, whatever comes meanwhile.
+Rule 2: an export under the same name, into the same place, goes on where the last one ended. What
+shows the latest of each key is whole each time, and needs a place of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from threading import Event
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from millrace import limits, sync
+from millrace.core import check
+from millrace.errors import Exists
+from millrace.jobs.site import Site
+from millrace.pipeline.declaration import DeclaredSink
+from millrace.pipeline.feed import Stretch, judge
+from millrace.pipeline.frames import arrow_schema
+from millrace.pipeline.outlet import Outlet, Patience
+from millrace.pipeline.record import SinkRecord
+from millrace.pipeline.staging import stage_frame
+from millrace.sinks.base import Held, Sink
+from millrace.sinks.boundary import Boundary, Span, begins
+from millrace.sinks.lake import Lake
+from millrace.spark.options import View
+
+_FLOW = "export"
+"""Sinks know an export as export/NAME."""
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a queue goes where."""
+
+    name: str
+    sink: Sink
+    view: View = "changes"
+    schema: str = ""
+    """Of the bodies, as Spark declares columns; empty: they are left as they are."""
+    format: str = "json"
+    """Of the bodies, with a schema."""
+    columns: tuple[str, ...] = ()
+    """Of the queue's rows; empty: all of them."""
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """What became of an export."""
+
+    rows: int
+    boundary: Boundary
+    """How far the queue was read."""
+
+
+def export(site: Site, queue: sync.Queue, job: Export) -> Exported:
+    """Bring one moment of a queue into a sink.
+
+    Raises:
+        Exists: with the view `latest`, rows of an earlier moment are there.
+        Refused: the sink cannot take such rows, or holds those of another queue.
+        Retry: the sink did not answer.
+    """
+    name = check.name(job.name, "name")
+    patience = Patience(limits.JOB_PATIENCE_SECONDS, Event())
+    outlet = Outlet(
+        DeclaredSink(name=name, kind=_FLOW),
+        _whole(job.sink),
+        _FLOW,
+        SinkRecord(name=name, kind=_FLOW),
+        patience,
+    )
+    with queue.snapshot(seconds=limits.JOB_PIN_SECONDS) as snapshot:
+        stretch = Stretch(queue, snapshot._twin)
+        upto = stretch.upto
+        with site.asking("to export", "schema"):
+            columns = arrow_schema(_frame(site, queue, job, stretch, Span(upto, upto)))
+        try:
+            outlet.open(columns)
+            after = outlet.boundary
+            if after is not None:
+                judge(job.name, after, upto)
+                if job.view == "latest" and after != upto:
+                    raise Exists(
+                        f"{job.name!r} has the latest of each key already, as of "
+                        f"{after.number} messages; export into another place, or, with the view "
+                        "changes, into a table that replaces by key",
+                        field="view",
+                    )
+            span = Span(after or begins(upto), upto)
+            if after != upto:
+                _carry(site, outlet, span, _frame(site, queue, job, stretch, span), columns)
+                outlet.clean()
+            return Exported(outlet.rows, upto)
+        finally:
+            outlet.close()
+
+
+def _whole(sink: Sink) -> Sink:
+    """The sink with its whole path: Spark's tasks may work in another folder."""
+    return msgspec.structs.replace(sink, path=str(sink.root)) if isinstance(sink, Lake) else sink
+
+
+def _frame(site: Site, queue: sync.Queue, job: Export, stretch: Stretch, span: Span) -> DataFrame:
+    [after] = span.after.places
+    firsts = {str(shard): seq + 1 for shard, seq in enumerate(after.seqs)}
+    options = {
+        "view": job.view,
+        "startingOffsets": json.dumps(firsts),
+        "endingSnapshot": stretch.ticket(stretch.whole()),
+    }
+    if job.schema:
+        options |= {"schema": job.schema, "format": job.format}
+    if job.columns:
+        options["columns"] = ",".join(job.columns)
+    return site.read(queue, **options)
+
+
+def _carry(site: Site, outlet: Outlet, span: Span, frame: DataFrame, columns: pa.Schema) -> None:
+    def stage(held: Held) -> Sequence[bytes]:
+        with site.asking("to export", "schema"):
+            staged, outlet.rows = stage_frame(frame, outlet.sink, held, span, columns)
+        return staged
+
+    outlet.apply(span, stage)

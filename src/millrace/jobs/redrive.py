@@ -1,0 +1,361 @@
+"""Dead letters back to where they came from, changed by a query or a function on the way.
+
+Rule 1: a letter ends in the transaction that publishes what was made of it: exactly once, whatever
+is cut off in between.
+Rule 2: what is made of a letter carries its shard and seq. A letter of which nothing was made
+stays, as if nobody had looked at it; one of which several were made ends once.
+Rule 3: only what was there when it began is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+from pyroaring import BitMap64
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from millrace import limits, sync
+from millrace.client.grant import Grant
+from millrace.client.lease import grant_of, seq_of
+from millrace.core.answers import Outcome
+from millrace.core.bury import PREFIX
+from millrace.errors import Invalid
+from millrace.jobs.site import Site
+from millrace.jobs.transform import run_python, run_sql
+from millrace.spark.address import Address
+from millrace.spark.contract import check_schema
+from millrace.spark.staging import stage_rows
+
+COLUMNS = (
+    "shard int, seq bigint, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>, timestamp timestamp, dead_queue string, "
+    "dead_reason string, dead_deliveries bigint, dead_failures bigint"
+)
+"""Of a letter, as a query sees it."""
+
+_PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("shard", pa.int32()),
+    ("seq", pa.int64()),
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("headers", pa.list_(_PAIR)),
+    ("timestamp", pa.timestamp("us", tz="UTC")),
+    ("dead_queue", pa.string()),
+    ("dead_reason", pa.string()),
+    ("dead_deliveries", pa.int64()),
+    ("dead_failures", pa.int64()),
+]
+_SCHEMA = pa.schema(_FIELDS)
+_STAGED = "shard int, seq bigint, stage string"
+_STAGED_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("shard", pa.int32()),
+    ("seq", pa.int64()),
+    ("stage", pa.string()),
+]
+_STAGED_ARROW = pa.schema(_STAGED_FIELDS)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What is made of letters."""
+
+    to: str = ""
+    """The queue that they go to, as name or space/name; empty: where each came from."""
+    sql: str = ""
+    """A query over `input`."""
+    python: str = ""
+    """Or a function of a DataFrame, as file.py:name."""
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """What became of dead letters."""
+
+    letters: int
+    """That were moved, or with a dry run would be."""
+    published: int
+    """Messages that were made of them."""
+    kept: int
+    """Letters of which nothing was made."""
+
+
+class Tried(msgspec.Struct, frozen=True):
+    """What a dry run shows: some letters, and what would be published instead of them."""
+
+    before: Sequence[Mapping[str, object]]
+    after: Sequence[Mapping[str, object]]
+    redriven: Redriven
+
+
+def changed(frame: DataFrame, change: Change) -> DataFrame:
+    """What the change makes of letters, checked.
+
+    Raises:
+        Invalid: it lacks a column, or has one that no queue knows.
+    """
+    if change.sql and change.python:
+        raise Invalid("give sql, or python; a change is one or the other", field="python")
+    made = frame
+    if change.sql:
+        made = run_sql(frame, change.sql)
+    elif change.python:
+        made = run_python(frame, change.python)
+    wanted = ("shard", "seq") if change.to else ("shard", "seq", "dead_queue")
+    for name in wanted:
+        if name not in made.columns:
+            raise Invalid(
+                f"what is made of letters lacks the column {name!r}, which says of which letter "
+                "it is; keep it in the query",
+                field="sql" if change.sql else "python",
+            )
+    # What tells of a letter's death is for the query alone.
+    told = ("shard", "seq", "timestamp", *(name for name in _SCHEMA.names if "dead_" in name))
+    carried = [name for name in made.columns if name not in told]
+    check_schema(made.select(*carried).schema)
+    target = F.lit(change.to) if change.to else F.col("dead_queue")
+    return made.select("shard", "seq", target.alias("_to"), *carried)
+
+
+def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
+    """What a redrive would do; nothing is leased, published or ended."""
+    with site.asking("the change", "sql"):
+        frame = letters_of(site, queue)
+        made = changed(frame, change).cache()
+        try:
+            shown = limits.REDRIVE_JOB_SHOWN
+            after = made.orderBy("shard", "seq").limit(shown)
+            total = frame.count()
+            published = made.count()
+            moved = made.select("shard", "seq").distinct().count()
+            kept = total - moved
+            wanted = frame.join(after.select("shard", "seq").distinct(), ["shard", "seq"])
+            return Tried(
+                wanted.orderBy("shard", "seq").toArrow().to_pylist(),
+                after.withColumnRenamed("_to", "to").toArrow().to_pylist(),
+                Redriven(moved, published, kept),
+            )
+        finally:
+            made.unpersist()
+
+
+def letters_of(site: Site, queue: sync.Queue) -> DataFrame:
+    """The dead letters of a queue, as a query sees them."""
+    rows = site.read(queue, view="changes").where("op = 'put'")
+
+    def told(name: str) -> Column:
+        found = F.expr(f"try_element_at(filter(headers, h -> h.key = '{PREFIX}{name}'), -1).value")
+        return found.cast("string")
+
+    return rows.select(
+        "shard",
+        "seq",
+        "key",
+        "value",
+        F.expr(f"filter(headers, h -> NOT startswith(h.key, '{PREFIX}'))").alias("headers"),
+        "timestamp",
+        told("queue").alias("dead_queue"),
+        told("reason").alias("dead_reason"),
+        told("deliveries").try_cast("bigint").alias("dead_deliveries"),
+        told("failures").try_cast("bigint").alias("dead_failures"),
+    )
+
+
+def redrive(site: Site, queue: sync.Queue, change: Change) -> Redriven:
+    """Move dead letters, some thousands at a time; each lot is one transaction.
+
+    It may be ended at any time: what was moved is moved, and the same call moves the rest.
+
+    Raises:
+        Invalid: the change; nothing was moved.
+        NotFound: a queue that letters would go to is not there.
+        Stale, Gone: somebody else has worked on the letters; run it again.
+    """
+    with site.asking("the change", "sql"):
+        changed(site.spark.createDataFrame([], COLUMNS), change)
+    with queue.snapshot(seconds=limits.JOB_PIN_SECONDS) as snapshot:
+        boundaries = snapshot.boundaries
+    moving = _Moving(site, queue, change, boundaries)
+    try:
+        while moving.step():
+            pass
+    finally:
+        moving.close()
+    return moving.done
+
+
+class _Moving:
+    """A redrive while it goes on."""
+
+    def __init__(
+        self, site: Site, queue: sync.Queue, change: Change, boundaries: Sequence[int]
+    ) -> None:
+        self._site = site
+        self._queue = queue
+        self._change = change
+        self._boundaries = boundaries
+        self._prefix = f"redrive.{uuid4().hex[:16]}."
+        self._held: list[sync.Lease] = []
+        """Leased, and left as they are until the end: else they would come again."""
+        self._targets: dict[str, sync.Queue] = {}
+        self.done = Redriven(0, 0, 0)
+
+    def step(self) -> bool:
+        """Move one lot; False: there is nothing more that was there when it began."""
+        leases = self._queue.lease(
+            limits.REDRIVE_JOB_MESSAGES_MAX, seconds=limits.REDRIVE_JOB_LEASE_SECONDS
+        )
+        self._held += leases
+        lot = {_place(self._queue, lease): lease for lease in leases}
+        lot = {
+            (shard, seq): lease
+            for (shard, seq), lease in lot.items()
+            if seq <= self._boundaries[shard]
+        }
+        if not lot:
+            return False
+        moved, published = self._move(lot)
+        gone = {id(lease) for lease in moved}
+        self._held = [lease for lease in self._held if id(lease) not in gone]
+        self.done = Redriven(
+            self.done.letters + len(moved),
+            self.done.published + published,
+            self.done.kept + len(lot) - len(moved),
+        )
+        return True
+
+    def _move(self, lot: Mapping[tuple[int, int], sync.Lease]) -> tuple[list[sync.Lease], int]:
+        """Change letters, publish what was made of them and end them; returns the ended ones."""
+        with self._site.asking("the change", "sql"):
+            frame = self._site.spark.createDataFrame(_table(lot))
+            made = changed(frame, self._change).cache()
+            try:
+                counts = {
+                    str(row[0] or ""): int(row[1]) for row in made.groupBy("_to").count().collect()
+                }
+                staged = {target: self._stage(made, target) for target in counts if target}
+            finally:
+                made.unpersist()
+        ended = {pair for pairs, _ in staged.values() for pair in pairs}
+        strange = ended - set(lot)
+        if strange:
+            raise Invalid(
+                f"the change made something of shard and seq {min(strange)}, which is no letter; "
+                "leave both as they are",
+                field="sql",
+            )
+        leases = [lot[pair] for pair in sorted(ended)]
+        if leases:
+            with self._site.m.transaction() as transaction:
+                for target, (_, stages) in staged.items():
+                    transaction.publish_staged(self._target(target), stages)
+                transaction.settle(leases)
+        return leases, sum(count for target, count in counts.items() if target)
+
+    def _target(self, name: str) -> sync.Queue:
+        if name not in self._targets:
+            space, slash, rest = name.partition("/")
+            found = self._site.m.find(
+                rest if slash else name, space=space if slash else self._queue.space
+            )
+            if found.shards.ids == self._queue.shards.ids:
+                raise Invalid("a queue cannot be redriven to itself", field="to")
+            self._targets[name] = found
+        return self._targets[name]
+
+    def _stage(self, made: DataFrame, target: str) -> tuple[set[tuple[int, int]], list[str]]:
+        """Stage in the executors what goes to one queue; tells of which letters, and the stages."""
+        address = Address.of(self._site.options(self._target(target)))
+        told = (
+            made.where(F.col("_to") == target)
+            .drop("_to")
+            .mapInArrow(partial(_stage_part, address, self._prefix), _STAGED)
+            .toArrow()
+        )
+        stages = dict.fromkeys(str(name) for name in told["stage"].to_pylist() if name)
+        return set(_pairs(told)), list(stages)
+
+    def close(self) -> None:
+        """Give back what was leased, unseen, and drop stages that nobody published."""
+        held: dict[Grant, BitMap64] = {}
+        for lease in self._held:
+            held.setdefault(grant_of(lease._twin), BitMap64()).add(seq_of(lease._twin))
+        self._held = []
+        self._queue._portal.run(partial(_give_back, held))
+        for target in self._targets.values():
+            for name in target.stages():
+                if name.startswith(self._prefix):
+                    target.drop_stage(name)
+
+
+async def _give_back(held: Mapping[Grant, BitMap64]) -> None:
+    for grant, seqs in held.items():
+        command = grant.take_back(seqs, unseen=True)
+        if command.seqs:
+            await grant.engine.ask(grant.shard, command, Outcome)
+
+
+def _place(queue: sync.Queue, lease: sync.Lease) -> tuple[int, int]:
+    return queue.shards.number(grant_of(lease._twin).shard), seq_of(lease._twin)
+
+
+def _table(lot: Mapping[tuple[int, int], sync.Lease]) -> pa.Table:
+    rows = [_row(shard, seq, lease) for (shard, seq), lease in sorted(lot.items(), key=_first)]
+    return pa.Table.from_pylist(rows, schema=_SCHEMA)
+
+
+def _first(item: tuple[tuple[int, int], sync.Lease]) -> tuple[int, int]:
+    return item[0]
+
+
+def _row(shard: int, seq: int, lease: sync.Lease) -> dict[str, object]:
+    told = {name: value.decode(errors="replace") for name, value in lease.headers}
+    return {
+        "shard": shard,
+        "seq": seq,
+        "key": lease.key,
+        "value": lease.body,
+        "headers": [
+            {"key": name, "value": value}
+            for name, value in lease.headers
+            if not name.startswith(PREFIX)
+        ],
+        "timestamp": lease.time_ms * 1000,
+        "dead_queue": told.get(f"{PREFIX}queue"),
+        "dead_reason": told.get(f"{PREFIX}reason"),
+        "dead_deliveries": _number(told.get(f"{PREFIX}deliveries")),
+        "dead_failures": _number(told.get(f"{PREFIX}failures")),
+    }
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
+
+
+def _pairs(rows: pa.RecordBatch | pa.Table) -> Iterator[tuple[int, int]]:
+    """The shards and seqs of rows that have them."""
+    for shard, seq in zip(rows["shard"].to_pylist(), rows["seq"].to_pylist(), strict=True):
+        if shard is not None and seq is not None:
+            yield int(shard), int(seq)
+
+
+def _stage_part(
+    address: Address, prefix: str, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Stage what one task has; tells of which letters it was, and the stages."""
+    pairs: dict[tuple[int, int], None] = {}
+
+    def noted() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            pairs.update(dict.fromkeys(_pairs(batch)))
+            yield batch.drop_columns(["shard", "seq"])
+
+    staged = stage_rows(address.reach(), prefix, noted())
+    rows: list[dict[str, object]] = [
+        {"shard": shard, "seq": seq, "stage": None} for shard, seq in pairs
+    ]
+    rows += [{"shard": None, "seq": None, "stage": name} for name in staged.stages]
+    yield pa.RecordBatch.from_pylist(rows, schema=_STAGED_ARROW)

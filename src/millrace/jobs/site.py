@@ -1,0 +1,169 @@
+"""Where a job works: queues that are open, and a Spark whose processes reach them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from millrace import limits, sync
+from millrace.errors import Retry
+from millrace.pipeline.feed import Lost
+from millrace.pipeline.opening import Where, opened
+from millrace.pipeline.sparked import said
+from millrace.spark.home import TOKEN, TOKEN_FILE
+from millrace.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Tell(Protocol):
+    """Is told how far a job has come."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of so many tasks, of what Spark does now, are done."""
+        ...
+
+
+def _silent(done: int, total: int) -> None:
+    """Nobody listens."""
+
+
+class Site(msgspec.Struct, frozen=True):
+    """What a job has to work with."""
+
+    m: sync.Millrace
+    spark: SparkSession
+    where: Where
+    tell: Tell = _silent
+
+    def options(self, queue: sync.Queue) -> dict[str, str]:
+        """What tells Spark of a queue."""
+        found = {"queue": queue.name, "space": queue.space}
+        if self.where.url:
+            found["url"] = self.where.url
+        else:
+            found["path"] = self.where.path
+        if self.where.certificates:
+            found["certificates"] = self.where.certificates
+        return found
+
+    def read(self, queue: sync.Queue, **options: str) -> DataFrame:
+        """A queue as Spark sees it, in as many tasks as there are cores at least."""
+        tasks = self.spark.conf.get("spark.sql.shuffle.partitions") or "1"
+        given = {"minPartitions": tasks} | self.options(queue) | options
+        return self.spark.read.format("millrace").options(**given).load()
+
+    @contextmanager
+    def asking(self, what: str, field: str) -> Iterator[None]:
+        """What Spark says of work within the context, in our words; progress is told meanwhile.
+
+        Raises:
+            Refused, Retry: as `said`.
+            Retry: what is read is pinned no longer.
+        """
+        try:
+            with said(what, field), _watched(self.spark, self.tell):
+                yield
+        except Lost as error:
+            raise Retry(
+                "what the job reads is no longer pinned: somebody has let it go, or a day has "
+                "passed; run it again",
+                field="snapshot",
+            ) from error
+
+
+@contextmanager
+def at_work(
+    name: str,
+    where: Where,
+    *,
+    conf: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+    millrace: sync.Millrace | None = None,
+    tell: Tell = _silent,
+) -> Iterator[Site]:
+    """A site until the context ends.
+
+    A Spark that is given, or runs in this process already, is used, and goes on afterwards. Queues
+    that are given are those of `where`; a folder has to be shared with Spark's processes.
+
+    Raises:
+        NotFound: there is no Java.
+        InUse: somebody has the folder open, and does not share it.
+    """
+    with ExitStack() as stack:
+        if where.path:
+            # Spark's processes may work in another folder.
+            where = msgspec.structs.replace(where, path=os.path.abspath(where.path))
+        stack.enter_context(_shown(where.token))
+        m = millrace or stack.enter_context(opened(where, share=True))
+        if spark is None:
+            spark = stack.enter_context(_sparked(name, conf or {}))
+        yield Site(m, spark, where, tell)
+
+
+@contextmanager
+def _sparked(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    from pyspark import SparkContext
+
+    runs = SparkContext._active_spark_context is not None
+    made = session(f"millrace {name}", **conf)
+    # Makes it the session of this thread: Spark finds our source for writers by it.
+    made.createDataFrame([], "a int")
+    try:
+        yield made
+    finally:
+        if not runs:
+            made.stop()
+
+
+@contextmanager
+def _shown(token: str | None) -> Iterator[None]:
+    """Have processes that are started now show this token: no option may hold one."""
+    if token is None:
+        yield
+        return
+    before = {name: os.environ.get(name) for name in (TOKEN, TOKEN_FILE)}
+    os.environ[TOKEN] = token
+    os.environ.pop(TOKEN_FILE, None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextmanager
+def _watched(spark: SparkSession, tell: Tell) -> Iterator[None]:
+    """Tell of Spark's tasks while they run; a Spark that is far away tells nothing."""
+    if tell is _silent or not hasattr(spark, "_jsparkSession"):
+        yield
+        return
+    over = Event()
+    watcher = Thread(target=_watch, args=(spark, tell, over), name="millrace-job", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, tell: Tell, over: Event) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    while not over.wait(limits.JOB_WATCH_SECONDS):
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        if known:
+            tell(
+                sum(stage.numCompletedTasks for stage in known),
+                sum(stage.numTasks for stage in known),
+            )

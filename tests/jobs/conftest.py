@@ -1,0 +1,26 @@
+"""A site whose folder Spark's processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from millrace import sync
+from millrace.jobs.site import Site, at_work
+from millrace.pipeline import Where
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
+
+
+@pytest.fixture(scope="package")
+def site(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("jobs") / "data"
+    with (
+        sync.open(folder) as m,
+        sync.share(m),
+        at_work("tests", Where(path=str(folder)), spark=spark, millrace=m) as found,
+    ):
+        yield found

@@ -1,0 +1,94 @@
+"""Files and tables that are loaded into queues."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+
+from millrace import sync
+from millrace.errors import Invalid, NotFound
+from millrace.jobs.export import Export, export
+from millrace.jobs.load import Load, Loaded, load
+from millrace.jobs.site import Site
+from millrace.sinks.kinds import parse_sink
+
+pytestmark = pytest.mark.spark
+
+ROWS = [{"id": at, "note": f"n{at}"} for at in range(100)]
+
+
+def objects(queue: sync.Queue) -> list[object]:
+    return [json.loads(row.body or b"") for row in queue.peek(1000)]
+
+
+def test_files_are_loaded_once(site: Site, tmp_path: Path) -> None:
+    queue = site.m.queue("files")
+    for at in (0, 50):
+        pq.write_table(pa.Table.from_pylist(ROWS[at : at + 50]), tmp_path / f"{at}.parquet")
+    job = Load(name="first", sources=(str(tmp_path / "*.parquet"),), key="id")
+    assert load(site, queue, job) == Loaded(100, is_repeat=False)
+    assert load(site, queue, job) == Loaded(0, is_repeat=True)
+    found = queue.peek(1000)
+    assert sorted(objects(queue), key=str) == sorted(ROWS, key=str)
+    assert all(json.loads(row.body or b"")["id"] == int(row.key or b"") for row in found)
+
+
+def test_lines_and_columns(site: Site, tmp_path: Path) -> None:
+    queue = site.m.queue("lines")
+    (tmp_path / "a.jsonl").write_text('{"id": 1, "note": "x"}\n{"id": 2, "note": "y"}\n')
+    (tmp_path / "b.csv").write_text("id;note\n3;z\n")
+    load(site, queue, Load(name="a", sources=(str(tmp_path / "a.jsonl"),), value="note"))
+    options = {"sep": ";"}
+    csv = (str(tmp_path / "b.csv"),)
+    load(site, queue, Load(name="b", sources=csv, options=options, columns=("id",)))
+    query = "SELECT note AS value, map('from', 'b') AS headers FROM input"
+    load(site, queue, Load(name="c", sources=csv, options=options, sql=query))
+    rows = queue.peek(10)
+    assert [row.body for row in rows] == [b"x", b"y", b'{"id":"3"}', b"z"]
+    assert rows[3].headers == (("from", b"b"),)
+
+
+def test_tables_are_loaded_as_they_are_now(site: Site, tmp_path: Path) -> None:
+    queue = site.m.queue("tables")
+    lake = str(tmp_path / "lake")
+    write_deltalake(lake, pa.Table.from_pylist(ROWS[:60]))
+    write_deltalake(lake, pa.Table.from_pylist(ROWS[60:]), mode="append")
+    write_deltalake(lake, pa.Table.from_pylist(ROWS[:7]), mode="overwrite")
+    done = load(site, queue, Load(name="delta", sources=(f"delta:{lake}",)))
+    assert done.rows == 7
+    assert objects(queue) == ROWS[:7]
+
+
+@pytest.mark.parametrize("address", ["parquet:{}", "iceberg:{}?table=shop.notes"])
+def test_what_was_exported_is_loaded(site: Site, tmp_path: Path, address: str) -> None:
+    into = address.format(tmp_path / "out")
+    source, queue = site.m.queue("from" + address[:7]), site.m.queue("to" + address[:7])
+    source.publish_many([b"one", b"two"])
+    export(site, source, Export(name="out", sink=parse_sink(into)))
+    assert load(site, queue, Load(name="in", sources=(into,), value="value")).rows == 2
+    assert sorted(row.body or b"" for row in queue.peek()) == [b"one", b"two"]
+
+
+def test_what_is_wrong_is_refused_and_nothing_is_added(site: Site, tmp_path: Path) -> None:
+    queue = site.m.queue("refused")
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": 1, "note": "x"}\n{"id": 2}\n')
+    source = (str(path),)
+    with pytest.raises(Invalid, match="key names the column 'it'; there are id, note"):
+        load(site, queue, Load(name="a", sources=source, key="it"))
+    with pytest.raises(Invalid, match="give a format"):
+        load(site, queue, Load(name="a", sources=(str(tmp_path),)))
+    with pytest.raises(Invalid, match="PATH_NOT_FOUND"):
+        load(site, queue, Load(name="a", sources=(str(tmp_path / "b.csv"),)))
+    with pytest.raises(NotFound, match="there is no Delta table"):
+        load(site, queue, Load(name="a", sources=(f"delta:{tmp_path}",)))
+    with pytest.raises(Invalid, match="column 'value' is null"):
+        load(site, queue, Load(name="a", sources=source, value="note"))
+    assert queue.peek() == []
+    assert queue.stages() == {}
+    assert load(site, queue, Load(name="a", sources=source)).rows == 2

@@ -1,0 +1,94 @@
+"""Dead letters that go back, changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from millrace import sync
+from millrace.errors import Invalid, NotFound
+from millrace.jobs.redrive import Change, Redriven, redrive, try_out
+from millrace.jobs.site import Site
+
+pytestmark = pytest.mark.spark
+
+MEND = str(Path(__file__).with_name("mend.py"))
+HALF = (
+    "SELECT shard, seq, dead_queue, key, headers, concat('new ', value) AS value FROM input "
+    "WHERE cast(value AS string) LIKE 'good%' AND dead_reason = 'discarded'"
+)
+
+
+def bury(site: Site, name: str, bodies: list[bytes], shards: int = 1) -> tuple[sync.Queue, ...]:
+    """A queue whose messages have all died, and the one that took them."""
+    dead = site.m.queue(f"{name}-dead", shards=shards)
+    live = site.m.queue(name, dead_letter=f"{name}-dead")
+    for body in bodies:
+        live.publish(body, key=b"k", headers={"kind": "a"})
+    live.discard(live.lease(len(bodies)))
+    while dead.stats()["published"] < len(bodies):
+        live.lease(1, wait=0.05)
+    return live, dead
+
+
+def bodies(queue: sync.Queue) -> list[bytes]:
+    return sorted(row.body or b"" for row in queue.peek(1000))
+
+
+def test_what_is_made_of_letters_goes_back_and_the_others_stay(site: Site) -> None:
+    live, dead = bury(site, "half", [b"good 1", b"bad 2", b"good 3"], shards=2)
+    tried = try_out(site, dead, Change(sql=HALF))
+    assert tried.redriven == Redriven(2, 2, 1)
+    assert sorted(str(row["value"]) for row in tried.before) == ["b'good 1'", "b'good 3'"]
+    assert sorted(str(row["value"]) for row in tried.after) == ["new good 1", "new good 3"]
+    assert dead.stats()["live"] == 3
+    assert redrive(site, dead, Change(sql=HALF)) == Redriven(2, 2, 1)
+    assert bodies(live) == [b"new good 1", b"new good 3"]
+    assert [(row.key, row.headers) for row in live.peek()] == [(b"k", (("kind", b"a"),))] * 2
+    assert bodies(dead) == [b"bad 2"]
+    assert live.stages() == {}
+    # It stays as if nobody had been handed it.
+    [lease] = dead.lease(5)
+    assert lease.deliveries == 1
+    lease.release()
+    assert redrive(site, dead, Change(sql=HALF)) == Redriven(0, 0, 1)
+
+
+def test_by_a_function_to_another_queue(site: Site) -> None:
+    _, dead = bury(site, "loud", [b"a", b"b"])
+    other = site.m.queue("other")
+    assert redrive(site, dead, Change(to="other", python=f"{MEND}:mend")).published == 2
+    assert bodies(other) == [b"A", b"B"]
+    assert dead.stats()["live"] == 0
+
+
+def test_one_letter_may_become_several(site: Site) -> None:
+    _, dead = bury(site, "split", [b"a,b", b"c"])
+    other = site.m.queue("parts")
+    query = "SELECT shard, seq, explode(split(cast(value AS string), ',')) AS value FROM input"
+    assert redrive(site, dead, Change(to="parts", sql=query)) == Redriven(2, 3, 0)
+    assert bodies(other) == [b"a", b"b", b"c"]
+    assert dead.stats()["live"] == 0
+
+
+def test_what_is_wrong_is_refused_and_nothing_moves(site: Site) -> None:
+    _, dead = bury(site, "refused-letters", [b"a"])
+    target = site.m.queue("refused-target")
+    to = "refused-target"
+    for change, said in (
+        (Change(to=to, sql="SELECT value FROM input"), "lacks the column 'shard'"),
+        (Change(sql="SELECT shard, seq, value FROM input"), "lacks the column 'dead_queue'"),
+        (Change(to=to, sql="SELECT shard, seq, value, 1 AS x FROM input"), "column 'x' is none"),
+        (Change(to=to, sql="SELECT shard, seq + 1 AS seq, value FROM input"), "is no letter"),
+        (Change(to=to, sql="SELECT shard, seq, nullif(value, value) AS value FROM input"), "null"),
+        (Change(to=to, sql="SELECT nothing FROM input"), "Spark refuses the change"),
+        (Change(to=to, python=f"{MEND}:wrong"), "not a DataFrame"),
+        (Change(to=to, python=f"{MEND}:absent"), "has no function 'absent'"),
+    ):
+        with pytest.raises(Invalid, match=said):
+            redrive(site, dead, change)
+    with pytest.raises(NotFound):
+        redrive(site, dead, Change(to="nowhere"))
+    assert (bodies(dead), bodies(target), target.stages()) == ([b"a"], [], {})
+    assert redrive(site, dead, Change(to=to)).letters == 1
