@@ -42,4 +42,5 @@ def small(batches: Iterable[pa.RecordBatch], snapshot: int) -> pa.Table | None:
         if rows > limits.PIPELINE_SMALL_ROWS or size > limits.PIPELINE_SMALL_BYTES:
             return None
         found.append(batch)
-    return pa.Table.from_batches(found, COLUMNS)
+    # Spark takes no table without a batch.
+    return pa.Table.from_batches(found, COLUMNS) if found else COLUMNS.empty_table()
