@@ -408,7 +408,7 @@ class EmbeddedEngine:
         return self._node.now_ms()
 
     def history(self, shard: ShardId, lease: LeaseId) -> History:
-        return History(self._meta(shard).history)
+        return self._node.host_of(shard).history
 
     def proved(
         self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False

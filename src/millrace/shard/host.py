@@ -20,7 +20,7 @@ from millrace.core.changes import Batch, Entry
 from millrace.core.commands import Command, Need, Tick
 from millrace.core.decide import publish_plain
 from millrace.core.desk import Desk
-from millrace.core.model import Index, Millis, ShardId
+from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.view import View
 from millrace.errors import Closed, Fatal, Full, MillraceError
 from millrace.journal.base import Journal
@@ -66,6 +66,11 @@ class Host:
         journal.listen(self._committed, self._dropped, self._failed)
 
     # --- In -----------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> History:
+        """The history of all that is decided here; known also when it has ended."""
+        return self._journal.history
 
     def check_alive(self) -> None:
         """See that it still decides.
