@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.cli.desk import Desk
 from tests.pipeline.ledger import Ledger
@@ -74,3 +77,15 @@ def test_rows_that_are_gone_come_with_a_way_on(tmp_path: Path) -> None:
     desk.text("pipeline", "rewind", path, "--to", "end", "--yes")
     assert desk.lines("pipeline", "run", path, "--once") == []
     assert "one: not compared: it was begun" in desk.text("pipeline", "verify", path)
+
+
+def test_steps_without_spark_say_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path)
+    desk.text("demo")
+    path = declared(desk, '[steps.all]\nsql = "SELECT * FROM source"\n')
+    monkeypatch.delitem(sys.modules, "millrace.pipeline.sparked", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    result = desk.call("pipeline", "run", path, "--once")
+    assert (result.exit_code, "install millrace[spark]" in result.stderr) == (1, True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millrace import limits, sync
-from millrace.errors import MillraceError
+from millrace.errors import Invalid, MillraceError
 from millrace.pipeline.change import Judged, OnChange, judge_sinks
 from millrace.pipeline.dead import dead_letter_sinks
 from millrace.pipeline.declaration import Pipeline
@@ -228,7 +228,13 @@ def _maker(pipeline: Pipeline, where: Where, spark: SparkSession | None) -> Iter
     if not needs_spark(pipeline):
         yield Plain()
         return
-    from millrace.pipeline.sparked import Sparked, session
+    try:
+        from millrace.pipeline.sparked import Sparked, session
+    except ModuleNotFoundError as error:
+        raise Invalid(
+            f"this pipeline runs on Spark and needs {error.name}; install millrace[spark]",
+            field="steps",
+        ) from error
 
     if spark is not None:
         yield Sparked(spark, pipeline, where)
