@@ -71,6 +71,7 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "read_100": lambda: spark.read_rows(100, 4_000_000, "read_100"),
         "read_1k": lambda: spark.read_rows(1024, 1_000_000, "read_1k"),
         "latest_4m": spark.latest,
+        "write_1k": spark.write_rows,
         "follow_redis_p50_ms": follow.follow_redis,
     },
 }

@@ -1,4 +1,4 @@
-"""Group `spark`: reading queues with Spark, against Spark's own Parquet of the same rows.
+"""Group `spark`: queues read and written by Spark, against Spark's own Parquet of the same rows.
 
 Both are read in turns by the same session, of which the first turn warms up. The messages are
 sealed, as most messages of a large queue are.
@@ -197,5 +197,49 @@ def _latest(folder: Path, server: Served, spark: SparkSession, keys: int) -> lis
             theirs_s / ours_s,
             reach,
             judge(theirs_s / ours_s),
+        )
+    ]
+
+
+async def write_rows(size: int = 1024, rows: int = 300_000) -> list[Result]:
+    """A DataFrame written into a queue, against Spark's own Parquet writer."""
+    with scratch() as folder:
+        async with engine(folder / "data", megabytes=(TURNS + 1) * rows * size // 1_000_000) as m:
+            for turn in range(TURNS + 1):
+                await m.queue(f"bench{turn}")
+        with served(folder / "data") as server, _spark(folder) as spark:
+            return await asyncio.to_thread(_write_rows, folder, server, spark, size, rows)
+
+
+def _write_rows(
+    folder: Path, server: Served, spark: SparkSession, size: int, rows: int
+) -> list[Result]:
+    os.environ["MILLRACE_TOKEN"] = server.token
+    frame = spark.range(0, rows, 1, 2).selectExpr(
+        f"cast(rpad(cast(id as string), {size}, 'x') as binary) as value"
+    )
+    queues, files = iter(range(1000)), iter(range(1000))
+
+    def ours() -> None:
+        told = {"url": f"http://127.0.0.1:{server.port}", "queue": f"bench{next(queues)}"}
+        frame.write.format("millrace").options(**told).mode("append").save()
+
+    def theirs() -> None:
+        path = str(folder / f"parquet{next(files)}")
+        frame.write.option("compression", "none").parquet(path)
+
+    ours_s, theirs_s = _turns(ours, theirs)
+    reach, judge = at_least(0.7)
+    return [
+        Result(
+            "write_1k",
+            f"{rows:,} rows of {size} bytes written into a queue",
+            rows * size / ours_s / 1e6,
+            "MB/s",
+            f"df.write.parquet, not compressed: {rows * size / theirs_s / 1e6:,.0f} MB/s",
+            theirs_s / ours_s,
+            reach,
+            judge(theirs_s / ours_s),
+            f"{rows / ours_s / 1e6:.2f} M rows/s",
         )
     ]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +22,7 @@ from millrace import sync
 pytestmark = pytest.mark.spark
 
 Shared = tuple[sync.Millrace, Path]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def source(spark: SparkSession, folder: Path, rows: int) -> DataFrame:
@@ -101,4 +107,29 @@ def test_once_with_tasks_that_fail_and_checkpoints_that_are_lost(
         shutil.rmtree(checkpoint)
         drain(frame, folder, checkpoint)
         assert sorted(bodies(written)) == list(range(1500))
+        assert written.stages() == {}
+
+
+def test_a_driver_that_is_killed_between_stage_and_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder, checkpoint = tmp_path / "data", tmp_path / "checkpoint"
+    with sync.open(folder) as m, sync.share(m):
+        read, written = m.queue("in", retention="log"), m.queue("out")
+        read.publish_many([b"%d" % n for n in range(100)])
+        command = [sys.executable, "-m", "tests.spark.stuck_driver", str(folder), str(checkpoint)]
+        driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+        try:
+            deadline = time.monotonic() + 120
+            while not written.stages():
+                assert driver.poll() is None, "the driver ended by itself"
+                assert time.monotonic() < deadline, "nothing was staged"
+                time.sleep(0.05)
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+        assert bodies(written) == []
+        drain(source(spark, folder, 1000), folder, checkpoint)
+        assert sorted(bodies(written)) == list(range(100))
+        # Those of the one that was killed went with the first batch of its successor.
         assert written.stages() == {}

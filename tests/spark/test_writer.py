@@ -68,6 +68,18 @@ def test_a_numbered_write_is_done_once(spark: SparkSession, shared: Shared) -> N
     assert queue.stages() == {}
 
 
+def test_groups_and_delays(spark: SparkSession, shared: Shared) -> None:
+    queue = shared[0].queue("turns", order="group")
+    frame = spark.range(0, 4, 1, 1).selectExpr(
+        "cast(id as string) as value",
+        "if(id % 2 = 0, 'even', 'odd') as `group`",
+        "if(id = 3, interval '1' hour, null) as delay",
+    )
+    into(frame, shared, "turns").save()
+    assert [lease.body for lease in queue.lease(10)] == [b"0", b"1", b"2"]
+    assert queue.explain(4).state == "delayed"
+
+
 def test_a_wrong_column_is_refused_before_anything_is_staged(
     spark: SparkSession, shared: Shared
 ) -> None:
