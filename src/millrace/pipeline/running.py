@@ -214,7 +214,8 @@ def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millr
 
 def _outlet(pipeline: Pipeline, judged: Judged, setting: Setting, patience: Patience) -> Outlet:
     declared = judged.declared
-    sink = make_sink(declared.kind, filled(declared.settings, setting.environ))
+    settings = filled(declared.settings, setting.environ)
+    sink = make_sink(declared.kind, settings, pipeline.folder)
     return Outlet(declared, sink, pipeline.name, judged.record, patience)
 
 

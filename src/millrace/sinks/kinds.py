@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from threading import Lock
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -33,10 +34,11 @@ _PATHS = ("delta", "iceberg", "parquet")
 """These are folders; an address of theirs has no host."""
 
 
-def make_sink(kind: str, settings: Mapping[str, object]) -> Sink:
+def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".") -> Sink:
     """A sink from its settings; nothing is connected yet.
 
-    A kind "package.module:Class" is one of the program's own.
+    A kind "package.module:Class" is one of the program's own. A relative `path` is one within
+    `folder`: whoever stages rows, elsewhere perhaps, must find the same place.
 
     Raises:
         Invalid: there is no such kind, or a setting is wrong; `field` names it.
@@ -63,7 +65,7 @@ def make_sink(kind: str, settings: Mapping[str, object]) -> Sink:
         # What comes from an address is text.
         # And what msgspec learns of a type it must not learn in two threads at once.
         with _alone:
-            sink: Sink = msgspec.convert(dict(settings), found, strict=False)
+            sink: Sink = msgspec.convert(_placed(settings, folder), found, strict=False)
     except msgspec.ValidationError as error:
         text = str(error)
         _, _, path = text.partition(" - at `$.")
@@ -88,6 +90,14 @@ def kind_of(address: str) -> str:
     if scheme not in _HOMES and found.path.isidentifier():
         return f"{scheme}:{found.path}"
     return _SCHEMES.get(scheme, scheme)
+
+
+def _placed(settings: Mapping[str, object], folder: str | Path) -> dict[str, object]:
+    placed = dict(settings)
+    path = placed.get("path")
+    if isinstance(path, str) and path and "://" not in path:
+        placed["path"] = str(Path(folder, path).absolute())
+    return placed
 
 
 def parse_sink(address: str) -> Sink:

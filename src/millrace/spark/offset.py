@@ -45,9 +45,7 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             Invalid: it is no offset of this source.
         """
         try:
-            if isinstance(told, str | bytes):
-                return msgspec.json.decode(told, type=cls)
-            return msgspec.convert(told, cls)
+            return _decoder.decode(told if isinstance(told, str | bytes) else _encode(told))
         except msgspec.MsgspecError as error:
             raise Invalid(
                 f"the checkpoint holds an offset that is none of a Millrace queue: {error}; is it "
@@ -69,3 +67,8 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         upto = self.place()
         after = msgspec.structs.replace(upto, seqs=self.after)
         return Span(Boundary((after,)), Boundary((upto,)))
+
+
+_encode = msgspec.json.encode
+_decoder = msgspec.json.Decoder(Offset)
+"""Made here: what msgspec learns of a type it must not learn in two threads at once."""
