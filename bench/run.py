@@ -18,6 +18,7 @@ from bench import (
     follow,
     frontends,
     groups,
+    lake,
     large,
     publish,
     queues,
@@ -72,6 +73,8 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "read_1k": lambda: spark.read_rows(1024, 1_000_000, "read_1k"),
         "latest_4m": spark.latest,
         "write_1k": spark.write_rows,
+        "stream_delta": lake.stream_delta,
+        "sink_latency": lake.sink_latency,
         "follow_redis_p50_ms": follow.follow_redis,
     },
 }
@@ -90,6 +93,8 @@ MEASURED_WITH = {
     "idle_polls_core_s": "idle_polls",
     "idle_polls_kb": "idle_polls",
     "stream_noop": "read_1k",
+    "sink_latency_p50_ms": "sink_latency",
+    "sink_latency_p99_ms": "sink_latency",
 }
 """Figures that are called otherwise than the measurement that they come from."""
 

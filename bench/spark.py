@@ -29,7 +29,7 @@ _SUMS = ("count(*)", "sum(length(value))", "max(seq)")
 
 
 @contextmanager
-def _spark(folder: Path) -> Iterator[SparkSession]:
+def session_of(folder: Path) -> Iterator[SparkSession]:
     """A session of two cores, as everything here is measured with."""
     root = Path(__file__).resolve().parents[1]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root / "src"), str(root)])
@@ -65,7 +65,7 @@ def _sums(frame: DataFrame) -> tuple[object, ...]:
     return tuple(frame.selectExpr(*_SUMS).collect()[0])
 
 
-def _turns(*reads: Callable[[], object]) -> list[float]:
+def turns(*reads: Callable[[], object]) -> list[float]:
     """The median seconds of each, read in turns; all must come to the same."""
     took: list[list[float]] = [[] for _ in reads]
     for turn in range(TURNS + 1):
@@ -79,7 +79,7 @@ def _turns(*reads: Callable[[], object]) -> list[float]:
     return [median(times) for times in took]
 
 
-async def _fill(folder: Path, size: int, rows: int) -> None:
+async def fill(folder: Path, size: int, rows: int) -> None:
     megabytes = rows * (size + 40) // 1_000_000
     async with engine(folder, megabytes=megabytes) as m:
         queue = await m.queue("bench", retention="log")
@@ -92,8 +92,8 @@ async def _fill(folder: Path, size: int, rows: int) -> None:
 async def read_rows(size: int, rows: int, id_: str) -> list[Result]:
     """A batch read of sealed messages, and the same as a stream."""
     with scratch() as folder:
-        await _fill(folder / "data", size, rows)
-        with served(folder / "data") as server, _spark(folder) as spark:
+        await fill(folder / "data", size, rows)
+        with served(folder / "data") as server, session_of(folder) as spark:
             return await asyncio.to_thread(_read_rows, folder, server, spark, size, rows, id_)
 
 
@@ -102,7 +102,7 @@ def _read_rows(
 ) -> list[Result]:
     parquet = str(folder / "parquet")
     _queue(spark, server).write.option("compression", "none").parquet(parquet)
-    ours, theirs = _turns(
+    ours, theirs = turns(
         lambda: _sums(_queue(spark, server)), lambda: _sums(spark.read.parquet(parquet))
     )
     reach, judge = at_least(0.5)
@@ -140,7 +140,7 @@ def _stream(folder: Path, server: Served, spark: SparkSession, rows: int) -> lis
     def batch() -> None:
         _queue(spark, server).write.format("noop").mode("overwrite").save()
 
-    ours, theirs = _turns(streamed, batch)
+    ours, theirs = turns(streamed, batch)
     reach, judge = at_least(0.8)
     return [
         Result(
@@ -167,7 +167,7 @@ async def latest(keys: int = 4_000_000) -> list[Result]:
                     some = range(first, first + 20_000)
                     await queue.publish_many([Message(body, key=b"%012d" % at) for at in some])
             await node_of(m).keeper.seal_all()
-        with served(folder / "data") as server, _spark(folder) as spark:
+        with served(folder / "data") as server, session_of(folder) as spark:
             return await asyncio.to_thread(_latest, folder, server, spark, keys)
 
 
@@ -185,7 +185,7 @@ def _latest(folder: Path, server: Served, spark: SparkSession, keys: int) -> lis
         found = whole.groupBy("key").agg({"row": "max"}).selectExpr("`max(row)`.*")
         return _sums(found)
 
-    ours_s, theirs_s = _turns(lambda: _sums(_queue(spark, server, view="latest")), theirs)
+    ours_s, theirs_s = turns(lambda: _sums(_queue(spark, server, view="latest")), theirs)
     reach, judge = at_least(3)
     return [
         Result(
@@ -207,7 +207,7 @@ async def write_rows(size: int = 1024, rows: int = 300_000) -> list[Result]:
         async with engine(folder / "data", megabytes=(TURNS + 1) * rows * size // 1_000_000) as m:
             for turn in range(TURNS + 1):
                 await m.queue(f"bench{turn}")
-        with served(folder / "data") as server, _spark(folder) as spark:
+        with served(folder / "data") as server, session_of(folder) as spark:
             return await asyncio.to_thread(_write_rows, folder, server, spark, size, rows)
 
 
@@ -228,7 +228,7 @@ def _write_rows(
         path = str(folder / f"parquet{next(files)}")
         frame.write.option("compression", "none").parquet(path)
 
-    ours_s, theirs_s = _turns(ours, theirs)
+    ours_s, theirs_s = turns(ours, theirs)
     reach, judge = at_least(0.7)
     return [
         Result(
