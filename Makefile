@@ -34,7 +34,7 @@ serve: $(READY) ## serve the folder millrace-data over HTTP, until Ctrl-C
 	@$(BIN)/millrace serve $(ARGS)
 
 test: check services ## what CI runs: format, lint, types, import contracts, spelling, tests
-	@$(BIN)/python -m pytest -n auto --dist loadgroup tests $(ARGS)
+	@$(BIN)/python -m pytest -n auto --no-loadscope-reorder tests $(ARGS)
 
 fmt: $(READY) ## format the code and mend what the linter can
 	@$(BIN)/ruff check --quiet --fix-only $(CODE)

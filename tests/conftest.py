@@ -11,8 +11,13 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 pytest_plugins = ["tests.services.fixtures"]
+
+SPARK = ("tests/spark/", "tests/pipeline/", "tests/jobs/")
+"""Where the tests are that share a session of Spark."""
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -20,9 +25,20 @@ if settings.get_current_profile_name() in ("default", "ci"):
     settings.load_profile("same")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives whole files to those who run them, and all that need Spark to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if file.startswith(SPARK) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
     """Say what stays together."""
-    for item in items:
-        group = "spark" if item.get_closest_marker("spark") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have what takes longest begin first."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
