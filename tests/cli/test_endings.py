@@ -63,8 +63,8 @@ def test_every_verb_takes_the_shared_options(name: str, verb: click.Command) -> 
     if name in ("backup", "restore", "verify"):
         # They are given paths, as `dump` and `check` are.
         shared.discard("--data")
-    elif name.startswith("context "):
-        # These are about names of folders and servers, and ask none of them.
+    elif name.startswith("context ") or name == "pipeline validate":
+        # These are about names of folders and servers, or a declaration, and ask none of them.
         shared.discard("--data")
     elif name != "serve":
         shared |= {"--context", "--token-file", "--certificates"}

@@ -198,7 +198,7 @@ async def test_what_no_queue_takes_is_refused_by_name(m: Millrace) -> None:
             await log.publish_many([message])
         assert of_a_log.value.field == field
         with pytest.raises(errors.Invalid) as staged:
-            await queue.stage("s", [message])
+            await log.stage("s", [message])
         assert staged.value.field == field
     with pytest.raises(errors.Invalid) as setting:
         await log.configure(delay=1)

@@ -232,3 +232,15 @@ async def test_only_committed_names_are_told(m: Millrace) -> None:
         await m.delete_queue("new")
     assert found == [(["stays"], False), (["new", "stays"], True)]
     assert await m.queues() == ["stays"]
+
+
+def test_what_was_replaced_while_the_engine_closed_is_told_as_done(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as m:
+            queue = await m.queue("jobs")
+            await queue.publish(b"page 1")
+            [lease] = await queue.lease()
+            new, _ = await asyncio.gather(lease.replace(b"page 2"), m.close())
+            assert new.body == b"page 2"
+
+    run(main())

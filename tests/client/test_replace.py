@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -74,15 +73,3 @@ async def test_a_context_that_replaced_its_message_settles_nothing_more(m: Millr
     async with lease, await lease.replace(b"b") as new:
         assert new.body == b"b"
     assert (await queue.stats())["live"] == 0
-
-
-def test_what_was_replaced_while_the_engine_closed_is_told_as_done(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as m:
-            queue = await m.queue("jobs")
-            await queue.publish(b"page 1")
-            [lease] = await queue.lease()
-            new, _ = await asyncio.gather(lease.replace(b"page 2"), m.close())
-            assert new.body == b"page 2"
-
-    run(main())

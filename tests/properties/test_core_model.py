@@ -800,3 +800,17 @@ CoreMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestCoreModel = CoreMachine.TestCase
+
+
+def test_an_id_in_flight_that_is_over_keeps_no_message_back() -> None:
+    driver = Driver(keyed=True, log=False, retain=False, limits=Limits())
+    one = [Message(b"x", b"a")]
+    for _ in range(2):
+        driver.publish(one, is_block=False, number=None, ids=())
+    driver.group.fold(1)
+    driver.group.hold = True
+    for ids in ((), (), (), ("i",)):
+        driver.publish(one, is_block=False, number=None, ids=ids)
+    driver.group.now += 31_000
+    driver.lease(1, 60_000)
+    assert driver.receipts[-1].seqs == [6]

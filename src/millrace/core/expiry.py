@@ -179,7 +179,8 @@ def do_tick(draft: Draft) -> bool:
             live = draft.still_live(unpack_seqs(cell.seqs) - known)
             _expire(draft, live - draft.kept())
         points.put(draft, (Kind.EXPIRY, key), None)
-    draft.expiring.steps += 1
+    # To find nothing is no step: a call that is decided again looks again.
+    draft.expiring.steps += any(cell.ids or cell.seqs for _, cell in due)
     if len(due) == bounds.EXPIRY_CELLS_STEP:
         draft.expiring.upto = due[-1][0] + b"\0"
         return True
