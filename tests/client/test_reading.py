@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyroaring import BitMap64
 
 from millrace import errors, limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
-from millrace.core.model import Message
+from millrace.core.model import Message, ShardId
 from millrace.node import LOCAL, Node, real_ports
 from millrace.store.place import Place
 from millrace.store.scanning import Part, Scan
@@ -231,7 +232,9 @@ def test_cold_rows_are_not_read_on_the_event_loop(
     run(main())
 
 
-def test_workers_that_wait_for_the_same_rows_go_on_together(tmp_path: Path) -> None:
+def test_workers_that_wait_for_the_same_rows_go_on_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One after the other, they would settle one by one ever after, in as many commits."""
 
     async def work(queue: Queue) -> None:
@@ -245,9 +248,23 @@ def test_workers_that_wait_for_the_same_rows_go_on_together(tmp_path: Path) -> N
         async with Millrace(EmbeddedEngine(node)) as m:
             queue = await m.find("orders")
             before = node.store.applied(LOCAL)
-            await asyncio.gather(*(work(queue) for _ in range(8)))
-            # One of leases and one of settles, unless the machine is slow to read for some.
-            assert node.store.applied(LOCAL) < before + 8, "not one by one"
+            looked: list[bool] = []
+            hot = node.store.hot
+
+            def watched(shard: ShardId, seqs: BitMap64) -> bool:
+                looked.append(hot(shard, seqs))
+                return looked[-1]
+
+            monkeypatch.setattr(node.store, "hot", watched)
+            may_read = threading.Event()
+            node.reading.submit(may_read.wait)
+            workers = [asyncio.create_task(work(queue)) for _ in range(8)]
+            for _ in iter(lambda: len(looked) == 8, True):
+                await asyncio.sleep(0)
+            assert looked == [False] * 8, "all of them wait"
+            may_read.set()
+            await asyncio.gather(*workers)
+            assert node.store.applied(LOCAL) == before + 2, "one of leases, one of settles"
 
     run(main())
 

@@ -47,9 +47,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         column = batch.column(field.name)
         try:
             columns.append(column.cast(field.type))
-        except pa.ArrowInvalid:
-            columns.append(column)
-        except pa.ArrowNotImplementedError:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             columns.append(column)
     return pa.RecordBatch.from_arrays(columns, names=schema.names)  # type: ignore[arg-type]
 

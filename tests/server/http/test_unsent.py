@@ -166,6 +166,31 @@ def test_streams_together_hold_no_more_than_they_may(monkeypatch: pytest.MonkeyP
     asyncio.run(main())
 
 
+def test_only_those_who_owe_are_counted_again() -> None:
+    """Ten thousand who wait are not counted every second."""
+
+    async def main() -> None:
+        async with serving() as served:
+            slow, quick = await served.ask(b"slow"), await served.ask(b"quick")
+            await until(lambda: len(served.site.owed) == 2)
+            reader, writer = quick
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(LARGE)
+
+            def look() -> bool:
+                served.site.look(0.0)
+                return len(served.site.owed) == 1
+
+            await until(look)
+            assert served.site.unsent.held("/quick") == 0 < served.site.unsent.held("/slow")
+            assert len(served.site.connections) == 2
+            slow[1].transport.abort()
+            await until(lambda: not served.site.owed)
+            writer.close()
+
+    asyncio.run(main())
+
+
 async def turns() -> None:
     """Let whoever can go on do so."""
     for _ in range(100):

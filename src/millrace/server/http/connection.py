@@ -346,8 +346,12 @@ class Connection(asyncio.Protocol):
 
     def count_unsent(self) -> None:
         """Count what was answered and has not been taken in; at the end, until it has gone."""
-        if not self._transport.is_closing():
-            self._sent.count(self._transport.get_write_buffer_size())
+        if self._transport.is_closing():
+            return
+        if self._sent.count(self._transport.get_write_buffer_size()):
+            self._site.owed.add(self)
+        else:
+            self._site.owed.discard(self)
 
     # --- The end --------------------------------------------------------------------------------
 
@@ -415,6 +419,7 @@ class Connection(asyncio.Protocol):
         self._waiting.clear()
         self.resume_writing()
         self._sent.end()
+        self._site.owed.discard(self)
         if self._under is not None:
             # Whoever asked has gone: what was handed out is given back, what was decided stays.
             self._give_up(self._under)

@@ -84,6 +84,8 @@ class Site:
         self.stopping = False
         self.bodies = Bodies(body_bytes_max)
         self.unsent = Unsent()
+        self.owed: set[Connection] = set()
+        """Those that had not taken in all of their answers when that was last counted."""
         self.handshakes = 0
         """Who has connected, and has not yet come to an understanding on TLS."""
         self._date = b""
@@ -104,8 +106,9 @@ class Site:
 
     def look(self, now: float) -> None:
         """Cut off who is too slow, or may not ask any more; called about once a second."""
-        for connection in list(self.connections):
+        for connection in list(self.owed):
             connection.count_unsent()
+        for connection in list(self.connections):
             if connection.is_waited_for:
                 connection.look(now)
         standing = self.standing

@@ -55,10 +55,11 @@ class Sent:
         self.rest = 0
         self.count(0)
 
-    def count(self, size: int) -> None:
-        """So many bytes that were handed over are unsent now."""
+    def count(self, size: int) -> bool:
+        """So many bytes that were handed over are unsent now; whether anything is."""
         size += self.rest
         before, self._counted = self._counted, (self.owner, size)
         if size != before[1] or (size and before[0] != self.owner):
             self._unsent.add(self.owner, size)
             self._unsent.add(before[0], -before[1])
+        return size > 0
