@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,11 +35,11 @@ EVERY_SECONDS = 0.01
 _SQL = "SELECT shard, seq, cast(value AS string) AS text FROM source"
 
 
-def _pipeline(name: str, server: Served, table: Path) -> Pipeline:
+def _pipeline(name: str, server: Served, table: Path, queue: str = "bench") -> Pipeline:
     return Pipeline(
         name=name,
         source=Source(
-            queue="bench",
+            queue=queue,
             url=f"http://127.0.0.1:{server.port}",
             token_file=server.token_file,
             view="log",
@@ -57,7 +56,7 @@ async def stream_delta(rows: int = 4_000_000) -> list[Result]:
     with scratch() as folder:
         await fill(folder / "data", 100, rows)
         with served(folder / "data") as server, session_of(folder) as spark:
-            return await asyncio.to_thread(_stream_delta, folder, server, spark, rows)
+            return _stream_delta(folder, server, spark, rows)
 
 
 def _stream_delta(folder: Path, server: Served, spark: SparkSession, rows: int) -> list[Result]:
@@ -98,7 +97,7 @@ def _stream_delta(folder: Path, server: Served, spark: SparkSession, rows: int) 
 async def sink_latency() -> list[Result]:
     """From the call of `publish` until the row is committed in the table."""
     with scratch() as folder, served(folder / "data") as server, session_of(folder) as spark:
-        found = await asyncio.to_thread(_latencies, folder, server, spark)
+        found = _latencies(folder, server, spark)
     p50, p99 = median(found) * 1e3, sorted(found)[len(found) * 99 // 100] * 1e3
     return [
         _result("sink_latency_p50_ms", "p50", p50, at_most(250)),
@@ -127,8 +126,8 @@ def _latencies(folder: Path, server: Served, spark: SparkSession) -> list[float]
 
     url = f"http://127.0.0.1:{server.port}"
     with sync.connect(url, token=server.token) as m:
-        queue = m.queue("bench", retention="log")
-        pipeline = _pipeline("latency", server, folder / "lake")
+        queue = m.queue("arriving", retention="log")
+        pipeline = _pipeline("latency", server, folder / "lake", "arriving")
         running = Thread(
             target=lambda: run_pipeline(pipeline, Setting(), stop=stop, tell=tell, spark=spark)
         )

@@ -16,7 +16,8 @@ from millrace.version import __version__
 
 if TYPE_CHECKING:
     from millrace import errors, sync
-    from millrace.client.care import Backup, Restored, Verified, restore, verify
+    from millrace.client.backup import Backup, Restored, Verified
+    from millrace.client.care import restore, verify
     from millrace.client.connecting import connect
     from millrace.client.cursor import Cursor, Pinned, Snapshot
     from millrace.client.health import Health
@@ -97,7 +98,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Backup": "millrace.client.care",
+    "Backup": "millrace.client.backup",
     "Confirmation": "millrace.client.publisher",
     "Cursor": "millrace.client.cursor",
     "Explanation": "millrace.core.answers",
@@ -120,7 +121,7 @@ _HOMES = {
     "Redrive": "millrace.client.redrive",
     "RedriveStats": "millrace.client.redrive",
     "Refused": "millrace.errors",
-    "Restored": "millrace.client.care",
+    "Restored": "millrace.client.backup",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",
     "Sent": "millrace.client.topic",
@@ -135,7 +136,7 @@ _HOMES = {
     "Transaction": "millrace.client.transaction",
     "Unconfirmed": "millrace.client.publisher",
     "Verdict": "millrace.client.worker",
-    "Verified": "millrace.client.care",
+    "Verified": "millrace.client.backup",
     "Work": "millrace.client.work",
     "Worker": "millrace.client.worker",
     "WorkerStats": "millrace.client.worker",

@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
+from pyspark.sql import SparkSession
 
-from millrace import sync
-from millrace.pipeline import Run, Setting, Where, pipeline_status, run_pipeline, verify_pipeline
+from millrace import limits, sync
+from millrace.pipeline import (
+    Run,
+    Setting,
+    Step,
+    Where,
+    pipeline_status,
+    run_pipeline,
+    verify_pipeline,
+)
 from tests.pipeline.scene import ledger_at, plain
 from tests.server.process import Process
 
@@ -28,3 +38,40 @@ def test_queues_of_a_server_are_carried(tmp_path: Path) -> None:
         assert sink.lag is not None
         assert sink.lag.rows == 0
         assert server.token not in repr(where)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("by_file", [True, False], ids=["file", "token"])
+def test_executors_show_the_token(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, by_file: bool
+) -> None:
+    """They read and stage themselves, and know nothing of what the driver was given."""
+    monkeypatch.setattr(limits, "PIPELINE_SMALL_ROWS", 2)
+    declared, ledger = ledger_at(tmp_path, "one")
+    step = Step(
+        name="words",
+        sql="SELECT seq, op, cast(value AS string) word FROM source",
+        expect={"short": "length(word) < 4"},
+        on_fail="dead_letter",
+        dead_letter="bad",
+    )
+    sink = msgspec.structs.replace(declared, rows="words")
+    pipeline = msgspec.structs.replace(plain(sink), steps=(step,))
+    with (
+        Process(tmp_path / "data", "--segment-bytes", 4 * 1024 * 1024) as server,
+        sync.connect(server.address, token=server.token) as m,
+    ):
+        m.queue("orders", retention="log").publish_many([b"a", b"b", b"long", b"d", b"e"])
+        setting = Setting(where=Where(url=server.address, token=server.token))
+        if by_file:
+            source = msgspec.structs.replace(
+                pipeline.source, url=server.address, token_file=str(server.token_file)
+            )
+            pipeline = msgspec.structs.replace(pipeline, source=source)
+            setting = Setting()
+        for _ in range(2):  # another run is no change of the plan
+            run_pipeline(pipeline, setting, once=True, spark=spark)
+        assert sorted(str(line["word"]) for line in ledger.lines()) == ["a", "b", "d", "e"]
+        assert [row.body for row in m.find("bad").peek(10)] == [
+            b'{"seq":3,"op":"put","word":"long"}'
+        ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from millrace.care.manifest import Manifest
 from millrace.care.restore import Target, find_plan, finish, lay_out
 from millrace.care.vault import Vault
 from millrace.care.verify import verify as look_at
+from millrace.client.backup import Backup, Restored, Verified
 from millrace.client.finish import finish as done_to_the_end
 from millrace.client.health import Health
 from millrace.client.paths import folder_of
@@ -28,47 +29,6 @@ from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
 __all__ = ["Backup", "FolderCare", "Restored", "Told", "Verified", "restore", "verify"]
-
-
-@dataclass(frozen=True, slots=True)
-class Backup:
-    """A backup that was made."""
-
-    path: Path
-    """Its own folder, within the one that was given."""
-    first_index: int
-    """It can be restored from this entry on..."""
-    last_index: int
-    """...to this one, or later with an archive."""
-    time: datetime
-    """As of when."""
-    bytes: int
-    """Of all its files, those included that it shares."""
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """A folder that was made of a backup."""
-
-    path: Path
-    backup: Path
-    index: int
-    """The last entry that it holds."""
-    time: datetime
-    """When that was committed; for an untouched backup, when it was made."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A backup that was read as a whole."""
-
-    path: Path
-    index: int
-    """The entry as of which it was read."""
-    shards: int
-    rows: int
-    differences: tuple[str, ...]
-    """Where the folder that it was compared with holds something else; none, if it is the same."""
 
 
 class FolderCare:

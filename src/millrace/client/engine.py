@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace.client.care import Backup, Told
 from millrace.client.health import Health
 from millrace.core.answers import QueueRef
 from millrace.core.commands import Command, Transaction
@@ -28,6 +27,8 @@ from millrace.shard.arrivals import Fates
 from millrace.wire.calls import Named
 
 if TYPE_CHECKING:
+    from millrace.care.backup import Told
+    from millrace.client.backup import Backup
     from millrace.telemetry import Telemetry
 
 T = TypeVar("T")

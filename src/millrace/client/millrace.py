@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Unpack
 
 from millrace import limits
-from millrace.client.care import Backup
+from millrace.client.backup import Backup
 from millrace.client.engine import Engine
 from millrace.client.finish import finish
 from millrace.client.grant import Keepalive

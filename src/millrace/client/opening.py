@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.finish import finish
 from millrace.client.forgotten import end_dead, watch
+from millrace.client.joining import joined
 from millrace.client.line import Lost
-from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace
 from millrace.client.paths import folder_of, is_short_address
 from millrace.client.remote import RemoteEngine
 from millrace.core import check
-from millrace.errors import Closed, InUse, Invalid
+from millrace.errors import InUse, Invalid
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 
@@ -59,7 +59,7 @@ class Opening:
     async def _join(self) -> RemoteEngine | None:
         """The engine of whoever has the folder open, if it is shared."""
         try:
-            return await _joined(self._path)
+            return await joined(self._path)
         except Lost:
             return None
 
@@ -87,26 +87,6 @@ class Opening:
     ) -> None:
         if self._millrace is not None:
             await self._millrace.close()
-
-
-async def join(path: Path) -> Millrace:
-    """Use the folder of whoever has it open and shares it; it is never opened here.
-
-    Raises:
-        Closed: nobody does.
-    """
-    try:
-        return Millrace(await _joined(path))
-    except Lost as lost:
-        raise Closed(f"{path}: {lost.why}; is its engine open?") from lost
-
-
-async def _joined(path: Path) -> RemoteEngine:
-    engine = RemoteEngine()
-    line = SocketLine(path, engine.late)
-    engine.use(line)
-    await line.connect()
-    return engine
 
 
 def open(

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.client.care import Backup, Told
+from millrace.client.backup import Backup
 from millrace.client.health import Health
 from millrace.client.line import Answered, Begun, Line, Lost
 from millrace.client.repeats import may_repeat
@@ -46,6 +46,7 @@ from millrace.wire import calls
 from millrace.wire.calls import Ask, Call, Named, Speak, Tell
 
 if TYPE_CHECKING:
+    from millrace.care.backup import Told
     from millrace.telemetry import Telemetry
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from millrace import limits, sync
 from millrace.errors import Retry
 from millrace.pipeline.feed import Lost
 from millrace.pipeline.opening import Where, opened
+from millrace.pipeline.showing import shown
 from millrace.pipeline.sparked import said
-from millrace.spark.home import TOKEN, TOKEN_FILE
 from millrace.spark.session import session
 
 if TYPE_CHECKING:
@@ -44,14 +44,7 @@ class Site(msgspec.Struct, frozen=True):
 
     def options(self, queue: sync.Queue) -> dict[str, str]:
         """What tells Spark of a queue."""
-        found = {"queue": queue.name, "space": queue.space}
-        if self.where.url:
-            found["url"] = self.where.url
-        else:
-            found["path"] = self.where.path
-        if self.where.certificates:
-            found["certificates"] = self.where.certificates
-        return found
+        return {"queue": queue.name, "space": queue.space} | self.where.options()
 
     def read(self, queue: sync.Queue, **options: str) -> DataFrame:
         """A queue as Spark sees it, in as many tasks as there are cores at least."""
@@ -101,7 +94,7 @@ def at_work(
         if where.path:
             # Spark's processes may work in another folder.
             where = msgspec.structs.replace(where, path=os.path.abspath(where.path))
-        stack.enter_context(_shown(where.token))
+        where = stack.enter_context(shown(where))
         m = millrace or stack.enter_context(opened(where, share=True))
         if spark is None:
             spark = stack.enter_context(_sparked(name, conf or {}))
@@ -121,24 +114,6 @@ def _sparked(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
     finally:
         if not runs:
             made.stop()
-
-
-@contextmanager
-def _shown(token: str | None) -> Iterator[None]:
-    """Have processes that are started now show this token: no option may hold one."""
-    if token is None:
-        yield
-        return
-    before = {name: os.environ.get(name) for name in (TOKEN, TOKEN_FILE)}
-    os.environ[TOKEN] = token
-    os.environ.pop(TOKEN_FILE, None)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -31,6 +31,9 @@ SPARK_PARTITIONS_MAX = 10_000
 SPARK_BATCH_ROWS = 16_384
 """Rows that are handed to Spark at once: more gained nothing, and each batch is copied whole."""
 
+SPARK_BATCH_BYTES = 1024 * 1024
+"""And bytes: smaller batches are joined up to this."""
+
 SPARK_KEYS_MAX = 10_000
 """Keys of one read; for more, join."""
 

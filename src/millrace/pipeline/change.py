@@ -64,7 +64,9 @@ def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
         if step.name in under:
             text = _text(pipeline, step) if step.python else step.sql
             parts.append([step.name, text, step.python, dict(step.expect), step.on_fail])
-    parts.append([declared.rows, declared.kind, dict(declared.settings)])
+    # Where a token lies changes nothing.
+    settings = {name: one for name, one in declared.settings.items() if name != "token_file"}
+    parts.append([declared.rows, declared.kind, settings])
     encoded = msgspec.json.encode(parts, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:16]
 

@@ -25,10 +25,30 @@ class Where(msgspec.Struct, frozen=True):
     path: str = ""
     token: str | None = None
     certificates: str | None = None
+    token_file: str = ""
+    """A file that holds the token; other processes are told of this."""
 
     def settings(self) -> dict[str, object]:
         """The same for a sink that is a queue; a token is never among them."""
-        return {"url": self.url} if self.url else {"path": self.path}
+        if not self.url:
+            return {"path": self.path}
+        found: dict[str, object] = {"url": self.url}
+        if self.token_file:
+            found["token_file"] = self.token_file
+        if self.certificates:
+            found["certificates"] = self.certificates
+        return found
+
+    def options(self) -> dict[str, str]:
+        """The same for Spark's source and sink; a token is never among them."""
+        if not self.url:
+            return {"path": self.path}
+        found = {"url": self.url}
+        if self.token_file:
+            found["tokenFile"] = self.token_file
+        if self.certificates:
+            found["certificates"] = self.certificates
+        return found
 
     def __repr__(self) -> str:
         return f"<Where {self.url or self.path}>"
@@ -48,13 +68,14 @@ def where_of(
         if not otherwise.url and not otherwise.path:
             raise Invalid("the source names no url and no path", field="url")
         return otherwise
-    token = environ.get("MILLRACE_TOKEN")
+    token, file = environ.get("MILLRACE_TOKEN"), environ.get("MILLRACE_TOKEN_FILE", "")
     if source.token_file:
-        token = read_secret(pipeline.at(fill(source.token_file, "token_file", environ)), "token")
-    elif environ.get("MILLRACE_TOKEN_FILE"):
-        token = read_secret(Path(environ["MILLRACE_TOKEN_FILE"]), "token")
+        file = str(pipeline.at(fill(source.token_file, "token_file", environ)))
+    if file:
+        file = os.path.abspath(file)
+        token = read_secret(Path(file), "token")
     url = fill(source.url, "url", environ)
-    return Where(url=url, token=token, certificates=environ.get("MILLRACE_CERTIFICATES"))
+    return Where(url, "", token, environ.get("MILLRACE_CERTIFICATES"), file)
 
 
 @contextmanager

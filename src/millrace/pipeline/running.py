@@ -22,6 +22,7 @@ from millrace.pipeline.opening import Where, opened, where_of
 from millrace.pipeline.outlet import Outlet, Patience, Stopped
 from millrace.pipeline.record import Book, Record, State, begun
 from millrace.pipeline.runner import Progress, Runner, Tell
+from millrace.pipeline.showing import shown
 from millrace.pipeline.variable import filled, hide, names_in
 from millrace.sinks.kinds import make_sink
 
@@ -205,10 +206,13 @@ def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millr
     """Where the source's queue is; a folder is shared with Spark's processes meanwhile."""
     source, m = pipeline.source, setting.millrace
     if m is not None and not source.url and not source.path:
-        yield m, setting.where
+        with shown(setting.where) as where:
+            yield m, where
         return
-    where = where_of(pipeline, source, setting.where, setting.environ)
-    with opened(where, share=needs_spark(pipeline)) as found:
+    with (
+        shown(where_of(pipeline, source, setting.where, setting.environ)) as where,
+        opened(where, share=needs_spark(pipeline)) as found,
+    ):
         yield found, where
 
 

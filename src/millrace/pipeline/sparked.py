@@ -153,13 +153,7 @@ class Sparked:
 
 def source_options(source: Source, where: Where) -> dict[str, str]:
     """Where Spark finds a queue."""
-    found = {"queue": source.queue, "space": source.space, "view": source.view}
-    if where.url:
-        found["url"] = where.url
-    else:
-        found["path"] = where.path
-    if where.certificates:
-        found["certificates"] = where.certificates
+    found = {"queue": source.queue, "space": source.space, "view": source.view} | where.options()
     if source.schema:
         found |= {"schema": source.schema, "format": source.format}
     return found

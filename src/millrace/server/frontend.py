@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from millrace.client.opening import join
+from millrace.client.joining import join
 from millrace.errors import MillraceError
 from millrace.loop import new_loop, rest_collector
 from millrace.server import logs

@@ -1,13 +1,13 @@
 """The columns of a read, and how rows get them without a copy.
 
-Rule 1: rows reach Spark as Arrow, over the bytes that came. Columns that are the same in every row
-are made once, and sliced.
+Rule 1: rows reach Spark as Arrow, over the bytes that came; only small batches are joined. Columns
+that are the same in every row are made once, and sliced.
 Rule 2: Spark takes exactly the types that it asked for; they are made from the schema that it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast
 
 import numpy as np
@@ -145,11 +145,31 @@ class Shaper:
 _LENGTH = limits.SPARK_BATCH_ROWS
 
 
-def sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in batches of the size that suits Spark."""
-    step = limits.SPARK_BATCH_ROWS
-    if batch.num_rows <= step:
-        yield batch
-        return
-    for at in range(0, batch.num_rows, step):
-        yield batch.slice(at, step)
+def sized(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows in batches of the size that suits Spark: each takes it some time of its own."""
+    small: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if small and (
+            rows + batch.num_rows > limits.SPARK_BATCH_ROWS
+            or size + batch.nbytes > limits.SPARK_BATCH_BYTES
+        ):
+            yield _joined(small)
+            small, rows, size = [], 0, 0
+        if batch.num_rows > limits.SPARK_BATCH_ROWS:
+            for at in range(0, batch.num_rows, limits.SPARK_BATCH_ROWS):
+                yield batch.slice(at, limits.SPARK_BATCH_ROWS)
+            continue
+        small.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+    if small:
+        yield _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    [joined] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined

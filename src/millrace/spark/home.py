@@ -22,8 +22,8 @@ import msgspec
 from millrace import limits, sync
 from millrace.client.connecting import connect
 from millrace.client.engine import Engine
+from millrace.client.joining import join
 from millrace.client.millrace import Millrace, engine_of
-from millrace.client.opening import join
 from millrace.client.portal import Portal
 from millrace.errors import Closed, Invalid, Retry
 from millrace.spark.owner import start_owner

@@ -1,4 +1,4 @@
-"""A process that opens a folder and shares it, so that Spark's processes can read it.
+"""Having a folder shared, so that Spark's processes can read it.
 
 A folder has one owner. If somebody has it open and shares it, that is who answers; else one is
 started here, which ends by itself when nobody was connected for a while. It outlives the process
@@ -7,18 +7,14 @@ that started it: Spark's drivers come and go with each query.
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
-from millrace import limits
-from millrace.client.opening import open as open_folder
 from millrace.client.sockets import socket_of
-from millrace.errors import InUse, Invalid, MillraceError
-from millrace.server.sharing import Sharing, share
+from millrace.errors import InUse, Invalid
 
-_READY, _TAKEN = "shared", "taken: "
+READY, TAKEN = "shared", "taken: "
 
 
 def start_owner(path: Path) -> None:
@@ -33,21 +29,21 @@ def start_owner(path: Path) -> None:
             f"path is {path}, and there is no such folder; millrace.open makes one", field="path"
         )
     said = _start(path)
-    if said.startswith(_TAKEN):
+    if said.startswith(TAKEN):
         # Somebody has it: to share it, perhaps, by now.
         if socket_of(path) is None:
             raise InUse(
-                f"{said.removeprefix(_TAKEN)}; have its owner share it (millrace.share), or serve "
+                f"{said.removeprefix(TAKEN)}; have its owner share it (millrace.share), or serve "
                 "it and use its url",
                 pid=None,
             )
-    elif said != _READY:
+    elif said != READY:
         raise Invalid(f"{path} cannot be opened: {said}", field="path")
 
 
 def _start(path: Path) -> str:
     """Start an owner; returns the line that it says: that it is there, or why not."""
-    command = [sys.executable, "-m", "millrace.spark.owner", str(path)]
+    command = [sys.executable, "-m", "millrace.spark.owning", str(path)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -59,47 +55,9 @@ def _start(path: Path) -> str:
     assert process.stdout is not None
     with process.stdout:
         said = process.stdout.readline().strip()
-    if said == _READY:
+    if said == READY:
         # It goes on alone; whoever started it does not wait for it.
         process.returncode = 0
     else:
         process.wait()
     return said or "it ended without a word"
-
-
-async def own(path: Path, idle: float = limits.OWNER_IDLE_SECONDS) -> None:
-    """Share the folder until nobody was connected for `idle` seconds."""
-    async with open_folder(path) as m:
-        sharing = share(m)
-        async with sharing:
-            _say(_READY)
-            await _idle(sharing, idle)
-
-
-async def _idle(sharing: Sharing, idle: float) -> None:
-    loop = asyncio.get_running_loop()
-    last = loop.time()
-    while loop.time() - last < idle:
-        if sharing.connections:
-            last = loop.time()
-        await asyncio.sleep(min(idle / 4, 1.0))
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-    sys.stdout.close()
-
-
-def main() -> None:
-    """Own the folder that is named."""
-    try:
-        asyncio.run(own(Path(sys.argv[1])))
-    except InUse as error:
-        _say(f"{_TAKEN}{error}")
-    except MillraceError as error:
-        _say(str(error))
-
-
-if __name__ == "__main__":
-    main()

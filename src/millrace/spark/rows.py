@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from millrace.core.column import Array
 from millrace.errors import Invalid
 from millrace.spark.bodies.avro import avro_ddl
 from millrace.spark.bodies.parse import Parser, make_parser
-from millrace.spark.columns import CORRUPT, SHARD_COLUMNS, Shaper, chosen, ddl, needed, sliced
+from millrace.spark.columns import CORRUPT, SHARD_COLUMNS, Shaper, chosen, ddl, needed, sized
 from millrace.spark.options import Options
 from millrace.spark.read import Part, read_part
 
@@ -48,22 +49,23 @@ class Rows:
 
     def of(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The rows of a part."""
+        if not gc.get_freeze_count():
+            # Spark looks for garbage after every task, through all that was ever imported.
+            gc.freeze()
         options, schema = self._options, self._arrow()
         shaper = Shaper(schema, part.number, part.snapshot)
         parser = self._parser() if options.schema else None
         keys = None if options.keys is None else pa.array(options.keys, pa.binary())
-        for batch in read_part(options, part, self._needed()):
-            for piece in sliced(batch):
-                wanted = _wanted(piece, keys, is_live=options.view == "latest")
-                if not wanted.num_rows:
-                    continue
-                columns = [shaper.column(name, wanted) for name in self._names]
-                if parser is not None:
-                    parsed = parser.parse(wanted.column("value"))
-                    if parsed.is_spread:
-                        columns = [parsed.spread(column) for column in columns]
-                    columns += [*parsed.columns, parsed.corrupt]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        is_live = options.view == "latest"
+        found = read_part(options, part, self._needed())
+        for rows in sized(_wanted(batch, keys, is_live=is_live) for batch in found):
+            columns = [shaper.column(name, rows) for name in self._names]
+            if parser is not None:
+                parsed = parser.parse(rows.column("value"))
+                if parsed.is_spread:
+                    columns = [parsed.spread(column) for column in columns]
+                columns += [*parsed.columns, parsed.corrupt]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _arrow(self) -> pa.Schema:
         return to_arrow_schema(self._schema, timezone="UTC")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
-from millrace.client.care import Restored, Verified
+from millrace.client.backup import Restored, Verified
 from millrace.client.care import restore as restore_async
 from millrace.client.care import verify as verify_async
 from millrace.client.portal import once

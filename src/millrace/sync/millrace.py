@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Unpack
 
-from millrace.client.care import Backup
+from millrace.client.backup import Backup
 from millrace.client.health import Health
 from millrace.client.millrace import Millrace as AsyncMillrace
 from millrace.client.portal import Portal

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from millrace import limits
-from millrace.client.care import Backup
+from millrace.client.backup import Backup
 from millrace.errors import Invalid
 from millrace.server.rest.jobs import Job, State
 from millrace.server.rest.problem import Problem, problem_of

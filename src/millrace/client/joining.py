@@ -1,0 +1,36 @@
+"""Joining whoever has a folder open and shares it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from millrace.client.line import Lost
+from millrace.client.line_socket import SocketLine
+from millrace.client.millrace import Millrace
+from millrace.client.remote import RemoteEngine
+from millrace.errors import Closed
+
+
+async def join(path: Path) -> Millrace:
+    """Use the folder of whoever has it open and shares it; it is never opened here.
+
+    Raises:
+        Closed: nobody does.
+    """
+    try:
+        return Millrace(await joined(path))
+    except Lost as lost:
+        raise Closed(f"{path}: {lost.why}; is its engine open?") from lost
+
+
+async def joined(path: Path) -> RemoteEngine:
+    """The engine of whoever has the folder open.
+
+    Raises:
+        Lost: nobody does, or it is not shared.
+    """
+    engine = RemoteEngine()
+    line = SocketLine(path, engine.late)
+    engine.use(line)
+    await line.connect()
+    return engine
