@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 from pyroaring import BitMap64
 
 import millrace
-from millrace import errors, sync
+from millrace import errors, limits, sync
+from millrace.care.backup import Rests
 from millrace.client.line import Lost
 from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import Millrace, engine_of
@@ -119,6 +121,32 @@ def test_a_backup_is_made_where_the_engine_is(tmp_path: Path) -> None:
 
     with sharer(tmp_path / "data"):
         run(main())
+
+
+def test_whoever_waits_for_a_backup_elsewhere_is_told_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with shared(tmp_path / "data") as (_, other, _):
+            await (await other.queue("orders")).publish(b"x" * 100_000)
+            heard: list[tuple[int, int]] = []
+            may_go_on = threading.Event()
+            step = Rests.__call__
+
+            def held(rests: Rests, count: int) -> None:
+                step(rests, count)
+                may_go_on.wait(30)
+
+            def told(done: int, of: int) -> None:
+                heard.append((done, of))
+                may_go_on.set()
+
+            monkeypatch.setattr(Rests, "__call__", held)
+            monkeypatch.setattr(limits, "BACKUP_TOLD_SECONDS", 0.001)
+            await other.backup(tmp_path / "backups", progress=told)
+            assert 0 < heard[0][0] < heard[-1][0] == heard[-1][1]
+
+    run(main())
 
 
 def test_a_folder_that_is_not_shared_is_in_use(tmp_path: Path) -> None:

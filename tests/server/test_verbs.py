@@ -145,6 +145,7 @@ def every_call(shard: ShardId, topic: ShardId) -> list[Call]:
         calls.FindSeq(shard, 1),
         calls.FindName(shard),
         calls.BackUp("/x", False),
+        calls.ReadBackup(),
         calls.Unfollow(),
         calls.ReadHealth(),
         calls.ReadGauges(),

@@ -66,16 +66,18 @@ class Rests:
         self._told = told
         self._syncs = log.statistics().syncs
         self._began = time.perf_counter()
-        self._done = 0
+        self.done = 0
+        """Bytes that were copied..."""
         self.total = 0
+        """...of so many, as far as that is known."""
         self.stopped: MillraceError | None = None
         """Why the work is not to go on."""
 
     def __call__(self, count: int) -> None:
         if self.stopped is not None:
             raise self.stopped.again()
-        self._done += count
-        self._told(self._done, max(self.total, self._done))
+        self.done += count
+        self._told(self.done, max(self.total, self.done))
         log = self._log.statistics()
         is_idle, self._syncs = log.syncs == self._syncs, log.syncs
         # Who waits for a segment is not helped by a backup that rests.

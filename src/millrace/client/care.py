@@ -78,6 +78,12 @@ class FolderCare:
             await self._node.warden.follow_again(before)
             raise
 
+    async def backing_up(self) -> tuple[int, int]:
+        """See `Care.backing_up`."""
+        self._check_open()
+        rests = self._rests
+        return (0, 0) if rests is None else (rests.done, max(rests.total, rests.done))
+
     async def unfollow(self) -> bool:
         """See `Millrace.unfollow`."""
         self._check_open()

@@ -41,6 +41,11 @@ class Care(Protocol):
         """See `Millrace.backup`."""
         ...
 
+    async def backing_up(self) -> tuple[int, int]:
+        """How many bytes of the backup that is being made were copied, and of how many; 0 of 0:
+        none is."""
+        ...
+
     async def unfollow(self) -> bool:
         """See `Millrace.unfollow`."""
         ...

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import TimeoutError as TimedOut
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -364,13 +364,32 @@ class RemoteCare:
         self._engine = engine
 
     async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
-        """See `Millrace.backup`. The folder is one of the machine that the engine runs on, and how
-        far it is is told at the end alone."""
+        """See `Millrace.backup`. The folder is one of the machine that the engine runs on, which is
+        asked now and then how far it is."""
         call = calls.BackUp(_place(into, is_here=self._engine.is_here), follow)
-        made = cast("calls.BackupFacts", (await self._engine.call(call, repeat=False)).value)
+        asking = asyncio.ensure_future(self._tell(told))
+        try:
+            made = cast("calls.BackupFacts", (await self._engine.call(call, repeat=False)).value)
+        finally:
+            asking.cancel()
+            await asyncio.wait([asking])
         path, first, last, time_ms, size = made
         told(size, size)
         return Backup(Path(path), first, last, datetime.fromtimestamp(time_ms / 1000, UTC), size)
+
+    async def _tell(self, told: Told) -> None:
+        """Tell how far a backup is, until this is cancelled; whoever makes it tells what fails."""
+        with suppress(MillraceError):
+            while True:
+                await asyncio.sleep(limits.BACKUP_TOLD_SECONDS)
+                copied, total = await self.backing_up()
+                if total:
+                    told(copied, total)
+
+    async def backing_up(self) -> tuple[int, int]:
+        """See `Care.backing_up`."""
+        found = (await self._engine.call(calls.ReadBackup())).value
+        return cast("tuple[int, int]", found)
 
     async def unfollow(self) -> bool:
         """See `Millrace.unfollow`."""

@@ -82,3 +82,6 @@ WIRE_IDLE_SECONDS_MAX = 30.0
 
 SOCKET_PATH_BYTES_MAX = 100
 """Longer paths of sockets are not taken by every system (Linux: 107)."""
+
+BACKUP_TOLD_SECONDS = 0.5
+"""So often an engine in another process is asked how far its backup is."""

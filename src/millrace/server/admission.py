@@ -43,6 +43,7 @@ from millrace.wire.calls import (
     ListTopics,
     More,
     Named,
+    ReadBackup,
     ReadGauges,
     ReadHealth,
     ReadLeased,
@@ -110,7 +111,7 @@ class Admission:
             raise Invalid(f"{type(call).__name__} is no question", field="call")
         if isinstance(call, FindQueue | FindTopic):
             caller.check(verbs, call.space, call.name)
-        elif isinstance(call, BackUp | Unfollow | ReadHealth | ReadGauges):
+        elif isinstance(call, BackUp | ReadBackup | Unfollow | ReadHealth | ReadGauges):
             caller.check(verbs, "*", "*")
         elif not isinstance(call, ListQueues | ListTopics | ListSpaces):
             named = self.named(call.shard)

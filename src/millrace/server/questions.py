@@ -75,6 +75,8 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
             made = await engine.care.backup(Path(into), _unheard, follow=follow)
             time_ms = round(made.time.timestamp() * 1000)
             return str(made.path), made.first_index, made.last_index, time_ms, made.bytes
+        case calls.ReadBackup():
+            return await engine.care.backing_up()
         case calls.Unfollow():
             return await engine.care.unfollow()
         case calls.ReadGauges():

@@ -116,6 +116,7 @@ VERBS_OF: dict[type, tuple[Verb, ...]] = {
     calls.FindSeq: ("read", "manage"),
     calls.FindName: VERBS,
     calls.BackUp: ("admin",),
+    calls.ReadBackup: ("admin",),
     calls.Unfollow: ("admin",),
     calls.ReadHealth: ("admin",),
     calls.ReadGauges: ("watch",),

@@ -200,6 +200,10 @@ class BackUp(msgspec.Struct, frozen=True):
     follow: bool
 
 
+class ReadBackup(msgspec.Struct, frozen=True):
+    """See `Care.backing_up`."""
+
+
 class Unfollow(msgspec.Struct, frozen=True):
     """See `Millrace.unfollow`."""
 
@@ -257,6 +261,7 @@ Call = (
     | FindSeq
     | FindName
     | BackUp
+    | ReadBackup
     | Unfollow
     | ReadHealth
     | ListSpaces
@@ -435,6 +440,7 @@ _FORMS: tuple[tuple[int, Form, Shape], ...] = (
         Form(ReadLeased, SHARD, Seqs(), Whole(1, limits.LEASE_BYTES_MAX), PROOF, HISTORY),
         RowList(),
     ),
+    (29, Form(ReadBackup), Record(_NUMBER, _NUMBER)),
 )
 CALLS = {form.kind: Entry(number, form, answer) for number, form, answer in _FORMS}
 BY_NUMBER = {entry.number: entry for entry in CALLS.values()}

@@ -19,7 +19,7 @@ from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
 from millrace.server.rest.steward import is_act, made_by
 from tests.client.harness import SMALL, eventually, run
-from tests.server.rest.harness import Door, Served
+from tests.server.rest.harness import Answer, Door, Served
 
 QUEUES = "/v1/spaces/default/queues"
 BOUNDED = Quota(queues=2, cursors=1, in_flight=3, pins=1)
@@ -163,6 +163,37 @@ def test_messages_in_flight_are_counted(tmp_path: Path) -> None:
             at_once = await site.ask("POST", "/v1/spaces/default/transactions", told, role="ada")
             assert at_once.status == 200, at_once.body
             assert len(await lease(10)) == 1
+
+    run(main())
+
+
+def test_credit_that_is_not_refilled_counts_until_its_messages_have_ended(tmp_path: Path) -> None:
+    """Else a session that goes on for long would have used up what its user may have."""
+
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            queue = await site.millrace.find("orders")
+            await queue.publish_many([b"x"] * 5)
+            at = f"{QUEUES}/orders/sessions"
+            made = await site.ask("POST", at, {"credit": 0, "refill": False}, role="ada")
+            session = f"{at}/{made.text('session')}"
+
+            async def ask(verb: str, **told: object) -> Answer:
+                return await site.ask("POST", f"{session}/{verb}", told, role="ada")
+
+            assert (await ask("grant", credit=3)).status == 200
+            assert (await ask("grant", credit=1)).status == 429, "as many as there may be"
+            for verb in ("settle", "release", "discard"):
+                for number in range(2):
+                    messages = (await ask("receive", count=1, wait=30)).items("messages")
+                    done = await ask(verb, numbers=[messages[0]["number"]])
+                    assert done.json["done"] == 1, (verb, number)
+                    assert (await ask("grant", credit=1)).status == 200
+                    assert (await ask("grant", credit=1)).status == 429
+            drained = await ask("grant", credit=0, drain=True)
+            assert drained.json["drained"] == 2, "one message is left"
+            assert (await ask("grant", credit=2)).status == 200
+            assert (await ask("grant", credit=1)).status == 429
 
     run(main())
 

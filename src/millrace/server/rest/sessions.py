@@ -98,20 +98,29 @@ async def open_session(ask: Ask, told: SessionAsk) -> SessionOut:
     try:
         session = await ask.queue(use)
         id = sessions.hold(session, _owner(ask), told.suspect)
-        _count(ask, id, reserved)
+        _count(ask, id, reserved, refill=told.refill)
     finally:
         reserved.cancel()
     return SessionOut(id, session.name)
 
 
-def _count(ask: Ask, id: str, reserved: Reservation) -> None:
-    """Have credit that was given count as messages in flight for as long as the session lasts."""
+def _count(ask: Ask, id: str, reserved: Reservation, *, refill: bool) -> None:
+    """Have credit that was given count as messages in flight for as long as the session lasts.
+
+    Credit that is not refilled counts until what it was used for has ended.
+    """
+    quotas = ask.server.quotas
+    at = object() if refill else _credit(id)
     if reserved.is_counted:
-        quotas, at = ask.server.quotas, object()
         reserved.keep(at, reserved.count, NEVER_MS)
-        ask.server.sessions.note_end(
-            id, lambda seconds: quotas.extend(at, now_ms() + int(seconds * 1000))
-        )
+    ask.server.sessions.note_end(
+        id, lambda seconds: quotas.extend(at, now_ms() + int(seconds * 1000))
+    )
+
+
+def _credit(id: str) -> tuple[str, str]:
+    """What the credit of a session is counted by that settling does not refill."""
+    return "credit", id
 
 
 class ReceiveAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -183,8 +192,9 @@ async def grant(ask: Ask, told: GrantAsk) -> GrantedOut:
     try:
         async with _use(ask) as session:
             drained = await session.grant(reserved.count, drain=told.drain)
-        if not told.drain:
-            _count(ask, ask.params["session"], reserved)
+            quotas, at = ask.server.quotas, _credit(ask.params["session"])
+            reserved.keep(at, quotas.count(at) + reserved.count, NEVER_MS)
+            quotas.let_go(at, drained)
     finally:
         reserved.cancel()
     return GrantedOut(drained)
@@ -214,9 +224,11 @@ class EndedNumbers(msgspec.Struct, frozen=True):
     refused: list[RefusedNumber] = []
 
 
-def _ended(count: int, refused: dict[int, Refused]) -> EndedNumbers:
+def _ended(ask: Ask, count: int, refused: dict[int, Refused]) -> EndedNumbers:
     found = [RefusedNumber(number, problem_of(error)) for number, error in refused.items()]
-    return EndedNumbers(count - len(found), found)
+    done = count - len(found)
+    ask.server.quotas.let_go(_credit(ask.params["session"]), done)
+    return EndedNumbers(done, found)
 
 
 @ROUTES.json("POST", f"{SESSION}/settle", "work", NumbersAsk, EndedNumbers, tag="sessions")
@@ -224,7 +236,7 @@ async def settle_numbers(ask: Ask, told: NumbersAsk) -> EndedNumbers:
     """The work on these deliveries is done."""
     async with _use(ask) as session:
         count = count_held(session, told.numbers, told.upto)
-        return _ended(count, await session.settle(told.numbers, upto=told.upto))
+        return _ended(ask, count, await session.settle(told.numbers, upto=told.upto))
 
 
 class ReleaseNumbersAsk(NumbersAsk, frozen=True, forbid_unknown_fields=True):
@@ -244,7 +256,7 @@ async def release_numbers(ask: Ask, told: ReleaseNumbersAsk) -> EndedNumbers:
         refused = await session.release(
             told.numbers, upto=told.upto, failed=told.failed, delay=told.delay
         )
-        return _ended(count, refused)
+        return _ended(ask, count, refused)
 
 
 @ROUTES.json("POST", f"{SESSION}/discard", "work", NumbersAsk, EndedNumbers, tag="sessions")
@@ -252,7 +264,7 @@ async def discard_numbers(ask: Ask, told: NumbersAsk) -> EndedNumbers:
     """Make dead letters of deliveries."""
     async with _use(ask) as session:
         count = count_held(session, told.numbers, told.upto)
-        return _ended(count, await session.discard(told.numbers, upto=told.upto))
+        return _ended(ask, count, await session.discard(told.numbers, upto=told.upto))
 
 
 class RedeliverAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
