@@ -7,7 +7,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.age import tick_due
-from millrace.core.answers import Leased, Outcome, Published, QueueRef
+from millrace.core.answers import Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.commands import (
     CreateQueue,
@@ -115,6 +115,23 @@ def test_cursors_pins_and_stages(monkeypatch: pytest.MonkeyPatch) -> None:
         answer = group.ask((QUEUE, later))[0]
         assert isinstance(answer, Full), later
         assert answer.limit == 1
+    group.check()
+
+
+def test_pins_of_readers_leave_room_for_cursors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PLAIN_PINS_MAX", 1)
+    monkeypatch.setattr(limits, "PINS_MAX", 2)
+    group = make()
+    publish(group, b"x")
+    group.ask((QUEUE, OpenCursor("c", Start.BEGINNING, False)))
+    group.ask((QUEUE, Pin(1000)))
+    [answer] = group.ask((QUEUE, Pin(1000)))
+    assert isinstance(answer, Full)
+    assert answer.limit == 1
+    [answer] = group.ask((QUEUE, NextSnapshot("c", 1, 0, 1000)))
+    assert isinstance(answer, SnapshotRef)
+    [answer] = group.ask((QUEUE, Pin(1000)))
+    assert isinstance(answer, Full)
     group.check()
 
 

@@ -68,12 +68,12 @@ def test_what_does_not_balance_is_noticed() -> None:
     assert faults(seam(1, 2, 3, 4, 5, 6)) == ()
     assert faults(seam(2, 3, 5, 6), expired=1, settled=1) == ()
     [few, lost] = faults(seam(1, 2, 4, 5, 6))
-    assert few == "shard 0: 5 rows are there, and 6 should be live"
-    assert lost == "shard 0: 1 seqs have no row, and no counter has ended them; gaps at 3"
+    assert few == "shard 0: rows are 5, and 6 should be live"
+    assert lost == "shard 0: seqs without a row that no counter has ended: 1; gaps at 3"
     # As many rows as there should be, but one is lost and another one is there twice.
     twice = faults(seam(1, 2, 2, 4, 5, 6))
-    assert "1 rows have the seq of another one" in twice[0]
-    assert "1 seqs have no row" in twice[1]
+    assert "rows with the seq of another one: 1" in twice[0]
+    assert "seqs without a row that no counter has ended: 1" in twice[1]
     assert "after the last one, 6" in faults(seam(1, 2, 3, 4, 5, 7))[0]
     assert "not in the order" in faults(seam(1, 3, 2, 4, 5, 6))[0]
     assert "should be live" in faults(seam(1, 2, 3, 4, 5, 6), dropped=1)[0]
@@ -85,8 +85,8 @@ def test_between_two_moments_a_range_is_judged() -> None:
     before, after = counts(6), counts(8, settled=2)
     assert judge(0, before, after, 7, seam(2, 3, 4, 5, 6, 7)).faults == ()
     [few, lost] = judge(0, before, after, 7, seam(4, 5, 6, 7)).faults
-    assert "4 rows are there, and between 5 and 7 should be live" in few
-    assert "1 seqs have no row" in lost
+    assert "rows are 4, and between 5 and 7 should be live" in few
+    assert "seqs without a row that no counter has ended: 1" in lost
 
 
 @pytest.mark.parametrize("cuts", [(3,), (1, 2), (4, 4), (2, 5)])

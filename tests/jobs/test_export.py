@@ -8,7 +8,7 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
-from millrace.errors import Exists
+from millrace.errors import CursorExpired, Exists
 from millrace.jobs.export import Export, export
 from millrace.jobs.site import Site
 from millrace.sinks.kinds import parse_sink
@@ -58,3 +58,23 @@ def test_bodies_are_parsed_and_bad_ones_kept_aside(site: Site, tmp_path: Path) -
         {"seq": 1, "id": 1, "note": "a", "_corrupt": None},
         {"seq": 2, "id": None, "note": None, "_corrupt": b"no JSON"},
     ]
+
+
+def test_deletes_that_have_gone_since_the_last_export_are_noticed(
+    site: Site, tmp_path: Path
+) -> None:
+    queue = site.m.queue("emptied", keyed=True)
+    queue.publish(b"1", key=b"a")
+    queue.publish(b"1", key=b"b")
+    sink = parse_sink(f"delta:{tmp_path}/lake?mode=upsert&key=key")
+    job = Export(name="emptied", sink=sink, columns=("key", "value", "op", "seq"))
+    assert export(site, queue, job).rows == 2
+    queue.publish(None, key=b"a")
+    assert export(site, queue, job).rows == 1
+    # As when a delete has become too old.
+    queue.publish(None, key=b"b")
+    queue.purge()
+    queue.publish(b"2", key=b"c")
+    with pytest.raises(CursorExpired, match="export under another name into a new place"):
+        export(site, queue, job)
+    assert queue.cursors() == {}

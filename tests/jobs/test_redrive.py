@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millrace import sync
+from millrace import Message, limits, sync
 from millrace.errors import Invalid, NotFound
-from millrace.jobs.redrive import Change, Redriven, redrive, try_out
+from millrace.jobs.redrive import Change, Redriven, _Moving, redrive, try_out
 from millrace.jobs.site import Site
 
 pytestmark = pytest.mark.spark
@@ -92,3 +92,33 @@ def test_what_is_wrong_is_refused_and_nothing_moves(site: Site) -> None:
         redrive(site, dead, Change(to="nowhere"))
     assert (bodies(dead), bodies(target), target.stages()) == ([b"a"], [], {})
     assert redrive(site, dead, Change(to=to)).letters == 1
+
+
+def test_a_dry_run_leaves_nothing_pinned_and_a_change_names_its_letters(site: Site) -> None:
+    live, dead = bury(site, "named", [b"a", b"b"])
+    assert try_out(site, dead, Change()).redriven == Redriven(2, 2, 0)
+    assert dead.holders().held == ()
+    nobody = "SELECT shard, cast(null AS bigint) AS seq, dead_queue, value FROM input"
+    with pytest.raises(Invalid, match="shard or seq is null"):
+        redrive(site, dead, Change(sql=nobody))
+    assert (bodies(live), live.stages()) == ([], {})
+    assert [lease.deliveries for lease in dead.lease(5)] == [1, 1]
+
+
+def test_letters_that_come_meanwhile_do_not_hide_older_ones(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two shards one has new letters alone, and as many as are leased at a time."""
+    live = site.m.queue("busy")
+    dead = site.m.queue("busy-dead", shards=2, route="key")
+    dead.publish_many([Message(b"letter", key=b"%d" % at) for at in range(12)])
+    with dead.snapshot() as snapshot:
+        new, old = snapshot.boundaries
+    monkeypatch.setattr(limits, "REDRIVE_JOB_MESSAGES_MAX", new)
+    moving = _Moving(site, dead, Change(to="busy"), [0, old])
+    while moving.step():
+        pass
+    moving.close()
+    assert moving.done == Redriven(old, old, 0)
+    assert len(bodies(live)) == old
+    assert [lease.deliveries for lease in dead.lease(20)] == [1] * new

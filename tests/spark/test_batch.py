@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from millrace import Message, sync
+from millrace.client.ticket import write_ticket
 from tests.server.process import Process
 
 pytestmark = pytest.mark.spark
@@ -130,6 +131,41 @@ def test_a_snapshot_is_read_again_and_again_from_a_folder(
             spark.read.format("millrace").option("queue", "tea").load(str(folder)).collect()
     frame = spark.read.format("millrace").option("queue", "tea").load(str(folder))
     assert seqs(frame) == [1, 2, 3]
+
+
+def test_a_snapshot_of_a_cursor_is_read_as_it_was_from_both_homes(
+    spark: SparkSession, server: Process, m: sync.Millrace, shared: tuple[sync.Millrace, Path]
+) -> None:
+    for queue, found in (
+        (m.queue("part"), reader(spark, server, "part")),
+        (
+            shared[0].queue("part"),
+            spark.read.format("millrace").option("path", str(shared[1])).option("queue", "part"),
+        ),
+    ):
+        queue.publish_many([b"a", b"b"])
+        cursor = queue.cursor("c")
+        first = cursor.next()
+        assert first is not None
+        first.commit()
+        queue.publish(b"c")
+        second = cursor.next()
+        assert second is not None
+        ticket = write_ticket(second._twin)
+        assert seqs(found.option("endingSnapshot", ticket).load()) == [3]
+
+
+def test_nothing_stays_pinned_where_a_read_is_refused(
+    spark: SparkSession, shared: tuple[sync.Millrace, Path]
+) -> None:
+    queue = shared[0].queue("pinned")
+    queue.publish(b"a")
+    found = spark.read.format("millrace").option("path", str(shared[1])).option("queue", "pinned")
+    for name in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(PySparkException, match="whose next seq is 2"):
+            found.option(name, "[9]").load().collect()
+        found = found.option(name, "latest")
+    assert queue.holders().held == ()
 
 
 def test_what_is_wrong_is_said_before_anything_is_read(

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, time
+from decimal import Decimal
 from io import BytesIO
+from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -57,19 +61,37 @@ def test_json_is_typed_and_bad_bodies_are_kept() -> None:
     assert corrupt == [body if at in (1, 3, 4, 5, 6, 8) else None for at, body in enumerate(bodies)]
 
 
+def test_json_numbers_fit_their_types() -> None:
+    bodies = [b'{"x": 1e300}', b'{"x": 1.5}', b'{"x": -1e39}', b'{"x": 3}']
+    fields = [pa.field("x", pa.float32())]
+    parsed = make_parser("json", "", fields).parse(pa.array(bodies, pa.binary()))
+    assert found(parsed) == [[None, 1.5, None, 3.0], [bodies[0], None, bodies[2], None]]
+
+
 def test_json_has_no_maps() -> None:
     field = pa.field("m", pa.map_(pa.string(), pa.int32()))
     with pytest.raises(Invalid, match="'m' is of type map"):
         make_parser("json", "", [field])
 
 
-def test_arrow_bodies_are_rows_each() -> None:
-    def body(table: pa.Table) -> bytes:
-        sink = BytesIO()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return sink.getvalue()
+def body(table: pa.Table) -> bytes:
+    """A table as an IPC stream."""
+    sink = BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
+
+def test_arrow_bodies_whose_offsets_lead_elsewhere_are_kept_aside() -> None:
+    good = body(pa.table({"name": ["abc", "def"]}))
+    offsets = np.array([0, 3, 6], np.int32).tobytes()
+    assert good.count(offsets) == 1
+    bad = good.replace(offsets, np.array([0, 2**30, 6], np.int32).tobytes())
+    parsed = make_parser("arrow", "", FIELDS[1:2]).parse(pa.array([bad, good], pa.binary()))
+    assert found(parsed) == [[None, "abc", "def"], [bad, None, None]]
+
+
+def test_arrow_bodies_are_rows_each() -> None:
     bodies = [
         body(pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})),
         b"no arrow",
@@ -86,6 +108,8 @@ def test_arrow_bodies_are_rows_each() -> None:
     ]
     assert values(parsed.spread(pa.array(list("abcdef")))) == list("aabcde")
 
+
+DECIMAL: dict[str, object] = {"type": "bytes", "precision": 6, "scale": 2}
 
 AVRO = """{"type": "record", "name": "r", "fields": [
     {"name": "id", "type": "int"},
@@ -109,6 +133,46 @@ def test_avro_is_typed_and_bad_bodies_are_kept() -> None:
     assert (ids, names[0], tags[0]) == ([7, None, None, None, None], None, ["x"])
     assert str(ats[0]) == "1970-01-01 00:00:00+00:00"
     assert corrupt == [None, good + b"x", None, b"", good[:-1]]
+
+
+def test_avro_values_of_other_logical_types_are_what_they_are_stored_as() -> None:
+    fastavro = pytest.importorskip("fastavro")
+    fields = [
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "ids", "type": {"type": "array", "items": {"type": "int", "logicalType": "x"}}},
+        {"name": "time", "type": ["null", {"type": "int", "logicalType": "time-millis"}]},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+        {"name": "price", "type": {**DECIMAL, "logicalType": "decimal"}},
+    ]
+    schema = json.dumps({"type": "record", "name": "r", "fields": fields})
+    assert avro_ddl(schema) == (
+        "`id` string, `ids` array<int>, `time` int, `local` timestamp_ntz, `price` decimal(6,2)"
+    )
+    sink = BytesIO()
+    record = {
+        "id": UUID(int=7),
+        "ids": [1],
+        "time": time(0, 0, 1),
+        "local": datetime(2030, 1, 31, 12),
+        "price": Decimal("12.50"),
+    }
+    fastavro.schemaless_writer(sink, fastavro.parse_schema(json.loads(schema)), record)
+    typed = [
+        pa.field("id", pa.string()),
+        pa.field("ids", pa.list_(pa.int32())),
+        pa.field("time", pa.int32()),
+        pa.field("local", pa.timestamp("us")),
+        pa.field("price", pa.decimal128(6, 2)),
+    ]
+    parsed = AvroParser(schema, typed).parse(pa.array([sink.getvalue()], pa.binary()))
+    assert found(parsed) == [
+        [str(record["id"])],
+        [[1]],
+        [1000],
+        [record["local"]],
+        [record["price"]],
+        [None],
+    ]
 
 
 @pytest.mark.parametrize("wrong", ["id int", '{"type": "int"}', '{"type": "record"', "[1]"])

@@ -144,3 +144,10 @@ def test_a_large_batch_is_cut() -> None:
     assert sum(part.num_rows for part in parts) == 1000
     assert len(parts) == 3
     assert [part.num_rows for part in cut(batch.slice(0, 2), rows=10, size=1)] == [1, 1]
+
+
+def test_a_batch_is_cut_by_what_is_in_it_not_by_its_average() -> None:
+    batch = pa.record_batch({"value": [b"x"] * 1000 + [b"y" * 10_000] * 10 + [b"z"] * 1000})
+    parts = list(cut(batch, rows=10_000, size=30_000))
+    assert pa.Table.from_batches(parts) == pa.Table.from_batches([batch])
+    assert all(part.nbytes <= 30_000 for part in parts)

@@ -17,9 +17,10 @@ from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.ticket import write_ticket
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
-from millrace.errors import CursorExpired, NotFound, Refused, Stale
-from millrace.spark.follower import Follower, Limit
+from millrace.errors import CursorExpired, Exists, NotFound, Refused, Stale
+from millrace.spark.follower import Follower
 from millrace.spark.home import Home
+from millrace.spark.limit import Limit
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
 from millrace.spark.start import LATEST, Start
@@ -62,7 +63,7 @@ def test_a_cursor_moves_where_spark_has_committed_also_in_mid_snapshot(tmp_path:
         follower = Follower(options(cursor="lake"))
         start = await follower.begin(m)
         assert start == await follower.begin(m)
-        assert await queue.cursors() == {}
+        assert await queue.cursors() == {"lake": 0}
         one = await follower.next(m, start, Limit(rows=4))
         assert one is not None
         assert (one.after, one.seqs) == ((0,), (4,))
@@ -170,6 +171,24 @@ def test_a_lost_checkpoint_repeats_the_same_ranges(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_a_limit_of_bytes_cuts_a_repeat_where_it_did(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea", shards=2)
+        await queue.publish_many([b"x" * 100] * 100)
+        start = await Follower(options(cursor="lake")).begin(m)
+        ends = []
+        for _ in range(2):
+            found = await Follower(options(cursor="lake")).next(m, start, Limit(bytes=3000))
+            assert found is not None
+            ends.append(found.seqs)
+            # What the average of the queue becomes is of no matter.
+            await queue.publish_many([b"y" * 10_000] * 100)
+        assert ends[0] == ends[1]
+        assert sum(ends[0]) == 30
+
+    run(tmp_path, main)
+
+
 def test_available_now_ends_where_the_queue_was(tmp_path: Path) -> None:
     async def main(m: millrace.Millrace) -> None:
         queue = await m.queue("tea")
@@ -251,7 +270,7 @@ def test_a_queue_that_was_made_anew_is_noticed(tmp_path: Path) -> None:
         for reader in (follower, Follower(options(cursor="lake"))):
             with pytest.raises(NotFound, match="delete"):
                 await reader.next(m, one, ALL)
-        with pytest.raises(NotFound, match="made anew"):
+        with pytest.raises(NotFound, match=r"made anew.*; delete the checkpoint"):
             await Follower(options(cursor="lake")).plan(m, one)
         again = Follower(options(cursor="lake", fail_on_data_loss=False))
         found = await again.next(m, one, ALL)
@@ -261,6 +280,63 @@ def test_a_queue_that_was_made_anew_is_noticed(tmp_path: Path) -> None:
         await again.commit(m, one)
         assert await again.next(m, found, ALL) is None
         assert await queue.cursors() == {"lake": 1}
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_queue_that_was_made_anew_is_read_whole_also_when_it_was_empty_at_first(
+    tmp_path: Path, shards: int
+) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        await (await m.queue("tea")).publish_many([b"x"] * 10)
+        follower = Follower(options(cursor="lake", fail_on_data_loss=False))
+        await follower.aim(m)
+        one = await follower.next(m, await follower.begin(m), ALL)
+        assert one is not None
+        await m.delete_queue("tea")
+        queue = await m.queue("tea", shards=shards)
+        await follower.aim(m)
+        # Spark knows nothing but the old place, as long as there is no other.
+        assert await follower.next(m, one, ALL) is None
+        await queue.publish_many([b"new"] * 12)
+        await follower.aim(m)
+        found = await follower.next(m, one, ALL)
+        assert found is not None
+        assert len(await rows(m, follower, found)) == 12
+        await follower.commit(m, one)
+        assert await follower.next(m, found, ALL) is None
+        assert sum((await queue.cursors()).values()) == 12
+
+    run(tmp_path, main)
+
+
+def test_a_cursor_that_does_not_retain_is_refused(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.cursor("lake")
+        with pytest.raises(Exists, match="what workers settle"):
+            await Follower(options(cursor="lake")).begin(m)
+
+    run(tmp_path, main)
+
+
+def test_a_stream_that_begins_behind_rows_that_are_gone(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 10)
+        await queue.purge()
+        await queue.publish(b"y")
+        start = Start(seqs=((0, 5),))
+        with pytest.raises(CursorExpired, match="start at the beginning or after them"):
+            await Follower(options(cursor="lake", starting=start)).begin(m)
+        assert await queue.cursors() == {}
+        follower = Follower(options(cursor="lake", starting=start, fail_on_data_loss=False))
+        offset = await follower.begin(m)
+        assert offset.seqs == (0,)
+        found = await follower.next(m, offset, ALL)
+        assert found is not None
+        assert await rows(m, follower, found) == [(0, 11)]
 
     run(tmp_path, main)
 

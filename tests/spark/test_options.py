@@ -45,6 +45,7 @@ def test_names_are_in_any_case_and_values_are_checked() -> None:
         ({"startingOffsets": '{"0": "x"}'}, "no JSON of seqs"),
         ({"startingOffsets": '{"0": -3}'}, "counted from 0"),
         ({"startingTimestamp": "soon"}, "not a time"),
+        ({"startingTimestamp": "9" * 20}, "not a time"),
         ({"startingTimestamp": "5", "startingOffsets": "latest"}, "say both where to start"),
         ({"patience": "-1"}, "not a number of seconds"),
         ({"format": "xml"}, "one of json, avro, arrow"),
@@ -65,6 +66,10 @@ def test_what_is_wrong_is_refused_with_a_hint(
         ({"view": "latest"}, True, "spark.read"),
         ({"endingOffsets": "latest"}, True, "a stream has none"),
         ({"cursor": "lake"}, False, "a batch has none"),
+        ({"maxOffsetsPerTrigger": "5"}, False, "an option of readStream"),
+        ({"maxBytesPerTrigger": "5"}, False, "an option of readStream"),
+        ({"failOnDataLoss": "false"}, False, "an option of readStream"),
+        ({"endingOffsets": "earliest"}, False, "nothing would be read"),
         ({"endingOffsets": "latest", "endingSnapshot": "x"}, False, "where to end"),
     ],
 )
@@ -81,6 +86,11 @@ def test_streams_and_batches_have_their_own(
 def test_places_are_those_of_the_queue() -> None:
     assert read_places([(0, -2), (1, -1), (2, 0)], (5, 6, 7, 8), "f") == (0, 6, 0, 0)
     assert read_places([(0, 6)], (5,), "f") == (5,)
+    # What is not named is read to its end.
+    assert read_places([(1, 3)], (5, 6, 7), "f", is_end=True) == (5, 2, 7)
+    assert read_places([(0, -1)], (5,), "f", is_end=True) == (5,)
+    with pytest.raises(Invalid, match="give -1, the latest"):
+        read_places([(0, -2)], (5,), "f", is_end=True)
     for wrong in ([(1, 1)], [(0, 7)]):
         with pytest.raises(Invalid, match="f "):
             read_places(wrong, (5,), "f")

@@ -194,6 +194,30 @@ def test_stages_of_others_stay(play: Play, shared: tuple[sync.Millrace, Path]) -
     assert set(play.queue.stages()) == {"mine", *staged.stages}
 
 
+def test_queries_under_one_producer_leave_each_other_their_stages(
+    shared: tuple[sync.Millrace, Path], tmp_path: Path
+) -> None:
+    one, other = (
+        Play(shared, tmp_path / name, "both", producer="both") for name in ("one", "other")
+    )
+    staged = other.stage("b")
+    one.run(0, read([0], [5], cursor=1), "a")
+    other.offsets(0, read([0], [7], cursor=2))
+    other.commit(0, staged)
+    assert one.seen() == ["a", "b"]
+    assert one.queue.stages() == {}
+
+
+@pytest.mark.parametrize("text", ["", "v2\n{}\n7"])
+def test_a_batch_of_which_nothing_is_said_is_refused(play: Play, text: str) -> None:
+    staged = play.stage("a")
+    if text:
+        (play.checkpoint / "offsets" / "0").write_text(text)
+    with pytest.raises(Invalid, match="offsets/0 is not there, or none that is known"):
+        play.commit(0, staged)
+    assert play.seen() == []
+
+
 def test_a_zombie_drops_nothing_of_its_successor(play: Play) -> None:
     """It repeats a batch, while the one that took over has staged the next."""
     play.run(0, read([0], [5]), "a")
@@ -247,6 +271,8 @@ def test_what_a_query_must_say(play: Play) -> None:
         ({"producer": "a b"}, Invalid, "producer 'a b' is no name"),
         ({"producer": "p" * (NAME_CHARS_MAX + 1)}, TooLarge, "which cursor it reads by is added"),
         ({"number": "3"}, Invalid, "number is told by the sources"),
+        ({"producr": "p"}, Invalid, "did you mean 'producer'"),
+        ({"patience": "x"}, Invalid, "patience is 'x', not a number of seconds"),
     ):
         with pytest.raises(error, match=said):
             StreamWriter({**play.options, **change}, SCHEMA, overwrite=False)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from millrace import sync
+from millrace.errors import Invalid, NotFound
+from millrace.spark.writer import BatchWriter
 
 pytestmark = pytest.mark.spark
 
@@ -106,5 +110,33 @@ def test_an_unknown_queue_and_overwriting_are_refused(spark: SparkSession, share
         into(frame, shared, "nowhere").save()
     with pytest.raises(PySparkException, match="a queue is only added to"):
         into(frame, shared, "nowhere").mode("overwrite").save()
-    with pytest.raises(PySparkException, match="token is no option"):
+    with pytest.raises(PySparkException, match="would show a secret in plans"):
         into(frame, shared, "nowhere").option("token", "secret").save()
+
+
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+def test_rows_that_have_gone_before_they_were_published_fail_the_write(shared: Shared) -> None:
+    queue = shared[0].queue("gone")
+    writer = BatchWriter({"path": str(shared[1]), "queue": "gone"}, SCHEMA, overwrite=False)
+    staged = writer.write(iter([pa.record_batch({"value": ["a", "b"]})]))
+    for name in staged.stages:
+        queue.drop_stage(name)
+    with pytest.raises(NotFound, match="nothing was published; write again"):
+        writer.commit([staged])
+    assert queue.peek() == []
+
+
+def test_options_of_a_write_are_known(shared: Shared) -> None:
+    shared[0].queue("known")
+    for options, said in (
+        ({"produce": "p"}, "did you mean 'producer'"),
+        ({"producer": "p"}, "producer and number go together"),
+        ({"number": "3"}, "producer and number go together"),
+        ({"producer": "p", "number": "-1"}, "number is '-1', not a number from 1"),
+    ):
+        with pytest.raises(Invalid, match=said):
+            BatchWriter(
+                {"path": str(shared[1]), "queue": "known", **options}, SCHEMA, overwrite=False
+            )

@@ -316,7 +316,7 @@ def _check_part(desk: Desk, draft: Draft, part: Part) -> Checked:
         case ResetCursor():
             return follow.check_reset(draft, part)
         case Pin():
-            return follow.check_pin(draft)
+            return follow.check_plain_pin(draft)
         case Stage():
             return staged.check_stage(draft, part)
         case Rewind():

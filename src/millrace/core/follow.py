@@ -342,6 +342,19 @@ def check_pin(draft: Draft) -> Retry | None:
     )
 
 
+def check_plain_pin(draft: Draft) -> Retry | None:
+    """The same for a pin that no cursor reads: some room is left for those who follow."""
+    plain = sum(not pin.cursor for pin in draft.view.pins.values())
+    if plain < limits.PLAIN_PINS_MAX:
+        return check_pin(draft)
+    return Full(
+        f"the queue has {limits.PLAIN_PINS_MAX} pins that no cursor reads; ask again when one of "
+        "them was let go, and pin for no longer than need be",
+        field="pins",
+        limit=limits.PLAIN_PINS_MAX,
+    )
+
+
 def do_pin(draft: Draft, command: Pin) -> SnapshotRef:
     view = draft.view
     number = _pin(draft, command.pin_ms, "", retain=False)

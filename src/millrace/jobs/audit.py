@@ -86,7 +86,11 @@ def _moment(
     while True:
         before = queue.shard_stats()
         snapshot = queue.snapshot(seconds=limits.JOB_PIN_SECONDS).__enter__()
-        after = queue.shard_stats()
+        try:
+            after = queue.shard_stats()
+        except BaseException:
+            snapshot.unpin()
+            raise
         tries -= 1
         if before == after or not tries:
             return before, snapshot, after
@@ -111,18 +115,18 @@ def judge(shard: int, before: Counts, after: Counts, upto: int, rows: Seam) -> S
         faults.append(f"the last seq is {upto}, and {after['published']} were published")
     if not live[0] <= rows.rows <= live[1]:
         said = str(live[0]) if live[0] == live[1] else f"between {live[0]} and {live[1]}"
-        faults.append(f"{rows.rows} rows are there, and {said} should be live")
+        faults.append(f"rows are {rows.rows}, and {said} should be live")
     if rows.repeats:
-        faults.append(f"{rows.repeats} rows have the seq of another one")
+        faults.append(f"rows with the seq of another one: {rows.repeats}")
     if rows.strays:
-        faults.append(f"{rows.strays} rows are not in the order of seqs")
+        faults.append(f"rows that are not in the order of seqs: {rows.strays}")
     if rows.last > upto:
         faults.append(f"a row has seq {rows.last}, after the last one, {upto}")
     if rows.rows and rows.first < 1:
         faults.append(f"a row has seq {rows.first}; they begin with 1")
     lost = absent(rows, upto) - ended[1]
     if lost > 0:
-        faults.append(f"{lost} seqs have no row, and no counter has ended them{_named(rows)}")
+        faults.append(f"seqs without a row that no counter has ended: {lost}{_named(rows)}")
     return ShardAudit(
         shard, after, rows, upto, live, tuple(f"shard {shard}: {fault}" for fault in faults)
     )

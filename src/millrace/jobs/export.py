@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
+from secrets import token_hex
 from threading import Event
 
 import msgspec
@@ -16,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from millrace import limits, sync
+from millrace.client.vector import open_at
 from millrace.core import check
-from millrace.errors import Exists
+from millrace.errors import CursorExpired, Exists
 from millrace.jobs.site import Site
 from millrace.pipeline.declaration import DeclaredSink
 from millrace.pipeline.feed import Stretch, judge
@@ -61,6 +64,7 @@ def export(site: Site, queue: sync.Queue, job: Export) -> Exported:
 
     Raises:
         Exists: with the view `latest`, rows of an earlier moment are there.
+        CursorExpired: of a keyed queue, deletes have gone since the last export.
         Refused: the sink cannot take such rows, or holds those of another queue.
         Retry: the sink did not answer.
     """
@@ -83,6 +87,8 @@ def export(site: Site, queue: sync.Queue, job: Export) -> Exported:
             after = outlet.boundary
             if after is not None:
                 judge(job.name, after, upto)
+                if job.view == "changes" and queue.spec().keyed:
+                    _see_deletes(queue, job.name, after)
                 if job.view == "latest" and after != upto:
                     raise Exists(
                         f"{job.name!r} has the latest of each key already, as of "
@@ -102,6 +108,29 @@ def export(site: Site, queue: sync.Queue, job: Export) -> Exported:
 def _whole(sink: Sink) -> Sink:
     """The sink with its whole path: Spark's tasks may work in another folder."""
     return msgspec.structs.replace(sink, path=str(sink.root)) if isinstance(sink, Lake) else sink
+
+
+def _see_deletes(queue: sync.Queue, name: str, after: Boundary) -> None:
+    """See that nothing has gone which tells of what became of keys since: no key may stay in the
+    sink because its delete was not seen.
+
+    Raises:
+        CursorExpired: deletes have gone by age, or rows were purged.
+    """
+    [place] = after.places
+    # Where rows are gone is told to those who would read on from a place.
+    probe = f"{_FLOW}.{token_hex(8)}"
+    try:
+        cursor = queue._portal.run(partial(open_at, queue._twin, probe, place.seqs, retain=False))
+    except CursorExpired as error:
+        raise CursorExpired(
+            f"deletes that came after the last export {name!r} may be gone ({error.message}); "
+            "export under another name into a new place. A queue keeps deletes for keep_deletes: "
+            "export more often, or run a pipeline, whose cursor keeps them",
+            field="name",
+            limit=error.limit,
+        ) from error
+    queue._portal.run(cursor.delete)
 
 
 def _frame(site: Site, queue: sync.Queue, job: Export, stretch: Stretch, span: Span) -> DataFrame:

@@ -15,16 +15,15 @@ from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
-from pyroaring import BitMap64
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from millrace import limits, sync
-from millrace.client.grant import Grant
 from millrace.client.lease import grant_of, seq_of
-from millrace.core.answers import Outcome
+from millrace.client.ticket import write_ticket
 from millrace.core.bury import PREFIX
 from millrace.errors import Invalid
+from millrace.jobs.held import Held
 from millrace.jobs.site import Site
 from millrace.jobs.transform import run_python, run_sql
 from millrace.spark.address import Address
@@ -122,8 +121,11 @@ def changed(frame: DataFrame, change: Change) -> DataFrame:
 
 def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
     """What a redrive would do; nothing is leased, published or ended."""
-    with site.asking("the change", "sql"):
-        frame = letters_of(site, queue)
+    with (
+        queue.snapshot(seconds=limits.JOB_PIN_SECONDS) as snapshot,
+        site.asking("the change", "sql"),
+    ):
+        frame = letters_of(site, queue, write_ticket(snapshot._twin))
         made = changed(frame, change).cache()
         try:
             shown = limits.REDRIVE_JOB_SHOWN
@@ -142,9 +144,9 @@ def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
             made.unpersist()
 
 
-def letters_of(site: Site, queue: sync.Queue) -> DataFrame:
-    """The dead letters of a queue, as a query sees them."""
-    rows = site.read(queue, view="changes").where("op = 'put'")
+def letters_of(site: Site, queue: sync.Queue, ticket: str) -> DataFrame:
+    """The dead letters of a snapshot, as a query sees them."""
+    rows = site.read(queue, view="changes", endingSnapshot=ticket).where("op = 'put'")
 
     def told(name: str) -> Column:
         found = F.expr(f"try_element_at(filter(headers, h -> h.key = '{PREFIX}{name}'), -1).value")
@@ -198,17 +200,19 @@ class _Moving:
         self._change = change
         self._boundaries = boundaries
         self._prefix = f"redrive.{uuid4().hex[:16]}."
-        self._held: list[sync.Lease] = []
-        """Leased, and left as they are until the end: else they would come again."""
+        self._held = Held(queue)
+        self._vain = 0
+        """Lots in a row that had nothing old in them."""
         self._targets: dict[str, sync.Queue] = {}
         self.done = Redriven(0, 0, 0)
 
     def step(self) -> bool:
         """Move one lot; False: there is nothing more that was there when it began."""
+        self._held.renew()
         leases = self._queue.lease(
             limits.REDRIVE_JOB_MESSAGES_MAX, seconds=limits.REDRIVE_JOB_LEASE_SECONDS
         )
-        self._held += leases
+        self._held.add(leases)
         lot = {_place(self._queue, lease): lease for lease in leases}
         lot = {
             (shard, seq): lease
@@ -216,10 +220,12 @@ class _Moving:
             if seq <= self._boundaries[shard]
         }
         if not lot:
-            return False
+            # Shards take turns: after as many calls none of them has an old letter to give.
+            self._vain += 1
+            return bool(leases) and self._vain < len(self._boundaries)
+        self._vain = 0
         moved, published = self._move(lot)
-        gone = {id(lease) for lease in moved}
-        self._held = [lease for lease in self._held if id(lease) not in gone]
+        self._held.drop(moved)
         self.done = Redriven(
             self.done.letters + len(moved),
             self.done.published + published,
@@ -268,7 +274,7 @@ class _Moving:
 
     def _stage(self, made: DataFrame, target: str) -> tuple[set[tuple[int, int]], list[str]]:
         """Stage in the executors what goes to one queue; tells of which letters, and the stages."""
-        address = Address.of(self._site.options(self._target(target)))
+        address = Address.told(self._site.options(self._target(target)))
         told = (
             made.where(F.col("_to") == target)
             .drop("_to")
@@ -280,22 +286,11 @@ class _Moving:
 
     def close(self) -> None:
         """Give back what was leased, unseen, and drop stages that nobody published."""
-        held: dict[Grant, BitMap64] = {}
-        for lease in self._held:
-            held.setdefault(grant_of(lease._twin), BitMap64()).add(seq_of(lease._twin))
-        self._held = []
-        self._queue._portal.run(partial(_give_back, held))
+        self._held.give_back()
         for target in self._targets.values():
             for name in target.stages():
                 if name.startswith(self._prefix):
                     target.drop_stage(name)
-
-
-async def _give_back(held: Mapping[Grant, BitMap64]) -> None:
-    for grant, seqs in held.items():
-        command = grant.take_back(seqs, unseen=True)
-        if command.seqs:
-            await grant.engine.ask(grant.shard, command, Outcome)
 
 
 def _place(queue: sync.Queue, lease: sync.Lease) -> tuple[int, int]:
@@ -350,6 +345,12 @@ def _stage_part(
 
     def noted() -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            if batch["shard"].null_count or batch["seq"].null_count:
+                raise Invalid(
+                    "the change made something whose shard or seq is null, so that it is of no "
+                    "letter; leave both as they are",
+                    field="sql",
+                )
             pairs.update(dict.fromkeys(_pairs(batch)))
             yield batch.drop_columns(["shard", "seq"])
 

@@ -58,6 +58,10 @@ PINS_MAX = 1_000
 """Pins of one shard; each opens an interval of the dead. Beyond it
 `Full`: they pass."""
 
+PLAIN_PINS_MAX = 900
+"""Of them, those that no cursor reads: who looks at a queue often, and lets nothing go, must not
+stop those who follow it."""
+
 PIN_MS_MAX = 24 * 3600 * 1000
 """A pin that nobody renews is dropped after this time."""
 

@@ -34,6 +34,9 @@ SPARK_BATCH_ROWS = 16_384
 SPARK_BATCH_BYTES = 1024 * 1024
 """And bytes: smaller batches are joined up to this."""
 
+SPARK_WEIGHED_ROWS = 1_000
+"""Rows of each shard by whose size a limit in bytes is judged: the first ones that wait."""
+
 SPARK_KEYS_MAX = 10_000
 """Keys of one read; for more, join."""
 

@@ -42,12 +42,12 @@ class BatchReader(DataSourceReader):
     async def _plan(self, m: Millrace) -> list[Part]:
         options = self._options
         subject = await look(m, options)
+        after, upto = await self._after(subject), await self._upto(subject)
+        # Nothing may be refused from here on: nobody would let go what is pinned.
         snapshot = await self._pinned(subject)
-        after = await subject.places(options.starting, "startingOffsets")
-        upto = snapshot.boundaries
-        if not options.ending.ticket and not options.ending.is_latest:
-            upto = await subject.places(options.ending, "endingOffsets")
-        lows, highs = await self._narrowed(subject, after, upto)
+        lows, highs = self._narrowed(after, upto or snapshot.boundaries)
+        if options.ending.ticket:
+            lows = [max(pair) for pair in zip(lows, snapshot.afters, strict=True)]
         return split(
             snapshot,
             lows,
@@ -57,15 +57,28 @@ class BatchReader(DataSourceReader):
             partitions_min=options.partitions_min,
         )
 
-    async def _narrowed(
-        self, subject: Subject, after: Sequence[int], upto: Sequence[int]
+    async def _after(self, subject: Subject) -> Sequence[int]:
+        """Where the read begins in each shard, by the options and by what Spark has said of it."""
+        after = await subject.places(self._options.starting, "startingOffsets")
+        if self._narrow.time_ms is None:
+            return after
+        times = await subject.places(Start(time_ms=self._narrow.time_ms), "timestamp")
+        return [max(pair) for pair in zip(after, times, strict=True)]
+
+    async def _upto(self, subject: Subject) -> Sequence[int] | None:
+        """Where the options say that it ends; None: where the snapshot does."""
+        ending = self._options.ending
+        if ending.ticket or ending.is_latest:
+            return None
+        return await subject.places(ending, "endingOffsets", is_end=True)
+
+    def _narrowed(
+        self, after: Sequence[int], upto: Sequence[int]
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """Where the read begins and ends in each shard, with what Spark has said of it."""
+        """Where the read begins and ends in each shard, with what Spark has said of seqs and
+        shards."""
         narrow = self._narrow
         lows = [max(low, narrow.after) for low in after]
-        if narrow.time_ms is not None:
-            times = await subject.places(Start(time_ms=narrow.time_ms), "timestamp")
-            lows = [max(low, time) for low, time in zip(lows, times, strict=True)]
         highs = [high if narrow.upto is None else min(high, narrow.upto) for high in upto]
         if narrow.shards is not None:
             pairs = enumerate(zip(lows, highs, strict=True))

@@ -28,6 +28,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from millrace.client.message import fitting
 from millrace.core import check
 from millrace.core.block import SCHEMA
 from millrace.core.column import Array
@@ -217,8 +218,10 @@ def _seconds(column: Array) -> Array:
 
 
 def cut(batch: pa.RecordBatch, *, rows: int, size: int) -> Iterator[pa.RecordBatch]:
-    """The batch in parts of up to so many rows, and about so many bytes each."""
-    average = max(batch.nbytes // max(batch.num_rows, 1), 1)
-    step = max(min(rows, size // average), 1)
-    for at in range(0, batch.num_rows, step):
-        yield batch.slice(at, step)
+    """The batch in parts of up to so many rows and bytes each; a row that is larger is alone."""
+    at = 0
+    while at < batch.num_rows:
+        part = batch.slice(at, rows)
+        part = part.slice(0, max(fitting(part, size), 1))
+        yield part
+        at += part.num_rows

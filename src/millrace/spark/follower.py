@@ -6,8 +6,9 @@ Rule 2: a snapshot that was not read to its end is offered again, unchanged, bef
 taken: limits cut within it, and a deleted checkpoint repeats the same ranges.
 Rule 3: an offset says alone what its batch reads. On a restart Spark plans the open batch before it
 asks anything else.
-Rule 4: nothing is made before Spark asks what there is to read: `begin` is asked twice, and again
-when the first batch is repeated.
+Rule 4: a cursor that was named is made at once, so that every offset says which one it is. One that
+was not is made when Spark asks what there is to read: `begin` is asked twice, and again when the
+first batch is repeated.
 Rule 5: rows that are gone unread are an error, or everything is read again; they are never skipped.
 """
 
@@ -15,14 +16,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import aclosing
 
 import msgspec
 
 from millrace import limits
-from millrace.client.cursor import Cursor, Snapshot, engine_of
+from millrace.client.cursor import Cursor
 from millrace.client.millrace import Millrace
-from millrace.client.ticket import go_on_at, read_ticket, spans_of, write_ticket
+from millrace.client.ticket import go_on_at, read_ticket, write_ticket
 from millrace.client.vector import (
     commit_at,
     cursor_at,
@@ -31,7 +31,8 @@ from millrace.client.vector import (
     find_cursor,
     open_at,
 )
-from millrace.errors import CursorExpired, NotFound, Refused, SnapshotExpired, Stale
+from millrace.errors import CursorExpired, Exists, NotFound, Refused, SnapshotExpired, Stale
+from millrace.spark.limit import Limit, cut
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
 from millrace.spark.read import Part
@@ -40,13 +41,6 @@ from millrace.spark.subject import Subject, look
 
 MINTED = "spark-"
 """How the names of cursors begin that nobody has named."""
-
-
-class Limit(msgspec.Struct, frozen=True):
-    """How much a micro-batch may have at most, about; None: all that there is."""
-
-    rows: int | None = None
-    bytes: int | None = None
 
 
 class Follower:
@@ -59,6 +53,8 @@ class Follower:
         self._cursor: Cursor | None = None
         self._committed: tuple[int, ...] = ()
         self._target: tuple[int, ...] | None = None
+        self._over: tuple[Offset, Offset] | None = None
+        """What Spark still says once rows are gone, and where it began anew instead."""
 
     @property
     def is_aimed(self) -> bool:
@@ -75,10 +71,13 @@ class Follower:
         subject = await look(m, options)
         name = options.cursor or MINTED + secrets.token_hex(8)
         found = await find_cursor(subject.queue, name) if options.cursor else None
+        ids: tuple[int, ...] = ()
+        seqs: tuple[int, ...] = ()
         if found is None:
-            ids: tuple[int, ...] = ()
             seqs = await subject.places(options.starting, "startingOffsets")
-        else:
+            found = await self._made(subject, name, seqs) if options.cursor else None
+        if found is not None:
+            _check_retains(found)
             ids = cursor_ids(found)
             seqs = tuple(position.seq for position in found.positions)
         shards, history = subject.shards, subject.history
@@ -86,6 +85,14 @@ class Follower:
             1, options.space, options.queue, shards, history, name, ids, "", seqs, seqs
         )
         return self._first
+
+    async def _made(self, subject: Subject, name: str, seqs: Sequence[int]) -> Cursor:
+        try:
+            return await open_at(subject.queue, name, seqs, retain=True)
+        except CursorExpired:
+            if self._options.fail_on_data_loss:
+                raise
+        return await open_at(subject.queue, name, (0,) * len(subject.shards), retain=True)
 
     async def aim(self, m: Millrace) -> None:
         """Have it end where the queue is now, at the end of a snapshot."""
@@ -101,16 +108,21 @@ class Follower:
             Stale: somebody else reads by the same cursor.
             Refused: the queue was deleted and made anew.
         """
+        told = done
+        if self._over is not None and told == self._over[0]:
+            # It has begun anew, and nothing has come since.
+            done = self._over[1]
         try:
             return await self._next(m, done, limit)
         except (CursorExpired, NotFound) as error:
             # Of a queue or cursor that is not there any more, too.
             if self._options.fail_on_data_loss:
-                raise _lost(error, self._options) from error
-        return await self._next(m, await self._start_over(m, done), limit)
+                raise _lost(error) from error
+        self._over = told, await self._start_over(m, done)
+        return await self._next(m, self._over[1], limit)
 
     async def _next(self, m: Millrace, done: Offset, limit: Limit) -> Offset | None:
-        subject, cursor = await self._open(m, done)
+        _, cursor = await self._open(m, done)
         await self.commit(m, done)
         if self._target is not None and _covers(done.seqs, self._target):
             return None
@@ -119,15 +131,13 @@ class Follower:
         snapshot = await cursor.next(wait=wait, seconds=limits.SPARK_PIN_SECONDS)
         if snapshot is None:
             return None
-        if limit.bytes is not None:
-            subject = await look(m, self._options)
         return msgspec.structs.replace(
             done,
             history=snapshot.id[0].hex(),
             ids=cursor_ids(cursor),
             ticket=write_ticket(snapshot),
             after=done.seqs,
-            seqs=await _cut(snapshot, done.seqs, limit, subject.row_bytes),
+            seqs=await cut(snapshot, done.seqs, limit),
         )
 
     async def _open(self, m: Millrace, done: Offset) -> tuple[Subject, Cursor]:
@@ -180,7 +190,9 @@ class Follower:
             found = await open_at(subject.queue, done.cursor, zeros, retain=True)
         else:
             await found.reset("beginning")
-        self._subject, self._cursor = subject, found
+        self._subject, self._cursor, self._committed = subject, found, ()
+        if self._target is not None:
+            self._target = subject.lasts
         return msgspec.structs.replace(
             done,
             shards=subject.shards,
@@ -220,10 +232,21 @@ class Follower:
         self._committed = done.seqs
 
     async def plan(self, m: Millrace, upto: Offset) -> list[Part]:
-        """Which task reads what of a batch."""
+        """Which task reads what of a batch.
+
+        Raises:
+            NotFound: the queue that it is of is gone, and the batch with it.
+        """
         if not upto.ticket:
             return []
-        subject = await self._check(m, upto)
+        try:
+            subject = await self._check(m, upto)
+        except NotFound as error:
+            raise NotFound(
+                f"{error.message}: the batch that was open cannot be read again; delete the "
+                "checkpoint, and empty what it has filled",
+                field=error.field,
+            ) from error
         snapshot = read_ticket(subject.queue, upto.ticket)
         return split(
             snapshot,
@@ -239,47 +262,16 @@ def _covers(seqs: Sequence[int], others: Sequence[int]) -> bool:
     return all(seq >= other for seq, other in zip(seqs, others, strict=True))
 
 
-async def _cut(
-    snapshot: Snapshot, after: Sequence[int], limit: Limit, row_bytes: int
-) -> tuple[int, ...]:
-    """Where a batch ends within a snapshot: shards share the limit by what waits in them.
-
-    Seqs are counted from the first row that is there: a batch is never empty because what it spans
-    was settled, or replaced, long ago.
-    """
-    total = most = sum(snapshot.boundaries) - sum(after)
-    if limit.rows is not None:
-        most = min(most, limit.rows)
-    if limit.bytes is not None:
-        most = min(most, max(limit.bytes // row_bytes, 1))
-    if most >= total:
-        return snapshot.boundaries
-    lows = [await _first(snapshot, at, seq) for at, seq in enumerate(after)]
-    waiting = [high - low for low, high in zip(lows, snapshot.boundaries, strict=True)]
-    total = sum(waiting)
-    if most >= total:
-        return snapshot.boundaries
-    shares = [most * one // total for one in waiting]
-    for at, one in enumerate(waiting):
-        if sum(shares) < most and shares[at] < one:
-            shares[at] += 1
-    return tuple(low + share for low, share in zip(lows, shares, strict=True))
+def _check_retains(cursor: Cursor) -> None:
+    if not cursor.retain:
+        raise Exists(
+            f"cursor {cursor.name!r} is there and does not retain: what workers settle before a "
+            "stream comes by would be missed; delete it, or name another one",
+            field="cursor",
+        )
 
 
-async def _first(snapshot: Snapshot, at: int, after: int) -> int:
-    """The last seq before the first row of a shard; its boundary, if there is none."""
-    shard, _, boundary, reader = spans_of(snapshot)[at]
-    if after >= boundary:
-        return boundary
-    async with aclosing(engine_of(snapshot).batches(shard, after, boundary, reader)) as batches:
-        async for batch in batches:
-            if batch.num_rows:
-                first: int = batch.column("seq")[0].as_py()
-                return first - 1
-    return boundary
-
-
-def _lost(error: CursorExpired | NotFound, options: Options) -> Refused:
+def _lost(error: CursorExpired | NotFound) -> Refused:
     """The same, with what to do about it."""
     hint = (
         "delete the checkpoint and empty what it has filled, or set failOnDataLoss=false to read "

@@ -1,16 +1,11 @@
-"""The options of a read, checked: what Spark hands over is text, in whatever case.
+"""The options of a read, checked.
 
-Rule 1: an option that is not known is refused, and the nearest one is named: one that is misspelled
-must not be left out in silence.
-Rule 2: no option holds a secret.
+Rule 1: an option that means nothing for a stream, or for a batch, is refused there.
 """
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
-from difflib import get_close_matches
-from pathlib import Path
 from typing import Literal, cast
 
 import msgspec
@@ -18,20 +13,15 @@ import msgspec
 from millrace import limits
 from millrace.core import check
 from millrace.errors import Invalid
-from millrace.spark.home import TOKEN, Home
+from millrace.spark.given import HOME, Given
+from millrace.spark.home import Home
 from millrace.spark.start import EARLIEST, LATEST, Start, read_start, read_time
 
 View = Literal["changes", "latest", "log"]
 Format = Literal["json", "avro", "arrow"]
 
 NAMES = (
-    "url",
-    "path",
-    "queue",
-    "space",
-    "tokenFile",
-    "certificates",
-    "patience",
+    *HOME,
     "view",
     "cursor",
     "startingOffsets",
@@ -52,8 +42,6 @@ NAMES = (
     "format",
 )
 """Every option of a read, as its page spells it."""
-
-_SECRETS = ("token", "password", "secret", "credentials")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -82,101 +70,23 @@ class Options(msgspec.Struct, frozen=True):
     format: Format = "json"
 
 
-class _Given:
-    """The options as they were given, by their names in lower case."""
-
-    def __init__(self, told: Mapping[str, str]) -> None:
-        self._told = {name.lower(): value for name, value in told.items()}
-        known = {name.lower(): name for name in NAMES}
-        for name in sorted(self._told):
-            if name in _SECRETS:
-                raise Invalid(
-                    f"the option {name!r} would show a secret in plans and logs; write it to a "
-                    f"file and give tokenFile, or set {TOKEN} for the driver and its executors",
-                    field=name,
-                )
-            if name not in known:
-                near = get_close_matches(name, known, n=1, cutoff=0.5)
-                hint = f"; did you mean {known[near[0]]!r}?" if near else ""
-                raise Invalid(
-                    f"there is no option {name!r} of a Millrace read{hint}"
-                    if near
-                    else f"there is no option {name!r} of a Millrace read; there are "
-                    f"{', '.join(NAMES)}",
-                    field=name,
-                )
-
-    def text(self, name: str, default: str = "") -> str:
-        return self._told.get(name.lower(), default).strip()
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self._told
-
-    def whole(self, name: str, most: int) -> int | None:
-        if not self.has(name):
-            return None
-        text = self.text(name)
-        if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= most:
-            raise Invalid(
-                f"{name} is {check.shown(text)}, not a number from 1 to {most}",
-                field=name,
-                limit=most,
-            )
-        return int(text)
-
-    def seconds(self, name: str, default: float, most: float) -> float:
-        if not self.has(name):
-            return default
-        try:
-            found = float(self.text(name))
-        except ValueError:
-            found = -1.0
-        if not 0 <= found <= most:
-            raise Invalid(
-                f"{name} is {check.shown(self.text(name))}, not a number of seconds up to {most:g}",
-                field=name,
-                limit=int(most),
-            )
-        return found
-
-    def flag(self, name: str, *, default: bool) -> bool:
-        text = self.text(name, str(default)).lower()
-        if text not in ("true", "false"):
-            raise Invalid(f"{name} is {check.shown(text)}, not true or false", field=name)
-        return text == "true"
-
-    def one_of(self, name: str, default: str, choices: tuple[str, ...]) -> str:
-        text = self.text(name, default).lower()
-        if text not in choices:
-            raise Invalid(
-                f"{name} is {check.shown(text)}; it is one of {', '.join(choices)}", field=name
-            )
-        return text
-
-
 def read_options(told: Mapping[str, str], *, is_stream: bool | None) -> Options:
     """The options of a read; `is_stream` is None where it is not known yet.
-
 
     Raises:
         Invalid: one is not known, is missing, or has no value that it could have; `field` says
             which.
     """
-    given = _Given(told)
-    home = _home(given)
-    queue = given.text("queue")
-    if not queue:
-        raise Invalid("queue is missing: which one is to be read?", field="queue")
+    given = Given(told, NAMES, "read")
+    home, (space, queue) = given.home(), given.queue()
     view = cast("View", given.one_of("view", "changes", ("changes", "latest", "log")))
     if is_stream:
         _refuse_in_streams(given, view)
-    elif is_stream is False and given.has("cursor"):
-        raise Invalid("cursor is an option of readStream; a batch has none", field="cursor")
     cursor = given.text("cursor")
-    return Options(
+    found = Options(
         home=home,
-        queue=check.name(queue, "queue"),
-        space=check.name(given.text("space", "default"), "space"),
+        queue=queue,
+        space=space,
         view=view,
         cursor=check.name(cursor, "cursor") if cursor else "",
         starting=_starting(given),
@@ -195,26 +105,12 @@ def read_options(told: Mapping[str, str], *, is_stream: bool | None) -> Options:
         schema=given.text("schema"),
         format=cast("Format", given.one_of("format", "json", ("json", "avro", "arrow"))),
     )
+    if is_stream is False:
+        _refuse_in_batches(given)
+    return found
 
 
-def _home(given: _Given) -> Home:
-    url, path = given.text("url"), given.text("path")
-    if bool(url) == bool(path):
-        raise Invalid(
-            "name either url, the address of a server, or path, a folder on this machine",
-            field="url",
-        )
-    patience = given.seconds(
-        "patience", limits.WIRE_PATIENCE_SECONDS, limits.WIRE_CONNECT_MS_MAX / 1000
-    )
-    host = socket.gethostname() if path else ""
-    if path:
-        # Tasks may stand elsewhere than the driver.
-        path = str(Path(path.removeprefix("file:")).expanduser().absolute())
-    return Home(url, path, given.text("tokenFile"), given.text("certificates"), patience, host)
-
-
-def _refuse_in_streams(given: _Given, view: View) -> None:
+def _refuse_in_streams(given: Given, view: View) -> None:
     if view == "latest":
         raise Invalid(
             "view=latest is the state at one moment, which a stream never has; read it with "
@@ -226,7 +122,13 @@ def _refuse_in_streams(given: _Given, view: View) -> None:
             raise Invalid(f"{name} is an option of spark.read; a stream has none", field=name)
 
 
-def _starting(given: _Given) -> Start:
+def _refuse_in_batches(given: Given) -> None:
+    for name in ("cursor", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss"):
+        if given.has(name):
+            raise Invalid(f"{name} is an option of readStream; a batch has none", field=name)
+
+
+def _starting(given: Given) -> Start:
     names = [name for name in NAMES if name.startswith("starting") and given.has(name)]
     if len(names) > 1:
         raise Invalid(f"{' and '.join(names)} say both where to start; give one", field=names[1])
@@ -241,7 +143,7 @@ def _starting(given: _Given) -> Start:
     return read_start(text, name)
 
 
-def _ending(given: _Given) -> Start:
+def _ending(given: Given) -> Start:
     if given.has("endingOffsets") and given.has("endingSnapshot"):
         raise Invalid(
             "endingOffsets and endingSnapshot say both where to end; give one",
@@ -249,16 +151,22 @@ def _ending(given: _Given) -> Start:
         )
     if given.has("endingSnapshot"):
         return Start(ticket=given.text("endingSnapshot"))
-    return read_start(given.text("endingOffsets", "latest"), "endingOffsets")
+    found = read_start(given.text("endingOffsets", "latest"), "endingOffsets")
+    if found == EARLIEST:
+        raise Invalid(
+            "endingOffsets is earliest, and nothing would be read; it is latest, seqs, or a time",
+            field="endingOffsets",
+        )
+    return found
 
 
-def _columns(given: _Given) -> tuple[str, ...] | None:
+def _columns(given: Given) -> tuple[str, ...] | None:
     if not given.has("columns"):
         return None
     return tuple(name.strip() for name in given.text("columns").split(","))
 
 
-def _keys(given: _Given) -> tuple[bytes, ...] | None:
+def _keys(given: Given) -> tuple[bytes, ...] | None:
     """A JSON list of texts, or texts parted by commas."""
     if not given.has("keys"):
         return None

@@ -55,6 +55,13 @@ class Checkpoint:
             Invalid: what should be there is not.
         """
         now = self._offsets(batch)
+        if not now:
+            raise Invalid(
+                f"{self.location}/offsets/{batch} is not there, or none that is known (v1): it "
+                "says what the batch was made from; has somebody deleted it, and can Python read "
+                "it here?",
+                field="checkpointLocation",
+            )
         before = self._offsets(batch - 1) if batch else []
         sources = [_offset(line) for line in now]
         offsets = [one for one in sources if one is not None]

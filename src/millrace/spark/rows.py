@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructField, StructType
 
 from millrace.core.column import Array
 from millrace.errors import Invalid
@@ -101,12 +101,24 @@ def _check(options: Options, schema: StructType, names: tuple[str, ...]) -> None
                 "by the option columns, which names those that are wanted",
                 field="schema",
             )
-        if not field.nullable:
+        required = _required(field)
+        if required:
             raise Invalid(
-                f"the schema says that {field.name!r} is never null, and of a body that is none of "
+                f"the schema says that {required!r} is never null, and of a body that is none of "
                 "it, it is; leave NOT NULL out",
                 field="schema",
             )
+
+
+def _required(field: StructField) -> str:
+    """The first field of these that is never null, if there is one."""
+    if not field.nullable:
+        return field.name
+    kind = field.dataType
+    while isinstance(kind, ArrayType):
+        kind = kind.elementType
+    inner = kind.fields if isinstance(kind, StructType) else []
+    return next((f"{field.name}.{found}" for one in inner if (found := _required(one))), "")
 
 
 def _wanted(batch: pa.RecordBatch, keys: Array | None, *, is_live: bool) -> pa.RecordBatch:

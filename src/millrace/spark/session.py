@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
+
+REMOTE = "spark.remote"
+"""The setting that names a server of Spark Connect."""
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -41,11 +45,19 @@ def defaults() -> dict[str, str]:
     }
 
 
+def settings_of(conf: Mapping[str, str]) -> dict[str, str]:
+    """What a session starts with. One that is elsewhere (`spark.remote`) was started by others."""
+    if REMOTE not in conf:
+        return defaults() | dict(conf)
+    return {"spark.sql.session.timeZone": "UTC"} | dict(conf)
+
+
 def session(name: str, **conf: str) -> SparkSession:
     """A session on this machine, or where `conf` says; what it starts with is said on stderr.
 
-    Python's workers are those of this interpreter, and Java is the one that `find_java` finds,
-    unless the environment says otherwise. Of pandas, which nothing here uses, nothing is said.
+    Python's workers are those of this interpreter, unless the environment says otherwise, and Java
+    is the one that `find_java` finds: that of `JAVA_HOME`, if it is new enough. Of pandas, which
+    nothing here uses, nothing is said.
 
     Raises:
         NotFound: there is no Java.
@@ -53,9 +65,9 @@ def session(name: str, **conf: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if "JAVA_HOME" not in os.environ:
+    if REMOTE not in conf:
         os.environ["JAVA_HOME"] = str(find_java().home)
-    settings = defaults() | conf
+    settings = settings_of(conf)
     shown = ", ".join(
         f"{key}={value}" for key, value in sorted(settings.items()) if str(LOGGING) not in value
     )

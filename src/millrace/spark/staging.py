@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from millrace import limits, sync
+from millrace.errors import Full
 from millrace.spark import bounds
 from millrace.spark.contract import cut, to_rows
 
@@ -67,7 +68,17 @@ class _Writing:
             self._rows = self._bytes = self._calls = 0
         # Numbered, so that one whose answer was lost is made again.
         self._calls += 1
-        self._queue.stage(self.stages[-1], part, number=self._calls)
+        try:
+            self._queue.stage(self.stages[-1], part, number=self._calls)
+        except Full as error:
+            if error.field != "stage":
+                raise
+            raise Full(
+                f"{error.message}. Each task of a write has one: write with fewer tasks, say by "
+                "coalesce",
+                field="stage",
+                limit=error.limit,
+            ) from error
         self._rows += rows
         self._bytes += size
         self.total += rows

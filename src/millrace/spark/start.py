@@ -17,6 +17,9 @@ from millrace.errors import Invalid
 
 _EARLIEST, _LATEST = -2, -1
 
+_DIGITS_MAX = 15
+"""Of milliseconds: some ten thousand years."""
+
 
 class Start(msgspec.Struct, frozen=True):
     """A place: the earliest unless one of these is said."""
@@ -78,7 +81,7 @@ def read_time(text: str, field: str) -> int:
     Raises:
         Invalid: it is neither.
     """
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX:
         return int(text)
     try:
         found = datetime.fromisoformat(text)
@@ -92,14 +95,15 @@ def read_time(text: str, field: str) -> int:
 
 
 def read_places(
-    pairs: Sequence[tuple[int, int]], lasts: Sequence[int], field: str
+    pairs: Sequence[tuple[int, int]], lasts: Sequence[int], field: str, *, is_end: bool = False
 ) -> tuple[int, ...]:
-    """The last seq before each place; shards that are not named begin at the earliest.
+    """The last seq before each place. Shards that are not named are read from the earliest row on,
+    and to the latest.
 
     Raises:
         Invalid: the queue has no such shard, or has not come so far.
     """
-    found = [0] * len(lasts)
+    found = list(lasts) if is_end else [0] * len(lasts)
     for shard, seq in pairs:
         if shard >= len(lasts):
             raise Invalid(
@@ -113,6 +117,11 @@ def read_places(
                 f"{field} is {seq} in shard {shard}, whose next seq is {last + 1}",
                 field=field,
                 limit=last + 1,
+            )
+        if is_end and seq == _EARLIEST:
+            raise Invalid(
+                f"{field} is -2, the earliest, in shard {shard}; give -1, the latest, or a seq",
+                field=field,
             )
         found[shard] = last if seq == _LATEST else max(seq, 1) - 1
     return tuple(found)

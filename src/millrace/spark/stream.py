@@ -16,8 +16,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millrace.client.millrace import Millrace
-from millrace.spark.follower import Follower, Limit
+from millrace.spark.follower import Follower
 from millrace.spark.home import reach
+from millrace.spark.limit import Limit
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
 from millrace.spark.read import Part

@@ -20,6 +20,7 @@ from millrace.core import check
 from millrace.errors import Invalid, NotFound, OutOfOrder, Refused, TooLarge
 from millrace.spark.address import Address
 from millrace.spark.contract import check_schema
+from millrace.spark.given import HOME, Given
 from millrace.spark.origin import NAME_CHARS_MAX, Checkpoint, Origin, flow_of
 from millrace.spark.staging import Staged, stage_rows
 from millrace.spark.writer import stages_of
@@ -41,9 +42,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 field="outputMode",
             )
         check_schema(schema)
-        given = {name.lower(): value for name, value in options.items()}
-        self._address = Address.of(options)
-        self._producer = given.get("producer", "")
+        given = Given(options, (*HOME, "producer", "number", "checkpointLocation"), "write")
+        self._address = Address.of(given)
+        self._producer = given.text("producer")
         if self._producer:
             check.name(self._producer, "producer")
             if len(self._producer) > NAME_CHARS_MAX:
@@ -53,9 +54,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     field="producer",
                     limit=NAME_CHARS_MAX,
                 )
-        if "number" in given:
+        if given.has("number"):
             raise Invalid("number is told by the sources of a stream; drop it", field="number")
-        location = given.get("checkpointlocation", "")
+        location = given.text("checkpointLocation")
         if not location:
             raise Invalid(
                 "checkpointLocation is missing: name it as an option of writeStream, not of the "
@@ -63,7 +64,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 field="checkpointLocation",
             )
         self._checkpoint = Checkpoint(location)
-        self._prefix = flow_of([self._producer] if self._producer else ["", location])
+        # Others may write under the same producer, by cursors of their own.
+        self._prefix = flow_of([self._producer, location])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
         """Stage the rows of one task."""

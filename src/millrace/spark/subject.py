@@ -60,7 +60,7 @@ class Subject(msgspec.Struct, frozen=True):
                 field="view",
             )
 
-    async def places(self, start: Start, field: str) -> tuple[int, ...]:
+    async def places(self, start: Start, field: str, *, is_end: bool = False) -> tuple[int, ...]:
         """The last seq before a place, in each shard.
 
         Raises:
@@ -74,7 +74,7 @@ class Subject(msgspec.Struct, frozen=True):
             return tuple([await engine.seq_at(one, start.time_ms) - 1 for one in shards.ids])
         if start.is_latest:
             return self.lasts
-        return read_places(start.seqs, self.lasts, field)
+        return read_places(start.seqs, self.lasts, field, is_end=is_end)
 
 
 async def look(m: Millrace, options: Options) -> Subject:

@@ -14,6 +14,7 @@ from millrace.core import check
 from millrace.errors import Invalid, NotFound, Unknown
 from millrace.spark.address import Address
 from millrace.spark.contract import check_schema
+from millrace.spark.given import HOME, Given
 from millrace.spark.staging import Staged, stage_rows
 
 
@@ -30,8 +31,8 @@ class BatchWriter(DataSourceArrowWriter):
         if overwrite:
             raise Invalid("a queue is only added to; write with mode('append')", field="mode")
         check_schema(schema)
-        given = {name.lower(): value for name, value in options.items()}
-        self._address = Address.of(options)
+        given = Given(options, (*HOME, "producer", "number"), "write")
+        self._address = Address.of(given)
         self._producer, self._number = _numbered(given)
         self._prefix = f"spark.{uuid4().hex[:16]}."
         self._address.reach()
@@ -62,16 +63,15 @@ class BatchWriter(DataSourceArrowWriter):
                 queue.drop_stage(name)
 
 
-def _numbered(given: Mapping[str, str]) -> tuple[str, int]:
+def _numbered(given: Given) -> tuple[str, int]:
     """The options that make a write one that may be repeated."""
-    producer, number = given.get("producer", ""), given.get("number", "")
-    if bool(producer) != bool(number):
-        raise Invalid("producer and number go together", field="number")
-    if not producer:
-        return "", 0
-    if not number.isdecimal():
-        raise Invalid(f"number is {check.shown(number)}, not a whole number", field="number")
-    return check.name(producer, "producer"), check.count(int(number), "number", 2**63 - 1)
+    producer, number = given.text("producer"), given.whole("number", 2**63 - 1)
+    if bool(producer) != (number is not None):
+        raise Invalid(
+            "producer and number go together: give both, and the write may be repeated, or neither",
+            field="number" if producer else "producer",
+        )
+    return (check.name(producer, "producer"), number) if number is not None else ("", 0)
 
 
 def stages_of(messages: list[WriterCommitMessage | None]) -> list[str]:
@@ -80,14 +80,25 @@ def stages_of(messages: list[WriterCommitMessage | None]) -> list[str]:
 
 
 def _publish(queue: sync.Queue, stages: list[str]) -> None:
-    """Publish stages that nobody else knows: where the answer was lost, they tell what was done."""
+    """Publish stages that nobody else knows: where the answer was lost, they tell what was done.
+
+    Raises:
+        NotFound: they have gone before they were published.
+    """
+    is_asked_again = False
     while True:
         try:
             queue.publish_staged(stages)
-        except (Unknown, NotFound):
+        except (Unknown, NotFound) as error:
             left = queue.stages()
             if all(name in left for name in stages):
+                is_asked_again = True
                 continue
-            if any(name in left for name in stages):
-                raise
+            is_answered = isinstance(error, NotFound) and not is_asked_again
+            if is_answered or any(name in left for name in stages):
+                raise NotFound(
+                    f"{error.message}: what this write has staged is gone, and nothing was "
+                    "published; write again",
+                    field="stages",
+                ) from error
         return

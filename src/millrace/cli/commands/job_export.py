@@ -9,6 +9,7 @@ import click
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
 from millrace.cli.sparked import CONF, Pairs, on_spark
 from millrace.cli.verb import verb
+from millrace.cli.words import counted
 
 if TYPE_CHECKING:
     from millrace.spark.options import View
@@ -87,5 +88,5 @@ async def export(
     shell.out.line(
         "exported",
         {"queue": shown, "into": into, "rows": done.rows, "seqs": list(place.seqs)},
-        f"exported {done.rows:,} rows of {shown} into {into}, up to seq {seqs}",
+        f"exported {counted(done.rows, 'row')} of {shown} into {into}, up to seq {seqs}",
     )

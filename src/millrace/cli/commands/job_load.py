@@ -8,6 +8,7 @@ from millrace.cli.kinds import HEADER
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
 from millrace.cli.sparked import CONF, Pairs, on_spark, texts
 from millrace.cli.verb import verb
+from millrace.cli.words import counted
 
 
 @verb(
@@ -94,7 +95,7 @@ async def load(
     done = await on_spark(
         shell, "load", conf, lambda site: run(site, site.m.find(rest, space=space), job)
     )
-    text = f"loaded {done.rows:,} messages into {shown}"
+    text = f"loaded {counted(done.rows, 'message')} into {shown}"
     if done.is_repeat:
         text = f"{name!r} was loaded into {shown} before; nothing was added"
     fields = {"queue": shown, "name": name, "rows": done.rows, "repeat": done.is_repeat}

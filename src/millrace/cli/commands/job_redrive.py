@@ -11,6 +11,7 @@ import click
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
 from millrace.cli.sparked import CONF, Pairs, on_spark
 from millrace.cli.verb import verb
+from millrace.cli.words import counted
 
 if TYPE_CHECKING:
     from millrace.jobs.redrive import Redriven, Tried
@@ -71,12 +72,11 @@ async def redrive(
         done = tried.redriven
     else:
         done = await on_spark(shell, "redrive", conf, moving)
-    text = f"moved {done.letters:,} letters as {done.published:,} messages; {done.kept:,} stay"
+    moved = f"{counted(done.letters, 'letter')} as {counted(done.published, 'message')}"
+    stay = f"{done.kept:,} {'stays' if done.kept == 1 else 'stay'}"
+    text = f"moved {moved}; {stay}"
     if dry_run:
-        text = (
-            f"would move {done.letters:,} letters as {done.published:,} messages; "
-            f"{done.kept:,} would stay"
-        )
+        text = f"would move {moved}; {done.kept:,} would stay"
     fields = {
         "queue": shown,
         "letters": done.letters,

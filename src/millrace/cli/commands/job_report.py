@@ -10,6 +10,7 @@ import click
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
 from millrace.cli.sparked import CONF, Pairs, on_spark
 from millrace.cli.verb import verb
+from millrace.cli.words import counted
 
 if TYPE_CHECKING:
     from millrace.jobs.report import Report
@@ -65,4 +66,6 @@ async def report(shell: Shell, queue: str, *, into: Path, sent: str, conf: Pairs
         "keys": [one._asdict() for one in found.keys],
         "groups": [one._asdict() for one in found.groups],
     }
-    shell.out.line("reported", fields, f"wrote {into}: {found.messages:,} messages of {shown}")
+    shell.out.line(
+        "reported", fields, f"wrote {into}: {counted(found.messages, 'message')} of {shown}"
+    )

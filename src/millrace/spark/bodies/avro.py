@@ -26,12 +26,17 @@ _PLAIN = {
     "string": "string",
     "enum": "string",
     "fixed": "binary",
+}
+"""Types of Avro, and of Spark."""
+
+_LOGICAL = {
     "date": "date",
     "timestamp-millis": "timestamp",
     "timestamp-micros": "timestamp",
-    "uuid": "string",
+    "local-timestamp-millis": "timestamp_ntz",
+    "local-timestamp-micros": "timestamp_ntz",
 }
-"""Types of Avro, logical ones included, and of Spark."""
+"""Logical types, besides decimals. Values of all others are what they are stored as."""
 
 
 class AvroParser:
@@ -50,7 +55,7 @@ class AvroParser:
                 field="format",
             ) from error
         self._fields = fields
-        self._schema = parse_schema(_decoded(schema))
+        self._schema = parse_schema(cast("dict[str, object]", _understood(_decoded(schema))))
         self._read = schemaless_reader
 
     def parse(self, bodies: Array) -> Parsed:
@@ -99,6 +104,20 @@ def _decoded(schema: str) -> dict[str, object]:
         ) from None
 
 
+def _understood(kind: object) -> object:
+    """The same schema without the logical types that no column has."""
+    if isinstance(kind, list):
+        return [_understood(one) for one in kind]
+    if not isinstance(kind, dict):
+        return kind
+    known = (*_LOGICAL, "decimal")
+    return {
+        name: _understood(value)
+        for name, value in kind.items()
+        if name != "logicalType" or value in known
+    }
+
+
 def _type(name: object, kind: object) -> str:
     if isinstance(kind, list):
         others = [one for one in kind if one != "null"]
@@ -108,8 +127,8 @@ def _type(name: object, kind: object) -> str:
         logical, inner = kind.get("logicalType"), kind.get("type")
         if logical == "decimal":
             return f"decimal({kind['precision']},{kind.get('scale', 0)})"
-        if logical in _PLAIN:
-            return _PLAIN[str(logical)]
+        if logical in _LOGICAL:
+            return _LOGICAL[str(logical)]
         if inner == "array":
             return f"array<{_type(name, kind['items'])}>"
         if inner == "record":

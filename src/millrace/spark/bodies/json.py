@@ -20,6 +20,9 @@ from millrace.spark.bodies.parse import Fields, Parsed, no_way, of_records
 
 _WIDTHS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 
+_FLOAT_MAX = 3.4028234663852886e38
+"""The largest number of four bytes; what is larger would become infinite."""
+
 
 class JsonParser:
     """Parses objects, each in one pass that checks its types."""
@@ -59,6 +62,8 @@ def _hint(name: str, kind: pa.DataType) -> object:
         return Annotated[int, msgspec.Meta(ge=-most, le=most - 1)]
     if pa.types.is_boolean(kind):
         return bool
+    if kind == pa.float32():
+        return Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)]
     if pa.types.is_floating(kind):
         return float
     if pa.types.is_string(kind):
