@@ -218,3 +218,16 @@ def test_late_rows_of_a_key_do_not_win() -> None:
         for row in batch.to_pylist()
     ]
     assert [(row["key"], row["value"]) for row in kept] == [("a", "2"), ("b", "3")]
+
+
+def test_rows_cannot_be_the_keys_of_the_sink(url: str) -> None:
+    """Whoever may publish could have the sink skip rows, or apply them twice."""
+    rig = make(url)
+    held = rig.sink.open("f/s", SCHEMA)
+    own = batch_of([Change(f"millrace:flow:{held.flow}", "1")])
+    with pytest.raises(Invalid, match="the sink's own") as refused:
+        rig.sink.stage(Task(held, span(0, 1), "0"), [own])
+    assert refused.value.field == "name"
+    with client.Redis.from_url(url) as server:
+        assert server.hgetall("millrace:flow:f/s") == {b"fence": b"1"}
+    rig.close()

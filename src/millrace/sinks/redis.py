@@ -30,11 +30,22 @@ from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
 from millrace.sinks.links import Links
 from millrace.sinks.newest import newest
-from millrace.sinks.wording import check_template, columns_of, fill, pattern, to_bytes, to_json
+from millrace.sinks.wording import (
+    check_template,
+    columns_of,
+    fill,
+    shown,
+    to_bytes,
+    to_json,
+    values_in,
+)
 
 ENVIRONMENT = "REDIS_URL"
 
 ALL = "*"
+
+OWN = b"millrace:"
+"""What the names of the sink's own keys begin with."""
 
 APPLY = """
 local now = redis.call('HMGET', KEYS[1], 'fence', 'boundary')
@@ -209,14 +220,14 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """See `Readable.rows`; where one column is stored, it and the key are bytes."""
-        found, named = pattern(self.template), columns_of(self.template)
+        named = columns_of(self.template)
         with self._server() as server:
             lines: list[dict[str, object]] = []
             for name in server.scan_iter(count=limits.REDIS_PIPELINE_ROWS):
-                match = found.fullmatch(name)
-                if match is None or name.startswith(b"millrace:"):
+                values = values_in(name, self.template)
+                if values is None or name.startswith(OWN):
                     continue
-                line = self._read(server, name, dict(zip(named, match.groups(), strict=True)))
+                line = self._read(server, name, dict(zip(named, values, strict=True)))
                 lines.append({column: line.get(column) for column in columns})
                 if len(lines) >= limits.SINK_READ_ROWS:
                     yield pa.RecordBatch.from_pylist(lines)
@@ -240,7 +251,14 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         alone is a delete."""
         packed: list[bytes] = []
         for row in batch.to_pylist():
-            line: list[bytes] = [fill(self.template, row)]
+            name = fill(self.template, row)
+            if name.startswith(OWN):
+                raise Invalid(
+                    f"a row would be the key {shown(name)}, and keys with that beginning are the "
+                    'sink\'s own; give the rows a beginning of theirs, as name = "row:{key}"',
+                    field="name",
+                )
+            line = [name]
             if row.pop(OP, None) != DELETE:
                 line += self._values(row)
             packed.append(b"".join(len(part).to_bytes(4, "big") + part for part in line))

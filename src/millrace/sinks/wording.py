@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 
@@ -55,7 +57,8 @@ def check_template(template: str, key: Sequence[str], field: str) -> None:
     """See that a template makes a name of its own for every key.
 
     Raises:
-        Invalid: it does not name all columns of the key, or others.
+        Invalid: it does not name all columns of the key, or others; or nothing parts two of them
+            for certain.
     """
     named = columns_of(template)
     if sorted(named) != sorted(key):
@@ -64,21 +67,69 @@ def check_template(template: str, key: Sequence[str], field: str) -> None:
             f"name the columns of the key, each once: {', '.join(f'{{{name}}}' for name in key)}",
             field=field,
         )
+    between = _FIELD.split(template)[2:-1:2]
+    if not all(between) or "%" in "".join(between):
+        raise Invalid(
+            f"{field} is {template!r}, where nothing parts two columns, or a % does, so that two "
+            'keys may have one name; write "{a}:{b}"',
+            field=field,
+        )
 
 
 def fill(template: str, row: Mapping[str, object]) -> bytes:
-    """The template with the values of a row."""
+    """The template with the values of a row. Of several columns, what parts them is written as %XX
+    in their values, and so is %: no two keys have one name.
+
+    Raises:
+        Invalid: a value is null, which names nothing.
+    """
     parts = _FIELD.split(template)
-    return b"".join(
-        to_bytes(row[part]) if at % 2 else part.encode() for at, part in enumerate(parts)
-    )
+    between = _between(parts)
+    named = []
+    for at, part in enumerate(parts):
+        if not at % 2:
+            named.append(part.encode())
+            continue
+        value = row[part]
+        if value is None:
+            raise Invalid(
+                f"column {part!r} of the key is null in a row; leave such rows out by a step, or "
+                "name other columns",
+                field="key",
+            )
+        named.append(_escaped(to_bytes(value), between))
+    return b"".join(named)
 
 
-def pattern(template: str) -> re.Pattern[bytes]:
-    """What finds the values in a name that `fill` made, in the order of `columns_of`."""
+@lru_cache(maxsize=16)
+def _pattern(template: str) -> re.Pattern[bytes]:
+    """What finds the values in a name that `fill` made, as they are written there."""
     parts = _FIELD.split(template)
-    found = (b"(.*)" if at % 2 else re.escape(part.encode()) for at, part in enumerate(parts))
+    between = _between(parts)
+    value = b"([^%s]*)" % re.escape(between) if between else b"(.*)"
+    found = (value if at % 2 else re.escape(part.encode()) for at, part in enumerate(parts))
     return re.compile(b"".join(found), re.DOTALL)
+
+
+def values_in(name: bytes, template: str) -> list[bytes] | None:
+    """The values in a name that `fill` made, in the order of `columns_of`; None: it made it not."""
+    match = _pattern(template).fullmatch(name)
+    if match is None:
+        return None
+    is_escaped = bool(_between(_FIELD.split(template)))
+    return [unquote_to_bytes(one) if is_escaped else one for one in match.groups()]
+
+
+def _between(parts: Sequence[str]) -> bytes:
+    """The bytes that part the columns of a template."""
+    return bytes(sorted(set("".join(parts[2:-1:2]).encode())))
+
+
+def _escaped(value: bytes, between: bytes) -> bytes:
+    if not between:
+        return value
+    special = {*between, ord("%")}
+    return b"".join(b"%%%02X" % one if one in special else bytes([one]) for one in value)
 
 
 def _plain(value: object) -> bytes:
