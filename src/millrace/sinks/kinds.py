@@ -7,11 +7,13 @@ from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
+from zlib import crc32
 
 import msgspec
 
 from millrace.errors import Invalid
 from millrace.sinks.base import Sink
+from millrace.sinks.wording import masked
 
 _alone = Lock()
 
@@ -83,13 +85,25 @@ def kind_of(address: str) -> str:
     scheme, _, _ = found.scheme.partition("+")
     if not scheme:
         raise Invalid(
-            f"{address!r} is not the address of a sink, such as delta:/lake/orders or "
+            f"{masked(address)!r} is not the address of a sink, such as delta:/lake/orders or "
             "redis://localhost:6379/0",
             field="into",
         )
     if scheme not in _HOMES and found.path.isidentifier():
         return f"{scheme}:{found.path}"
     return _SCHEMES.get(scheme, scheme)
+
+
+def place_of(address: str) -> str:
+    """A short name of the place that an address is of: another one for each table, index, queue or
+    database, whoever asks and whatever else is set."""
+    found = urlsplit(address)
+    _, _, host = found.netloc.rpartition("@")
+    path = found.path
+    if kind_of(address) in _PATHS:
+        path = str(Path(path).absolute())
+    named = [value for name, value in parse_qsl(found.query) if name in ("table", "index", "queue")]
+    return f"{crc32(repr((host, path, named)).encode()):08x}"
 
 
 def _placed(settings: Mapping[str, object], folder: str | Path) -> dict[str, object]:

@@ -17,6 +17,7 @@ from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.columns import stored
 from millrace.sinks.lane import check_key
 from millrace.sinks.rewrite import Layout
+from millrace.sinks.wording import masked
 
 
 class FlowState(msgspec.Struct, frozen=True):
@@ -48,7 +49,8 @@ class Lake(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         if not self.path or "://" in self.path:
             raise Invalid(
-                f"path {self.path!r} is not a folder; mount the store that it is in", field="path"
+                f"path {masked(self.path)!r} is not a folder; mount the store that it is in",
+                field="path",
             )
         if any(letter in self.path for letter in "%?#"):
             raise Invalid(

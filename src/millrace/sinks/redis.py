@@ -363,7 +363,10 @@ def _connect(sink: Redis) -> redis.Redis:
             retry=Again(NoBackoff(), 0),
         )
     except ValueError as error:
-        raise Invalid(f"url is no address of Redis: {error}", field="url") from error
+        # It would say what it does not understand: the password, perhaps.
+        raise Invalid(
+            "url is no address of Redis, such as redis://user:password@host:6379/0", field="url"
+        ) from error
 
 
 _links: Links[Redis, redis.Redis] = Links(_connect, lambda server: server.close())

@@ -6,7 +6,7 @@ import http.client
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
@@ -41,9 +41,10 @@ class Link:
     """A connection to a server."""
 
     def __init__(self, url: str, certificates: str) -> None:
-        found = urlsplit(url)
-        if found.scheme not in ("http", "https") or not found.hostname:
-            raise Invalid(f"url is {url!r}, not http://host:9200 or https://host:9200", field="url")
+        found, port = _parted(url)
+        if found is None or found.scheme not in ("http", "https") or not found.hostname:
+            # It is not shown: who knows where its password is.
+            raise Invalid("url is not http://host:9200 or https://host:9200", field="url")
         self._prefix = found.path.rstrip("/")
         self._headers: dict[str, str] = {}
         if found.username is not None:
@@ -53,10 +54,9 @@ class Link:
         self._http: http.client.HTTPConnection
         if found.scheme == "https":
             context = ssl.create_default_context(cafile=certificates or None)
-            port = found.port or 9200
             self._http = http.client.HTTPSConnection(host, port, timeout=seconds, context=context)
         else:
-            self._http = http.client.HTTPConnection(host, found.port or 9200, timeout=seconds)
+            self._http = http.client.HTTPConnection(host, port, timeout=seconds)
 
     def ask(
         self, method: str, path: str, body: bytes | Mapping[str, object] | None = None
@@ -92,3 +92,13 @@ class Link:
     def close(self) -> None:
         """Let it go; the next request opens it again."""
         self._http.close()
+
+
+def _parted(url: str) -> tuple[SplitResult | None, int]:
+    """The address and its port; None: it is none."""
+    try:
+        found = urlsplit(url)
+        return found, found.port or 9200
+    except ValueError:
+        # It says what it has found in the place of a port: a part of the password, perhaps.
+        return None, 0

@@ -16,6 +16,7 @@ SHOWN_MAX = 80
 """Characters of a value that a message shows."""
 
 _FIELD = re.compile(r"\{([^{}]*)\}")
+_PASSWORD = re.compile(r"(?<![^/\s'\"(])([^/@\s:'\"(]*):[^/\s]+@")
 
 
 def to_bytes(value: object) -> bytes:
@@ -46,6 +47,11 @@ def shown(value: object) -> str:
     """A value in a message."""
     text = repr(value)
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+
+
+def masked(text: str) -> str:
+    """A text whose addresses show no password: of `user:password@host` it is left out."""
+    return _PASSWORD.sub(r"\1:…@", text)
 
 
 def columns_of(template: str) -> list[str]:
