@@ -70,6 +70,17 @@ class Repeating(MemorySink, frozen=True):
         return done
 
 
+class Believing(MemorySink, frozen=True):
+    """It goes by what its holder remembers of the boundary."""
+
+    def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
+        self._flow(held)
+        if goes_on(held.boundary, span):
+            self._apply([self.table.staged[part.decode()] for part in staged])
+            self.table.flows[held.flow].boundary = span.upto
+        return msgspec.structs.replace(held, boundary=self.table.flows[held.flow].boundary)
+
+
 class ByItsSum(MemorySink, frozen=True):
     """It goes by the number of a boundary, which is no place."""
 
@@ -180,6 +191,7 @@ class Easy(MemorySink, frozen=True):
 BROKEN = [
     Forgetful,
     Repeating,
+    Believing,
     ByItsSum,
     Unfenced,
     Hasty,
@@ -197,6 +209,7 @@ BROKEN = [
 ]
 
 KEYED_ONLY = [InOrder, Easy]
+ADDED_ONLY = [Believing]
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -206,5 +219,7 @@ def test_a_sink_that_breaks_a_rule_is_found_out(
 ) -> None:
     if kind in KEYED_ONLY and not key:
         pytest.skip("the rule is one of keys")
+    if kind in ADDED_ONLY and key:
+        pytest.skip("rows that replace each other do so once more")
     with pytest.raises((AssertionError, Refused, KeyError)):
         check_sink(lambda: make(kind, key))

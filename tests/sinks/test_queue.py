@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from millrace import sync
 from millrace.errors import Invalid, Retry, Stale
 from millrace.sinks.base import DELETE
 from millrace.sinks.queue import QueueSink
@@ -119,3 +121,54 @@ def test_a_queue_that_does_not_fit_is_refused(path: str) -> None:
 def test_settings_that_cannot_be(settings: dict[str, object], said: str) -> None:
     with pytest.raises(Invalid, match=said):
         QueueSink(queue="q", **settings).check(SCHEMA)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("when", ["before", "between"])
+def test_a_zombie_does_not_go_on_with_the_snapshot_of_its_successor(
+    path: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    rig = make(path, key=("key",))
+    zombie = Run(rig)
+    successors: list[Run] = []
+    real = sync.Cursor.next
+
+    def overtaken(cursor: sync.Cursor, **given: object) -> sync.Snapshot | None:
+        monkeypatch.undo()
+        if when == "before":
+            successors.append(Run(rig))
+        else:
+            publish = sync.Queue.publish
+
+            def late(queue: sync.Queue, *told: object, **more: object) -> object:
+                # The successor has the cursor, and has not said so yet.
+                monkeypatch.undo()
+                snapshots.append(real(cursor_of(queue, cursor)))
+                return publish(queue, *told, **more)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(sync.Queue, "publish", late)
+            successors.append(Run(rig))
+            return snapshots.pop()
+        return real(cursor, **given)  # type: ignore[arg-type]
+
+    snapshots: list[sync.Snapshot | None] = []
+    monkeypatch.setattr(sync.Cursor, "next", overtaken)
+    first, second = puts("a"), puts("b", after=5)
+    with suppress(Stale):
+        zombie.carry(span(0, 5), first)
+    [successor] = successors
+    assert successor.at == span(0, 5).upto
+    with pytest.raises(Stale):
+        zombie.carry(span(5, 9), puts("z", after=5))
+    successor.carry(span(5, 9), second)
+    successor.sees(first, second)
+
+
+def cursor_of(queue: sync.Queue, cursor: sync.Cursor) -> sync.Cursor:
+    return queue.cursor(cursor.name)
+
+
+def test_a_put_without_a_value_is_no_delete(path: str) -> None:
+    run = Run(make(path, key=("key",)))
+    rows = [Change("a", "1", seq=1), Change("b", None, seq=2), Change("c", None, DELETE, 3)]
+    with pytest.raises(Invalid, match="'value' is null in a row that is put"):
+        run.carry(span(0, 5), rows)

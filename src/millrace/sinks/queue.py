@@ -6,12 +6,17 @@ and boundary) into a queue of its own, `millrace-flows`.
 
 Rule 1: the cursor is the fence. `open` resets it, so that it is another one from then on: whoever
 opened before holds a snapshot of the old one, cannot commit it, and with it falls all the rest.
+Rule 2: a snapshot of the cursor is taken only by who finds their own row in it.
+Rule 3: the same snapshot can be committed twice. So every commit also publishes a stage that was
+made for it alone: an attempt of which nobody heard, and the one that is made again, are never both
+done.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -26,7 +31,16 @@ from millrace.client.message import Message, fitting
 from millrace.client.ticket import read_ticket, write_ticket
 from millrace.core.block import SCHEMA
 from millrace.core.column import Array
-from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, Stale, Unknown
+from millrace.errors import (
+    Exists,
+    Invalid,
+    NotFound,
+    Refused,
+    Retry,
+    SnapshotExpired,
+    Stale,
+    Unknown,
+)
 from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
@@ -43,6 +57,18 @@ HEADERS = "headers"
 class _Flow(msgspec.Struct, frozen=True):
     fence: int
     boundary: str | None
+    run: str = ""
+    """Of two who open at the same moment, with the same fence, the one who was last."""
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    """What is remembered until the next commit."""
+
+    run: str
+    ticket: str
+    """The snapshot that the commit moves the cursor over; it shows the run's own row."""
+    token: str
+    """A stage of the queue of flows, which the commit publishes: there is one commit for it."""
 
 
 class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,13 +118,17 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             # From here on nobody else's commit is taken, so that what is read stays true.
             cursor = flows.cursor(_mark(self._name, flow))
             cursor.reset("beginning")
-            found = self._flow(flows, flow)
+            with flows.snapshot() as snapshot:
+                found = self._flow(snapshot, flow)
             fence = 1 if found is None else found.fence + 1
             text = None if found is None else found.boundary
-            row = msgspec.json.encode(_Flow(fence, text))
+            run = secrets.token_hex(8)
+            row = msgspec.json.encode(_Flow(fence, text, run))
             flows.publish(row, key=self._key(flow))
-            held = Held(flow, fence, None if text is None else Boundary.of_text(text))
-            return msgspec.structs.replace(held, state=_next(cursor, held))
+            # Once more: who has asked for the cursor's rows in between has not seen this one.
+            cursor.reset("beginning")
+            boundary = None if text is None else Boundary.of_text(text)
+            return self._going_on(flows, Held(flow, fence, boundary), run)
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
         """See `Sink.stage`."""
@@ -119,46 +149,93 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not goes_on(held.boundary, span):
             return held
         names = [name.decode() for name in staged if name]
-        row = msgspec.json.encode(_Flow(held.fence, span.upto.text()))
         with self._place() as m:
             flows, queue = m.find(FLOWS, space=self._space), self._queue(m)
-            snapshot = read_ticket(flows._twin, held.state)
             try:
-                with m.transaction() as t:
-                    t._twin.commit(snapshot)
-                    if names:
-                        t.publish_staged(queue, names)
-                    t.publish(flows, row, key=self._key(held.flow))
+                return self._publish(m, flows, queue, held, span, names)
             except (NotFound, Stale) as error:
-                return self._judge(m, held, span, error)
-            done = msgspec.structs.replace(held, boundary=span.upto)
-            cursor = flows.cursor(_mark(self._name, held.flow))
-            return msgspec.structs.replace(done, state=_next(cursor, held))
+                now, is_spent = self._judge(flows, held, error)
+                if not goes_on(now.boundary, span):
+                    return now
+                if not is_spent:
+                    raise self._gone(error) from error
+            try:
+                return self._publish(m, flows, queue, now, span, names)
+            except (NotFound, Stale) as error:
+                raise self._gone(error) from error
 
-    def _judge(self, m: sync.Millrace, held: Held, span: Span, error: Refused) -> Held:
-        """What it means that the commit was refused: it was done before, rows are gone, or
-        somebody else has opened the flow."""
-        flows = m.find(FLOWS, space=self._space)
-        found = self._flow(flows, held.flow)
-        if found is None or found.fence != held.fence:
+    def _publish(
+        self,
+        m: sync.Millrace,
+        flows: sync.Queue,
+        queue: sync.Queue,
+        held: Held,
+        span: Span,
+        names: Sequence[str],
+    ) -> Held:
+        state = _state(held)
+        row = msgspec.json.encode(_Flow(held.fence, span.upto.text(), state.run))
+        snapshot = read_ticket(flows._twin, state.ticket)
+        with m.transaction() as t:
+            t._twin.commit(snapshot)
+            t.publish_staged(flows, [state.token])
+            if names:
+                t.publish_staged(queue, names)
+            t.publish(flows, row, key=self._key(held.flow))
+        return self._going_on(flows, msgspec.structs.replace(held, boundary=span.upto), state.run)
+
+    def _judge(self, flows: sync.Queue, held: Held, error: Refused) -> tuple[Held, bool]:
+        """What it means that a commit was refused: how far the flow is, and whether the token is
+        spent, so that an attempt of which nobody heard cannot be done any more.
+
+        Raises:
+            Stale: somebody else has opened the flow.
+        """
+        run = _state(held).run
+        # First the token: who finds it spent sees what it was spent for.
+        is_spent = _state(held).token not in flows.stages()
+        with flows.snapshot() as snapshot:
+            found = self._flow(snapshot, held.flow)
+        if found is None or found.run != run:
             raise overtaken(held) from error
-        now = None if found.boundary is None else Boundary.of_text(found.boundary)
-        if goes_on(now, span):
-            raise Retry(
-                f"rows that were staged for queue {self.queue} are gone: {error.message}; stage "
-                "them again",
-                field="staged",
-            ) from error
-        return msgspec.structs.replace(held, boundary=now)
+        boundary = None if found.boundary is None else Boundary.of_text(found.boundary)
+        now = msgspec.structs.replace(held, boundary=boundary)
+        return (self._going_on(flows, now, run) if is_spent else now), is_spent
+
+    def _gone(self, error: Refused) -> Retry:
+        return Retry(
+            f"rows that were staged for queue {self.queue} are gone: {error.message}; stage them "
+            "again",
+            field="staged",
+        )
+
+    def _going_on(self, flows: sync.Queue, held: Held, run: str) -> Held:
+        """With what the next commit needs.
+
+        Raises:
+            Stale: somebody else has opened the flow.
+        """
+        mark = _mark(self._name, held.flow)
+        try:
+            snapshot = flows.cursor(mark).next()
+            found = None if snapshot is None else self._flow(snapshot, held.flow)
+        except (NotFound, SnapshotExpired) as error:
+            raise overtaken(held) from error
+        if snapshot is None or found is None or found.run != run:
+            raise overtaken(held)
+        token = f"{mark}-{held.fence}-{secrets.token_hex(8)}"
+        flows.stage(token, [Message(token.encode(), key=f"{self._key(held.flow)} token")])
+        state = _State(run, write_ticket(snapshot._twin), token)
+        return msgspec.structs.replace(held, state=msgspec.json.encode(state).decode())
 
     def clean(self, held: Held) -> None:
         """Drop the stages of those who were overtaken; the rest goes by age."""
         mark = _mark(self._name, held.flow)
         with self._place() as m:
-            queue = self._queue(m)
-            for name in queue.stages():
-                if name.startswith(f"{mark}-") and not name.startswith(f"{mark}-{held.fence}-"):
-                    queue.drop_stage(name)
+            for queue in (self._queue(m), m.find(FLOWS, space=self._space)):
+                for name in queue.stages():
+                    if name.startswith(f"{mark}-") and not name.startswith(f"{mark}-{held.fence}-"):
+                        queue.drop_stage(name)
 
     def close(self) -> None:
         """See `Sink.close`."""
@@ -178,6 +255,23 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 whole = batch.set_column(batch.schema.names.index("value"), "value", value)
                 yield whole.append_column(OP, ops).select(list(columns))
 
+    def stands(self, flow: str) -> Boundary | None:
+        """See `Asked.stands`."""
+        with self._place() as m:
+            try:
+                flows = m.find(FLOWS, space=self._space)
+            except NotFound:
+                return None
+            with flows.snapshot() as snapshot:
+                found = self._flow(snapshot, flow)
+        text = None if found is None else found.boundary
+        return None if text is None else Boundary.of_text(text)
+
+    def kept(self, columns: Sequence[str]) -> Sequence[str]:
+        """See `Choosy.kept`."""
+        body = () if self.value == ALL else (self.value,)
+        return [name for name in columns if name in (self._key_column, *body, HEADERS)]
+
     # --- Rows -------------------------------------------------------------------------------------
 
     def _messages(self, batch: pa.RecordBatch) -> pa.RecordBatch | list[Message]:
@@ -188,7 +282,9 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if self.value == ALL or (deletes and not self.key):
             return [self._message(row) for row in batch.to_pylist()]
         value = _bytes(batch.column(self.value), self.value)
+        missing = value.is_null()
         if deletes and ops is not None:
+            missing = pc.and_not(missing, _are(ops, DELETE))
             value = _nulled(value, _are(ops, DELETE))
         columns = {"value": value}
         if self._key_column in names:
@@ -197,13 +293,8 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             found = batch.column(HEADERS)
             whole = pa.concat_arrays([found]) if found.offset else found
             columns[HEADERS] = whole.view(SCHEMA.field(HEADERS).type)
-        missing = value.null_count and not deletes
-        if missing:
-            raise Invalid(
-                f"column {self.value!r} is null in a row that is put; say op = 'delete', or give "
-                "it a value",
-                field=self.value,
-            )
+        if pc.any(missing).as_py():
+            raise self._missing()
         return pa.RecordBatch.from_pydict(columns)
 
     def _message(self, row: dict[str, object]) -> Message:
@@ -218,8 +309,17 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if self.key:
                 return Message(None, key=key, headers=headers)
             headers.append((OP, DELETE.encode()))
+        elif self.value != ALL and row[self.value] is None:
+            raise self._missing()
         value = to_json(row) if self.value == ALL else to_bytes(row[self.value])
         return Message(value, key=key, headers=headers)
+
+    def _missing(self) -> Invalid:
+        return Invalid(
+            f"column {self.value!r} is null in a row that is put; say op = 'delete', or give it a "
+            "value",
+            field=self.value,
+        )
 
     # --- The place --------------------------------------------------------------------------------
 
@@ -250,12 +350,11 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 field="key",
             ) from error
 
-    def _flow(self, flows: sync.Queue, flow: str) -> _Flow | None:
+    def _flow(self, snapshot: sync.Snapshot, flow: str) -> _Flow | None:
         wanted = self._key(flow).encode()
-        with flows.snapshot() as snapshot:
-            for row in snapshot.rows():
-                if row.key == wanted and row.body is not None:
-                    return msgspec.json.decode(row.body, type=_Flow)
+        for row in snapshot.rows():
+            if row.key == wanted and row.body is not None:
+                return msgspec.json.decode(row.body, type=_Flow)
         return None
 
     @contextmanager
@@ -300,12 +399,8 @@ _places: dict[tuple[int, str, str], sync.Millrace] = {}
 _lock = Lock()
 
 
-def _next(cursor: sync.Cursor, held: Held) -> str:
-    """The snapshot that the next commit moves the cursor over: it has the flow's row, at least."""
-    snapshot = cursor.next()
-    if snapshot is None:
-        raise overtaken(held)
-    return write_ticket(snapshot._twin)
+def _state(held: Held) -> _State:
+    return msgspec.json.decode(held.state, type=_State)
 
 
 def _mark(queue: str, flow: str) -> str:

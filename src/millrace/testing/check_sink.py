@@ -94,6 +94,20 @@ def check_repeats(rig: Rig) -> None:
     assert Run(rig).at == span(5, 9).upto
 
 
+def check_unheard(rig: Rig) -> None:
+    """Whoever did not hear of their commit makes it again, and goes on with what is told then."""
+    run, first, second = Run(rig), puts("a", "b"), puts("a", "c", value="2", after=5)
+    before, staged = run.held, run.stage_all(span(0, 5), first)
+    run.commit(span(0, 5), staged)
+    run.held = before
+    run.carry(span(0, 5), first)
+    assert run.at == span(0, 5).upto
+    run.sees(first)
+    run.carry(span(5, 9), second)
+    run.sees(first, second)
+    assert Run(rig).at == span(5, 9).upto
+
+
 def check_overlaps(rig: Rig) -> None:
     """What overlaps, or leaves something out, is refused and changes nothing."""
     run, rows = Run(rig), puts("a", "b")
@@ -366,6 +380,7 @@ CHECKS: tuple[Callable[[Rig], None], ...] = (
     check_together,
     check_going_on,
     check_repeats,
+    check_unheard,
     check_overlaps,
     check_uncommitted,
     check_attempts,
