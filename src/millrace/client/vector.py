@@ -12,7 +12,7 @@ from millrace.client.cursor import Cursor, Snapshot
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import ask_all
 from millrace.core import check
-from millrace.core.commands import CommitCursor, OpenCursor, Transaction
+from millrace.core.commands import CommitCursor, OpenCursor, ResetCursor, Transaction
 from millrace.core.model import CursorCell, Kind, Position
 from millrace.errors import Invalid, NotFound
 
@@ -43,6 +43,25 @@ async def find_cursor(queue: Queue, name: str) -> Cursor | None:
             return None
         cells.append(cell)
     return Cursor(engine, shards, name, cells)
+
+
+async def reset_at(queue: Queue, name: str, seqs: Sequence[int]) -> Cursor:
+    """The cursor of this name, begun anew after these seqs; where that is refused, it stays as it
+    was.
+
+    Raises:
+        NotFound: there is none.
+        CursorExpired: they lie behind rows that are gone.
+    """
+    engine, shards = engine_and_shards(queue)
+    starts = dict(zip(shards.ids, seqs, strict=True))
+    cells = await ask_all(engine, shards, lambda at: ResetCursor(name, starts[at] + 1), CursorCell)
+    return Cursor(engine, shards, name, cells)
+
+
+def is_dropped(cursor: Cursor) -> bool:
+    """Whether it held rows back for too long, and keeps none any more."""
+    return any(cell.dropped for cell in cursor._cells)
 
 
 async def dropped_cursors(queue: Queue, prefix: str) -> list[str]:

@@ -2,14 +2,18 @@
 
 Rule 1: where the pipeline goes on is said by its sinks, not by the cursor. The cursor keeps rows
 from going, and never stands further than the sink that is furthest behind.
-Rule 2: rows that a sink needs and that are gone end the run; they are never skipped.
+Rule 2: rows that a sink needs and that are gone end the run; they are never skipped. While the
+cursor stands where it should, it keeps them. Where it has to be made anew or set back, those of a
+queue that is worked on are counted: its seqs have no holes but rows that went.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import hashlib
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -17,12 +21,14 @@ import pyarrow as pa
 from millrace import limits
 from millrace.client.cursor import Cursor as AsyncCursor
 from millrace.client.cursor import Snapshot
-from millrace.client.ticket import go_on_at, narrowed, write_ticket
-from millrace.client.vector import commit_at, open_at
+from millrace.client.ticket import go_on_at, narrowed, with_kept, write_ticket
+from millrace.client.vector import commit_at, find_cursor, is_dropped, open_at, reset_at
 from millrace.errors import CursorExpired, Exists, NotFound, Refused, SnapshotExpired, Stale
 from millrace.pipeline.rows import shaped, small
 from millrace.sinks.boundary import Boundary, Place, Span, begins
 from millrace.sync.queue import Queue
+
+T = TypeVar("T")
 
 
 class Lost(Exception):
@@ -110,49 +116,98 @@ class Feed:
         with self._queue.snapshot() as snapshot:
             return _boundary(self._queue, snapshot._twin, snapshot.boundaries)
 
-    def begin(self, lowest: Boundary | None) -> None:
-        """Read on after this boundary, the lowest of all sinks; None: from the beginning.
+    def begin(self, lowest: Boundary | None, held: Boundary | None = None) -> None:
+        """Read on after `lowest`, where the sink that is furthest behind goes on; None: from the
+        beginning.
+
+        `held` is the lowest of what sinks hold: rows after it must all be there.
 
         Raises:
-            CursorExpired: rows after it are gone.
+            CursorExpired: some are gone.
             Exists: there is a cursor of this name that is not the pipeline's.
         """
         seqs = _seqs(lowest) if lowest is not None else (0,) * len(self._queue.shards.ids)
         try:
-            self._cursor = self._queue._portal.run(partial(self._open, seqs))
+            cursor = self._find(held)
+            if held is not None and (cursor is None or lowest != held):
+                self._see_floor(held)
+            if cursor is None or any(map(int.__gt__, _stands(cursor), seqs)):
+                cursor = self._set(cursor, seqs, held)
         except CursorExpired as error:
             raise _gone(error) from error
+        go_on_at(cursor, seqs)
+        self._cursor = cursor
 
-    async def _open(self, seqs: Sequence[int]) -> AsyncCursor:
-        queue = self._queue._twin
-        try:
-            cursor = await open_at(queue, self._name, seqs, retain=True)
-        except Exists:
+    def _find(self, held: Boundary | None) -> AsyncCursor | None:
+        """The cursor, if it is there and keeps rows."""
+        cursor = self._run(find_cursor, self._queue._twin, self._name)
+        if cursor is not None and not cursor.retain:
             raise Exists(
                 f"queue {self._queue.name!r} has a cursor {self._name!r} that does not retain, so "
                 "it is none of a pipeline; delete it, or give the pipeline another name",
                 field="name",
-            ) from None
-        stands = [position.seq for position in cursor.positions]
-        if any(seq > wanted for seq, wanted in zip(stands, seqs, strict=True)):
-            await cursor.delete()
-            cursor = await open_at(queue, self._name, seqs, retain=True)
-        go_on_at(cursor, seqs)
-        return cursor
+            )
+        if cursor is None or not is_dropped(cursor):
+            return cursor
+        spec = self._queue.spec()
+        if held is not None and spec.keyed and spec.retention != "log":
+            raise CursorExpired(
+                f"cursor {self._name!r} held rows back for longer, or more of them, than the queue "
+                "allows, and was dropped",
+                field="boundary",
+            )
+        return None
 
-    def next(self, wait: float) -> Stretch | None:
-        """What comes after the sinks' boundary; None: nothing within `wait` seconds."""
+    def _set(
+        self, cursor: AsyncCursor | None, seqs: Sequence[int], held: Boundary | None
+    ) -> AsyncCursor:
+        """The cursor at these seqs, where it does not stand."""
+        kept = None if cursor is None else _stands(cursor)
+        self._see_whole(held, kept)
+        queue = self._queue._twin
+        found = self._run(partial(open_at, retain=True), queue, self._name, seqs)
+        if _stands(found) != list(seqs) or is_dropped(found):
+            found = self._run(reset_at, queue, self._name, seqs)
+        # What went just before the cursor kept it.
+        self._see_whole(held, kept)
+        return found
+
+    def _see_floor(self, held: Boundary) -> None:
+        """See that rows after `held` were not purged, by a cursor that begins there."""
+        name = f"look-{hashlib.sha256(self._name.encode()).hexdigest()[:24]}"
+        cursor = self._run(partial(open_at, retain=False), self._queue._twin, name, _seqs(held))
+        self._run(cursor.delete)
+
+    def _see_whole(self, held: Boundary | None, kept: Sequence[int] | None) -> None:
+        """See that rows after `held` were not settled and let go; those after `kept` were not."""
+        spec = self._queue.spec()
+        if held is None or spec.keyed or spec.retention == "log":
+            # What goes from a log raises its floor; of a key the newest row counts.
+            return
+        with self._queue.snapshot() as snapshot:
+            ends = snapshot.boundaries if kept is None else kept
+            upto = at_seqs(held, list(map(max, _seqs(held), ends)))
+            found = with_kept(narrowed(snapshot._twin, _seqs(held), _seqs(upto)))
+            gone = rows_between(held, upto) - sum(batch.num_rows for batch in found.arrow())
+        if gone:
+            raise CursorExpired(
+                f"{gone} rows after {_shown(held)} were settled, or expired, while no cursor kept "
+                "them",
+                field="boundary",
+            )
+
+    def _run(self, call: Callable[..., Coroutine[object, object, T]], *given: object) -> T:
+        return self._queue._portal.run(partial(call, *given))
+
+    def next(self, wait: float, seconds: float = limits.PIPELINE_PIN_SECONDS) -> Stretch | None:
+        """What comes after the sinks' boundary, pinned for `seconds`; None: nothing within `wait`
+        seconds."""
         if self._cursor is None:
             raise Refused("the feed was not begun")
-        call = partial(self._cursor.next, wait=wait, seconds=limits.PIPELINE_PIN_SECONDS)
+        call = partial(self._cursor.next, wait=wait, seconds=seconds)
         with _found():
             snapshot = self._queue._portal.run(call)
         return None if snapshot is None else Stretch(self._queue, snapshot)
-
-    def forget(self) -> None:
-        """Delete the cursor: rows are kept for it no longer."""
-        with suppress(NotFound):
-            self._queue.cursor(self._name, retain=True).delete()
 
 
 def judge(name: str, boundary: Boundary, end: Boundary) -> None:
@@ -184,10 +239,9 @@ def lowest_of(boundaries: Sequence[Boundary | None]) -> Boundary | None:
     return lowest
 
 
-def highest_of(boundaries: Sequence[Boundary | None]) -> Boundary | None:
+def highest_of(boundaries: Sequence[Boundary]) -> Boundary:
     """How far the furthest is."""
-    found = [boundary for boundary in boundaries if boundary is not None]
-    return max(found, key=lambda boundary: boundary.number, default=None)
+    return max(boundaries, key=lambda boundary: boundary.number)
 
 
 def rows_between(after: Boundary | None, upto: Boundary) -> int:
@@ -220,6 +274,10 @@ def _least(one: Boundary, other: Boundary) -> Boundary:
 def _seqs(boundary: Boundary) -> tuple[int, ...]:
     [place] = boundary.places
     return place.seqs
+
+
+def _stands(cursor: AsyncCursor) -> list[int]:
+    return [position.seq for position in cursor.positions]
 
 
 def _shown(boundary: Boundary) -> str:
