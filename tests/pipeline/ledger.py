@@ -79,7 +79,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Nothing is kept open."""
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        lines = [{name: line.get(name) for name in columns} for line in self.lines()]
+        lines = [{name: _raw(line.get(name)) for name in columns} for line in self.lines()]
         if lines:
             yield pa.RecordBatch.from_pylist(lines)
 
@@ -137,3 +137,8 @@ def _lines(batch: pa.RecordBatch) -> list[Line]:
 
 def _shown(value: object) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _raw(value: object) -> object:
+    """Texts as bytes: whether it was a text is not known any more."""
+    return value.encode() if isinstance(value, str) else value

@@ -29,6 +29,15 @@ PIPELINE_TELL_SECONDS = 2.0
 PIPELINE_DIFFERENCES_MAX = 100
 """Rows that differ which `verify` names; the others are counted."""
 
+PIPELINE_VERIFY_KIB = 64 * 1024
+"""Of the digests that `verify` compares, so much is held in memory; the rest lies on the disk."""
+
+PIPELINE_VERIFY_PIN_SECONDS = 24 * 3600.0
+"""For so long the queue stays as it was while `verify` compares: no pin may stand longer."""
+
+PIPELINE_CLEAN_SECONDS = 3600.0
+"""How often a run has its sinks drop what was left behind, and join what is small."""
+
 PIPELINE_LOST_MAX = 100
 """So often a run finds its cursor moved by others before it ends: two runs would fight for ever."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from typing import cast
 
 import msgspec
 
@@ -11,8 +12,9 @@ from millrace import sync
 from millrace.client.cursor import Snapshot
 from millrace.client.queue import engine_and_shards
 from millrace.client.ticket import narrowed
-from millrace.errors import NotFound, Refused
-from millrace.pipeline.record import Record
+from millrace.errors import MillraceError, NotFound, Refused
+from millrace.pipeline.record import Record, SinkRecord
+from millrace.sinks.base import Asked, Sink
 from millrace.sinks.boundary import Boundary
 
 
@@ -39,6 +41,8 @@ class SinkStatus(msgspec.Struct, frozen=True):
     """None: it cannot be said."""
     why: str = ""
     """Why it cannot be said."""
+    is_asked: bool = False
+    """Whether the sink itself has said how far it is; else its last run has, at most."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -48,19 +52,40 @@ class Status(msgspec.Struct, frozen=True):
     sinks: tuple[SinkStatus, ...]
 
 
-def status_of(m: sync.Millrace, record: Record) -> Status:
-    """How far the sinks of a pipeline are, by what its last run has written down."""
+def asked(sink: Sink, record: SinkRecord, pipeline: str) -> SinkRecord | None:
+    """What is written down of a sink, and how far it says that it is now; None: it does not say."""
+    if not hasattr(sink, "stands"):
+        return None
+    try:
+        boundary = cast("Asked", sink).stands(record.flow(pipeline))
+    except MillraceError:
+        return None
+    finally:
+        sink.close()
+    return msgspec.structs.replace(record, boundary=boundary or record.start)
+
+
+def status_of(
+    m: sync.Millrace, record: Record, asked: Mapping[str, SinkRecord] | None = None
+) -> Status:
+    """How far the sinks of a pipeline are, by what those `asked` have said, and by what the last
+    run has written down of others."""
+    told = asked or {}
+    sinks = tuple(told.get(sink.name, sink) for sink in record.sinks)
+    record = msgspec.structs.replace(record, sinks=sinks)
     try:
         queue = m.find(record.queue, space=record.space)
     except NotFound as error:
-        return Status(record, _statuses(record, [], error.message))
+        return Status(record, _statuses(record, [], error.message, told))
     row_bytes = _row_bytes(queue)
     with queue.snapshot() as snapshot:
         lags = [_lag(snapshot._twin, queue, sink.boundary, row_bytes) for sink in record.sinks]
-    return Status(record, _statuses(record, lags, ""))
+    return Status(record, _statuses(record, lags, "", told))
 
 
-def _statuses(record: Record, lags: Sequence[Lag | str], why: str) -> tuple[SinkStatus, ...]:
+def _statuses(
+    record: Record, lags: Sequence[Lag | str], why: str, told: Container[str]
+) -> tuple[SinkStatus, ...]:
     found: list[SinkStatus] = []
     for at, sink in enumerate(record.sinks):
         lag = lags[at] if lags else why
@@ -73,6 +98,7 @@ def _statuses(record: Record, lags: Sequence[Lag | str], why: str) -> tuple[Sink
                 sink.boundary,
                 lag if isinstance(lag, Lag) else None,
                 lag if isinstance(lag, str) else "",
+                sink.name in told,
             )
         )
     return tuple(found)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millrace.errors import Refused
-from millrace.pipeline.change import OnChange
+from millrace.pipeline.change import OnChange, same_sink
 from millrace.pipeline.declaration import Pipeline
-from millrace.pipeline.looking import SinkStatus, Status, known, status_of
-from millrace.pipeline.record import Book
-from millrace.pipeline.running import Setting, prepared, source_of
+from millrace.pipeline.looking import SinkStatus, Status, asked, known, status_of
+from millrace.pipeline.record import Book, SinkRecord
+from millrace.pipeline.running import Setting, all_sinks, prepared, sink_of, source_of
+from millrace.pipeline.unseen import unseen
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,8 +66,9 @@ def _planned(
         ]
         for outlet in ready.outlets:
             outlet.sink.check(ready.maker.schema(outlet.declared.rows))
-        record = ready.record()
-        status = status_of(ready.millrace, record)
+        found = (asked(one.sink, one.record, pipeline.name) for one in ready.outlets)
+        told = {one.name: one for one in found if one is not None}
+        status = status_of(ready.millrace, ready.record(), told)
         source = pipeline.source
         return Plan(
             pipeline.name,
@@ -79,10 +81,19 @@ def _planned(
 
 
 def pipeline_status(pipeline: Pipeline, setting: Setting) -> Status:
-    """How far a pipeline is, by what its last run has written down.
+    """How far a pipeline is: its sinks are asked, and where one cannot say it, or is declared
+    otherwise since, what its last run has written down counts.
 
     Raises:
         Refused: it has never run.
     """
-    with source_of(pipeline, setting) as (m, _):
-        return status_of(m, known(Book(m).find(pipeline.name), pipeline.name))
+    with unseen(pipeline, setting.environ), source_of(pipeline, setting) as (m, where):
+        record = known(Book(m).find(pipeline.name), pipeline.name)
+        told: dict[str, SinkRecord] = {}
+        for declared in all_sinks(pipeline, where):
+            old = record.sink(declared.name)
+            same = None if old is None else same_sink(pipeline, declared, old)
+            if old is not None and same is not None:
+                found = asked(sink_of(pipeline, setting, same.declared), old, pipeline.name)
+                told |= {} if found is None else {found.name: found}
+        return status_of(m, record, told)

@@ -8,29 +8,30 @@ one that is keyed, or a log. A sink that only adds rows is compared as a whole, 
 a log without keys.
 Rule 2: whatever else there is, aggregates, and rows of queues whose older revisions or settled
 messages are gone, is judged by its count alone.
-Rule 3: rows are compared by digests, which do not depend on their order.
+Rule 3: rows are compared by digests, which do not depend on their order, of those columns that the
+sink gives back.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
-import pyarrow as pa
 
 from millrace import limits
 from millrace.errors import Retry
+from millrace.pipeline.comparing import What, compare
 from millrace.pipeline.declaration import Pipeline
-from millrace.pipeline.digest import Line, fitted, lines_of
-from millrace.pipeline.feed import Stretch
+from millrace.pipeline.digest import lines_of
+from millrace.pipeline.feed import Lost, Stretch
 from millrace.pipeline.outlet import Outlet
 from millrace.pipeline.runner import Runner
 from millrace.pipeline.running import Ready, Setting, prepared
-from millrace.sinks.base import OP
+from millrace.sinks.base import OP, Choosy, Readable, Sink
+from millrace.sinks.boundary import begins
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ class Difference(msgspec.Struct, frozen=True):
     """A row that is not as it should be."""
 
     key: str
-    what: Literal["missing", "too many", "different"]
+    what: What
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ class Verified(msgspec.Struct, frozen=True):
     method: Literal["rows", "count", "nothing"]
     is_right: bool
     expected: int = 0
-    """Rows that should be there; where only the count is judged, at least so many."""
+    """Rows that should be there; 0, where they are only counted."""
     found: int = 0
     wrong: int = 0
     """Rows that are not as they should be."""
@@ -61,10 +62,6 @@ class Verified(msgspec.Struct, frozen=True):
     """The first of them."""
     why: str = ""
     """Why rows were not compared."""
-
-
-class _Readable(Protocol):
-    def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
 
 
 def verify_pipeline(
@@ -83,23 +80,31 @@ def verify_pipeline(
         if not isinstance(runner, Runner):
             runner.run(once=True)
             why = "its steps keep a state, which only Spark's checkpoint has"
-            return [_counted(outlet, 0, why) for outlet in ready.outlets]
-        with _pinned(ready, runner) as stretch:
-            return [_verified(ready, outlet, stretch) for outlet in ready.outlets]
+            return [_counted(outlet, why) for outlet in ready.outlets]
+        try:
+            with _pinned(ready, runner) as stretch:
+                return [_verified(ready, outlet, stretch) for outlet in ready.outlets]
+        except Lost as error:
+            raise Retry(
+                f"the cursor was moved, or its rows were let go, while sinks were compared: "
+                f"{error}; see that the pipeline runs nowhere else, and verify again",
+                field="verify",
+            ) from error
 
 
 @contextmanager
 def _pinned(ready: Ready, runner: Runner) -> Iterator[Stretch]:
     """All sinks at the end of a stretch that is pinned."""
     for _ in range(limits.PIPELINE_VERIFY_TRIES):
-        stretch = runner.bring()
+        stretch = runner.bring(limits.PIPELINE_VERIFY_PIN_SECONDS)
         if stretch is not None:
             yield stretch
             stretch.commit(stretch.upto)
             return
-        with ready.queue.snapshot() as snapshot:
+        with ready.queue.snapshot(seconds=limits.PIPELINE_VERIFY_PIN_SECONDS) as snapshot:
             whole = Stretch(ready.queue, snapshot._twin)
-            if all(outlet.place in (None, whole.upto) for outlet in ready.outlets):
+            begin = begins(whole.upto)
+            if all((outlet.place or begin) == whole.upto for outlet in ready.outlets):
                 yield whole
                 return
     raise Retry(
@@ -112,60 +117,50 @@ def _verified(ready: Ready, outlet: Outlet, stretch: Stretch) -> Verified:
     spec = ready.queue.spec()
     key = outlet.sink.key
     is_whole = spec.keyed or spec.retention == "log"
-    if not hasattr(outlet.sink, "rows"):
-        return Verified(outlet.name, "nothing", is_right=True, why="its rows cannot be read back")
     if outlet.record.start is not None and outlet.record.start.number > 0:
-        return _counted(outlet, 0, "it was begun in the middle of the queue")
+        return _counted(outlet, "it was begun in the middle of the queue")
     if not is_whole or (not key and spec.keyed):
-        return _counted(outlet, 0, "the queue does not keep every row that was carried")
+        return _counted(outlet, "the queue does not keep every row that was carried")
     if ready.pipeline.sources:
-        return _counted(outlet, 0, "it was joined with what was there at the time")
+        return _counted(outlet, "it was joined with what was there at the time")
+    sink = _readable(outlet.sink)
+    if sink is None:
+        return _unread(outlet)
     schema = ready.maker.schema(outlet.declared.rows)
-    columns = [name for name in schema.names if name not in _PASSING]
+    columns = _kept(outlet.sink, [name for name in schema.names if name not in _PASSING])
+    if not columns or not set(key) <= set(columns):
+        return _counted(outlet, "it keeps rows in another form")
     made = ready.maker.batches(stretch, outlet.declared.rows)
-    expected = _newest(lines_of(made, columns, key)) if key else lines_of(made, columns, ())
-    sink = cast("_Readable", outlet.sink)
-    held = (fitted(batch, _only(schema, columns)) for batch in sink.rows(columns))
-    return _compared(outlet.name, expected, lines_of(held, columns, key))
-
-
-def _only(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
-    return pa.schema([schema.field(name) for name in columns])
-
-
-def _newest(lines: Iterable[Line]) -> Iterator[Line]:
-    """Of each key the newest row, unless it deletes."""
-    found: dict[str, Line] = {}
-    for line in lines:
-        old = found.get(line.key)
-        if old is None or line.seq >= old.seq:
-            found[line.key] = line
-    return (line for line in found.values() if line.digest is not None)
-
-
-def _compared(name: str, expected: Iterable[Line], held: Iterable[Line]) -> Verified:
-    wanted = Counter((line.key, line.digest) for line in expected)
-    there = Counter((line.key, line.digest) for line in held)
-    missing, more = wanted - there, there - wanted
-    lacking, extra = {key for key, _ in missing}, {key for key, _ in more}
-    differences = [Difference(key, "different") for key in sorted(lacking & extra)]
-    differences += [Difference(key, "missing") for key in sorted(lacking - extra)]
-    differences += [Difference(key, "too many") for key in sorted(extra - lacking)]
+    found = compare(
+        lines_of(made, schema, columns, key),
+        lines_of(sink.rows(columns), schema, columns, key),
+        is_keyed=bool(key),
+    )
+    differences = tuple(Difference(key, what) for key, what in found.differences)
+    is_right = not found.wrong
     return Verified(
-        name,
-        "rows",
-        is_right=not differences,
-        expected=wanted.total(),
-        found=there.total(),
-        wrong=len(differences),
-        differences=tuple(differences[: limits.PIPELINE_DIFFERENCES_MAX]),
+        outlet.name, "rows", is_right, found.expected, found.found, found.wrong, differences
     )
 
 
-def _counted(outlet: Outlet, least: int, why: str) -> Verified:
-    if not hasattr(outlet.sink, "rows"):
-        return Verified(outlet.name, "nothing", is_right=True, why="its rows cannot be read back")
-    columns = [outlet.sink.key[0]] if outlet.sink.key else outlet.columns[:1]
-    sink = cast("_Readable", outlet.sink)
+def _counted(outlet: Outlet, why: str) -> Verified:
+    sink = _readable(outlet.sink)
+    if sink is None:
+        return _unread(outlet)
+    columns = [outlet.sink.key[0]] if outlet.sink.key else _kept(outlet.sink, outlet.columns)[:1]
     found = sum(batch.num_rows for batch in sink.rows(columns))
-    return Verified(outlet.name, "count", found >= least, least, found, why=why)
+    return Verified(outlet.name, "count", is_right=True, found=found, why=why)
+
+
+def _unread(outlet: Outlet) -> Verified:
+    return Verified(outlet.name, "nothing", is_right=True, why="its rows cannot be read back")
+
+
+def _readable(sink: Sink) -> Readable | None:
+    # A setting may have the same name.
+    return cast("Readable", sink) if callable(getattr(sink, "rows", None)) else None
+
+
+def _kept(sink: Sink, columns: Sequence[str]) -> Sequence[str]:
+    """Those of the columns that a sink gives back as they came."""
+    return cast("Choosy", sink).kept(columns) if hasattr(sink, "kept") else columns

@@ -37,7 +37,7 @@ class Held(msgspec.Struct, frozen=True):
     flow: str
     """Whose: "pipeline/sink". Several flows may share a table; each has its own boundary."""
     fence: int
-    """Rises each time that somebody opens the flow."""
+    """Rises each time that somebody opens the flow; 0: the sink keeps nothing, and knows none."""
     boundary: Boundary | None
     """What is in the sink; None: nothing came yet."""
     state: str = ""
@@ -122,6 +122,26 @@ class Readable(Protocol):
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """What is in it, in no order; a column that it has not is null."""
+        ...
+
+
+class Choosy(Protocol):
+    """A readable sink that does not give back all that it is brought."""
+
+    def kept(self, columns: Sequence[str]) -> Sequence[str]:
+        """Those of these columns that `rows` gives back as they came."""
+        ...
+
+
+class Asked(Protocol):
+    """A sink that can be asked how far it is by those who do not run it."""
+
+    def stands(self, flow: str) -> Boundary | None:
+        """What is in it of a flow, which is not taken over; None: nothing, or there is no place.
+
+        Raises:
+            Retry: nobody answers there.
+        """
         ...
 
 

@@ -1,7 +1,7 @@
 """Rows on the terminal, to look at.
 
-It keeps nothing, so it knows no boundary: a run begins where its cursor is, and rows may be shown
-again after a crash. Those who stage send the first rows of their part along; the commit prints.
+It keeps nothing, so it knows no boundary: every run shows what is there from the beginning. Those
+who stage send the first rows of their part along; the commit prints.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Console(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def open(self, flow: str, schema: pa.Schema) -> Held:
         """See `Sink.open`; it never has a boundary."""
-        return Held(flow, 1, None)
+        return Held(flow, 0, None)
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
         """See `Sink.stage`."""

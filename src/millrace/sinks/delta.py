@@ -26,7 +26,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from millrace import limits
 from millrace.errors import Invalid, Retry
 from millrace.sinks.base import Held, Task
-from millrace.sinks.boundary import Span
+from millrace.sinks.boundary import Boundary, Span
 from millrace.sinks.columns import added, asked, fitted, stored
 from millrace.sinks.delta_log import (
     know_places,
@@ -150,6 +150,12 @@ class Delta(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             wanted = asked(_schema_of(table), columns)
             for path in sorted(_sizes(table)):
                 yield from fitted(read_part(self.root / path, columns), wanted)
+
+    def stands(self, flow: str) -> Boundary | None:
+        """See `Asked.stands`."""
+        with answers(self.path, DeltaError):
+            table = self._find()
+            return None if table is None else read_flow(table, flow).boundary
 
     def files(self) -> tuple[Sequence[str], pa.Schema]:
         """The files that the table names now, and its columns."""

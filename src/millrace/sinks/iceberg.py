@@ -34,7 +34,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 from millrace import limits
 from millrace.errors import Invalid, Retry
 from millrace.sinks.base import Held, Task
-from millrace.sinks.boundary import Span
+from millrace.sinks.boundary import Boundary, Span
 from millrace.sinks.columns import added, asked, fitted, stored
 from millrace.sinks.iceberg_table import (
     Snapshot,
@@ -77,6 +77,9 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Its name in the catalog, `namespace.table`."""
     catalog: dict[str, str] = msgspec.field(default_factory=dict)
     """Properties of a catalog, as pyiceberg takes them; none: SQLite in the folder."""
+
+    def __repr__(self) -> str:
+        return f"<Iceberg {self.table}>"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -177,6 +180,14 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             wanted = asked(columns_of(table), columns)
             for path in sorted(files_of(table)):
                 yield from fitted(read_part(data_of(table) / path, columns), wanted)
+
+    def stands(self, flow: str) -> Boundary | None:
+        """See `Asked.stands`."""
+        if not self.catalog and not self._database.exists():
+            return None
+        with self._answers(), self._connected() as catalog:
+            table = self._find(catalog)
+            return None if table is None else read_flow(table, flow).boundary
 
     def files(self) -> tuple[Sequence[str], pa.Schema]:
         """The files of the table's snapshot now, and its columns.

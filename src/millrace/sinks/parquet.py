@@ -16,7 +16,7 @@ import pyarrow as pa
 from millrace import limits
 from millrace.errors import Invalid, Retry
 from millrace.sinks.base import Held, Task
-from millrace.sinks.boundary import Span
+from millrace.sinks.boundary import Boundary, Span
 from millrace.sinks.columns import added, asked, fitted, stored
 from millrace.sinks.file_log import (
     Entry,
@@ -123,6 +123,11 @@ class Parquet(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def close(self) -> None:
         """Nothing is held."""
+
+    def stands(self, flow: str) -> Boundary | None:
+        """See `Asked.stands`."""
+        with answers(self.path):
+            return read_log(self.root).flows.get(flow, FlowState()).boundary
 
     def files(self) -> tuple[Sequence[str], pa.Schema]:
         """The files that count, and the columns of all of them."""

@@ -168,6 +168,16 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     list(columns),
                 )
 
+    def stands(self, flow: str) -> Boundary | None:
+        """See `Asked.stands`."""
+        flows = self._beside(FLOWS)
+        with self._transaction(limits.SINK_ANSWER_SECONDS) as db:
+            if db.execute("SELECT to_regclass(%s)", [flows.as_string(db)]).fetchone() == (None,):
+                return None
+            query = sql.SQL("SELECT fence, boundary FROM {} WHERE flow = %s").format(flows)
+            row = db.execute(query, [flow]).fetchone()
+        return None if row is None else _held(flow, row).boundary
+
     # --- Names ------------------------------------------------------------------------------------
 
     def _table(self) -> sql.Identifier:
@@ -423,7 +433,11 @@ def _connect(sink: Postgres) -> Connection:
             ) from error
         raise _unheard(error) from error
     except psycopg.ProgrammingError as error:
-        raise Invalid(f"url is no address of PostgreSQL: {error}", field="url") from error
+        # It would say what it does not understand: the password, perhaps.
+        raise Invalid(
+            "url is no address of PostgreSQL, such as postgresql://user:password@host:5432/shop",
+            field="url",
+        ) from error
 
 
 _links: Links[Postgres, Connection] = Links(_connect, lambda db: db.close())

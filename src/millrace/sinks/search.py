@@ -189,6 +189,15 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             found = link.ask("POST", "/_search/scroll", again).json()
         link.ask("DELETE", "/_search/scroll", {"scroll_id": found.get("_scroll_id")})
 
+    def stands(self, flow: str) -> Boundary | None:
+        """See `Asked.stands`."""
+        found, _ = self._flow(_links.get(self), flow)
+        return None if found is None else _boundary(found)
+
+    def kept(self, columns: Sequence[str]) -> Sequence[str]:
+        """See `Choosy.kept`: a document that came whole has columns of its own."""
+        return columns if self.document == ALL else ()
+
     # --- The index --------------------------------------------------------------------------------
 
     def _make(self, link: Link) -> None:
@@ -314,6 +323,13 @@ class _Bulk:
                     )
 
     def _id(self, row: Json) -> str:
+        for name in self._sink.key:
+            if row[name] is None:
+                raise Invalid(
+                    f"column {name!r} is null in a row, and names the document; leave such rows "
+                    "out in a step",
+                    field=name,
+                )
         texts = [to_text(row[name]) for name in self._sink.key]
         return texts[0] if len(texts) == 1 else msgspec.json.encode(texts).decode()
 
