@@ -14,6 +14,7 @@ import pytest
 import redis as client
 
 from millrace import Message, Settings, sync
+from millrace.sinks.kinds import place_of
 from tests.cli.desk import Desk
 from tests.server.process import Process
 from tests.services.redis import Redis
@@ -60,20 +61,21 @@ def test_all_that_is_there_is_carried_and_the_next_call_goes_on(
     desk: Desk, redis: Redis, server: Server
 ) -> None:
     arguments = ["follow", "prices", "--once", "--into", address(redis)]
+    cursor = f"prices-into-redis-{place_of(address(redis))}"
     assert desk.one(*arguments, "--rows", 2) == {
         "type": "carried",
         "queue": "prices",
         "sink": "redis",
-        "cursor": "prices-into-redis",
+        "cursor": cursor,
         "rows": 3,
     }
     assert values(server) == {b"a": b"a1", b"b": b"b1", b"c": b"c1"}
     with sync.open(desk.data, settings=SETTINGS) as m:
         prices = m.find("prices")
         prices.publish_many([Message(b"a2", key=b"a"), Message(None, key=b"b")])
-        assert prices.cursors() == {"prices-into-redis": 3}
+        assert prices.cursors() == {cursor: 3}
         # The sink knows where it is; the cursor only keeps rows.
-        prices.cursor("prices-into-redis", retain=True).delete()
+        prices.cursor(cursor, retain=True).delete()
     assert desk.one(*arguments)["rows"] == 2
     assert values(server) == {b"a": b"a2", b"c": b"c1"}
     assert desk.one(*arguments)["rows"] == 0
@@ -90,6 +92,21 @@ def test_what_workers_settle_in_between_is_carried(
         jobs.settle(jobs.lease(2))
     assert desk.one(*arguments)["rows"] == 1
     assert values(server) == {b"1": b"first", b"2": b"short-lived"}
+
+
+def test_two_places_of_one_kind_have_a_cursor_each(desk: Desk, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        desk.text("follow", "jobs", "--once", "--into", f"parquet:{tmp_path / name}")
+    with sync.open(desk.data, settings=SETTINGS) as m:
+        jobs = m.find("jobs")
+        jobs.settle(jobs.lease(1))
+        jobs.publish(b"second")
+        jobs.settle(jobs.lease(1))
+    rows = {
+        name: desk.one("follow", "jobs", "--once", "--into", f"parquet:{tmp_path / name}")["rows"]
+        for name in ("one", "two")
+    }
+    assert rows == {"one": 1, "two": 1}
 
 
 def test_rows_come_while_it_runs_and_it_ends_in_order(
@@ -112,7 +129,7 @@ def test_rows_come_while_it_runs_and_it_ends_in_order(
         out, err = process.communicate()
         assert (process.returncode, err) == (0, b"")
         assert out == b"5 rows of prices carried into redis\n"
-        assert prices.cursors() == {"prices-into-redis": 5}
+        assert list(prices.cursors().values()) == [5]
 
 
 def test_killed_and_killed_again_it_loses_and_doubles_nothing(

@@ -9,8 +9,21 @@ import pytest
 
 from millrace import sync
 from millrace.errors import Refused, Retry
-from millrace.pipeline import Pipeline, Run, Setting, Step, plan_pipeline, run_pipeline
+from millrace.pipeline import (
+    DeclaredSink,
+    Pipeline,
+    Run,
+    Setting,
+    Step,
+    adding_sinks,
+    plan_pipeline,
+    rewind_pipeline,
+    run_pipeline,
+)
 from millrace.pipeline.change import plan_hash, views_under
+from millrace.pipeline.dead import dead_letter_sinks
+from millrace.pipeline.declaration import Wrong, check
+from millrace.pipeline.record import Book, SinkRecord
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain, run_once
 
@@ -108,3 +121,55 @@ def test_only_what_a_sink_is_made_of_matters(tmp_path: Path) -> None:
     assert plan_hash(other, sink) == hash
     other = msgspec.structs.replace(pipeline, steps=(Step(name="a", sql="SELECT 1"), *steps[1:]))
     assert plan_hash(other, sink) != hash
+
+
+def test_views_are_known_however_they_are_spelled(tmp_path: Path) -> None:
+    declared, _ = ledger_at(tmp_path, "one")
+    sink = msgspec.structs.replace(declared, rows="b")
+    steps = (Step(name="a", sql="SELECT * FROM SOURCE"), Step(name="b", sql="SELECT * FROM `A`"))
+    pipeline = msgspec.structs.replace(plain(sink), steps=steps)
+    assert views_under(pipeline, "b") == ("source", "a", "b")
+    twice = msgspec.structs.replace(pipeline, steps=(*steps, Step(name="A", sql="SELECT 1")))
+    with pytest.raises(Wrong, match="differs by case alone"):
+        check(twice, {})
+
+
+def test_dead_letters_are_the_same_wherever_the_folder_is(tmp_path: Path) -> None:
+    declared, _ = ledger_at(tmp_path, "one")
+    step = Step(
+        name="a", sql="SELECT 1", expect={"x": "y"}, on_fail="dead_letter", dead_letter="bad"
+    )
+    pipeline = msgspec.structs.replace(plain(declared), steps=(step,))
+    hashes = {
+        plan_hash(pipeline, sink)
+        for home in ({"path": "/a"}, {"url": "http://h:1", "token_file": "/t"})
+        for sink in dead_letter_sinks(pipeline, dict(home))
+    }
+    assert len(hashes) == 1
+
+
+@pytest.mark.parametrize(
+    ("sink", "adds"),
+    [
+        (DeclaredSink(name="one", kind="redis", settings={"url": "redis://h"}), []),
+        (DeclaredSink(name="one", kind="search", settings={"index": "a"}), []),
+        (DeclaredSink(name="one", kind="delta", settings={"path": "a"}), ["one"]),
+    ],
+    ids=lambda one: getattr(one, "kind", None),
+)
+def test_keys_that_a_kind_has_by_itself_count(sink: DeclaredSink, adds: list[str]) -> None:
+    assert adding_sinks(plain(sink), {}) == adds
+    assert adding_sinks(plain(sink), {}, ["one", "parsed.dead"]) == [*adds, "parsed.dead"]
+
+
+def test_dead_letters_are_sent_back_only_by_name(tmp_path: Path, m: sync.Millrace) -> None:
+    pipeline, _ = filled(m, tmp_path, ())
+    setting, book = Setting(millrace=m), Book(m)
+    record = book.find("orders")
+    assert record is not None
+    dead = SinkRecord(name="parsed.dead", kind="queue")
+    book.write(msgspec.structs.replace(record, sinks=(*record.sinks, dead)))
+    moved = rewind_pipeline(pipeline, setting, "beginning")
+    assert [sink.generation for sink in moved.sinks] == [1, 0]
+    moved = rewind_pipeline(pipeline, setting, "beginning", ["parsed.dead"])
+    assert [sink.generation for sink in moved.sinks] == [1, 1]

@@ -85,7 +85,7 @@ every = 0.1
         spark={"spark.master": "local[1]"},
         folder=str(tmp_path),
     )
-    assert "there.db" not in found.text()
+    assert "there.db" not in repr(found)
 
 
 def test_a_kind_may_be_said_by_its_place(tmp_path: Path) -> None:

@@ -124,6 +124,8 @@ def _hint(error: MillraceError, verb: str) -> str:
             return "leave the settings out, or change them with `millrace queue configure`"
         case Stale() if verb.startswith("pipeline"):
             return "see that it runs once; `millrace pipeline status FILE` says how far it is"
+        case Stale() if error.field in ("fence", "cursor", "boundary"):
+            return "see that it runs once; the next call goes on where the sink is"
         case Superseded():
             return "drop it: the newer revision is in the queue"
         case Stale():

@@ -40,6 +40,7 @@ def lag_fields(sink: SinkStatus) -> dict[str, object]:
         "lag_bytes": None if lag is None else lag.bytes,
         "lag_seconds": None if lag is None else round(lag.seconds, 3),
         "why": sink.why,
+        "is_asked": sink.is_asked,
     }
 
 
@@ -52,6 +53,8 @@ def lag_texts(sink: SinkStatus) -> tuple[str, ...]:
     behind = ("?", "?", sink.why or "?")
     if lag is not None:
         behind = (f"{lag.rows:,}", f"{lag.bytes:,}", f"{lag.seconds:,.1f}")
+    if sink.boundary is not None and not sink.is_asked:
+        at += " at least"
     return (sink.name, sink.rows, sink.kind, sink.method, at, *behind)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +10,7 @@ from millrace.errors import NotFound
 
 if TYPE_CHECKING:
     from millrace import Millrace
+    from millrace.sinks.boundary import Boundary
 
 _SPACE, _QUEUE = "millrace", "pipelines"
 
@@ -44,18 +44,21 @@ async def look_at_pipelines(m: Millrace, space: str | None) -> list[PipelineLine
     except NotFound:
         return []
     async with book.snapshot() as snapshot:
-        records = [json.loads(row.body) async for row in snapshot.rows() if row.body is not None]
+        bodies = [row.body async for row in snapshot.rows() if row.body is not None]
+    # Only where there are some: it takes its time.
+    from millrace.pipeline.record import read_record
+
+    records = [record for record in map(read_record, bodies) if record is not None]
     found: list[PipelineLine] = []
-    for record in sorted(records, key=lambda one: str(one["pipeline"])):
-        if space not in (None, record["space"]):
+    for record in sorted(records, key=lambda one: one.pipeline):
+        if space not in (None, record.space):
             continue
-        name = f"{record['space']}/{record['queue']}".removeprefix("default/")
-        ends = await _ends(m, record["space"], record["queue"])
-        told = max(0.0, time.time() - record["told_ms"] / 1000)
-        for sink in record["sinks"]:
-            lag = _lag(sink.get("boundary"), ends)
-            state = record["state"]
-            found.append(PipelineLine(record["pipeline"], name, sink["name"], state, told, lag))
+        name = f"{record.space}/{record.queue}".removeprefix("default/")
+        ends = await _ends(m, record.space, record.queue)
+        told = max(0.0, time.time() - record.told_ms / 1000)
+        for sink in record.sinks:
+            lag = _lag(sink.boundary, ends)
+            found.append(PipelineLine(record.pipeline, name, sink.name, record.state, told, lag))
     return found
 
 
@@ -68,16 +71,14 @@ async def _ends(m: Millrace, space: str, name: str) -> dict[int, int]:
         return dict(zip(map(int, queue.shards.ids), snapshot.boundaries, strict=True))
 
 
-def _lag(
-    boundary: dict[str, list[dict[str, list[int]]]] | None, ends: dict[int, int]
-) -> int | None:
+def _lag(boundary: Boundary | None, ends: dict[int, int]) -> int | None:
     if not ends:
         return None
     if boundary is None:
         return sum(ends.values())
-    for place in boundary["places"]:
-        if place["shards"] == list(ends):
-            return sum(ends.values()) - sum(place["seqs"])
+    for place in boundary.places:
+        if place.shards == tuple(ends):
+            return sum(ends.values()) - sum(place.seqs)
     return None
 
 

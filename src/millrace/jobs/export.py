@@ -8,7 +8,6 @@ shows the latest of each key is whole each time, and needs a place of its own.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 from secrets import token_hex
 from threading import Event
@@ -25,7 +24,7 @@ from millrace.jobs.site import Site
 from millrace.pipeline.declaration import DeclaredSink
 from millrace.pipeline.feed import Stretch, judge
 from millrace.pipeline.frames import arrow_schema
-from millrace.pipeline.outlet import Outlet, Patience
+from millrace.pipeline.outlet import Brought, Outlet, Patience
 from millrace.pipeline.record import SinkRecord
 from millrace.pipeline.staging import stage_frame
 from millrace.sinks.base import Held, Sink
@@ -149,9 +148,8 @@ def _frame(site: Site, queue: sync.Queue, job: Export, stretch: Stretch, span: S
 
 
 def _carry(site: Site, outlet: Outlet, span: Span, frame: DataFrame, columns: pa.Schema) -> None:
-    def stage(held: Held) -> Sequence[bytes]:
+    def stage(held: Held) -> Brought:
         with site.asking("to export", "schema"):
-            staged, outlet.rows = stage_frame(frame, outlet.sink, held, span, columns)
-        return staged
+            return stage_frame(frame, outlet.sink, held, span, columns)
 
     outlet.apply(span, stage)

@@ -7,7 +7,7 @@ from millrace.pipeline.looking import Lag, SinkStatus, Status
 from millrace.pipeline.opening import Where
 from millrace.pipeline.planning import Plan, pipeline_status, plan_pipeline
 from millrace.pipeline.reading import read_pipeline
-from millrace.pipeline.rewinding import rewind_pipeline
+from millrace.pipeline.rewinding import adding_sinks, rewind_pipeline
 from millrace.pipeline.runner import Progress
 from millrace.pipeline.running import Setting, run_pipeline
 from millrace.pipeline.verifying import Difference, Verified, verify_pipeline
@@ -30,6 +30,7 @@ __all__ = [
     "Step",
     "Verified",
     "Where",
+    "adding_sinks",
     "carry",
     "pipeline_status",
     "plan_pipeline",

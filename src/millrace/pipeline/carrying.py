@@ -25,7 +25,9 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     """What is carried where."""
 
     name: str
-    """Of the cursor; the sink stores its boundary under name/sink."""
+    """The sink stores its boundary under name/sink."""
+    cursor: str
+    """Of the queue. Two sinks must not share one: it keeps rows until one sink has them."""
     space: str
     queue: str
     sink: str
@@ -58,7 +60,7 @@ def carry(
         try:
             Runner(
                 pipeline,
-                Feed(queue, carried.name),
+                Feed(queue, carried.cursor),
                 [outlet],
                 Plain(),
                 stop=stop,

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from millrace.errors import Invalid, Refused
-from millrace.pipeline.dead import step_of
+from millrace.pipeline.dead import is_bad, step_of
 from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline, Step
 from millrace.pipeline.record import Record, SinkRecord
 
@@ -42,8 +42,9 @@ def views_under(pipeline: Pipeline, view: str) -> tuple[str, ...]:
 def _read_by(pipeline: Pipeline, step: Step) -> list[str]:
     known = [SOURCE, *pipeline.sources, *(one.name for one in pipeline.steps)]
     text = step.sql or _text(pipeline, step)
-    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text))
-    return [name for name in known if name in words and name != step.name]
+    # Spark finds a view however its name is written.
+    words = set(re.findall(r"[a-z_][a-z0-9_]*", text.lower()))
+    return [name for name in known if name.lower() in words and name != step.name]
 
 
 def _text(pipeline: Pipeline, step: Step) -> str:
@@ -66,6 +67,9 @@ def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
             parts.append([step.name, text, step.python, dict(step.expect), step.on_fail])
     # Where a token lies changes nothing.
     settings = {name: one for name, one in declared.settings.items() if name != "token_file"}
+    if is_bad(declared.rows):
+        # Dead letters are where the source is, however that is spelled today.
+        settings = {"queue": settings["queue"]}
     parts.append([declared.rows, declared.kind, settings])
     encoded = msgspec.json.encode(parts, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:16]
@@ -84,8 +88,11 @@ def judge_sinks(
     sinks: Sequence[DeclaredSink],
     record: Record | None,
     on_change: OnChange | None,
+    is_keyed: Callable[[DeclaredSink], bool],
 ) -> list[Judged]:
     """Each sink with what was known of it, begun anew where that was asked for.
+
+    `is_keyed` says whether rows replace each other in a sink.
 
     Raises:
         Refused: the plan of a sink was changed, and it was not said what to do.
@@ -94,14 +101,22 @@ def judge_sinks(
     changed: list[str] = []
     for declared in sinks:
         old = None if record is None else record.sink(declared.name)
-        found = _same(pipeline, declared, old)
+        found = same_sink(pipeline, declared, old)
         if found is None and on_change is None:
             changed.append(declared.name)
         elif found is None:
             assert old is not None
+            if on_change == "backfill" and not is_keyed(declared):
+                raise Refused(
+                    f"sink {declared.name!r} only adds rows: filled again it would have them "
+                    "twice; take --on-change shadow, or give it a key",
+                    field="on_change",
+                )
             found = _begun_anew(pipeline, declared, old, on_change)
         if found is not None:
-            judged.append(found)
+            method = "upsert" if is_keyed(declared) else "append"
+            known = msgspec.structs.replace(found.record, method=method)
+            judged.append(Judged(found.declared, known))
     if changed:
         raise Refused(
             f"what is declared for {', '.join(changed)} was changed since the pipeline last ran; "
@@ -112,7 +127,7 @@ def judge_sinks(
     return judged
 
 
-def _same(pipeline: Pipeline, declared: DeclaredSink, old: SinkRecord | None) -> Judged | None:
+def same_sink(pipeline: Pipeline, declared: DeclaredSink, old: SinkRecord | None) -> Judged | None:
     """The sink as it is known; None: it was changed."""
     plain = plan_hash(pipeline, declared)
     if old is None or (old.boundary is None and not old.generation):
@@ -136,12 +151,6 @@ def _begun_anew(
         return Judged(declared, _made(declared, plain, old, suffix=""))
     anew = msgspec.structs.replace(old, generation=old.generation + 1, start=None, boundary=None)
     if on_change == "backfill":
-        if not declared.settings.get("key"):
-            raise Refused(
-                f"sink {declared.name!r} only adds rows: filled again it would have them twice; "
-                "take --on-change shadow, or give it a key",
-                field="on_change",
-            )
         return Judged(declared, _made(declared, plain, anew, suffix=""))
     suffix = f"_{anew.generation}"
     beside = shadowed(declared, suffix)
@@ -177,7 +186,6 @@ def _made(
         kind=declared.kind,
         rows=declared.rows,
         hash=hash,
-        method="upsert" if declared.settings.get("key") else "append",
         suffix=old.suffix if suffix is None else suffix,
         brought=0,
     )

@@ -27,6 +27,11 @@ def step_of(view: str) -> str:
     return view.removesuffix(_BAD)
 
 
+def is_bad(view: str) -> bool:
+    """Whether it has the rows of a step that break a condition."""
+    return view.endswith(_BAD)
+
+
 def dead_letter_sinks(pipeline: Pipeline, home: dict[str, object]) -> Iterator[DeclaredSink]:
     """The sinks of dead letters, one for each step that has them; `home` is where the source is."""
     for step in pipeline.steps:

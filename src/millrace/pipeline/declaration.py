@@ -108,17 +108,9 @@ class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     folder: str = "."
     """What relative paths are relative to."""
 
-    def step(self, name: str) -> Step | None:
-        """The step of this name."""
-        return next((step for step in self.steps if step.name == name), None)
-
     def at(self, path: str) -> Path:
         """A path that is named in the declaration."""
         return Path(self.folder, path)
-
-    def text(self) -> str:
-        """The declaration as JSON; without secrets, where they are variables."""
-        return msgspec.json.encode(self).decode()
 
 
 class Wrong(Invalid):
@@ -174,8 +166,12 @@ def _check_name(name: str, known: list[str], table: str) -> None:
             table=table,
             field="name",
         )
-    if name in known:
-        raise Wrong(f"there is a view {name!r} already", table=table, field="name")
+    if name.lower() in map(str.lower, known):
+        raise Wrong(
+            f"there is a view {name!r} already, or one that differs by case alone",
+            table=table,
+            field="name",
+        )
 
 
 def _check_source(table: str, source: Source) -> None:

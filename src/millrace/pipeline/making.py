@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from millrace.pipeline.declaration import SOURCE
 from millrace.pipeline.feed import Stretch
-from millrace.pipeline.outlet import Outlet
+from millrace.pipeline.outlet import Brought, Outlet
 from millrace.pipeline.rows import COLUMNS
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
@@ -36,13 +36,11 @@ class Maker(Protocol):
         """The columns of a view."""
         ...
 
-    def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table]:
-        """These views of few rows, in this process."""
+    def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table | None]:
+        """These views of few rows, in this process; None: a step makes too many of them."""
         ...
 
-    def stage(
-        self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held
-    ) -> Sequence[bytes]:
+    def stage(self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held) -> Brought:
         """Stage a view of many rows; they are never all in one place."""
         ...
 
@@ -65,13 +63,11 @@ class Plain:
         """See `Maker.schema`."""
         return COLUMNS
 
-    def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table]:
+    def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table | None]:
         """See `Maker.here`."""
         return dict.fromkeys(views, table)
 
-    def stage(
-        self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held
-    ) -> Sequence[bytes]:
+    def stage(self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held) -> Brought:
         """See `Maker.stage`: they pass through batch by batch."""
         return outlet.stage_here(span, stretch.rows(span), held)
 

@@ -31,7 +31,8 @@ class Where(msgspec.Struct, frozen=True):
     def settings(self) -> dict[str, object]:
         """The same for a sink that is a queue; a token is never among them."""
         if not self.url:
-            return {"path": self.path}
+            # Sinks look for a relative one beside the declaration.
+            return {"path": str(Path(self.path).absolute()) if self.path else ""}
         found: dict[str, object] = {"url": self.url}
         if self.token_file:
             found["token_file"] = self.token_file
@@ -73,7 +74,10 @@ def where_of(
         file = str(pipeline.at(fill(source.token_file, "token_file", environ)))
     if file:
         file = os.path.abspath(file)
-        token = read_secret(Path(file), "token")
+        try:
+            token = read_secret(Path(file), "token_file")
+        except FileNotFoundError:
+            raise Invalid(f"there is no file {file} with a token", field="token_file") from None
     url = fill(source.url, "url", environ)
     return Where(url, "", token, environ.get("MILLRACE_CERTIFICATES"), file)
 

@@ -1,14 +1,17 @@
 """A sink in the hands of a run.
 
 Rule 1: what cannot be reached is asked again, later and later, until the run's patience is over.
-Rule 2: after a commit whose end is not known the sink is opened again: it tells.
+Rule 2: a commit whose end is not known is made again: a sink that has the span says so. The sink is
+not opened for that, which would overtake whoever has taken over meanwhile.
 Rule 3: who was overtaken ends, and says so.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from time import monotonic
 from typing import TypeVar
@@ -25,8 +28,11 @@ from millrace.sinks.boundary import Boundary, Span, goes_on
 
 T = TypeVar("T")
 
-Stage = Callable[[Held], Sequence[bytes]]
-"""Stages all rows of a span; called again where that has failed."""
+Brought = tuple[Sequence[bytes], int]
+"""What was staged, and how many rows."""
+
+Stage = Callable[[Held], Brought]
+"""Stages all rows of a span; called again where that, or the commit, has failed."""
 
 
 class Stopped(Exception):
@@ -131,12 +137,12 @@ class Outlet:
         self.sink.check(schema)
         self._held = self._insist(lambda: self.sink.open(self.flow, schema))
         if self.is_begun_anew:
-            # Runs that fill it as it was before are over.
-            before = self._record.generation - 1
-            older = msgspec.structs.replace(self._record, generation=before).flow(self._pipeline)
-            self._insist(lambda: self.sink.open(older, schema))
+            # Runs that fill it as it was before are over, however often it was sent back since.
+            for before in range(self._record.generation):
+                older = msgspec.structs.replace(self._record, generation=before)
+                self._insist(partial(self.sink.open, older.flow(self._pipeline), schema))
 
-    def apply(self, span: Span, stage: Stage, rows: int = 0) -> bool:
+    def apply(self, span: Span, stage: Stage) -> bool:
         """Bring the rows of a span; returns whether they were not there already.
 
         Raises:
@@ -146,51 +152,51 @@ class Outlet:
         if not goes_on(self.boundary, span):
             return False
 
-        def attempt() -> None:
-            if not goes_on(self.boundary, span):
-                return
-            staged = self._insist(lambda: stage(self.held))
-            try:
-                self._held = self.sink.commit(self.held, span, staged)
-            except (Retry, Unknown):
-                self._reopen()
-                raise
+        def attempt() -> int:
+            staged, rows = stage(self.held)
+            self._held = self.sink.commit(self.held, span, staged)
+            return rows
 
-        try:
-            self._insist(attempt)
-        except Stale as error:
-            raise self._overtaken(error) from error
-        self.rows += rows
+        with self._unless_overtaken():
+            self.rows += self._insist(attempt)
         return True
 
-    def stage_here(self, span: Span, batches: Iterable[pa.RecordBatch], held: Held) -> list[bytes]:
+    def stage_here(self, span: Span, batches: Iterable[pa.RecordBatch], held: Held) -> Brought:
         """Stage rows in this process."""
-        return [self.sink.stage(Task(held, span, secrets.token_hex(8)), batches)]
+        rows = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal rows
+            for batch in batches:
+                rows += batch.num_rows
+                yield batch
+
+        staged = self.sink.stage(Task(held, span, secrets.token_hex(8)), counted())
+        return [staged], rows
 
     def clean(self) -> None:
-        """Drop what runs that were cut off have left."""
-        self._insist(lambda: self.sink.clean(self.held))
+        """Drop what runs that were cut off have left.
+
+        Raises:
+            Stale: another run has taken the sink over.
+        """
+        with self._unless_overtaken():
+            self._insist(lambda: self.sink.clean(self.held))
+
+    @contextmanager
+    def _unless_overtaken(self) -> Iterator[None]:
+        try:
+            yield
+        except Stale as error:
+            raise Stale(
+                f"sink {self.name!r}: another run of this pipeline has taken over "
+                f"({error.message}); this one has changed nothing since and ends",
+                field="fence",
+            ) from error
 
     def close(self) -> None:
         """Let connections go."""
         self.sink.close()
-
-    def _reopen(self) -> None:
-        """Ask the sink how far it is; who opened it meanwhile has overtaken this run."""
-        before, schema = self.held, self._schema
-        if schema is None:
-            return
-        now = self._insist(lambda: self.sink.open(self.flow, schema))
-        if now.fence > before.fence + 1:
-            raise self._overtaken(Stale("it was opened by another run", field="fence"))
-        self._held = now
-
-    def _overtaken(self, error: Stale) -> Stale:
-        return Stale(
-            f"sink {self.name!r}: another run of this pipeline has taken over ({error.message}); "
-            "this one has changed nothing since and ends",
-            field="fence",
-        )
 
     def _insist(self, call: Callable[[], T]) -> T:
         return self._patience.insist(f"sink {self.name!r}", call)

@@ -20,6 +20,7 @@ from millrace.pipeline.declaration import (
     Wrong,
     check,
 )
+from millrace.pipeline.unseen import unseen
 from millrace.server.config_file import ConfigFile, read_file
 
 T = TypeVar("T")
@@ -49,7 +50,8 @@ def read_pipeline(path: Path, environ: Mapping[str, str]) -> Pipeline:
     file = read_file(path)
     try:
         pipeline = _parsed(file.values, path.parent)
-        check(pipeline, environ)
+        with unseen(pipeline, environ):
+            check(pipeline, environ)
     except Wrong as error:
         raise _placed(file, error) from None
     return pipeline

@@ -14,7 +14,6 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -81,6 +80,14 @@ _decoder = msgspec.json.Decoder(Record)
 """Made here: what msgspec learns of a type it must not learn in two threads at once."""
 
 
+def read_record(body: bytes) -> Record | None:
+    """A line of the book; None: whoever may publish there has written what is none."""
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError:
+        return None
+
+
 class Book:
     """Reads and writes the records of one Millrace."""
 
@@ -111,10 +118,9 @@ class Book:
             return
         with queue.snapshot() as snapshot:
             for row in snapshot.rows():
-                if row.body is not None:
-                    # Whoever may publish there can write what is no record; it tells nothing.
-                    with suppress(msgspec.MsgspecError):
-                        yield _decoder.decode(row.body)
+                record = None if row.body is None else read_record(row.body)
+                if record is not None:
+                    yield record
 
 
 def begun(record: Record) -> Record:

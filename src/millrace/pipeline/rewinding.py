@@ -7,7 +7,7 @@ and the next run overtakes whoever still fills the old one.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -20,7 +20,9 @@ from millrace.pipeline.feed import Feed, at_seqs
 from millrace.pipeline.looking import known
 from millrace.pipeline.record import Book, Record, SinkRecord
 from millrace.pipeline.running import Setting, source_of
+from millrace.pipeline.variable import filled
 from millrace.sinks.boundary import Boundary, begins
+from millrace.sinks.kinds import make_sink
 
 Place = str | int | datetime
 """beginning, end, the first seq that is carried again, or a time."""
@@ -29,10 +31,11 @@ Place = str | int | datetime
 def rewind_pipeline(
     pipeline: Pipeline, setting: Setting, to: Place, sinks: Sequence[str] = ()
 ) -> Record:
-    """Have sinks, or all of them, begin anew at a place; nothing is carried yet.
+    """Have sinks, or all that are declared, begin anew at a place; nothing is carried yet.
 
     Sinks with a key get rows again that they have, which changes nothing, or mends it. Sinks that
-    only add rows will have them twice.
+    only add rows will have them twice; so queues of dead letters are sent back only if they are
+    named (STEP.dead).
 
     Raises:
         Refused: the pipeline has never run.
@@ -49,15 +52,29 @@ def rewind_pipeline(
                 )
         queue = m.find(pipeline.source.queue, space=pipeline.source.space)
         place = _place(queue, Feed(queue, pipeline.name).end(), to)
+        meant = sinks or [declared.name for declared in pipeline.sinks]
         moved = tuple(
-            _begun_anew(sink, place) if not sinks or sink.name in sinks else sink
-            for sink in record.sinks
+            _begun_anew(sink, place) if sink.name in meant else sink for sink in record.sinks
         )
         return book.write(
             msgspec.structs.replace(
                 record, state="rewound", run=secrets.token_hex(4), message="", sinks=moved
             )
         )
+
+
+def adding_sinks(
+    pipeline: Pipeline, environ: Mapping[str, str], sinks: Sequence[str] = ()
+) -> list[str]:
+    """Those of these sinks, or of all that are declared, that only add rows."""
+    declared = {sink.name: sink for sink in pipeline.sinks}
+    found: list[str] = []
+    for name in sinks or declared:
+        sink = declared.get(name)
+        # One that is not declared is a queue of dead letters.
+        if sink is None or not make_sink(sink.kind, filled(sink.settings, environ)).key:
+            found.append(name)
+    return found
 
 
 def _begun_anew(sink: SinkRecord, place: Boundary) -> SinkRecord:

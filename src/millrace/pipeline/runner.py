@@ -8,7 +8,7 @@ Rule 3: sinks that lag are brought to the one that is furthest, by themselves, b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event
@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from millrace import limits
 from millrace.errors import Stale
@@ -31,7 +32,7 @@ from millrace.pipeline.feed import (
     rows_between,
 )
 from millrace.pipeline.making import Maker
-from millrace.pipeline.outlet import Outlet, Patience, Stopped
+from millrace.pipeline.outlet import Brought, Outlet, Patience, Stopped
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Boundary, Span, begins
 
@@ -88,6 +89,8 @@ class Runner:
         self._tell = tell
         self._lost = 0
         """How often the cursor was lost since it was moved."""
+        self._clean_at = 0.0
+        """When sinks are cleaned next."""
 
     def run(self, *, once: bool) -> None:
         """Take the sinks over and carry rows until there are none (`once`), or a stop is asked for.
@@ -105,6 +108,8 @@ class Runner:
                 began = monotonic()
                 if not self._turn(0 if once else limits.PIPELINE_WAIT_SECONDS) and once:
                     return
+                if monotonic() >= self._clean_at:
+                    self._clean()
                 rest = self._pipeline.run.every - (monotonic() - began)
                 if not once and rest > 0:
                     self._stop.wait(rest)
@@ -127,32 +132,40 @@ class Runner:
             return True
         return stretch is not None
 
-    def bring(self) -> Stretch | None:
-        """Bring every sink to the end of what is there, which stays pinned until it is committed;
-        None: they are there already.
+    def bring(self, seconds: float) -> Stretch | None:
+        """Bring every sink to the end of what is there, which stays pinned until it is committed,
+        for so many seconds at most; None: they are there already.
 
         Raises:
             As `run`.
         """
         self._begin()
-        stretch = self._next(0)
+        stretch = self._insist(lambda: self._feed.next(0, seconds))
         if stretch is not None:
             while self._place(self._least(), stretch) != stretch.upto:
                 self._carry_next(stretch, self._place(self._least(), stretch))
         return stretch
 
     def _begin(self) -> None:
-        end = self._insist(self._feed.end)
         for outlet in self._outlets:
             outlet.open(self._maker.schema(outlet.declared.rows))
+        # Only now: whoever was overtaken has carried on until then.
+        end = self._insist(self._feed.end)
+        for outlet in self._outlets:
             if outlet.place is not None:
                 judge(outlet.name, outlet.place, end)
-            outlet.clean()
+        self._clean()
         self._resume()
+
+    def _clean(self) -> None:
+        for outlet in self._outlets:
+            outlet.clean()
+        self._clean_at = monotonic() + limits.PIPELINE_CLEAN_SECONDS
 
     def _resume(self) -> None:
         lowest = lowest_of([outlet.place for outlet in self._outlets])
-        self._insist(partial(self._feed.begin, lowest))
+        held = lowest_of([one.boundary for one in self._outlets if one.boundary is not None])
+        self._insist(partial(self._feed.begin, lowest, held))
 
     def _next(self, wait: float) -> Stretch | None:
         return self._insist(lambda: self._feed.next(wait))
@@ -211,24 +224,25 @@ class Runner:
             # What it holds from before is of later versions than a part of this would be.
             return stretch.upto
         far = highest_of(places)
-        goal = far if far is not None and far != low else stretch.upto
+        # A sink that was sent back to a time may be further in one shard, and less far in another.
+        goal = far if far != low and far.covers(low) else stretch.upto
         return cut(low, goal, self._pipeline.source.limit.rows)
 
     def _carry(self, stretch: Stretch, span: Span, outlets: Sequence[Outlet]) -> int:
         """One span into these sinks; returns how many rows were read."""
         is_parsing = self._maker.is_parsing
         table = None if is_parsing else self._insist(lambda: stretch.small(span))
-        if table is None:
-            for outlet in outlets:
-                outlet.apply(span, partial(self._stage, stretch, span, outlet))
-            return rows_between(span.after, span.upto)
-        wanted = [outlet.declared.rows for outlet in outlets]
-        views = self._insist(lambda: self._maker.here(table, wanted))
+        views: Mapping[str, pa.Table | None] = {}
+        if table is not None:
+            wanted = [outlet.declared.rows for outlet in outlets]
+            views = self._insist(lambda: self._maker.here(table, wanted))
         for outlet in outlets:
-            made = views[outlet.declared.rows]
-            batches = made.to_batches()
-            outlet.apply(span, partial(outlet.stage_here, span, batches), made.num_rows)
-        return table.num_rows
+            made = views.get(outlet.declared.rows)
+            if made is None:
+                outlet.apply(span, partial(self._stage, stretch, span, outlet))
+            else:
+                outlet.apply(span, partial(outlet.stage_here, span, made.to_batches()))
+        return rows_between(span.after, span.upto) if table is None else table.num_rows
 
-    def _stage(self, stretch: Stretch, span: Span, outlet: Outlet, held: Held) -> Sequence[bytes]:
+    def _stage(self, stretch: Stretch, span: Span, outlet: Outlet, held: Held) -> Brought:
         return self._maker.stage(stretch, span, outlet.declared.rows, outlet, held)

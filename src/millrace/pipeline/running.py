@@ -13,9 +13,9 @@ import msgspec
 
 from millrace import limits, sync
 from millrace.errors import Invalid, MillraceError
-from millrace.pipeline.change import Judged, OnChange, judge_sinks
+from millrace.pipeline.change import OnChange, judge_sinks
 from millrace.pipeline.dead import dead_letter_sinks
-from millrace.pipeline.declaration import Pipeline
+from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline
 from millrace.pipeline.feed import Feed
 from millrace.pipeline.making import Maker, Plain
 from millrace.pipeline.opening import Where, opened, where_of
@@ -23,7 +23,9 @@ from millrace.pipeline.outlet import Outlet, Patience, Stopped
 from millrace.pipeline.record import Book, Record, State, begun
 from millrace.pipeline.runner import Progress, Runner, Tell
 from millrace.pipeline.showing import shown
-from millrace.pipeline.variable import filled, hide, names_in
+from millrace.pipeline.unseen import hidden, unseen
+from millrace.pipeline.variable import filled
+from millrace.sinks.base import Sink
 from millrace.sinks.kinds import make_sink
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def run_pipeline(
         suppress(Stopped),
         prepared(pipeline, setting, on_change=on_change, stop=stop, spark=spark) as ready,
     ):
-        told = Told(ready, tell)
+        told = Told(ready, tell, setting.environ)
         with told.until_end():
             ready.runner(stop, told.progress).run(once=once)
 
@@ -76,22 +78,18 @@ class Ready:
         self,
         pipeline: Pipeline,
         millrace: sync.Millrace,
-        where: Where,
         queue: sync.Queue,
         outlets: Sequence[Outlet],
         maker: Maker,
         patience: Patience,
-        hidden: tuple[set[str], Mapping[str, str]],
     ) -> None:
         self.pipeline = pipeline
         self.millrace = millrace
-        self.where = where
         self.book = Book(millrace)
         self.queue = queue
         self.outlets = outlets
         self.maker = maker
         self.patience = patience
-        self._hidden = hidden
 
     def runner(self, stop: Event, tell: Tell) -> Runner | StreamRunner:
         """Who runs it."""
@@ -100,9 +98,7 @@ class Ready:
             from millrace.pipeline.streaming import StreamRunner
 
             assert isinstance(self.maker, Sparked)
-            return StreamRunner(
-                self.pipeline, self.where, self.outlets, self.maker, stop=stop, tell=tell
-            )
+            return StreamRunner(self.pipeline, self.outlets, self.maker, stop=stop, tell=tell)
         return Runner(
             self.pipeline,
             Feed(self.queue, self.pipeline.name),
@@ -124,16 +120,13 @@ class Ready:
             sinks=tuple(outlet.record for outlet in self.outlets),
         )
 
-    def shown(self, text: str) -> str:
-        """A text without the values of variables."""
-        return hide(text, *self._hidden)
-
 
 class Told:
     """Writes down how a run goes on, now and then, and how it ends."""
 
-    def __init__(self, ready: Ready, tell: Tell) -> None:
+    def __init__(self, ready: Ready, tell: Tell, environ: Mapping[str, str]) -> None:
         self._ready = ready
+        self._hidden = partial(hidden, ready.pipeline, environ)
         self._tell = tell
         self._record = begun(ready.record())
         self._next = 0.0
@@ -154,7 +147,10 @@ class Told:
         try:
             yield
         except MillraceError as error:
-            self._write("failed", self._ready.shown(error.message))
+            # Once only, since it may be the book's own server that is away: what has happened
+            # counts more than that it is written down.
+            with suppress(MillraceError):
+                self._write_now("failed", self._hidden(error.message))
             raise
         self._write("stopped")
 
@@ -188,17 +184,30 @@ def prepared(
     """A pipeline with its queues open; sinks are made and not opened yet."""
     patience = Patience(pipeline.run.patience, stop)
     with ExitStack() as stack:
+        stack.enter_context(unseen(pipeline, setting.environ))
         m, where = stack.enter_context(source_of(pipeline, setting))
         queue = m.find(pipeline.source.queue, space=pipeline.source.space)
-        sinks = [*pipeline.sinks, *dead_letter_sinks(pipeline, where.settings())]
-        judged = judge_sinks(pipeline, sinks, Book(m).find(pipeline.name), on_change)
-        outlets = [_outlet(pipeline, one, setting, patience) for one in judged]
+        make = partial(sink_of, pipeline, setting)
+        record = Book(m).find(pipeline.name)
+        judged = judge_sinks(
+            pipeline,
+            all_sinks(pipeline, where),
+            record,
+            on_change,
+            lambda one: bool(make(one).key),
+        )
+        outlets = [
+            Outlet(one.declared, make(one.declared), pipeline.name, one.record, patience)
+            for one in judged
+        ]
         for outlet in outlets:
             stack.callback(outlet.close)
-        maker = stack.enter_context(_maker(pipeline, where, spark))
-        names = {name for one in sinks for name in names_in(one.settings)}
-        hidden = (names, setting.environ)
-        yield Ready(pipeline, m, where, queue, outlets, maker, patience, hidden)
+        wheres = {SOURCE: where}
+        for name, source in pipeline.sources.items():
+            found = where_of(pipeline, source, where, setting.environ)
+            wheres[name] = stack.enter_context(shown(found))
+        maker = stack.enter_context(_maker(pipeline, wheres, spark))
+        yield Ready(pipeline, m, queue, outlets, maker, patience)
 
 
 @contextmanager
@@ -216,11 +225,15 @@ def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millr
         yield found, where
 
 
-def _outlet(pipeline: Pipeline, judged: Judged, setting: Setting, patience: Patience) -> Outlet:
-    declared = judged.declared
+def all_sinks(pipeline: Pipeline, where: Where) -> list[DeclaredSink]:
+    """Those that are declared, and queues of dead letters."""
+    return [*pipeline.sinks, *dead_letter_sinks(pipeline, where.settings())]
+
+
+def sink_of(pipeline: Pipeline, setting: Setting, declared: DeclaredSink) -> Sink:
+    """A sink that is declared; nothing is connected yet."""
     settings = filled(declared.settings, setting.environ)
-    sink = make_sink(declared.kind, settings, pipeline.folder)
-    return Outlet(declared, sink, pipeline.name, judged.record, patience)
+    return make_sink(declared.kind, settings, pipeline.folder)
 
 
 def needs_spark(pipeline: Pipeline) -> bool:
@@ -229,7 +242,9 @@ def needs_spark(pipeline: Pipeline) -> bool:
 
 
 @contextmanager
-def _maker(pipeline: Pipeline, where: Where, spark: SparkSession | None) -> Iterator[Maker]:
+def _maker(
+    pipeline: Pipeline, wheres: Mapping[str, Where], spark: SparkSession | None
+) -> Iterator[Maker]:
     if not needs_spark(pipeline):
         yield Plain()
         return
@@ -242,7 +257,7 @@ def _maker(pipeline: Pipeline, where: Where, spark: SparkSession | None) -> Iter
         ) from error
 
     if spark is not None:
-        yield Sparked(spark, pipeline, where)
+        yield Sparked(spark, pipeline, wheres)
         return
     with session(pipeline) as made:
-        yield Sparked(made, pipeline, where)
+        yield Sparked(made, pipeline, wheres)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 
 import pyarrow as pa
 from pyspark import SparkContext
@@ -18,10 +17,10 @@ from millrace.pipeline.declaration import SOURCE, Pipeline, Source
 from millrace.pipeline.feed import Lost, Stretch
 from millrace.pipeline.frames import Frames, arrow_schema, expectation_of
 from millrace.pipeline.opening import Where
-from millrace.pipeline.outlet import Outlet
+from millrace.pipeline.outlet import Brought, Outlet
 from millrace.pipeline.rows import COLUMNS
-from millrace.pipeline.staging import stage_frame
-from millrace.pipeline.stateful import state_of
+from millrace.pipeline.staging import read_frame, stage_frame
+from millrace.pipeline.stateful import analyzed, may_widen, state_in
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 from millrace.spark.session import session as make_session
@@ -43,21 +42,27 @@ def session(pipeline: Pipeline) -> Iterator[SparkSession]:
 class Sparked:
     """A pipeline with steps."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, where: Where) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, wheres: Mapping[str, Where]
+    ) -> None:
         # The views of others have the same names.
         self._spark = spark.newSession()
         self._pipeline = pipeline
-        self._where = where
+        self._wheres = wheres
+        """Where each source is, by the name of its view."""
         self._frames = Frames(self._spark, pipeline)
         self.is_parsing = bool(pipeline.source.schema)
         """See `Maker.is_parsing`."""
         sources = {SOURCE: pipeline.source, **pipeline.sources}
         with said():
             views = self._frames.make(
-                {name: self._empty(source) for name, source in sources.items()}
+                {name: self._empty(name, source) for name, source in sources.items()}
             )
             self._schemas = {name: arrow_schema(frame) for name, frame in views.items()}
-            states = {name: state_of(frame) for name, frame in views.items()}
+            plans = {name: analyzed(frame) for name, frame in views.items()}
+        self._wider = {name for name, plan in plans.items() if may_widen(plan)}
+        """Views that may have more rows than the source."""
+        states = {name: state_in(plan) for name, plan in plans.items()}
         self.states = {name: state for name, state in states.items() if state}
         """Views that keep a state, and by which node of Spark's plan."""
         for name, source in pipeline.sources.items():
@@ -83,11 +88,15 @@ class Sparked:
         """See `Maker.views`."""
         return list(self._schemas)
 
-    def _empty(self, source: Source) -> DataFrame:
+    def options(self, name: str, source: Source) -> dict[str, str]:
+        """What tells Spark of a source."""
+        return source_options(source, self._wheres[name])
+
+    def _empty(self, name: str, source: Source) -> DataFrame:
         """No rows, with the columns of a source."""
         if not source.schema:
             return self._frame(COLUMNS.empty_table())
-        reading = self._spark.read.format("millrace").options(**source_options(source, self._where))
+        reading = self._spark.read.format("millrace").options(**self.options(name, source))
         return self._spark.createDataFrame([], reading.load().schema)
 
     def _frame(self, table: pa.Table) -> DataFrame:
@@ -97,40 +106,43 @@ class Sparked:
         """See `Maker.schema`."""
         return self._schemas[view]
 
-    def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table]:
+    def here(self, table: pa.Table, views: Sequence[str]) -> Mapping[str, pa.Table | None]:
         """See `Maker.here`."""
         with said():
             frames = self._frames.make({SOURCE: self._frame(table), **self._others()})
             return {
-                view: table if view == SOURCE else frames[view].toArrow().cast(self._schemas[view])
+                view: table if view == SOURCE else self._few(view, frames[view])
                 for view in dict.fromkeys(views)
             }
+
+    def _few(self, view: str, frame: DataFrame) -> pa.Table | None:
+        """The rows of a view; None: there are too many."""
+        if view in self._wider:
+            frame = frame.limit(limits.PIPELINE_SMALL_ROWS + 1)
+        found = frame.toArrow()
+        if found.num_rows > limits.PIPELINE_SMALL_ROWS:
+            return None
+        return found.cast(self._schemas[view])
 
     def _others(self) -> dict[str, DataFrame]:
         """Further sources, as they are now."""
         return {
-            name: self._spark.read.format("millrace")
-            .options(**source_options(source, self._where))
-            .load()
+            name: self._spark.read.format("millrace").options(**self.options(name, source)).load()
             for name, source in self._pipeline.sources.items()
         }
 
-    def stage(
-        self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held
-    ) -> Sequence[bytes]:
+    def stage(self, stretch: Stretch, span: Span, view: str, outlet: Outlet, held: Held) -> Brought:
         """See `Maker.stage`: executors read, change and stage; the driver has what they tell."""
         with said():
             frame = self._over(stretch, span)[view]
-            staged, rows = stage_frame(frame, outlet.sink, held, span, self._schemas[view])
-        outlet.rows += rows
-        return staged
+            return stage_frame(frame, outlet.sink, held, span, self._schemas[view])
 
     def _over(self, stretch: Stretch, span: Span) -> dict[str, DataFrame]:
         """The views of rows that executors read."""
         [after] = span.after.places
         firsts = {str(shard): seq + 1 for shard, seq in enumerate(after.seqs)}
         reading = self._spark.read.format("millrace").options(
-            **source_options(self._pipeline.source, self._where),
+            **self.options(SOURCE, self._pipeline.source),
             startingOffsets=json.dumps(firsts),
             endingSnapshot=stretch.ticket(span),
             minPartitions=self._spark.conf.get("spark.sql.shuffle.partitions") or "1",
@@ -141,14 +153,14 @@ class Sparked:
         """See `Maker.batches`: some rows at a time are brought here."""
         schema = self._schemas[view]
         span = stretch.whole()
-        table = None if self.is_parsing else stretch.small(span)
-        if table is not None:
-            yield from self.here(table, [view])[view].to_batches()
+        small = None if self.is_parsing else stretch.small(span)
+        few = None if small is None else self.here(small, [view])[view]
+        if few is not None:
+            yield from few.to_batches()
             return
         with said():
-            rows = self._over(stretch, span)[view].toLocalIterator()
-            while taken := list(islice(rows, limits.PIPELINE_SMALL_ROWS)):
-                yield pa.RecordBatch.from_pylist([row.asDict() for row in taken], schema=schema)
+            for batch in read_frame(self._over(stretch, span)[view]):
+                yield batch.cast(schema)
 
 
 def source_options(source: Source, where: Where) -> dict[str, str]:

@@ -15,16 +15,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from millrace.errors import MillraceError, Refused, Retry, Stale
+from millrace.errors import MillraceError, Refused, Retry, Stale, Unknown
 from millrace.sinks.base import Held, Sink, Task
 from millrace.sinks.boundary import Span
 from millrace.sinks.lane import lane_sql
 
-_STAGED = "staged binary, code string, message string, rows bigint"
+_STAGED = "staged binary, code string, message string, field string, rows bigint"
 _FIELDS: list[pa.Field[pa.DataType]] = [
     pa.field("staged", pa.binary()),
     pa.field("code", pa.string()),
     pa.field("message", pa.string()),
+    pa.field("field", pa.string()),
     pa.field("rows", pa.int64()),
 ]
 _SCHEMA = pa.schema(_FIELDS)
@@ -44,8 +45,23 @@ def stage_frame(
     told = cast("list[_Told]", found.to_pylist())
     for one in told:
         if one["code"] is not None:
-            raise _ERRORS.get(one["code"], Refused)(one["message"])
+            raise _ERRORS.get(one["code"], Refused)(one["message"], field=one["field"])
     return [one["staged"] for one in told], sum(one["rows"] for one in told)
+
+
+def read_frame(frame: DataFrame) -> Iterator[pa.RecordBatch]:
+    """The rows of a frame, some at a time, as Arrow has them: their types stay what they are."""
+    for row in frame.mapInArrow(_packed, "packed binary").toLocalIterator():
+        yield from pa.ipc.open_stream(bytes(row["packed"]))
+
+
+def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, batch.schema) as writer:
+            writer.write_batch(batch)
+        packed = pa.array([stream.getvalue().to_pybytes()], pa.binary())
+        yield pa.RecordBatch.from_arrays([packed], names=["packed"])
 
 
 class _Told(TypedDict):
@@ -54,6 +70,7 @@ class _Told(TypedDict):
     staged: bytes
     code: str | None
     message: str
+    field: str | None
     rows: int
 
 
@@ -77,13 +94,13 @@ def stage_part(
     if first is None:
         return
     counted = _Counted(chain([first], batches), schema)
-    row: tuple[bytes | None, str | None, str | None, int]
+    row: tuple[bytes | None, str | None, str | None, str | None, int]
     try:
-        row = (sink.stage(task, counted), None, None, counted.rows)
+        row = (sink.stage(task, counted), None, None, None, counted.rows)
     except MillraceError as error:
-        code = Retry.code if isinstance(error, Retry) else error.code
+        code = Retry.code if isinstance(error, Retry | Unknown) else error.code
         code = Stale.code if isinstance(error, Stale) else code
-        row = (None, code, error.message, 0)
+        row = (None, code, error.message, error.field, 0)
     columns = [pa.array([value], field.type) for value, field in zip(row, _SCHEMA, strict=True)]
     yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
 

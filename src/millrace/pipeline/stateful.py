@@ -3,7 +3,7 @@
 Spark says how it understands the steps; of that text the names of the nodes are read, which are the
 same in its server and out of it.
 
-Rule: what is not known to be without a state is not run span by span.
+Rule: what is known to need more rows than those of a span is not run span by span.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ _STATEFUL = (
     "Tail",
     "Sample",
     "FlatMapGroups",
+    "FlatMapCoGroups",
+    "CoGroup",
+    "MapGroups",
+    "ArrowWindow",
+    "ArrowAggregate",
     "TransformWithState",
     "Except",
     "Intersect",
@@ -36,6 +41,9 @@ _STATEFUL = (
     "Pivot",
 )
 """Nodes whose result for all rows is not that of each part, put together."""
+
+_NARROW = ("Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "LogicalRDD")
+"""Nodes that make at most one row of one."""
 
 _NODE = re.compile(r"^([ :+|-]*)'?([A-Za-z]+)(.*)$")
 
@@ -48,18 +56,9 @@ class Node(NamedTuple):
     rest: str
 
 
-def state_of(frame: DataFrame) -> str:
-    """The first node of a view that keeps a state; empty: there is none."""
-    return state_in(_analyzed(frame))
-
-
 def state_in(text: str) -> str:
-    """The same, of the text of an analyzed plan."""
-    nodes = [
-        Node(len(match[1]), match[2], match[3])
-        for match in map(_NODE.match, text.splitlines())
-        if match is not None
-    ]
+    """The first node of an analyzed plan that keeps a state; empty: there is none."""
+    nodes = _nodes(text)
     for at, node in enumerate(nodes):
         if node.name.startswith(_STATEFUL):
             return node.name
@@ -81,7 +80,21 @@ def _sides(nodes: list[Node], at: int) -> int:
     return found + has
 
 
-def _analyzed(frame: DataFrame) -> str:
+def may_widen(text: str) -> bool:
+    """Whether a view of this plan may have more rows than what it is made of."""
+    return any(node.name not in _NARROW for node in _nodes(text))
+
+
+def _nodes(text: str) -> list[Node]:
+    return [
+        Node(len(match[1]), match[2], match[3])
+        for match in map(_NODE.match, text.splitlines())
+        if match is not None
+    ]
+
+
+def analyzed(frame: DataFrame) -> str:
+    """How Spark understands a view."""
     said = StringIO()
     with redirect_stdout(said):
         frame.explain(extended=True)

@@ -25,10 +25,9 @@ from millrace import limits
 from millrace.errors import Invalid, MillraceError, Refused
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
 from millrace.pipeline.feed import rows_between
-from millrace.pipeline.opening import Where
-from millrace.pipeline.outlet import Outlet, Stopped
+from millrace.pipeline.outlet import Brought, Outlet, Stopped
 from millrace.pipeline.runner import Progress, SinkProgress, Tell
-from millrace.pipeline.sparked import Sparked, said, source_options
+from millrace.pipeline.sparked import Sparked, said
 from millrace.pipeline.staging import stage_frame
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Boundary, Place, Span
@@ -44,7 +43,6 @@ class StreamRunner:
     def __init__(
         self,
         pipeline: Pipeline,
-        where: Where,
         outlets: Sequence[Outlet],
         sparked: Sparked,
         *,
@@ -59,7 +57,6 @@ class StreamRunner:
                 field="checkpoint",
             )
         self._pipeline = pipeline
-        self._where = where
         self._outlets = outlets
         self._sparked = sparked
         self._stop = stop
@@ -93,6 +90,9 @@ class StreamRunner:
                 query.stop()
 
     def _judge(self, outlet: Outlet) -> None:
+        if not outlet.held.fence:
+            # It keeps nothing that a state could be compared with.
+            return
         folder = self._checkpoint(outlet.declared.rows)
         is_begun = any((folder / "commits").glob("[0-9]*"))
         if outlet.boundary is not None and not any((folder / "offsets").glob("[0-9]*")):
@@ -133,7 +133,7 @@ class StreamRunner:
         return writer.trigger(processingTime=f"{max(pipeline.run.every, 0.0)} seconds").start()
 
     def _load(self, view: str, name: str, source: Source) -> DataFrame:
-        spark, options = self._sparked.spark, source_options(source, self._where)
+        spark, options = self._sparked.spark, self._sparked.options(name, source)
         if name != SOURCE and source.view == "latest":
             return spark.read.format("millrace").options(**options).load()
         options["cursor"] = f"{self._pipeline.name}.{view}.{name}".replace(":", "-")
@@ -179,11 +179,9 @@ class StreamRunner:
 
     def _stage(
         self, view: str, outlet: Outlet, span: Span, frame: DataFrame, held: Held
-    ) -> Sequence[bytes]:
+    ) -> Brought:
         with said():
-            staged, rows = stage_frame(frame, outlet.sink, held, span, self._sparked.schema(view))
-        outlet.rows += rows
-        return staged
+            return stage_frame(frame, outlet.sink, held, span, self._sparked.schema(view))
 
     def _watch(self, queries: Sequence[StreamingQuery]) -> None:
         """Wait until all queries have ended, one has failed, or a stop is asked for."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 
 from millrace.errors import Invalid
+from millrace.sinks.wording import masked
 
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-_PASSWORD = re.compile(r"(://[^/@\s:]*):[^/@\s]+@")
 _SHORT = 4
 """Values that are shorter would hide half of every message, and no secret is so short."""
 
@@ -68,4 +68,4 @@ def hide(text: str, names: set[str], environ: Mapping[str, str]) -> str:
         secret = environ.get(name, "")
         if len(secret) >= _SHORT:
             text = text.replace(secret, f"${name}")
-    return _PASSWORD.sub(r"\1:…@", text)
+    return masked(text)

@@ -96,12 +96,17 @@ async def _carry(
     shell: Shell, queue: str, into: str, name: str | None, rows: int, *, once: bool
 ) -> None:
     from millrace.pipeline import Carried, carry
-    from millrace.sinks.kinds import kind_of, parse_sink
+    from millrace.sinks.kinds import kind_of, parse_sink, place_of
 
     space, plain = split_name(queue)
     kind, sink = kind_of(into), parse_sink(into)
     carried = Carried(
-        name=name or f"{plain}-into-{kind}", space=space, queue=plain, sink=kind, rows=rows
+        name=name or f"{plain}-into-{kind}",
+        cursor=name or f"{plain}-into-{kind}-{place_of(into)}",
+        space=space,
+        queue=plain,
+        sink=kind,
+        rows=rows,
     )
     count = 0
 
@@ -116,7 +121,7 @@ async def _carry(
             await stop.thread(
                 lambda ending: carry(carried, where, sink, once=once, stop=ending, tell=tell)
             )
-    fields = {"queue": queue, "sink": kind, "cursor": carried.name, "rows": count}
+    fields = {"queue": queue, "sink": kind, "cursor": carried.cursor, "rows": count}
     shell.out.line("carried", fields, f"{count:,} rows of {queue} carried into {kind}")
 
 

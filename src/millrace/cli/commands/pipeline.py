@@ -217,21 +217,18 @@ async def rewind(
 
     Sinks with a key take the same rows again; sinks that only add rows will have them twice.
     """
-    from millrace.pipeline import rewind_pipeline
+    from millrace.pipeline import adding_sinks, rewind_pipeline
 
     found = _read(file)
-    adding = [
-        sink.name
-        for sink in found.sinks
-        if (not sinks or sink.name in sinks) and not sink.settings.get("key")
-    ]
     if not yes:
+        adding = adding_sinks(found, os.environ, sinks)
         twice = f" {', '.join(adding)} will have rows twice." if adding else ""
         question = f"Rewind {', '.join(sinks) or 'all sinks'} of {found.name} to {to}?{twice}"
         if shell.out.is_json or not click.confirm(question, err=True):
             raise Ended("nothing was rewound", "say --yes", exit_code=USAGE, code="not_confirmed")
     record = await asyncio.to_thread(rewind_pipeline, found, _setting(shell), to, sinks)
-    names = [sink.name for sink in record.sinks if not sinks or sink.name in sinks]
+    meant = sinks or [sink.name for sink in found.sinks]
+    names = [sink.name for sink in record.sinks if sink.name in meant]
     shell.out.line(
         "rewound",
         {"pipeline": found.name, "sinks": names},
