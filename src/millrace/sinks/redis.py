@@ -235,6 +235,17 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if lines:
                 yield pa.RecordBatch.from_pylist(lines)
 
+    def stands(self, flow: str) -> Boundary | None:
+        """See `Asked.stands`."""
+        with self._server() as server:
+            return _boundary(cast("bytes | None", server.hget(_flow(flow), "boundary")))
+
+    def kept(self, columns: Sequence[str]) -> Sequence[str]:
+        """See `Choosy.kept`."""
+        if self.store == "hash" or self.value == ALL:
+            return columns
+        return [name for name in columns if name in (*self.key, self.value)]
+
     def _read(self, server: redis.Redis, name: bytes, line: dict[str, object]) -> dict[str, object]:
         if self.store == "hash":
             fields = cast("dict[bytes, bytes]", server.hgetall(name))
