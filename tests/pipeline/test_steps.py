@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from millrace import Message, sync
 from millrace.errors import Invalid, Refused
 from millrace.pipeline import Pipeline, Progress, Setting, Step, Where, run_pipeline
+from millrace.pipeline.declaration import Source
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain
 
@@ -83,6 +84,28 @@ def test_many_rows_go_through_executors(tmp_path: Path, m: sync.Millrace, run: R
         "one": 12_000,
         "two": 12_000,
     }
+
+
+def test_a_table_of_the_moment_is_joined_and_let_go(
+    tmp_path: Path, m: sync.Millrace, run: Run
+) -> None:
+    one, first = ledger_at(tmp_path, "one")
+    joined = """
+        SELECT source.seq, source.op, cast(names.value AS string) word
+        FROM source JOIN names ON source.key = names.key"""
+    pipeline = stepped(plain(one, limit=1), Step(name="joined", sql=joined), one="joined")
+    pipeline = msgspec.structs.replace(
+        pipeline, sources={"names": Source(queue="names", view="latest")}
+    )
+    names = m.queue("names", keyed=True)
+    names.publish_many([Message(b"red", "r"), Message(b"blue", "b")])
+    with sync.share(m):
+        m.queue("orders").publish_many([Message(b"1", key) for key in ("r", "b", "r")])
+        told = run(pipeline)
+    assert len(told) == 3
+    assert words(first) == ["blue", "red", "red"]
+    # Each span has pinned it, and let go what the one before had.
+    assert len(names.holders().held) == 1
 
 
 def test_rows_that_break_a_condition(tmp_path: Path, m: sync.Millrace, run: Run) -> None:

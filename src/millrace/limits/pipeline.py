@@ -23,6 +23,14 @@ PIPELINE_WAIT_SECONDS = 0.5
 PIPELINE_PIN_SECONDS = 3600.0
 """For so long the rows of a span stay as they are without being asked for again."""
 
+LOOKUP_PINS = 500
+"""Pins of a table that a pipeline with a state leaves at a time: one for each batch. A queue has
+room for 900."""
+
+LOOKUP_PIN_SECONDS_MIN = 60.0
+"""For so long each of them stands at least: a batch reads its tables first, and ten of them in a
+second are more than Spark makes."""
+
 PIPELINE_TELL_SECONDS = 2.0
 """How often a run writes down how far it is, for those who look on."""
 

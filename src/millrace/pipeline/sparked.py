@@ -16,6 +16,7 @@ from millrace.errors import Invalid, Retry
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
 from millrace.pipeline.feed import Lost, Stretch
 from millrace.pipeline.frames import Frames, arrow_schema, expectation_of
+from millrace.pipeline.lookup import Lookups
 from millrace.pipeline.opening import Where
 from millrace.pipeline.outlet import Brought, Outlet
 from millrace.pipeline.rows import COLUMNS
@@ -51,6 +52,7 @@ class Sparked:
         self._wheres = wheres
         """Where each source is, by the name of its view."""
         self._frames = Frames(self._spark, pipeline)
+        self._lookups = Lookups()
         self.is_parsing = bool(pipeline.source.schema)
         """See `Maker.is_parsing`."""
         sources = {SOURCE: pipeline.source, **pipeline.sources}
@@ -127,7 +129,9 @@ class Sparked:
     def _others(self) -> dict[str, DataFrame]:
         """Further sources, as they are now."""
         return {
-            name: self._spark.read.format("millrace").options(**self.options(name, source)).load()
+            name: self._spark.read.format("millrace")
+            .options(**self._lookups.now(name, self.options(name, source)))
+            .load()
             for name, source in self._pipeline.sources.items()
         }
 

@@ -25,6 +25,7 @@ from millrace import limits
 from millrace.errors import Invalid, MillraceError, Refused
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
 from millrace.pipeline.feed import rows_between
+from millrace.pipeline.lookup import pin_seconds
 from millrace.pipeline.outlet import Brought, Outlet, Stopped
 from millrace.pipeline.runner import Progress, SinkProgress, Tell
 from millrace.pipeline.sparked import Sparked, said
@@ -135,6 +136,7 @@ class StreamRunner:
     def _load(self, view: str, name: str, source: Source) -> DataFrame:
         spark, options = self._sparked.spark, self._sparked.options(name, source)
         if name != SOURCE and source.view == "latest":
+            options["pinSeconds"] = str(pin_seconds(self._pipeline.run.every))
             return spark.read.format("millrace").options(**options).load()
         options["cursor"] = f"{self._pipeline.name}.{view}.{name}".replace(":", "-")
         if source.limit.rows:
