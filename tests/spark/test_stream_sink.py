@@ -120,7 +120,7 @@ def test_a_driver_that_is_killed_between_stage_and_commit(
         command = [sys.executable, "-m", "tests.spark.stuck_driver", str(folder), str(checkpoint)]
         driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
         try:
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 600
             while not written.stages():
                 assert driver.poll() is None, "the driver ended by itself"
                 assert time.monotonic() < deadline, "nothing was staged"
