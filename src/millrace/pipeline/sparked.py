@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -191,9 +192,25 @@ def said(what: str = "a step", field: str = "steps") -> Iterator[None]:
         broken = expectation_of(error)
         if broken is not None:
             raise broken from error
-        text = str(error).strip().partition("\n\nJVM stacktrace")[0]
-        if "millrace.errors.SnapshotExpired" in text:
+        code, text = told_by(str(error))
+        if code == "SnapshotExpired":
             raise Lost(text) from error
-        if any(f"millrace.errors.{name}" in text for name in ("Closed", "Retry", "Full")):
+        if code in ("Closed", "Retry", "Full"):
             raise Retry(f"the queue does not answer Spark: {text}") from error
         raise Invalid(f"Spark refuses {what}: {text}", field=field) from error
+
+
+_TOLD = re.compile(r"millrace\.errors\.(\w+): (.+?)(?:\s*SQLSTATE: \w+)?$", re.MULTILINE)
+
+
+def told_by(text: str) -> tuple[str, str]:
+    """Which error of ours Spark tells of, and what it says; of others, what Spark says.
+
+    What was raised in a process of Python stands at the end of its traceback, which is of no use to
+    those who read it here.
+    """
+    found = _TOLD.findall(text)
+    if found:
+        name, message = found[-1]
+        return name, message
+    return "", text.strip().partition("\n\nJVM stacktrace")[0]

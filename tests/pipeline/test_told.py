@@ -1,0 +1,33 @@
+"""What Spark tells of our errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.errors import Invalid, Retry
+from millrace.pipeline.feed import Lost
+from millrace.pipeline.sparked import said, told_by
+
+pyspark_errors = pytest.importorskip("pyspark.errors")
+
+TOLD = """[PYTHON_DATA_SOURCE_ERROR] Failed to plan: Traceback (most recent call last):
+  File "/src/millrace/spark/start.py", line 116, in read_places
+    raise Invalid(
+millrace.errors.{}: startingOffsets is 99 in shard 0
+ SQLSTATE: 38000
+
+JVM stacktrace: org.apache.spark"""
+
+
+def test_the_words_of_an_error_are_told_without_its_traceback() -> None:
+    assert told_by(TOLD.format("Invalid")) == ("Invalid", "startingOffsets is 99 in shard 0")
+    assert told_by("no column x\n\nJVM stacktrace: a") == ("", "no column x")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("Invalid", Invalid), ("Closed", Retry), ("Full", Retry), ("SnapshotExpired", Lost)],
+)
+def test_an_error_is_what_it_was(name: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"startingOffsets is 99 in shard 0$"), said("this"):
+        raise pyspark_errors.PySparkException(TOLD.format(name))
