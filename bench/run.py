@@ -71,7 +71,7 @@ GROUPS: dict[str, dict[str, Measurement]] = {
     },
     "spark": {
         "read_100": lambda: spark.read_rows(100, 8_000_000, "read_100"),
-        "read_1k": lambda: spark.read_rows(1024, 2_000_000, "read_1k"),
+        "read_1k": lambda: spark.read_rows(1024, 4_000_000, "read_1k"),
         "latest_4m": spark.latest,
         "write_1k": spark.write_rows,
         "stream_delta": lake.stream_delta,
