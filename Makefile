@@ -101,7 +101,7 @@ services: $(READY) ## fetch the servers that tests run: PostgreSQL, Redis, OpenS
 
 spark: $(READY) $(SPARK42)/.ready services ## run the tests of Spark alone, and once more on Spark 4.2, in an environment of its own
 	@$(BIN)/python -m pytest -m spark tests $(ARGS)
-	@$(SPARK42)/bin/python -m pytest -m spark tests/spark $(ARGS)
+	@$(SPARK42)/bin/python -m pytest -m spark tests/spark tests/pipeline tests/jobs $(ARGS)
 
 lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from millrace import Settings, sync
-from tests.spark.conftest import spark
+from tests.spark.conftest import server, spark
 
-__all__ = ["spark"]
+__all__ = ["server", "spark"]
 
 
 @pytest.fixture

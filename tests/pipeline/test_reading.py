@@ -126,6 +126,14 @@ WRONG = [
     (HEAD + SINK + "[run]\nevery = -1", "line 9: [run] every: every is less than 0"),
     (HEAD + SINK + "[run]\nevery = 'x'", "line 9: [run] every: Expected `float`, got `str`"),
     (HEAD + SINK + "[spark]\n'x' = 1", "[spark]"),
+    (
+        HEAD + SINK + "[run]\ncheckpoint = 'c'\n[spark]\n'spark.remote' = 'sc://far'",
+        "line 9: [run] checkpoint: a checkpoint is for steps that keep a state",
+    ),
+    (
+        HEAD + SINK + "[spark]\n'spark.remote' = 'sc://far'\n'spark.master' = 'local'",
+        "[spark] spark.master: spark.remote names a server",
+    ),
     ("name = ", "is no TOML"),
 ]
 

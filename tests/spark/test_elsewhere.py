@@ -1,4 +1,4 @@
-"""The source on a cluster and through Spark Connect, by programs of their own."""
+"""Source and sink on a cluster and through Spark Connect, by programs of their own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.services.spark_cluster import Cluster
 from tests.services.spark_connect import Connect
 from tests.services.spark_home import spark_environment
 
-pytestmark = [pytest.mark.long, pytest.mark.spark]
+# Each starts Spark, some three times, with executors.
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.timeout(900)]
 
 PROGRAM = """
 import sys
@@ -44,6 +45,19 @@ query = (
 )
 query.awaitTermination()
 print(spark.read.parquet(folder + "/rows").selectExpr("count(distinct seq)").collect()[0][0])
+into = {"url": url, "tokenFile": token, "queue": folder.rpartition("/")[2]}
+frame.select("value").write.format("millrace").options(**into).mode("append").save()
+query = (
+    spark.readStream.format("millrace")
+    .options(**told, cursor=into["queue"] + "-on", maxOffsetsPerTrigger="600")
+    .load()
+    .select("value", "key")
+    .writeStream.format("millrace")
+    .options(**into, checkpointLocation=folder + "/other")
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
 if not where.startswith("sc://"):
     try:
         spark.read.format("millrace").option("queue", "far").load(folder).collect()
@@ -58,6 +72,7 @@ def run(where: str, server: Process, folder: Path) -> list[str]:
         queue = m.queue("far", retention="log")
         if not queue.peek(1):
             queue.publish_many([b"x"] * 1000)
+        m.queue(folder.name)
     folder.mkdir()
     with sync.open(folder) as m:
         m.queue("far").publish(b"x")
@@ -69,15 +84,21 @@ def run(where: str, server: Process, folder: Path) -> list[str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    with sync.connect(server.address, token=server.token) as m:
+        filled = m.find(folder.name)
+        assert len(filled.peek(3000)) == 2000
+        assert filled.stages() == {}
     return done.stdout.split()
 
 
-def test_a_cluster_reads_and_follows_and_refuses_a_folder(
+def test_a_cluster_reads_follows_writes_and_refuses_a_folder(
     cluster: Cluster, server: Process, tmp_path: Path
 ) -> None:
     found = run(cluster.url, server, tmp_path / "cluster")
     assert found == ["1000", "500500", "1000", "True"]
 
 
-def test_connect_reads_and_follows(connect: Connect, server: Process, tmp_path: Path) -> None:
+def test_connect_reads_follows_and_writes(
+    connect: Connect, server: Process, tmp_path: Path
+) -> None:
     assert run(connect.url, server, tmp_path / "connect") == ["1000", "500500", "1000"]

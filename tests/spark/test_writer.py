@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from millrace import sync
 from millrace.errors import Invalid, NotFound
+from millrace.spark.session import adopt
 from millrace.spark.writer import BatchWriter
 
 pytestmark = pytest.mark.spark
@@ -140,3 +143,38 @@ def test_options_of_a_write_are_known(shared: Shared) -> None:
             BatchWriter(
                 {"path": str(shared[1]), "queue": "known", **options}, SCHEMA, overwrite=False
             )
+
+
+def test_a_thread_that_has_adopted_the_session_writes(spark: SparkSession, shared: Shared) -> None:
+    queue = shared[0].queue("threads")
+    write = into(spark.range(3).selectExpr("'a' as value"), shared, "threads")
+    with ThreadPoolExecutor(1) as thread:
+        with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
+            thread.submit(write.save).result()
+        thread.submit(adopt, spark).result()
+        thread.submit(write.save).result()
+    assert len(queue.peek(10)) == 3
+
+
+def test_batches_of_a_stream_are_written_from_foreach_batch(
+    spark: SparkSession, shared: Shared, tmp_path: Path
+) -> None:
+    shared[0].queue("from").publish_many([b"a", b"b"])
+    queue = shared[0].queue("each")
+
+    def carry(frame: DataFrame, batch: int) -> None:
+        numbered = into(frame.select("value"), shared, "each").option("producer", "each")
+        numbered.option("number", str(batch + 1)).save()
+
+    query = (
+        spark.readStream.format("millrace")
+        .option("path", str(shared[1]))
+        .option("queue", "from")
+        .load()
+        .writeStream.foreachBatch(carry)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert [row.body for row in queue.peek(10)] == [b"a", b"b"]

@@ -16,7 +16,7 @@ from millrace.pipeline.feed import Lost
 from millrace.pipeline.opening import Where, opened
 from millrace.pipeline.showing import shown
 from millrace.pipeline.sparked import said
-from millrace.spark.session import session
+from millrace.spark.session import adopt, borrowed, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,29 +97,16 @@ def at_work(
         where = stack.enter_context(shown(where))
         m = millrace or stack.enter_context(opened(where, share=True))
         if spark is None:
-            spark = stack.enter_context(_sparked(name, conf or {}))
+            spark = stack.enter_context(borrowed(f"millrace {name}", conf or {}))
+        else:
+            adopt(spark)
         yield Site(m, spark, where, tell)
-
-
-@contextmanager
-def _sparked(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
-    from pyspark import SparkContext
-
-    runs = SparkContext._active_spark_context is not None
-    made = session(f"millrace {name}", **conf)
-    # Makes it the session of this thread: Spark finds our source for writers by it.
-    made.createDataFrame([], "a int")
-    try:
-        yield made
-    finally:
-        if not runs:
-            made.stop()
 
 
 @contextmanager
 def _watched(spark: SparkSession, tell: Tell) -> Iterator[None]:
     """Tell of Spark's tasks while they run; a Spark that is far away tells nothing."""
-    if tell is _silent or not hasattr(spark, "_jsparkSession"):
+    if tell is _silent or is_connect(spark):
         yield
         return
     over = Event()

@@ -19,6 +19,7 @@ from millrace import limits
 from millrace.errors import Invalid
 from millrace.pipeline.variable import filled
 from millrace.sinks.kinds import make_sink
+from millrace.spark.session import REMOTE
 
 SOURCE = "source"
 """The view of the first source's rows, in steps."""
@@ -157,6 +158,19 @@ def check(pipeline: Pipeline, environ: Mapping[str, str]) -> None:
     if pipeline.run.every < 0 or pipeline.run.patience < 0:
         field = "every" if pipeline.run.every < 0 else "patience"
         raise Wrong(f"{field} is less than 0 seconds", table="run", field=field)
+    if REMOTE in pipeline.spark and pipeline.run.checkpoint:
+        raise Wrong(
+            f"a checkpoint is for steps that keep a state, and those do not run through Spark "
+            f"Connect ({REMOTE}); name spark.master instead, or drop the checkpoint",
+            table="run",
+            field="checkpoint",
+        )
+    if REMOTE in pipeline.spark and "spark.master" in pipeline.spark:
+        raise Wrong(
+            f"{REMOTE} names a server that has a master of its own; give one of both",
+            table="spark",
+            field="spark.master",
+        )
 
 
 def _check_name(name: str, known: list[str], table: str) -> None:

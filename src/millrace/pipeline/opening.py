@@ -43,7 +43,8 @@ class Where(msgspec.Struct, frozen=True):
     def options(self) -> dict[str, str]:
         """The same for Spark's source and sink; a token is never among them."""
         if not self.url:
-            return {"path": self.path}
+            # Their processes may stand in another folder.
+            return {"path": str(Path(self.path).absolute()) if self.path else ""}
         found = {"url": self.url}
         if self.token_file:
             found["tokenFile"] = self.token_file

@@ -250,14 +250,14 @@ def _maker(
         return
     try:
         from millrace.pipeline.sparked import Sparked, session
+        from millrace.spark.session import apart
     except ModuleNotFoundError as error:
         raise Invalid(
             f"this pipeline runs on Spark and needs {error.name}; install millrace[spark]",
             field="steps",
         ) from error
 
-    if spark is not None:
-        yield Sparked(spark, pipeline, wheres)
-        return
-    with session(pipeline) as made:
-        yield Sparked(made, pipeline, wheres)
+    with ExitStack() as stack:
+        if spark is None:
+            spark = stack.enter_context(session(pipeline))
+        yield Sparked(stack.enter_context(apart(spark)), pipeline, wheres)

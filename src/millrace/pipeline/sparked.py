@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from millrace import limits
 from millrace.errors import Invalid, Retry
@@ -25,20 +25,15 @@ from millrace.pipeline.staging import read_frame, stage_frame
 from millrace.pipeline.stateful import analyzed, may_widen, state_in
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
-from millrace.spark.session import session as make_session
+from millrace.spark.session import borrowed
 
 
 @contextmanager
 def session(pipeline: Pipeline) -> Iterator[SparkSession]:
     """A session with the settings of the declaration, until the context ends; where this process
     has a Spark already, that one is used, and goes on."""
-    is_first = SparkContext._active_spark_context is None
-    spark = make_session(f"millrace {pipeline.name}", **pipeline.spark)
-    try:
+    with borrowed(f"millrace {pipeline.name}", pipeline.spark) as spark:
         yield spark
-    finally:
-        if is_first:
-            spark.stop()
 
 
 class Sparked:
@@ -47,8 +42,8 @@ class Sparked:
     def __init__(
         self, spark: SparkSession, pipeline: Pipeline, wheres: Mapping[str, Where]
     ) -> None:
-        # The views of others have the same names.
-        self._spark = spark.newSession()
+        """The session is its own: the views of others have the same names."""
+        self._spark = spark
         self._pipeline = pipeline
         self._wheres = wheres
         """Where each source is, by the name of its view."""
@@ -103,6 +98,9 @@ class Sparked:
         return self._spark.createDataFrame([], reading.load().schema)
 
     def _frame(self, table: pa.Table) -> DataFrame:
+        if not table.num_rows:
+            # Spark Connect takes no columns from a table without rows.
+            return self._spark.createDataFrame([], from_arrow_schema(table.schema))
         return self._spark.createDataFrame(table)
 
     def schema(self, view: str) -> pa.Schema:

@@ -33,6 +33,7 @@ from millrace.pipeline.staging import stage_frame
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Boundary, Place, Span
 from millrace.spark.offset import Offset
+from millrace.spark.session import is_connect
 
 _NOTHING = "-"
 """What Spark writes for a source that has not begun."""
@@ -50,8 +51,15 @@ class StreamRunner:
         stop: Event,
         tell: Tell,
     ) -> None:
+        view, node = next(iter(sparked.states.items()))
+        if is_connect(sparked.spark):
+            raise Invalid(
+                f"step {view!r} keeps a state ({node}), and Spark Connect would carry its batches "
+                "in the server, out of sight of this run. Run it with a driver of its own: name "
+                "spark.master in the table [spark], not spark.remote",
+                field="spark",
+            )
         if not pipeline.run.checkpoint:
-            view, node = next(iter(sparked.states.items()))
             raise Invalid(
                 f"step {view!r} keeps a state ({node}): say where Spark's checkpoint is, by "
                 'checkpoint = "…" in the table [run]',

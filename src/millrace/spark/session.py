@@ -2,6 +2,9 @@
 
 Each is the one that was measured to matter; whoever names a setting has it their way. Nothing of
 this is needed to use the source: any session does.
+
+Rule: through Spark Connect, Java and the settings of Spark itself are the server's. Only what a
+session may say of itself is said there.
 """
 
 from __future__ import annotations
@@ -9,21 +12,24 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from millrace.errors import Invalid
 from millrace.spark.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as Far
 
 CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 
-REMOTE = "spark.remote"
-"""The setting that names a server of Spark Connect."""
+REMOTE, REMOTE_VARIABLE = "spark.remote", "SPARK_REMOTE"
+"""What names a server of Spark Connect: a setting, or a variable of the environment."""
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -47,7 +53,7 @@ def defaults() -> dict[str, str]:
 
 def settings_of(conf: Mapping[str, str]) -> dict[str, str]:
     """What a session starts with. One that is elsewhere (`spark.remote`) was started by others."""
-    if REMOTE not in conf:
+    if not _is_elsewhere(conf):
         return defaults() | dict(conf)
     return {"spark.sql.session.timeZone": "UTC"} | dict(conf)
 
@@ -57,23 +63,105 @@ def session(name: str, **conf: str) -> SparkSession:
 
     Python's workers are those of this interpreter, unless the environment says otherwise, and Java
     is the one that `find_java` finds: that of `JAVA_HOME`, if it is new enough. Of pandas, which
-    nothing here uses, nothing is said.
+    nothing here uses, nothing is said. It is the session of this thread, too: see `adopt`.
 
     Raises:
         NotFound: there is no Java.
+        Invalid: it is to be one of Spark Connect, and what that needs is not installed.
     """
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if REMOTE not in conf:
+    if not _is_elsewhere(conf):
         os.environ["JAVA_HOME"] = str(find_java().home)
     settings = settings_of(conf)
+    # Behind a semicolon, the address of a server may have a token.
     shown = ", ".join(
-        f"{key}={value}" for key, value in sorted(settings.items()) if str(LOGGING) not in value
+        f"{key}={value.partition(';')[0]}"
+        for key, value in sorted(settings.items())
+        if str(LOGGING) not in value
     )
     sys.stderr.write(f"millrace: Spark starts with {shown}; name any of them to change it\n")
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        found = builder.getOrCreate()
+    except ImportError as error:
+        raise Invalid(
+            f"Spark Connect needs more than Spark itself: {error}; pip install 'pyspark[connect]'",
+            field=REMOTE,
+        ) from error
+    adopt(found)
+    return found
+
+
+def _is_elsewhere(conf: Mapping[str, str]) -> bool:
+    return REMOTE in conf or bool(os.environ.get(REMOTE_VARIABLE))
+
+
+@contextmanager
+def borrowed(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session until the context ends; where this process has a Spark already, that one is used,
+    and goes on."""
+    found = _running()
+    if found is not None and is_connect(found):
+        yield found
+        return
+    made = session(name, **conf)
+    try:
+        yield made
+    finally:
+        if found is None:
+            made.stop()
+
+
+def _running() -> SparkSession | None:
+    """The session of this process, if it has one."""
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+    from pyspark.sql.utils import is_remote
+
+    if not is_remote() and SparkContext._active_spark_context is None:
+        return None
+    try:
+        return SparkSession.active()
+    except (PySparkRuntimeError, ImportError):
+        return None
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether Spark is elsewhere, and this process is a client of Spark Connect."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def adopt(spark: SparkSession) -> None:
+    """Make a session that of this thread: Spark finds sources in Python for `write` by it alone.
+
+    A thread in which no session was made has none, and `write.format("millrace")` fails there with
+    DATA_SOURCE_NOT_FOUND; reading, streams and Spark Connect do not ask for it.
+    """
+    if not is_connect(spark):
+        # Of what Spark offers to programs, this sets it.
+        spark.createDataFrame([], "a int")
+
+
+@contextmanager
+def apart(spark: SparkSession) -> Iterator[SparkSession]:
+    """Another session of the same Spark, with views of its own, until the context ends."""
+    if not is_connect(spark):
+        yield spark.newSession()
+        # The other one was made this thread's meanwhile.
+        adopt(spark)
+        return
+    # A server that was not asked for anything does not know the session.
+    spark.conf.get("spark.sql.session.timeZone")
+    clone = cast("Far", spark).cloneSession()
+    # Spark 4.2 does not say it of clones, and asks for it when they are stopped.
+    clone.release_session_on_close = True
+    try:
+        yield cast("SparkSession", clone)
+    finally:
+        clone.stop()
