@@ -74,8 +74,8 @@ crash-server: $(READY) ## kill a server and its front ends, N times each, while 
 crash-lakes: $(READY) ## kill who carries rows into lakes, N times for each kind of table
 	@KILLS=$(or $(N),100) SEED=$(or $(SEED),1) $(BIN)/python -m pytest -q tests/sinks/lakes/test_kills.py $(ARGS)
 
-crash-pipeline: $(READY) ## kill pipelines N times, delete what they go on from; SPARK=1: with steps
-	@$(BIN)/python -m tests.pipeline.crash.loop --rounds $(or $(N),50) $(if $(SEED),--seed $(SEED)) $(if $(SPARK),--spark)
+crash-pipeline: $(READY) ## kill pipelines N times, delete what they go on from; SINKS=all SERVER=1 SPARK=1 CLUSTER=1 KILLS=driver,zombie; ONLY=stream, redrive or totals
+	@$(BIN)/python -m tests.pipeline.crash.$(or $(ONLY),loop) --rounds $(or $(N),50) $(if $(SEED),--seed $(SEED)) $(if $(SINKS),--sinks $(SINKS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SERVER),--server) $(if $(SPARK),--spark) $(if $(CLUSTER),--cluster)
 
 overload: $(READY) ## offer a server three times what it can do, for SECONDS
 	@$(BIN)/python -m tests.server.load.overload --seconds $(or $(SECONDS),20)

@@ -15,6 +15,7 @@ import pytest
 from millrace import Message, Settings, limits, sync
 from millrace.errors import Refused, Retry, Stale
 from millrace.pipeline import DeclaredSink, Run, Setting, rewind_pipeline, run_pipeline
+from millrace.pipeline.outlet import Patience
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
 from tests.pipeline.ledger import Ledger
@@ -117,6 +118,19 @@ def test_a_sink_ahead_of_its_queue_is_refused(tmp_path: Path) -> None:
         pytest.raises(Refused, match="another history"),
     ):
         run_once(plain(declared), m)
+
+
+def test_who_slept_longer_than_its_patience_asks_again() -> None:
+    """As a process that was stopped in mid-call: no time was left when it woke up."""
+    answers: list[int | Retry] = [Retry("nobody answered in time"), 7]
+
+    def call() -> int:
+        found = answers.pop(0)
+        if isinstance(found, Retry):
+            raise found
+        return found
+
+    assert Patience(0, Event()).insist("it", call) == 7
 
 
 def test_a_sink_that_is_down_is_asked_again(tmp_path: Path, m: sync.Millrace) -> None:

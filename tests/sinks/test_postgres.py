@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from millrace.errors import Invalid, Refused, Retry, Stale
-from millrace.sinks.base import Task
+from millrace.sinks.base import Held, Task
+from millrace.sinks.postgres import Connection
 from millrace.sinks.postgres import Postgres as PostgresSink
-from millrace.testing.sink_rig import SCHEMA, Run, batch_of, puts, span
+from millrace.testing.sink_rig import FLOW, SCHEMA, Run, batch_of, puts, span
 from tests.services.postgres import Postgres
 from tests.sinks.carrier import carry_with_kills, expected, left
 from tests.sinks.rigs import Check, ReadRig, every_check
@@ -36,6 +37,25 @@ def url(postgres: Postgres, database: str) -> str:
 def make(url: str, *, key: tuple[str, ...] = ("key",), table: str = "prices") -> ReadRig:
     sink = PostgresSink(url=url, table=table, key=key)
     return ReadRig(sink, sink)
+
+
+def test_a_run_that_was_stopped_with_the_lock_is_cut_off(url: str) -> None:
+    """It would hold up its successor for as long as it sleeps."""
+    sink = PostgresSink(url=url, table="prices")
+    held = sink.open(FLOW, SCHEMA)
+    idle: list[object] = []
+
+    class Looking(PostgresSink, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        def _fenced(self, db: Connection, held: Held, *, lock: bool) -> Held:
+            query = "SHOW idle_in_transaction_session_timeout"
+            idle.append((lock, db.execute(query).fetchone()))
+            return super()._fenced(db, held, lock=lock)
+
+    run = Looking(url=url, table="prices")
+    piece = span(0, 5)
+    staged = run.stage(Task(held, piece, "part"), [batch_of(puts("a"))])
+    run.commit(held, piece, [staged])
+    assert idle == [(False, ("0",)), (True, ("10s",))]
 
 
 @every_check

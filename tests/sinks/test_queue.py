@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -14,8 +14,8 @@ import pytest
 from millrace import sync
 from millrace.errors import Invalid, Retry, Stale
 from millrace.sinks.base import DELETE
-from millrace.sinks.queue import QueueSink
-from millrace.testing.sink_rig import SCHEMA, Change, Run, puts, span
+from millrace.sinks.queue import QueueSink, _Flow
+from millrace.testing.sink_rig import FLOW, SCHEMA, Change, Run, puts, span
 from tests.server.process import Process
 from tests.sinks.carrier import carry_with_kills, expected, left
 from tests.sinks.rigs import Check, ReadRig, every_check
@@ -91,6 +91,31 @@ def test_what_was_staged_and_overtaken_is_dropped(path: str) -> None:
     run.sees(puts("a"))
 
 
+class Asleep(QueueSink, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whoever has read how far the flow is sleeps, while another one takes it over."""
+
+    def _flow(self, snapshot: sync.Snapshot, flow: str) -> _Flow | None:
+        found = super()._flow(snapshot, flow)
+        while _MEANWHILE:
+            _MEANWHILE.pop()()
+        return found
+
+
+_MEANWHILE: list[Callable[[], None]] = []
+
+
+def test_a_zombie_that_wakes_while_it_opens_changes_nothing(path: str) -> None:
+    rig = make(path)
+    Run(rig).carry(span(0, 5), puts("a"))
+    assert isinstance(rig.sink, QueueSink)
+    _MEANWHILE.append(lambda: Run(rig).carry(span(5, 9), puts("b", after=5)))
+    with pytest.raises(Stale):
+        Asleep(path=path, queue=rig.sink.queue).open(FLOW, SCHEMA)
+    again = Run(rig)
+    assert again.at == span(5, 9).upto
+    again.sees(puts("a"), puts("b", after=5))
+
+
 def test_stages_that_are_gone_are_staged_again(path: str) -> None:
     run = Run(make(path))
     with pytest.raises(Retry, match="stage them again"):
@@ -137,15 +162,17 @@ def test_a_zombie_does_not_go_on_with_the_snapshot_of_its_successor(
         if when == "before":
             successors.append(Run(rig))
         else:
-            publish = sync.Queue.publish
+            publish = sync.Transaction.publish
 
-            def late(queue: sync.Queue, *told: object, **more: object) -> object:
+            def late(
+                t: sync.Transaction, flows: sync.Queue, *told: object, **more: object
+            ) -> object:
                 # The successor has the cursor, and has not said so yet.
                 monkeypatch.undo()
-                snapshots.append(real(cursor_of(queue, cursor)))
-                return publish(queue, *told, **more)  # type: ignore[arg-type]
+                snapshots.append(real(cursor_of(flows, cursor)))
+                return publish(t, flows, *told, **more)  # type: ignore[arg-type]
 
-            monkeypatch.setattr(sync.Queue, "publish", late)
+            monkeypatch.setattr(sync.Transaction, "publish", late)
             successors.append(Run(rig))
             return snapshots.pop()
         return real(cursor, **given)  # type: ignore[arg-type]

@@ -12,8 +12,9 @@ import pytest
 
 from millrace.errors import Invalid, Retry, Stale
 from millrace.sinks.base import DELETE
+from millrace.sinks.boundary import Boundary, Span
 from millrace.sinks.search import Search as SearchSink
-from millrace.testing.sink_rig import SCHEMA, Change, Run, batch_of, puts, span
+from millrace.testing.sink_rig import SCHEMA, Change, Run, at, batch_of, puts, span
 from tests.services.search import Search
 from tests.sinks.carrier import carry_with_kills, expected, left
 from tests.sinks.rigs import Check, ReadRig, every_check
@@ -78,7 +79,7 @@ def test_deletes_are_tombstones_until_they_are_old(search: Search) -> None:
     assert "millrace_deleted" in str(ask(search, path))
     # As a day later.
     old = {"millrace_deleted": 1, "millrace_writer": "x"}
-    ask(search, f"{path}?version=6&version_type=external_gte&refresh=true", old)
+    ask(search, f"{path}?version={2**62}&version_type=external_gte&refresh=true", old)
     run.sink.clean(run.held)
     with pytest.raises(OSError, match="404"):
         ask(search, path)
@@ -100,6 +101,22 @@ def test_a_zombie_between_its_look_and_its_write_does_no_harm(search: Search) ->
     with pytest.raises(Stale):
         zombie.commit(span(0, 5), [zombie.stage(span(0, 5), late())])
     assert {row.key: row.value for row in rig.rows()} == {"a": "new"}
+
+
+def test_a_zombie_whose_span_ended_elsewhere_does_no_harm(search: Search) -> None:
+    """Cut at other places of two shards, both spans end at the same number."""
+    rig = make(search)
+    begin = Boundary((at(0, 0),))
+    early, later = Span(begin, Boundary((at(5, 2),))), Span(begin, Boundary((at(7, 0),)))
+    zombie = Run(rig)
+
+    def late() -> Iterator[pa.RecordBatch]:
+        Run(rig).carry(later, [Change("a", None, DELETE, 6)])
+        yield batch_of([Change("a", "dead", seq=5)])
+
+    with pytest.raises(Stale):
+        zombie.commit(early, [zombie.stage(early, late())])
+    assert list(rig.rows()) == []
 
 
 def test_documents_of_others_are_not_taken_for_ones_own(search: Search) -> None:

@@ -14,6 +14,10 @@ SINK_COMMIT_SECONDS = 3600
 SINK_LOCK_SECONDS = 2
 """How long cleaning waits for a table that somebody else still uses; it is cleaned next time."""
 
+SINK_IDLE_SECONDS = 10
+"""Who holds the lock of a flow asks one statement after another; a run that was stopped in between
+is cut off after so long, before its successor's patience is over."""
+
 SINK_LANES = 16
 """Rows of one key come to one writer; more lanes than most runs have writers."""
 

@@ -48,19 +48,21 @@ class Patience:
 
     def insist(self, who: str, call: Callable[[], T]) -> T:
         """The result of the call, which is made again where it says so, or where nobody knows
-        whether it was done: done twice it must be done once.
+        whether it was done: done twice it must be done once. It is made twice at least: who was
+        stopped meanwhile, and woken up later, has waited for nobody.
 
         Raises:
             Retry: patience is over.
             Stopped: an end was asked for meanwhile.
         """
         until = monotonic() + self._seconds
-        pause = limits.PIPELINE_BACKOFF_SECONDS
+        pause, tries = limits.PIPELINE_BACKOFF_SECONDS, 0
         while True:
+            tries += 1
             try:
                 return call()
             except (Retry, Unknown) as error:
-                if monotonic() >= until:
+                if monotonic() >= until and tries > 1:
                     raise Retry(
                         f"{who} did not answer for {self._seconds:g} seconds: {error.message}. "
                         "Nothing is lost: run the pipeline again, and it goes on",

@@ -78,7 +78,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def open(self, flow: str, schema: pa.Schema) -> Held:
         """See `Sink.open`."""
         self.check(schema)
-        with self._transaction(limits.SINK_ANSWER_SECONDS) as db:
+        with self._transaction(limits.SINK_ANSWER_SECONDS, idle=limits.SINK_IDLE_SECONDS) as db:
             self._make(db, schema)
             row = db.execute(
                 sql.SQL(
@@ -108,7 +108,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
         """See `Sink.commit`."""
         parts = [msgspec.json.decode(one, type=_Staged) for one in staged]
-        with self._transaction(limits.SINK_COMMIT_SECONDS) as db:
+        with self._transaction(limits.SINK_COMMIT_SECONDS, idle=limits.SINK_IDLE_SECONDS) as db:
             now = self._fenced(db, held, lock=True)
             if not goes_on(now.boundary, span):
                 return msgspec.structs.replace(held, boundary=now.boundary)
@@ -375,12 +375,16 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return _held(held.flow, row)
 
     @contextmanager
-    def _transaction(self, seconds: int) -> Iterator[Connection]:
-        """A transaction; what the server says becomes an error of ours."""
+    def _transaction(self, seconds: int, *, idle: int = 0) -> Iterator[Connection]:
+        """A transaction; what the server says becomes an error of ours. Whoever has said nothing
+        for `idle` seconds, and holds a lock that others wait for, is cut off."""
         db = _links.get(self)
         try:
             with db.transaction():
-                db.execute(f"SET LOCAL statement_timeout = '{seconds}s'")
+                db.execute(
+                    f"SET LOCAL statement_timeout = '{seconds}s';"
+                    f"SET LOCAL idle_in_transaction_session_timeout = '{idle}s'"
+                )
                 yield db
         except MillraceError:
             raise

@@ -124,11 +124,22 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             text = None if found is None else found.boundary
             run = secrets.token_hex(8)
             row = msgspec.json.encode(_Flow(fence, text, run))
-            flows.publish(row, key=self._key(flow))
-            # Once more: who has asked for the cursor's rows in between has not seen this one.
-            cursor.reset("beginning")
             boundary = None if text is None else Boundary.of_text(text)
-            return self._going_on(flows, Held(flow, fence, boundary), run)
+            held = Held(flow, fence, boundary)
+            if found is None:
+                # A cursor steps over rows only; nobody reads this one.
+                flows.publish(b"", key=_mark(self._name, flow))
+            try:
+                first = cursor.next()
+                if first is None:
+                    raise overtaken(held)
+                # With a step of the cursor: what was read is old, if others have reset it since.
+                with m.transaction() as t:
+                    t.commit(first)
+                    t.publish(flows, row, key=self._key(flow))
+            except (NotFound, Stale) as error:
+                raise overtaken(held) from error
+            return self._going_on(flows, held, run)
 
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
         """See `Sink.stage`."""

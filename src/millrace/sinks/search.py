@@ -1,15 +1,18 @@
 """Rows as documents of OpenSearch or Elasticsearch.
 
-The place knows no transactions: documents are written when they are staged, each with the number of
-its span's end as its version, and the boundary after all of them. What is written again is the same
-or older, and an older version is refused by the server: a repeat is harmless.
+The place knows no transactions: documents are written when they are staged, each with a version of
+its run's fence and the number of its span's end, and the boundary after all of them. What is
+written again is the same or older, and an older version is refused by the server: a repeat is
+harmless.
 
 Rule 1: the fence and the boundary are one document, changed only as it was read (`if_seq_no`). They
 are looked at before rows are written; a run that is overtaken between the two can only write what
 its successor writes as well, or what the successor's versions refuse.
 Rule 2: a delete is a document, too, a tombstone, so that its version is known: else a late write
 would bring the dead back. Readers use the alias, which leaves tombstones out; they go after a day.
-Rule 3: a version that is refused must be a later one of the same flow and queue. If somebody else
+Rule 3: whatever a later run writes is of a later version. Numbers alone would not do: spans that
+were cut at other places of several shards may have the same one.
+Rule 4: a version that is refused must be a later one of the same flow and queue. If somebody else
 has written the document, that is an error: the row would be lost.
 """
 
@@ -42,6 +45,10 @@ LIVE = "-live"
 """Behind the index's name: the alias of those who read."""
 DELETED, WRITER, VERSION = "millrace_deleted", "millrace_writer", "millrace_version"
 """Fields of the sink's own: since when a document is a tombstone, who wrote it, and its version."""
+
+FENCE_BITS = 40
+"""Versions have 63 bits: for millions of runs, each further than all before it by more rows than a
+span has."""
 
 ALL = "*"
 
@@ -121,7 +128,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         now, _ = self._fenced(link, task.held)
         if not goes_on(_boundary(now), task.span):
             return b"{}"
-        bulk = _Bulk(self, link, now.base + task.span.upto.number, _writer(task))
+        version = now.base + (now.fence << FENCE_BITS) + task.span.upto.number
+        bulk = _Bulk(self, link, version, _writer(task))
         for batch in newest(batches, self.key):
             bulk.add(batch)
         bulk.send()
