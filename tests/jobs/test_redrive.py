@@ -105,6 +105,7 @@ def test_a_dry_run_leaves_nothing_pinned_and_a_change_names_its_letters(site: Si
     assert [lease.deliveries for lease in dead.lease(5)] == [1, 1]
 
 
+@pytest.mark.long
 def test_letters_that_come_meanwhile_do_not_hide_older_ones(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def drain(frame: DataFrame, folder: Path, checkpoint: Path) -> None:
         .option("path", str(folder))
         .option("queue", "out")
         .option("checkpointLocation", str(checkpoint))
+        .queryName("copy")
         .trigger(availableNow=True)
         .start()
     )

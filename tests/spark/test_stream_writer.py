@@ -265,6 +265,12 @@ def test_groups_delays_and_priorities(shared: tuple[sync.Millrace, Path], tmp_pa
     assert play.queue.explain(3).state == "delayed"
 
 
+def test_options_of_the_query_itself_are_none_of_the_sink(play: Play) -> None:
+    play.options["queryName"] = "copy"
+    play.run(0, read([0], [5]), "a")
+    assert play.seen() == ["a"]
+
+
 def test_what_a_query_must_say(play: Play) -> None:
     for change, error, said in (
         ({"checkpointLocation": ""}, Invalid, "checkpointLocation is missing: name it as an"),

@@ -25,6 +25,14 @@ from millrace.spark.origin import NAME_CHARS_MAX, Checkpoint, Origin, flow_of
 from millrace.spark.staging import Staged, stage_rows
 from millrace.spark.writer import stages_of
 
+OF_QUERIES = (
+    "checkpointLocation",
+    "queryName",
+    "asyncProgressTrackingEnabled",
+    "asyncProgressTrackingCheckpointIntervalMs",
+)
+"""Options of every query, which Spark hands to the sink, too."""
+
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """The sink of a query; Spark makes one for every batch, and pickles it to the tasks."""
@@ -42,7 +50,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 field="outputMode",
             )
         check_schema(schema)
-        given = Given(options, (*HOME, "producer", "number", "checkpointLocation"), "write")
+        given = Given(options, (*HOME, "producer", "number", *OF_QUERIES), "write")
         self._address = Address.of(given)
         self._producer = given.text("producer")
         if self._producer:
