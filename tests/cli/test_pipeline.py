@@ -56,6 +56,15 @@ def test_runs_are_looked_at_judged_and_sent_back(tmp_path: Path) -> None:
     assert isinstance(rows, int)
 
 
+def test_what_is_no_record_is_passed_over(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.text("demo")
+    desk.text("pipeline", "run", declared(desk), "--once")
+    desk.text("publish", "millrace/pipelines", "no record", "--key", "other")
+    lines = [line for line in desk.lines("top", "--times", 1) if line["type"] == "pipeline"]
+    assert [line["pipeline"] for line in lines] == ["orders"]
+
+
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.text("demo")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from millrace import sync
+from millrace.client.vector import dropped_cursors
 from millrace.errors import CursorExpired
 from millrace.pipeline import Pipeline, Setting, rewind_pipeline
 from tests.pipeline.ledger import Ledger
@@ -105,3 +106,27 @@ def test_purged_rows_are_missed_also_where_another_sink_begins(
     with pytest.raises(CursorExpired, match="rewind"):
         run_once(plain(one, two), m)
     assert bodies(first) == ["a", "b"]
+
+
+def test_a_cursor_that_was_dropped_is_left_by_a_rewind(tmp_path: Path, m: sync.Millrace) -> None:
+    declared, ledger = ledger_at(tmp_path, "one")
+    pipeline = plain(declared)
+    queue = m.queue("orders", keyed=True, retain_max_bytes=1000)
+    run_once(pipeline, m)
+    queue.publish(b"a", key="a")
+    run_once(pipeline, m)
+    for number in range(20):
+        queue.publish(b"x" * 500, key=f"{number}")
+    while not is_dropped_named(queue):
+        queue.publish(b"x" * 500, key="more")
+        queue.settle(queue.lease(1))
+    with pytest.raises(CursorExpired, match="was dropped"):
+        run_once(pipeline, m)
+    rewind_pipeline(pipeline, Setting(millrace=m), "end")
+    queue.publish(b"z", key="z")
+    run_once(pipeline, m)
+    assert bodies(ledger) == ["a", "z"]
+
+
+def is_dropped_named(queue: sync.Queue) -> bool:
+    return bool(queue._portal.run(lambda: dropped_cursors(queue._twin, "orders")))

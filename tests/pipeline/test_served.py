@@ -9,7 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millrace import limits, sync
+from millrace.errors import Retry
 from millrace.pipeline import (
+    Progress,
     Run,
     Setting,
     Step,
@@ -38,6 +40,24 @@ def test_queues_of_a_server_are_carried(tmp_path: Path) -> None:
         assert sink.lag is not None
         assert sink.lag.rows == 0
         assert server.token not in repr(where)
+
+
+@pytest.mark.long
+def test_a_server_that_goes_away_is_what_the_run_ends_with(tmp_path: Path) -> None:
+    declared, ledger = ledger_at(tmp_path, "one")
+    pipeline = msgspec.structs.replace(plain(declared, limit=1), run=Run(patience=0.2))
+    with Process(tmp_path / "data", "--segment-bytes", 4 * 1024 * 1024) as server:
+        setting = Setting(where=Where(url=server.address, token=server.token))
+        with sync.connect(server.address, token=server.token) as m:
+            m.queue("orders", retention="log").publish_many([b"a", b"b", b"c"])
+
+        def tell(progress: Progress) -> None:
+            if progress.lag == 1:
+                server.kill()
+
+        with pytest.raises(Retry, match="queue 'orders' did not answer"):
+            run_pipeline(pipeline, setting, once=True, tell=tell)
+    assert len(ledger.lines()) == 2
 
 
 @pytest.mark.spark

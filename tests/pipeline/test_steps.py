@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from millrace import Message, sync
+from millrace import Message, Settings, limits, sync
 from millrace.errors import Invalid, Refused
-from millrace.pipeline import Pipeline, Progress, Setting, Step, Where, run_pipeline
-from millrace.pipeline.declaration import Source
+from millrace.pipeline import (
+    Pipeline,
+    Progress,
+    Setting,
+    Source,
+    Step,
+    Where,
+    run_pipeline,
+    sparked,
+    verify_pipeline,
+)
+from millrace.pipeline.staging import stage_frame
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain
 
@@ -183,3 +194,56 @@ def test_rows_that_break_a_condition_become_dead_letters(
         "millrace-queue": b"default/orders",
         "millrace-seq": b"2",
     }
+
+
+@pytest.mark.long
+def test_many_rows_that_are_made_of_few_do_not_come_to_the_driver(
+    tmp_path: Path,
+    m: sync.Millrace,
+    run: Run,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "PIPELINE_SMALL_ROWS", 10)
+    staged: list[int] = []
+
+    def counted(*given: Any) -> tuple[Sequence[bytes], int]:
+        found = stage_frame(*given)
+        staged.append(found[1])
+        return found
+
+    monkeypatch.setattr(sparked, "stage_frame", counted)
+    one, ledger = ledger_at(tmp_path, "one")
+    sql = """
+        SELECT seq, op, n, array(struct(n AS a, timestamp AS t, value AS v)) AS nested
+        FROM (SELECT *, explode(sequence(1, 20)) AS n FROM source)
+    """
+    pipeline = stepped(plain(one), Step(name="wide", sql=sql), one="wide")
+    with sync.share(m):
+        m.queue("orders", retention="log").publish_many([b"a", b"b"])
+        run(pipeline)
+        setting = Setting(millrace=m, where=Where(path=str(tmp_path / "data")))
+        assert (len(ledger.lines()), staged) == (40, [40])
+        # They are compared some at a time, as what they are.
+        [found] = verify_pipeline(pipeline, setting, spark)
+        assert (found.method, found.expected, found.found) == ("rows", 40, 40)
+        assert [one for one in found.differences if one.what == "missing"] == []
+
+
+def test_a_further_source_is_where_it_says(tmp_path: Path, m: sync.Millrace, run: Run) -> None:
+    one, ledger = ledger_at(tmp_path, "one")
+    sql = """
+        SELECT s.seq, cast(p.value AS string) AS word FROM source s JOIN prices p ON s.key = p.key
+    """
+    with sync.open(tmp_path / "other", settings=Settings(segment_bytes=4 * 1024 * 1024)) as other:
+        other.queue("prices", keyed=True).publish(b"dear", key="tea")
+        with sync.share(other), sync.share(m):
+            m.queue("orders").publish(b"", key="tea")
+            pipeline = msgspec.structs.replace(
+                stepped(plain(one), Step(name="priced", sql=sql), one="priced"),
+                sources={
+                    "prices": Source(queue="prices", path=str(tmp_path / "other"), view="latest")
+                },
+            )
+            run(pipeline)
+    assert words(ledger) == ["dear"]

@@ -11,7 +11,16 @@ from pyspark.sql import SparkSession
 
 from millrace import Message, sync
 from millrace.errors import Fatal, Invalid, Refused
-from millrace.pipeline import Pipeline, Run, Setting, Source, Step, Where, run_pipeline
+from millrace.pipeline import (
+    DeclaredSink,
+    Pipeline,
+    Run,
+    Setting,
+    Source,
+    Step,
+    Where,
+    run_pipeline,
+)
 from millrace.pipeline.stateful import state_in
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain
@@ -47,6 +56,9 @@ def test_aggregates_go_on_from_the_checkpoint(
     tmp_path: Path, m: sync.Millrace, spark: SparkSession
 ) -> None:
     pipeline, ledger = counting(tmp_path)
+    # One that keeps nothing beside it is no reason to refuse.
+    shown = DeclaredSink(name="shown", rows="totals", kind="console")
+    pipeline = msgspec.structs.replace(pipeline, sinks=(*pipeline.sinks, shown))
     setting = Setting(millrace=m, where=Where(path=str(tmp_path / "data")))
     queue = m.queue("orders")
     with sync.share(m):

@@ -13,9 +13,11 @@ import pytest
 from millrace import Message, sync
 from millrace.errors import CursorExpired, Invalid, Refused
 from millrace.pipeline import (
+    DeclaredSink,
     Pipeline,
     Setting,
     pipeline_status,
+    plan_pipeline,
     rewind_pipeline,
     verify_pipeline,
 )
@@ -119,6 +121,28 @@ def test_status_says_how_far_behind(tmp_path: Path, m: sync.Millrace) -> None:
     assert sink.lag.rows == 2
     assert sink.lag.bytes > 2
     assert sink.lag.seconds >= 0
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "queue"])
+def test_sinks_are_asked_how_far_they_are(tmp_path: Path, m: sync.Millrace, kind: str) -> None:
+    others: dict[str, dict[str, object]] = {
+        "iceberg": {"table": "shop.orders"},
+        "queue": {"queue": "copy"},
+    }
+    settings = {"path": str(tmp_path / "there"), **others.get(kind, {})}
+    pipeline = plain(DeclaredSink(name="one", kind=kind, settings=settings))
+    queue, setting = m.queue("orders", retention="log"), Setting(millrace=m)
+    queue.publish(b"a")
+    [sink] = plan_pipeline(pipeline, setting).sinks
+    assert (sink.is_asked, sink.boundary) == (True, None)
+    run_once(pipeline, m)
+    queue.publish(b"b")
+    # It is brought there, and nobody writes that down.
+    verify_pipeline(pipeline, setting)
+    [sink] = pipeline_status(pipeline, setting).sinks
+    assert sink.is_asked
+    assert sink.lag is not None
+    assert sink.lag.rows == 0
 
 
 @pytest.mark.parametrize(("to", "again"), [("beginning", 3), (2, 2), ("end", 0)])

@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pyarrow as pa
 import pytest
 
+from millrace import Message, Settings, sync
 from millrace.errors import Invalid, Retry, Stale
-from millrace.sinks.base import DELETE
+from millrace.pipeline import (
+    DeclaredSink,
+    Pipeline,
+    Setting,
+    Source,
+    pipeline_status,
+    run_pipeline,
+    verify_pipeline,
+)
+from millrace.sinks.base import DELETE, Task
 from millrace.sinks.boundary import Boundary, Span
 from millrace.sinks.search import Search as SearchSink
 from millrace.testing.sink_rig import SCHEMA, Change, Run, at, batch_of, puts, span
@@ -187,3 +198,30 @@ def test_an_address_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SEARCH_URL", raising=False)
     with pytest.raises(Invalid, match="none in SEARCH_URL"):
         SearchSink(index="a").open("a/b", SCHEMA)
+
+
+def test_documents_are_compared_with_their_queue(search: Search, tmp_path: Path) -> None:
+    settings: dict[str, object] = {"url": search.url, "index": f"verified{next(_NUMBERS)}"}
+    pipeline = Pipeline(
+        name="orders",
+        source=Source(queue="orders"),
+        sinks=(DeclaredSink(name="one", kind="search", settings=settings),),
+    )
+    with sync.open(tmp_path / "data", settings=Settings(segment_bytes=4 * 1024 * 1024)) as m:
+        queue = m.queue("orders", keyed=True, retention="log")
+        queue.publish_many([Message(b"\xff", key=b"a", headers=[("h", b"\x00")])])
+        queue.publish_many([Message(b"1", key=b"b"), Message(None, key=b"b")])
+        run_pipeline(pipeline, Setting(millrace=m), once=True)
+        [found] = verify_pipeline(pipeline, Setting(millrace=m))
+        assert (found.method, found.is_right, found.found) == ("rows", True, 1)
+        [status] = pipeline_status(pipeline, Setting(millrace=m)).sinks
+        assert (status.is_asked, status.lag is not None and status.lag.rows) == (True, 0)
+
+
+def test_a_row_that_names_no_document_is_refused(search: Search) -> None:
+    sink = make(search).sink
+    schema = pa.schema([("key", pa.string()), ("value", pa.string())])
+    held = sink.open("a/b", schema)
+    batch = pa.RecordBatch.from_pylist([{"key": None, "value": "x"}], schema=schema)
+    with pytest.raises(Invalid, match="'key' is null"):
+        sink.stage(Task(held, span(0, 1), "part"), [batch])

@@ -129,7 +129,8 @@ class StreamRunner:
         )
         outlets = [outlet for outlet in self._outlets if outlet.declared.rows == view]
         is_counted = self._sparked.states.get(view, "").startswith("Aggregate")
-        is_update = is_counted and all(outlet.sink.key for outlet in outlets)
+        # One that keeps nothing shows changes as they come.
+        is_update = is_counted and all(one.sink.key or not one.held.fence for one in outlets)
         writer = (
             frames[view]
             .writeStream.queryName(f"{pipeline.name}.{view}".replace(":", "-"))
