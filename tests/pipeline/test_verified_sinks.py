@@ -34,7 +34,9 @@ def judge(m: sync.Millrace, kind: str, settings: Settings) -> None:
         assert (found.method, found.is_right, found.expected, found.found) == ("rows", True, 4, 4)
 
 
-@pytest.mark.parametrize("kind", LAKES)
+@pytest.mark.parametrize(
+    "kind", ["delta", "queue", pytest.param("iceberg", marks=pytest.mark.long)]
+)
 def test_lakes_and_queues(tmp_path: Path, m: sync.Millrace, kind: str) -> None:
     judge(m, kind, {"path": str(tmp_path / kind), **LAKES[kind]})
 

@@ -123,7 +123,15 @@ def test_status_says_how_far_behind(tmp_path: Path, m: sync.Millrace) -> None:
     assert sink.lag.seconds >= 0
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "queue"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "parquet",
+        "delta",
+        pytest.param("iceberg", marks=pytest.mark.long),
+        pytest.param("queue", marks=pytest.mark.long),
+    ],
+)
 def test_sinks_are_asked_how_far_they_are(tmp_path: Path, m: sync.Millrace, kind: str) -> None:
     others: dict[str, dict[str, object]] = {
         "iceberg": {"table": "shop.orders"},
