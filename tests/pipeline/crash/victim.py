@@ -98,8 +98,9 @@ class Driver:
         wait_until(lambda: not set(self._left) & parents().keys())
 
     def log(self) -> str:
-        """The end of what it and those before it have complained of."""
-        return self._log.read_text(errors="replace")[-4000:]
+        """The end of what it and those before it have complained of, without Java's frames."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if not line.startswith("\tat "))[-4000:]
 
     def __enter__(self) -> Self:
         return self
