@@ -25,7 +25,7 @@ def test_rows_are_carried(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.text("demo")
     path = declared(desk)
-    assert "nothing is wrong" in desk.text("pipeline", "validate", path)
+    assert "orders: 0 steps, 1 sink; nothing" in desk.text("pipeline", "validate", path)
     told = desk.one("pipeline", "run", path, "--once")
     ledger = Ledger(path=str(tmp_path / "one.db"))
     assert told["rows"] == len(ledger.lines()) > 0
@@ -70,7 +70,14 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     desk.text("demo")
     result = desk.call("pipeline", "validate", declared(desk, "stray = 1"))
     assert result.exit_code == 1
-    assert "orders.toml, line 4: [sinks.one]" in result.stderr
+    assert "orders.toml, line 7: [sinks.one] stray" in result.stderr
+    assert "Hint: docs/guide/pipelines.md" in result.stderr
+    path = declared(desk)
+    result = desk.call("pipeline", "rewind", path, "--to", "end", "--sink", "two")
+    assert (result.exit_code, "Hint: there are one\n" in result.stderr) == (1, True)
+    path.write_text(path.read_text().replace("mail", "male"))
+    result = desk.call("pipeline", "run", path, "--once")
+    assert "Hint: `millrace queue list` says which there are" in result.stderr
 
 
 def test_rows_that_are_gone_come_with_a_way_on(tmp_path: Path) -> None:
@@ -95,6 +102,7 @@ def test_steps_without_spark_say_what_to_install(
     desk.text("demo")
     path = declared(desk, '[steps.all]\nsql = "SELECT * FROM source"\n')
     monkeypatch.delitem(sys.modules, "millrace.pipeline.sparked", raising=False)
-    monkeypatch.setitem(sys.modules, "pyspark", None)
+    for name in ["pyspark", *(name for name in sys.modules if name.startswith("pyspark."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     result = desk.call("pipeline", "run", path, "--once")
     assert (result.exit_code, "install millrace[spark]" in result.stderr) == (1, True)

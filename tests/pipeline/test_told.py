@@ -21,6 +21,10 @@ JVM stacktrace: org.apache.spark"""
 
 def test_the_words_of_an_error_are_told_without_its_traceback() -> None:
     assert told_by(TOLD.format("Invalid")) == ("Invalid", "startingOffsets is 99 in shard 0")
+    assert told_by("no column x; line 4 pos 9;\n'Project [x]\n+- 'Relation") == (
+        "",
+        "no column x; line 4 pos 9",
+    )
     assert told_by("no column x\n\nJVM stacktrace: a") == ("", "no column x")
 
 

@@ -20,9 +20,14 @@ def test_a_relative_path_is_within_the_folder() -> None:
 
 @pytest.mark.parametrize(
     ("address", "field"),
-    [("lake", "into"), ("nowhere:/lake", "kind"), ("parquet:/lake?colour=red", "settings")],
+    [("lake", "into"), ("nowhere:/lake", "kind"), ("parquet:/lake?colour=red", "colour")],
 )
 def test_what_is_no_sink_is_refused(address: str, field: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_sink(address)
     assert caught.value.field == field
+
+
+def test_a_misspelt_kind_is_told_which_there_are() -> None:
+    with pytest.raises(Invalid, match=r"no module parket; there are console, .*parquet"):
+        parse_sink("parket:out")

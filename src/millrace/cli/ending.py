@@ -29,7 +29,9 @@ from millrace.errors import (
     Full,
     Gone,
     InUse,
+    Invalid,
     MillraceError,
+    NotFound,
     OutOfOrder,
     Retry,
     Stale,
@@ -136,6 +138,10 @@ def _hint(error: MillraceError, verb: str) -> str:
             return "give the receipt as `millrace lease` has printed it, with the queue it is of"
         case OutOfOrder():
             return f"go on with --number {error.expected}"
+        case NotFound() if error.message.startswith("there is no queue"):
+            return "`millrace queue list` says which there are"
+        case Invalid() if verb.startswith("pipeline"):
+            return "docs/guide/pipelines.md says what a declaration may hold"
         case CursorExpired() if verb.startswith("pipeline"):
             return "`millrace pipeline rewind FILE --to beginning`, or `--to end`"
         case CursorExpired() if error.field == "boundary":

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from millrace.cli.printing import Column, Printer
+from millrace.cli.words import counted
 
 if TYPE_CHECKING:
     from rich.live import Live as RichLive
@@ -73,7 +74,7 @@ def progress_line(progress: Progress) -> str:
     """What was carried, for people who read a log."""
     rate = progress.rows / progress.seconds if progress.seconds else 0
     sinks = ", ".join(f"{sink.name} {sink.rows:,}" for sink in progress.sinks)
-    return f"{progress.rows:,} rows, {rate:,.0f}/s; {sinks}; {progress.lag:,} wait"
+    return f"{counted(progress.rows, 'row')}, {rate:,.0f}/s; {sinks}; {progress.lag:,} wait"
 
 
 class Live:

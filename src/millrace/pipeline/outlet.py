@@ -64,8 +64,8 @@ class Patience:
             except (Retry, Unknown) as error:
                 if monotonic() >= until and tries > 1:
                     raise Retry(
-                        f"{who} did not answer for {self._seconds:g} seconds: {error.message}. "
-                        "Nothing is lost: run the pipeline again, and it goes on",
+                        f"{who} did not answer for {self._seconds:g} seconds; nothing is lost: run "
+                        f"this again, and it goes on. The last attempt: {error.message}",
                         field=error.field,
                     ) from error
             if self._stop.wait(pause):

@@ -22,6 +22,7 @@ from millrace.pipeline.declaration import (
 )
 from millrace.pipeline.unseen import unseen
 from millrace.server.config_file import ConfigFile, read_file
+from millrace.sinks.misfit import misfit
 
 T = TypeVar("T")
 
@@ -145,8 +146,5 @@ def _made(found: object, kind: type[T], table: str) -> T:
         with _alone:
             return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        field = path.strip("`.").partition(".")[0].partition("[")[0]
-        if not field and "`" in text:
-            field = text.split("`")[1]
+        field, text = misfit(error, kind)
         raise Wrong(text, table=table, field=field or table) from None

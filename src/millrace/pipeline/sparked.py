@@ -200,6 +200,9 @@ def said(what: str = "a step", field: str = "steps") -> Iterator[None]:
 
 _TOLD = re.compile(r"millrace\.errors\.(\w+): (.+?)(?:\s*SQLSTATE: \w+)?$", re.MULTILINE)
 
+_PLAN = re.compile(r";\n(?=['+:\w])")
+"""Where Spark begins to draw the query's plan."""
+
 
 def told_by(text: str) -> tuple[str, str]:
     """Which error of ours Spark tells of, and what it says; of others, what Spark says.
@@ -211,4 +214,4 @@ def told_by(text: str) -> tuple[str, str]:
     if found:
         name, message = found[-1]
         return name, message
-    return "", text.strip().partition("\n\nJVM stacktrace")[0]
+    return "", _PLAN.split(text.strip().partition("\n\nJVM stacktrace")[0])[0]

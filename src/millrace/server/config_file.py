@@ -46,7 +46,7 @@ def read_file(path: Path) -> ConfigFile:
             data = file.read(limits.CONFIG_BYTES_MAX + 1)
     except OSError as error:
         raise Invalid(
-            f"the settings in {path} cannot be read: {error.strerror or error}", field="config"
+            f"{path} cannot be read: {error.strerror or error}", field="config"
         ) from error
     if len(data) > limits.CONFIG_BYTES_MAX:
         most = limits.CONFIG_BYTES_MAX

@@ -13,6 +13,7 @@ import msgspec
 
 from millrace.errors import Invalid
 from millrace.sinks.base import Sink
+from millrace.sinks.misfit import misfit
 from millrace.sinks.wording import masked
 
 _alone = Lock()
@@ -58,6 +59,12 @@ def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".
     try:
         found = getattr(import_module(home), name)
     except ModuleNotFoundError as error:
+        if kind not in _HOMES and home.startswith(str(error.name)):
+            raise Invalid(
+                f"there is no sink {kind!r}, since there is no module {error.name}; there are "
+                f"{', '.join(_HOMES)}",
+                field="kind",
+            ) from None
         raise Invalid(
             f"sink {kind!r} needs {error.name}; install millrace[{kind}]", field="kind"
         ) from error
@@ -69,9 +76,8 @@ def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".
         with _alone:
             sink: Sink = msgspec.convert(_placed(settings, folder), found, strict=False)
     except msgspec.ValidationError as error:
-        text = str(error)
-        _, _, path = text.partition(" - at `$.")
-        raise Invalid(f"sink {kind!r}: {text}", field=path.rstrip("`") or "settings") from None
+        field, text = misfit(error, found)
+        raise Invalid(f"sink {kind!r}: {text}", field=field or "settings") from None
     return sink
 
 

@@ -414,7 +414,7 @@ def _unheard(error: psycopg.Error) -> Retry:
     text = str(error).strip().splitlines()
     return Retry(
         f"PostgreSQL does not answer: {text[0] if text else type(error).__name__}; is it running "
-        "there? It is asked again, and nothing is lost",
+        "there?",
         field="url",
     )
 

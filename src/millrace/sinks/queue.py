@@ -376,8 +376,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         except Unknown as error:
             self.close()
             raise Retry(
-                f"{self.url or self.path} has not answered: {error.message}; it is asked again, "
-                "and nothing is lost",
+                f"{self.url or self.path} has not answered: {error.message}; is it running there?",
                 field="url",
             ) from error
 

@@ -337,8 +337,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         except (redis.ConnectionError, redis.TimeoutError, redis.ReadOnlyError, OSError) as error:
             _links.drop(self)
             raise Retry(
-                f"Redis does not answer: {error}; is it running there? It is asked again, and "
-                "nothing is lost",
+                f"Redis does not answer: {str(error).rstrip('.')}; is it running there?",
                 field="url",
             ) from error
         except redis.OutOfMemoryError as error:

@@ -79,8 +79,7 @@ class Link:
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise Retry(
-                f"the search index does not answer: {error!s}; is it running "
-                "there? It is asked again, and nothing is lost",
+                f"the search index does not answer: {error!s}; is it running there?",
                 field="url",
             ) from error
         if answer.status in (401, 403):

@@ -31,6 +31,12 @@ CHECKPOINTS = (
 REMOTE, REMOTE_VARIABLE = "spark.remote", "SPARK_REMOTE"
 """What names a server of Spark Connect: a setting, or a variable of the environment."""
 
+SHOWN_MAX = 30
+"""Characters of an address that are shown."""
+
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""They print a page of JSON for each query that is refused, of which the error says all."""
+
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -58,30 +64,39 @@ def settings_of(conf: Mapping[str, str]) -> dict[str, str]:
     return {"spark.sql.session.timeZone": "UTC"} | dict(conf)
 
 
+def greeting(settings: Mapping[str, str]) -> str:
+    """What is said of a session that starts: one short line, in which no secret can be."""
+    where = settings.get(REMOTE) or settings.get("spark.master") or "the place in SPARK_REMOTE"
+    # Behind a semicolon, the address of a server may have a token.
+    where = where.partition(";")[0].rstrip("/")
+    parts = [f"millrace: Spark starts at {where[:SHOWN_MAX]}"]
+    if "spark.sql.shuffle.partitions" in settings:
+        parts.append(f"shuffle.partitions={settings['spark.sql.shuffle.partitions'][:9]}")
+    return ", ".join(parts) + "; more: docs/guide/spark-tuning.md"
+
+
 def session(name: str, **conf: str) -> SparkSession:
-    """A session on this machine, or where `conf` says; what it starts with is said on stderr.
+    """A session on this machine, or where `conf` says; a line on stderr says so.
 
     Python's workers are those of this interpreter, unless the environment says otherwise, and Java
     is the one that `find_java` finds: that of `JAVA_HOME`, if it is new enough. Of pandas, which
-    nothing here uses, nothing is said. It is the session of this thread, too: see `adopt`.
+    nothing here uses, nothing is said; nor are refused queries logged beside their errors. It is
+    the session of this thread, too: see `adopt`.
 
     Raises:
         NotFound: there is no Java.
         Invalid: it is to be one of Spark Connect, and what that needs is not installed.
     """
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not _is_elsewhere(conf):
         os.environ["JAVA_HOME"] = str(find_java().home)
     settings = settings_of(conf)
-    # Behind a semicolon, the address of a server may have a token.
-    shown = ", ".join(
-        f"{key}={value.partition(';')[0]}"
-        for key, value in sorted(settings.items())
-        if str(LOGGING) not in value
-    )
-    sys.stderr.write(f"millrace: Spark starts with {shown}; name any of them to change it\n")
+    sys.stderr.write(f"{greeting(settings)}\n")
+    for logger in _LOGGERS:
+        PySparkLogger.getLogger(logger).disabled = True
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
     builder = SparkSession.builder.appName(name)
     for key, value in settings.items():

@@ -19,6 +19,7 @@ from millrace.cli.shell import Shell, find_queue, split_name
 from millrace.cli.stopping import Stop
 from millrace.cli.text import body_text, headers_text, key_text, message_fields, moment
 from millrace.cli.verb import verb
+from millrace.cli.words import counted
 from millrace.limits import CARRY_ROWS_MAX
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--name", help="A durable cursor: the next call goes on where this one ended.")
 @click.option("--retain", is_flag=True, help="A new cursor is also shown what workers settle.")
 @click.option("--once", is_flag=True, help="End when everything was read.")
-@click.option("--into", metavar="SINK", help="Carry them there, exactly once: redis://host/0 …")
+@click.option("--into", metavar="SINK", help="Carry them there, exactly once: delta:/lake/x …")
 @click.option(
     "--rows",
     type=click.IntRange(1, CARRY_ROWS_MAX),
@@ -122,7 +123,7 @@ async def _carry(
                 lambda ending: carry(carried, where, sink, once=once, stop=ending, tell=tell)
             )
     fields = {"queue": queue, "sink": kind, "cursor": carried.cursor, "rows": count}
-    shell.out.line("carried", fields, f"{count:,} rows of {queue} carried into {kind}")
+    shell.out.line("carried", fields, f"{counted(count, 'row')} of {queue} carried into {kind}")
 
 
 @asynccontextmanager

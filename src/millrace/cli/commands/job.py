@@ -35,6 +35,6 @@ class Jobs(LateVerbs):
 def job() -> None:
     """Work on whole queues with Spark: for millions of messages and more.
 
-    Needs millrace[spark] and Java; what Spark starts with is said on the error stream. A folder is
-    shared with Spark's processes while a job runs. The guide has a page on jobs.
+    Needs millrace[spark] and Java; docs/guide/spark-tuning.md has what Spark starts with. A folder
+    is shared with Spark's processes while a job runs. The guide has a page on jobs.
     """

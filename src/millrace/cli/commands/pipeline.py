@@ -21,6 +21,7 @@ from millrace.cli.stopping import Stop
 from millrace.cli.target import Server
 from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
+from millrace.cli.words import counted
 
 if TYPE_CHECKING:
     from millrace.pipeline import OnChange, Pipeline, Setting, Where
@@ -52,8 +53,8 @@ async def validate(shell: Shell, file: Path) -> None:
     shell.out.line(
         "valid",
         {"pipeline": found.name, "steps": len(found.steps), "sinks": len(found.sinks)},
-        f"{found.name}: {len(found.steps)} steps, {len(found.sinks)} sinks; nothing is wrong with "
-        "the declaration itself",
+        f"{found.name}: {counted(len(found.steps), 'step')}, {counted(len(found.sinks), 'sink')}; "
+        "nothing is wrong with the declaration itself",
     )
 
 
@@ -178,9 +179,9 @@ async def verify(shell: Shell, file: Path) -> int:
     results = await asyncio.to_thread(verify_pipeline, _read(file), _setting(shell))
     for result in results:
         judged = "right" if result.is_right else f"{result.wrong} wrong"
-        how = f"{judged}; {result.found:,} rows, {result.expected:,} expected"
+        how = f"{judged}; {counted(result.found, 'row')}, {result.expected:,} expected"
         if result.method != "rows":
-            how = f"not compared: {result.why}; {result.found:,} rows"
+            how = f"not compared: {result.why}; {counted(result.found, 'row')}"
         shell.out.line(
             "verified",
             {
@@ -220,6 +221,10 @@ async def rewind(
     from millrace.pipeline import adding_sinks, rewind_pipeline
 
     found = _read(file)
+    named = [sink.name for sink in found.sinks]
+    for name in sinks:
+        if name not in named:
+            raise Ended(f"{file} has no sink {name!r}", f"there are {', '.join(named)}")
     if not yes:
         adding = adding_sinks(found, os.environ, sinks)
         twice = f" {', '.join(adding)} will have rows twice." if adding else ""

@@ -1,0 +1,37 @@
+"""What is wrong with a table of settings, in words that say what to write instead."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Literal, get_args, get_origin
+
+import msgspec
+
+_UNKNOWN = "Object contains unknown field `"
+_NO_CHOICE = "Invalid enum value "
+
+
+def misfit(error: msgspec.ValidationError, kind: object) -> tuple[str, str]:
+    """The field of `kind` that is wrong, or nothing, and what is wrong with it."""
+    text, _, path = str(error).partition(" - at `$")
+    field = path.strip("`.").partition(".")[0].partition("[")[0]
+    known = _fields(kind)
+    if not field and text.startswith(_UNKNOWN):
+        field = text.removeprefix(_UNKNOWN).rstrip("`")
+        if not known:
+            return field, text
+        near = get_close_matches(field, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        return field, f"there is no setting {field!r}; {hint}"
+    if text.startswith(_NO_CHOICE) and get_origin(known.get(field)) is Literal:
+        choices = ", ".join(map(str, get_args(known[field])))
+        return field, f"{text.removeprefix(_NO_CHOICE)} is none of {choices}"
+    if not field and "`" in text:
+        field = text.split("`")[1]
+    return field, text
+
+
+def _fields(kind: object) -> dict[str, object]:
+    if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return {}
+    return {found.encode_name: found.type for found in msgspec.structs.fields(kind)}
