@@ -215,11 +215,13 @@ async def test_bad_times_are_refused(m: Millrace) -> None:
 async def test_too_many_pins_are_refused(m: Millrace) -> None:
     queue = await m.queue("orders")
     await queue.publish(b"x")
-    pins = [queue.snapshot() for _ in range(limits.PINS_MAX)]
+    pins = [queue.snapshot() for _ in range(limits.PLAIN_PINS_MAX)]
     await asyncio.gather(*(pin.__aenter__() for pin in pins))
     with pytest.raises(errors.Full) as caught:
         await queue.snapshot().__aenter__()
-    assert (caught.value.field, caught.value.limit) == ("pins", limits.PINS_MAX)
+    assert (caught.value.field, caught.value.limit) == ("pins", limits.PLAIN_PINS_MAX)
+    cursor = await queue.cursor("c")
+    assert await cursor.next() is not None, "there is room for cursors"
     await pins[0].__aexit__(None, None, None)
     async with queue.snapshot() as snapshot:
         assert snapshot.arrow().read_all().num_rows == 1

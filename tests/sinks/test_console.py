@@ -52,5 +52,5 @@ def test_nothing_moves_the_cursor_of_who_looks_on(capsys: pytest.CaptureFixture[
 
 
 def test_a_setting_that_cannot_be() -> None:
-    with pytest.raises(Invalid, match="rows"):
+    with pytest.raises(Invalid, match="sink 'console': rows: Expected `int` >= 1"):
         make_sink("console", {"rows": 0})

@@ -77,7 +77,8 @@ def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".
             sink: Sink = msgspec.convert(_placed(settings, folder), found, strict=False)
     except msgspec.ValidationError as error:
         field, text = misfit(error, found)
-        raise Invalid(f"sink {kind!r}: {text}", field=field or "settings") from None
+        where = f"{field}: " if field and field not in text else ""
+        raise Invalid(f"sink {kind!r}: {where}{text}", field=field or "settings") from None
     return sink
 
 
