@@ -68,6 +68,7 @@ def test_an_example_runs(name: str, tmp_path: Path) -> None:
     assert _said(name, tmp_path) == ""
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("name", SPARK)
 def test_an_example_with_spark_runs(name: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ MEMORY = Path("/dev/shm")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_states_that_a_loss_of_power_may_leave(tmp_path: Path) -> None:
     folder = MEMORY if MEMORY.is_dir() else tmp_path
-    command = [sys.executable, "-m", "tests.crash.states", "--states", "40"]
+    command = [sys.executable, "-m", "tests.crash.states", "--states", "24"]
     done = subprocess.run(
         [*command, "--folder", str(folder)],
         cwd=ROOT,
@@ -30,4 +30,4 @@ def test_states_that_a_loss_of_power_may_leave(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     if "skipped:" in done.stdout:
         pytest.skip(done.stdout)
-    assert "40 states from" in done.stdout
+    assert "24 states from" in done.stdout

@@ -111,6 +111,7 @@ def test_once_with_tasks_that_fail_and_checkpoints_that_are_lost(
         assert written.stages() == {}
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_between_stage_and_commit(
     spark: SparkSession, tmp_path: Path
 ) -> None:
