@@ -155,8 +155,12 @@ def stats_of(footer: pq.FileMetaData) -> str:
         found = [each for group in groups if (each := group.column(at).statistics) is not None]
         counts = [each.null_count for each in found if each.null_count is not None]
         ends = [each for each in found if each.num_values]
-        lows = [_low(each.min) if each.has_min_max else None for each in ends]
-        highs = [_high(each.max) if each.has_min_max else None for each in ends]
+        try:
+            lows = [_low(each.min) if each.has_min_max else None for each in ends]
+            highs = [_high(each.max) if each.has_min_max else None for each in ends]
+        except UnicodeDecodeError:
+            # Spark lets a text be any bytes.
+            lows = highs = [None]
         if len(counts) < len(groups) or None in (*lows, *highs):
             return json.dumps({"numRecords": footer.num_rows})
         nulls[column.path] = sum(counts)

@@ -199,13 +199,17 @@ class Keys:
         )
         if at is None:
             return True
-        low, high = (each.as_py() for each in pc.min_max(values).values())
-        for number in range(footer.num_row_groups):
-            found = footer.row_group(number).column(at).statistics
-            if found is None or not found.has_min_max:
-                return True
-            if found.min <= high and low <= found.max:
-                return True
+        try:
+            low, high = (each.as_py() for each in pc.min_max(values).values())
+            for number in range(footer.num_row_groups):
+                found = footer.row_group(number).column(at).statistics
+                if found is None or not found.has_min_max:
+                    return True
+                if found.min <= high and low <= found.max:
+                    return True
+        except UnicodeDecodeError:
+            # Spark lets a text be any bytes, and Python none that is no text.
+            return True
         return False
 
 

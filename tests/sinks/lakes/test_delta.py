@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -236,6 +238,24 @@ def test_what_a_commit_says_of_its_columns_is_true(tmp_path: Path) -> None:
         for name, value in line.items():
             rows = table.to_pyarrow_dataset().to_table(filter=ds.field(name) == value)
             assert rows["number"].to_pylist() == [at], name
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_texts_that_are_none_are_written_and_nothing_is_said_of_their_ends(
+    mode: Literal["append", "upsert"], tmp_path: Path
+) -> None:
+    """Spark makes such texts of bytes: `cast(value AS string)`."""
+    raw = pa.array([b"\x95\xff", b"ok"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), len(raw), raw.buffers())
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2]), text], ["seq", "word"])
+    sink = Delta(path=str(tmp_path), mode=mode, key=("word",) if mode == "upsert" else ())
+    held = sink.open("f/s", batch.schema)
+    for at in range(2):
+        staged = sink.stage(Task(held, span(at, at + 1), f"{at}"), [batch])
+        held = sink.commit(held, span(at, at + 1), [staged])
+    words = pa.concat_arrays([each.column("word") for each in sink.rows(["word"])])
+    found = Counter(words.view(pa.binary()).to_pylist())
+    assert found == Counter(raw.to_pylist() * (2 if mode == "append" else 1))
 
 
 def test_a_lane_has_few_files_however_small_the_spans(tmp_path: Path) -> None:
