@@ -200,15 +200,6 @@ class Iceberg(Lake, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if table is None:
                 raise no_table(f"{self.table} of {self.path}", LAKE)
             check_table(table)
-            names: dict[int, str] = {}
-            for schema in table.schemas().values():
-                for field in schema.fields:
-                    if names.setdefault(field.field_id, field.name) != field.name:
-                        raise Invalid(
-                            f"column {field.name!r} of {self.table} had another name before; "
-                            "rewrite its files first",
-                            field="table",
-                        )
             root = data_of(table)
             return [str(root / path) for path in sorted(files_of(table))], columns_of(table)
 

@@ -89,8 +89,7 @@ def fill(template: str, row: Mapping[str, object]) -> bytes:
     Raises:
         Invalid: a value is null, which names nothing.
     """
-    parts = _FIELD.split(template)
-    between = _between(parts)
+    parts, between = _parts(template)
     named = []
     for at, part in enumerate(parts):
         if not at % 2:
@@ -108,10 +107,16 @@ def fill(template: str, row: Mapping[str, object]) -> bytes:
 
 
 @lru_cache(maxsize=16)
+def _parts(template: str) -> tuple[list[str], bytes]:
+    """What stands in a template, columns in turns with the rest, and the bytes that part them."""
+    parts = _FIELD.split(template)
+    return parts, bytes(sorted(set("".join(parts[2:-1:2]).encode())))
+
+
+@lru_cache(maxsize=16)
 def _pattern(template: str) -> re.Pattern[bytes]:
     """What finds the values in a name that `fill` made, as they are written there."""
-    parts = _FIELD.split(template)
-    between = _between(parts)
+    parts, between = _parts(template)
     value = b"([^%s]*)" % re.escape(between) if between else b"(.*)"
     found = (value if at % 2 else re.escape(part.encode()) for at, part in enumerate(parts))
     return re.compile(b"".join(found), re.DOTALL)
@@ -122,20 +127,15 @@ def values_in(name: bytes, template: str) -> list[bytes] | None:
     match = _pattern(template).fullmatch(name)
     if match is None:
         return None
-    is_escaped = bool(_between(_FIELD.split(template)))
+    _, is_escaped = _parts(template)
     return [unquote_to_bytes(one) if is_escaped else one for one in match.groups()]
 
 
-def _between(parts: Sequence[str]) -> bytes:
-    """The bytes that part the columns of a template."""
-    return bytes(sorted(set("".join(parts[2:-1:2]).encode())))
-
-
 def _escaped(value: bytes, between: bytes) -> bytes:
-    if not between:
-        return value
-    special = {*between, ord("%")}
-    return b"".join(b"%%%02X" % one if one in special else bytes([one]) for one in value)
+    # % first: what comes after it brings some of its own.
+    for one in b"%" + between if between else b"":
+        value = value.replace(bytes([one]), b"%%%02X" % one)
+    return value
 
 
 def _plain(value: object) -> bytes:

@@ -8,15 +8,14 @@ only; in the end all have gone.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from millrace import sync
+from tests.pipeline.crash.alone import alone
 from tests.pipeline.crash.redriver import LOT
 from tests.pipeline.crash.victim import Driver, Folder
 from tests.services.service import wait_until
@@ -110,23 +109,12 @@ def bodies(queue: sync.Queue) -> list[bytes]:
         return [row.body or b"" for row in snapshot.rows()]
 
 
-def main() -> None:
-    """As the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=None)
-    told = parser.parse_args()
-    seed = random.SystemRandom().getrandbits(32) if told.seed is None else told.seed
-    print(f"seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        home = Folder(Path(folder) / "data")
-        try:
-            done = Letters(Path(folder), seed, home).run(told.rounds)
-        finally:
-            home.close()
+def play(folder: Path, seed: int, home: Folder, rounds: int) -> str:
+    """All rounds, and what was seen."""
+    done = Letters(folder, seed, home).run(rounds)
     counts = ", ".join(f"{count} when {kind}" for kind, count in done.items())
-    print(f"{told.rounds} rounds ({counts}): every letter went once")
+    return f" ({counts}): every letter went once"
 
 
 if __name__ == "__main__":
-    main()
+    alone(__doc__, play)

@@ -9,14 +9,13 @@ source, each once; in the end all of them.
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
-import tempfile
 from collections import Counter
 from pathlib import Path
 
 from millrace import sync
+from tests.pipeline.crash.alone import alone
 from tests.pipeline.crash.stream_driver import ROWS
 from tests.pipeline.crash.victim import Driver, Folder
 
@@ -100,23 +99,12 @@ class Stream:
         return len(values)
 
 
-def main() -> None:
-    """As the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=None)
-    told = parser.parse_args()
-    seed = random.SystemRandom().getrandbits(32) if told.seed is None else told.seed
-    print(f"seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        home = Folder(Path(folder) / "data")
-        try:
-            done = Stream(Path(folder), seed, home).run(told.rounds)
-        finally:
-            home.close()
+def play(folder: Path, seed: int, home: Folder, rounds: int) -> str:
+    """All rounds, and what was seen."""
+    done = Stream(folder, seed, home).run(rounds)
     counts = ", ".join(f"{count} {kind}" for kind, count in done.items())
-    print(f"{told.rounds} rounds ({counts}): the queue has every row once")
+    return f" ({counts}): the queue has every row once"
 
 
 if __name__ == "__main__":
-    main()
+    alone(__doc__, play)

@@ -9,12 +9,11 @@ other moment. In the end every total must be of every row once.
 
 from __future__ import annotations
 
-import argparse
 import random
-import tempfile
 from pathlib import Path
 
 from millrace.sinks.delta import Delta
+from tests.pipeline.crash.alone import alone
 from tests.pipeline.crash.victim import Driver, Folder
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import KIND
@@ -110,22 +109,11 @@ class Totals:
         assert sorted(rows, key=str) == sorted(expected, key=str)
 
 
-def main() -> None:
-    """As the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=None)
-    told = parser.parse_args()
-    seed = random.SystemRandom().getrandbits(32) if told.seed is None else told.seed
-    print(f"seed {seed}", flush=True)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        home = Folder(Path(folder) / "data")
-        try:
-            Totals(Path(folder), seed, home).run(told.rounds)
-        finally:
-            home.close()
-    print(f"{told.rounds} rounds: every total is of every row once")
+def play(folder: Path, seed: int, home: Folder, rounds: int) -> str:
+    """All rounds, and what was seen."""
+    Totals(folder, seed, home).run(rounds)
+    return ": every total is of every row once"
 
 
 if __name__ == "__main__":
-    main()
+    alone(__doc__, play)
