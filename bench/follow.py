@@ -19,6 +19,8 @@ from tests.services.redis import Redis
 MESSAGES = 300
 EVERY_SECONDS = 0.01
 """100 messages a second arrive."""
+LOOK_SECONDS = 0.0002
+"""Between two looks at Redis: without a rest they would take a core from those they wait for."""
 
 
 async def follow_redis() -> list[Result]:
@@ -78,4 +80,4 @@ def _one(queue: sync.Queue, reader: redis.Redis, number: int) -> float:
 
 def _await(reader: redis.Redis, body: bytes) -> None:
     while reader.get("k") != body:
-        pass
+        time.sleep(LOOK_SECONDS)
