@@ -46,6 +46,14 @@ def test_a_mutant_fits_the_source(mutant: Mutant) -> None:
         assert not name or f"def {name.partition('[')[0]}(" in found.read_text(), test
 
 
+def test_all_tests_that_are_named_are_there() -> None:
+    """`make mutants` runs them all at once, and stops where one of them is not found."""
+    named = sorted({test for mutant in MUTANTS for test in mutant.tests})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *named]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr
+
+
 def test_there_are_enough_of_them_in_every_layer() -> None:
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names)
