@@ -8,8 +8,8 @@ from millrace.spark.session import defaults, greeting, settings_of
 
 
 def test_what_is_named_is_taken_instead() -> None:
-    found = settings_of({"spark.master": "local[3]", "spark.x": "y"})
-    assert found == defaults() | {"spark.master": "local[3]", "spark.x": "y"}
+    found = settings_of({"spark.master": "yarn", "spark.x": "y"})
+    assert found == defaults() | {"spark.master": "yarn", "spark.x": "y"}
 
 
 def test_a_session_that_is_elsewhere_has_no_master_here() -> None:
@@ -20,7 +20,7 @@ def test_a_session_that_is_elsewhere_has_no_master_here() -> None:
 @pytest.mark.parametrize(
     ("conf", "where"),
     [
-        ({}, "at local[*], shuffle.partitions="),
+        ({}, "at local[*] (10 s or so), shuffle.partitions="),
         ({"spark.master": "spark://" + 30 * "host,"}, "at spark://host,host"),
         (
             {"spark.remote": "sc://there:443/;token=secret", "spark.key": "secret"},

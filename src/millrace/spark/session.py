@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from millrace.errors import Invalid
+from millrace.spark.aloud import Say, aloud
 from millrace.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 """They print a page of JSON for each query that is refused, of which the error says all."""
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
+
+DAEMON = "spark.python.daemon.module"
+"""What starts workers, on each machine of a Spark."""
 
 
 def defaults() -> dict[str, str]:
@@ -60,7 +64,11 @@ def defaults() -> dict[str, str]:
 def settings_of(conf: Mapping[str, str]) -> dict[str, str]:
     """What a session starts with. One that is elsewhere (`spark.remote`) was started by others."""
     if not _is_elsewhere(conf):
-        return defaults() | dict(conf)
+        found = defaults() | dict(conf)
+        if is_local(conf) and os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable:
+            # Workers of other machines, and of other interpreters, may lack it.
+            found.setdefault(DAEMON, "millrace.spark.daemon")
+        return found
     return {"spark.sql.session.timeZone": "UTC"} | dict(conf)
 
 
@@ -69,7 +77,9 @@ def greeting(settings: Mapping[str, str]) -> str:
     where = settings.get(REMOTE) or settings.get("spark.master") or "the place in SPARK_REMOTE"
     # Behind a semicolon, the address of a server may have a token.
     where = where.partition(";")[0].rstrip("/")
-    parts = [f"millrace: Spark starts at {where[:SHOWN_MAX]}"]
+    parts = [f"Spark starts at {where[:SHOWN_MAX]}"]
+    if is_local(settings):
+        parts[0] += " (10 s or so)"
     if "spark.sql.shuffle.partitions" in settings:
         parts.append(f"shuffle.partitions={settings['spark.sql.shuffle.partitions'][:9]}")
     return ", ".join(parts) + "; more: docs/guide/spark-tuning.md"
@@ -87,6 +97,10 @@ def session(name: str, **conf: str) -> SparkSession:
         NotFound: there is no Java.
         Invalid: it is to be one of Spark Connect, and what that needs is not installed.
     """
+    return _started(name, conf, aloud)
+
+
+def _started(name: str, conf: Mapping[str, str], say: Say) -> SparkSession:
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
@@ -94,7 +108,7 @@ def session(name: str, **conf: str) -> SparkSession:
     if not _is_elsewhere(conf):
         os.environ["JAVA_HOME"] = str(find_java().home)
     settings = settings_of(conf)
-    sys.stderr.write(f"{greeting(settings)}\n")
+    say(greeting(settings))
     for logger in _LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
@@ -112,19 +126,25 @@ def session(name: str, **conf: str) -> SparkSession:
     return found
 
 
+def is_local(conf: Mapping[str, str]) -> bool:
+    """Whether all of a session with these settings is on this machine."""
+    master = conf.get("spark.master", "local")
+    return not _is_elsewhere(conf) and master.partition("[")[0] == "local"
+
+
 def _is_elsewhere(conf: Mapping[str, str]) -> bool:
     return REMOTE in conf or bool(os.environ.get(REMOTE_VARIABLE))
 
 
 @contextmanager
-def borrowed(name: str, conf: Mapping[str, str]) -> Iterator[SparkSession]:
+def borrowed(name: str, conf: Mapping[str, str], say: Say = aloud) -> Iterator[SparkSession]:
     """A session until the context ends; where this process has a Spark already, that one is used,
     and goes on."""
     found = _running()
     if found is not None and is_connect(found):
         yield found
         return
-    made = session(name, **conf)
+    made = _started(name, conf, say)
     try:
         yield made
     finally:
