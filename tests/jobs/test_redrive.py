@@ -8,7 +8,7 @@ import pytest
 
 from millrace import Message, limits, sync
 from millrace.errors import Invalid, NotFound
-from millrace.jobs.redrive import Change, Redriven, _Moving, redrive, try_out
+from millrace.jobs.redrive import Change, Redriven, Tried, _Moving, redrive, try_out
 from millrace.jobs.site import Site
 
 pytestmark = pytest.mark.spark
@@ -103,6 +103,28 @@ def test_a_dry_run_leaves_nothing_pinned_and_a_change_names_its_letters(site: Si
         redrive(site, dead, Change(sql=nobody))
     assert (bodies(live), live.stages()) == ([], {})
     assert [lease.deliveries for lease in dead.lease(5)] == [1, 1]
+
+
+@pytest.mark.long
+def test_a_dry_run_says_what_a_real_one_would(site: Site) -> None:
+    dead = site.m.queue("aimless")
+    site.m.queue("aim")
+    dead.publish_many([b"a", b"b"])
+    assert try_out(site, dead, Change()) == Tried([], [], Redriven(0, 0, 2, 2))
+    assert redrive(site, dead, Change()) == Redriven(0, 0, 2, 2)
+    for run in (redrive, try_out):
+        with pytest.raises(NotFound):
+            run(site, dead, Change(to="nowhere"))
+        with pytest.raises(Invalid, match="to itself"):
+            run(site, dead, Change(to="aimless"))
+        for change, said in (
+            ("shard, seq + 1 AS seq, value", "is no letter"),
+            ("shard, cast(null AS bigint) AS seq, value", "shard or seq is null"),
+            ("shard, seq, nullif(value, value) AS value", "'value' is null"),
+        ):
+            with pytest.raises(Invalid, match=said):
+                run(site, dead, Change(to="aim", sql=f"SELECT {change} FROM input"))
+    assert bodies(dead) == [b"a", b"b"]
 
 
 @pytest.mark.long

@@ -27,7 +27,7 @@ from millrace.jobs.held import Held
 from millrace.jobs.site import Site
 from millrace.jobs.transform import run_python, run_sql
 from millrace.spark.address import Address
-from millrace.spark.contract import check_schema
+from millrace.spark.contract import check_schema, to_rows
 from millrace.spark.staging import stage_rows
 
 COLUMNS = (
@@ -79,7 +79,9 @@ class Redriven(msgspec.Struct, frozen=True):
     published: int
     """Messages that were made of them."""
     kept: int
-    """Letters of which nothing was made."""
+    """Letters of which nothing was made, or nothing that has a queue to go to."""
+    aimless: int = 0
+    """Messages that were made and have none: their dead_queue is not known."""
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -120,7 +122,11 @@ def changed(frame: DataFrame, change: Change) -> DataFrame:
 
 
 def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
-    """What a redrive would do; nothing is leased, published or ended."""
+    """What a redrive would do; nothing is leased, published or ended.
+
+    Raises:
+        Invalid, NotFound: as `redrive`.
+    """
     with (
         queue.snapshot(seconds=limits.JOB_PIN_SECONDS) as snapshot,
         site.asking("the change", "sql"),
@@ -128,20 +134,74 @@ def try_out(site: Site, queue: sync.Queue, change: Change) -> Tried:
         frame = letters_of(site, queue, write_ticket(snapshot._twin))
         made = changed(frame, change).cache()
         try:
+            counts = _counts(made)
+            for target in counts:
+                if target:
+                    find_target(site, queue, target)
             shown = limits.REDRIVE_JOB_SHOWN
-            after = made.orderBy("shard", "seq").limit(shown)
-            total = frame.count()
-            published = made.count()
-            moved = made.select("shard", "seq").distinct().count()
-            kept = total - moved
+            aimed = made.where("_to != ''")
+            after = aimed.orderBy("shard", "seq").limit(shown)
             wanted = frame.join(after.select("shard", "seq").distinct(), ["shard", "seq"])
+            moved = _judge(frame, aimed)
+            published = sum(count for target, count in counts.items() if target)
             return Tried(
                 wanted.orderBy("shard", "seq").toArrow().to_pylist(),
                 after.withColumnRenamed("_to", "to").toArrow().to_pylist(),
-                Redriven(moved, published, kept),
+                Redriven(moved, published, frame.count() - moved, counts.get("", 0)),
             )
         finally:
             made.unpersist()
+
+
+def _counts(made: DataFrame) -> dict[str, int]:
+    """How many messages go to each queue; those that have none are under ""."""
+    found: dict[str, int] = {}
+    for target, count in made.groupBy("_to").count().collect():
+        found[target or ""] = found.get(target or "", 0) + int(count)
+    return found
+
+
+def _judge(letters: DataFrame, aimed: DataFrame) -> int:
+    """How many letters messages are made of, which a queue would take.
+
+    Raises:
+        Invalid: one is of no letter. What a queue would refuse ends Spark's task.
+    """
+    pairs = aimed.drop("_to").mapInArrow(_check_part, "shard int, seq bigint").distinct()
+    known = letters.select("shard", "seq", F.lit(1).alias("letter"))
+    [found] = (
+        pairs.join(known, ["shard", "seq"], "left")
+        .agg(
+            F.count(F.lit(1)).alias("moved"),
+            F.min(F.when(F.col("letter").isNull(), F.struct("shard", "seq"))).alias("strange"),
+        )
+        .collect()
+    )
+    if found["strange"] is not None:
+        raise _strange((found["strange"]["shard"], found["strange"]["seq"]))
+    return int(found["moved"])
+
+
+def _strange(pair: tuple[int, int]) -> Invalid:
+    return Invalid(
+        f"the change made something of shard and seq {pair}, which is no letter; leave both as "
+        "they are",
+        field="sql",
+    )
+
+
+def find_target(site: Site, queue: sync.Queue, name: str) -> sync.Queue:
+    """The queue that letters of `queue` go to, named as name or space/name.
+
+    Raises:
+        NotFound: there is none.
+        Invalid: it is the same queue.
+    """
+    space, slash, rest = name.partition("/")
+    found = site.m.find(rest if slash else name, space=space if slash else queue.space)
+    if found.shards.ids == queue.shards.ids:
+        raise Invalid("a queue cannot be redriven to itself", field="to")
+    return found
 
 
 def letters_of(site: Site, queue: sync.Queue, ticket: str) -> DataFrame:
@@ -224,52 +284,44 @@ class _Moving:
             self._vain += 1
             return bool(leases) and self._vain < len(self._boundaries)
         self._vain = 0
-        moved, published = self._move(lot)
+        moved, counts = self._move(lot)
         self._held.drop(moved)
         self.done = Redriven(
             self.done.letters + len(moved),
-            self.done.published + published,
+            self.done.published + sum(count for target, count in counts.items() if target),
             self.done.kept + len(lot) - len(moved),
+            self.done.aimless + counts.get("", 0),
         )
         return True
 
-    def _move(self, lot: Mapping[tuple[int, int], sync.Lease]) -> tuple[list[sync.Lease], int]:
-        """Change letters, publish what was made of them and end them; returns the ended ones."""
+    def _move(
+        self, lot: Mapping[tuple[int, int], sync.Lease]
+    ) -> tuple[list[sync.Lease], dict[str, int]]:
+        """Change letters, publish what was made of them and end them; returns the ended ones, and
+        how many messages were made for each queue."""
         with self._site.asking("the change", "sql"):
             frame = self._site.spark.createDataFrame(_table(lot))
             made = changed(frame, self._change).cache()
             try:
-                counts = {
-                    str(row[0] or ""): int(row[1]) for row in made.groupBy("_to").count().collect()
-                }
+                counts = _counts(made)
                 staged = {target: self._stage(made, target) for target in counts if target}
             finally:
                 made.unpersist()
         ended = {pair for pairs, _ in staged.values() for pair in pairs}
         strange = ended - set(lot)
         if strange:
-            raise Invalid(
-                f"the change made something of shard and seq {min(strange)}, which is no letter; "
-                "leave both as they are",
-                field="sql",
-            )
+            raise _strange(min(strange))
         leases = [lot[pair] for pair in sorted(ended)]
         if leases:
             with self._site.m.transaction() as transaction:
                 for target, (_, stages) in staged.items():
                     transaction.publish_staged(self._target(target), stages)
                 transaction.settle(leases)
-        return leases, sum(count for target, count in counts.items() if target)
+        return leases, counts
 
     def _target(self, name: str) -> sync.Queue:
         if name not in self._targets:
-            space, slash, rest = name.partition("/")
-            found = self._site.m.find(
-                rest if slash else name, space=space if slash else self._queue.space
-            )
-            if found.shards.ids == self._queue.shards.ids:
-                raise Invalid("a queue cannot be redriven to itself", field="to")
-            self._targets[name] = found
+            self._targets[name] = find_target(self._site, self._queue, name)
         return self._targets[name]
 
     def _stage(self, made: DataFrame, target: str) -> tuple[set[tuple[int, int]], list[str]]:
@@ -337,6 +389,29 @@ def _pairs(rows: pa.RecordBatch | pa.Table) -> Iterator[tuple[int, int]]:
             yield int(shard), int(seq)
 
 
+def _message(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What is for a queue of what was made of letters.
+
+    Raises:
+        Invalid: some of it is of no letter.
+    """
+    if batch["shard"].null_count or batch["seq"].null_count:
+        raise Invalid(
+            "the change made something whose shard or seq is null, so that it is of no letter; "
+            "leave both as they are",
+            field="sql",
+        )
+    return batch.drop_columns(["shard", "seq"])
+
+
+def _check_part(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Of which letters rows are; rows that no queue would take are refused, as where they are
+    staged."""
+    for batch in batches:
+        to_rows(_message(batch))
+        yield batch.select(["shard", "seq"])
+
+
 def _stage_part(
     address: Address, prefix: str, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
@@ -345,14 +420,8 @@ def _stage_part(
 
     def noted() -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            if batch["shard"].null_count or batch["seq"].null_count:
-                raise Invalid(
-                    "the change made something whose shard or seq is null, so that it is of no "
-                    "letter; leave both as they are",
-                    field="sql",
-                )
             pairs.update(dict.fromkeys(_pairs(batch)))
-            yield batch.drop_columns(["shard", "seq"])
+            yield _message(batch)
 
     staged = stage_rows(address.reach(), prefix, noted())
     rows: list[dict[str, object]] = [

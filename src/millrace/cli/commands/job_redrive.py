@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
-from millrace.cli.sparked import CONF, Pairs, on_spark
+from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark
 from millrace.cli.verb import verb
 from millrace.cli.words import counted
 
@@ -47,6 +47,7 @@ async def redrive(
     its dead_queue; a letter of which nothing is made stays. It may be interrupted: the same call
     again moves the rest.
     """
+    need_spark()
     from millrace.jobs.redrive import Change, try_out
     from millrace.jobs.redrive import redrive as run
 
@@ -82,9 +83,15 @@ async def redrive(
         "letters": done.letters,
         "published": done.published,
         "kept": done.kept,
+        "aimless": done.aimless,
         "dry_run": dry_run,
     }
     shell.out.line("redriven", fields, text)
+    if done.aimless:
+        shell.out.note(
+            f"{counted(done.aimless, 'message')} had no queue to go to: dead_queue is not known; "
+            "--to names one for all"
+        )
 
 
 def _said(row: Mapping[str, object]) -> dict[str, object]:
