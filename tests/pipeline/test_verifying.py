@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from millrace import Message, sync
@@ -16,6 +17,7 @@ from millrace.pipeline import (
     DeclaredSink,
     Pipeline,
     Setting,
+    Source,
     pipeline_status,
     plan_pipeline,
     rewind_pipeline,
@@ -121,6 +123,23 @@ def test_status_says_how_far_behind(tmp_path: Path, m: sync.Millrace) -> None:
     assert sink.lag.rows == 2
     assert sink.lag.bytes > 2
     assert sink.lag.seconds >= 0
+
+
+def test_status_is_of_what_is_declared_now(tmp_path: Path, m: sync.Millrace) -> None:
+    declared, _ = ledger_at(tmp_path, "one")
+    added, _ = ledger_at(tmp_path, "two")
+    before = plain(declared)
+    m.queue("orders", retention="log").publish_many([b"a", b"b", b"c"])
+    m.queue("returns", retention="log").publish(b"d")
+    run_once(before, m)
+    now = msgspec.structs.replace(before, source=Source(queue="returns"), sinks=(declared, added))
+    status = pipeline_status(now, Setting(millrace=m))
+    assert (status.record.queue, status.before) == ("returns", "default/orders")
+    old, new = status.sinks
+    assert (old.lag, old.why) == (None, "filled from default/orders")
+    assert new.name == "two"
+    assert new.lag is not None
+    assert new.lag.rows == 1
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,10 @@ class Status(msgspec.Struct, frozen=True):
     """A pipeline, and how far it is."""
 
     record: Record
+    """With the queue that is declared."""
     sinks: tuple[SinkStatus, ...]
+    before: str = ""
+    """The queue that its last run has carried, as space/name, where that is another one."""
 
 
 def asked(sink: Sink, record: SinkRecord, pipeline: str) -> SinkRecord | None:
@@ -66,21 +69,29 @@ def asked(sink: Sink, record: SinkRecord, pipeline: str) -> SinkRecord | None:
 
 
 def status_of(
-    m: sync.Millrace, record: Record, asked: Mapping[str, SinkRecord] | None = None
+    m: sync.Millrace,
+    record: Record,
+    asked: Mapping[str, SinkRecord] | None = None,
+    before: str = "",
 ) -> Status:
     """How far the sinks of a pipeline are, by what those `asked` have said, and by what the last
-    run has written down of others."""
+    run has written down of others; `before` is the queue which that one has carried, if it is not
+    the record's."""
     told = asked or {}
     sinks = tuple(told.get(sink.name, sink) for sink in record.sinks)
     record = msgspec.structs.replace(record, sinks=sinks)
     try:
         queue = m.find(record.queue, space=record.space)
     except NotFound as error:
-        return Status(record, _statuses(record, [], error.message, told))
+        return Status(record, _statuses(record, [], error.message, told), before)
     row_bytes = _row_bytes(queue)
     with queue.snapshot() as snapshot:
-        lags = [_lag(snapshot._twin, queue, sink.boundary, row_bytes) for sink in record.sinks]
-    return Status(record, _statuses(record, lags, "", told))
+        lags = [
+            _lag(snapshot._twin, queue, sink.boundary, row_bytes)
+            or (f"filled from {before}" if before else "the queue was deleted and made anew since")
+            for sink in record.sinks
+        ]
+    return Status(record, _statuses(record, lags, "", told), before)
 
 
 def _statuses(
@@ -106,14 +117,15 @@ def _statuses(
 
 def _lag(
     snapshot: Snapshot, queue: sync.Queue, boundary: Boundary | None, row_bytes: int
-) -> Lag | str:
+) -> Lag | None:
+    """How far a boundary is behind; None: it is one of another queue."""
     ends = snapshot.boundaries
     seqs = (0,) * len(ends)
     if boundary is not None:
         shards = tuple(int(shard) for shard in queue.shards.ids)
         places = [place for place in boundary.places if place.shards == shards]
         if not places:
-            return "the queue was deleted and made anew since"
+            return None
         seqs = places[0].seqs
     rows = sum(max(end - seq, 0) for end, seq in zip(ends, seqs, strict=True))
     if not rows:

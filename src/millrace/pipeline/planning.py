@@ -87,13 +87,27 @@ def pipeline_status(pipeline: Pipeline, setting: Setting) -> Status:
     Raises:
         Refused: it has never run.
     """
+    source = pipeline.source
     with unseen(pipeline, setting.environ), source_of(pipeline, setting) as (m, where):
         record = known(Book(m).find(pipeline.name), pipeline.name)
         told: dict[str, SinkRecord] = {}
+        new: list[SinkRecord] = []
         for declared in all_sinks(pipeline, where):
             old = record.sink(declared.name)
-            same = None if old is None else same_sink(pipeline, declared, old)
-            if old is not None and same is not None:
-                found = asked(sink_of(pipeline, setting, same.declared), old, pipeline.name)
-                told |= {} if found is None else {found.name: found}
-        return status_of(m, record, told)
+            same = same_sink(pipeline, declared, old)
+            if same is None:
+                continue
+            sink = sink_of(pipeline, setting, same.declared)
+            if old is None:
+                method = "upsert" if sink.key else "append"
+                old = msgspec.structs.replace(same.record, method=method)
+                new.append(old)
+            found = asked(sink, old, pipeline.name)
+            told |= {} if found is None else {found.name: found}
+        before = f"{record.space}/{record.queue}"
+        if before == f"{source.space}/{source.queue}":
+            before = ""
+        record = msgspec.structs.replace(
+            record, space=source.space, queue=source.queue, sinks=(*record.sinks, *new)
+        )
+        return status_of(m, record, told, before)
