@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from millrace import sync
 from millrace.errors import Invalid, NotFound
 from millrace.jobs.export import Export, export
-from millrace.jobs.load import Load, Loaded, load
+from millrace.jobs.load import Load, Loaded, check_load, load
 from millrace.jobs.site import Site
 from millrace.sinks.kinds import parse_sink
 
@@ -92,3 +92,63 @@ def test_what_is_wrong_is_refused_and_nothing_is_added(site: Site, tmp_path: Pat
     assert queue.peek() == []
     assert queue.stages() == {}
     assert load(site, queue, Load(name="a", sources=source)).rows == 2
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        (Load(name="a", sources=("b.csv",)), "there is no file b.csv"),
+        (Load(name="a", sources=("*.csv", "b*.csv")), r"there is no file b\*.csv"),
+        (
+            Load(name="a", sources=("a.csv",), key="it"),
+            "key names the column 'it'; there are id, n",
+        ),
+        (Load(name="a", sources=("semi",), format="csv", options={"sep": ";"}), "no file semi"),
+        (Load(name="a", sources=("semi.csv",), options={"sep": ";"}, value="n"), "there are id, x"),
+        (Load(name="a", sources=("a.parquet",), columns=("id", "no")), "columns names the column"),
+        (Load(name="a", sources=("a.txt",)), "give a format"),
+        (Load(name="a", sources=("a.csv",), sql="SELECT 1", key="id"), "sql says"),
+        (Load(name="a", sources=("a.csv",), value="n", columns=("id",)), "one or the other"),
+    ],
+)
+def test_what_is_wrong_is_seen_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Load, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path)
+    with pytest.raises(Invalid, match=said):
+        check_load(job, {})
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Load(name="a", sources=("a.csv",), key="id"),
+        Load(name="a", sources=("a.csv",), key="it", options={"header": "false"}),
+        Load(name="a", sources=("odd.csv",), key="it"),
+        Load(name="a", sources=("a.csv", "semi.csv"), key="n"),
+        Load(name="a", sources=("a.parquet",), key="id"),
+        Load(name="a", sources=("a.jsonl",), key="it"),
+        Load(name="a", sources=("s3a://b/c.csv", "{a,b}.csv"), key="it"),
+        Load(name="a", sources=(".",), format="csv", key="it"),
+    ],
+)
+def test_what_spark_alone_knows_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Load
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path)
+    check_load(job, {"spark.master": "local[2]"})
+
+
+def test_files_of_other_machines_are_not_looked_for() -> None:
+    check_load(Load(name="a", sources=("b.csv",)), {"spark.master": "spark://there:7077"})
+
+
+def fill(folder: Path) -> None:
+    (folder / "a.csv").write_text("id,n\r\n1,2\r\n")
+    (folder / "semi.csv").write_text("id;x\n1;2\n")
+    (folder / "odd.csv").write_text("id,id\n1,2\n")
+    (folder / "a.jsonl").write_text("{}\n")
+    (folder / "a.txt").touch()
+    pq.write_table(pa.table({"id": [1]}), folder / "a.parquet")

@@ -6,7 +6,7 @@ that was cut off has published nothing; one that was done is a repeat, and adds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from pyspark.sql import Column, DataFrame, Observation
@@ -16,12 +16,14 @@ from pyspark.sql.types import BinaryType, StringType
 from millrace import sync
 from millrace.core import check
 from millrace.errors import Invalid
-from millrace.jobs.files import read_files
+from millrace.jobs.files import look_at, read_files
 from millrace.jobs.site import Site
 from millrace.jobs.transform import run_sql
 from millrace.spark.contract import check_schema
+from millrace.spark.session import is_local
 
-_NUMBER = 1
+NUMBER = 1
+"""Of what a load publishes: a producer that is so far has loaded it."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,9 @@ class Loaded(msgspec.Struct, frozen=True):
     """It was done before, and nothing was added."""
 
 
+REPEAT = Loaded(0, is_repeat=True)
+
+
 def load(site: Site, queue: sync.Queue, job: Load) -> Loaded:
     """Load rows into a queue; nobody sees any of them before all are there.
 
@@ -60,38 +65,60 @@ def load(site: Site, queue: sync.Queue, job: Load) -> Loaded:
         Invalid: a column, an option, or a file; nothing was added.
         Retry: the queue did not answer; run it again, under the same name.
     """
-    producer = check.name(f"load.{job.name}", "name")
-    if queue.producer(producer) >= _NUMBER:
-        return Loaded(0, is_repeat=True)
+    producer = producer_of(job)
+    if queue.producer(producer) >= NUMBER:
+        return REPEAT
+    _check(job)
     with site.asking("to load", "sources"):
         frame = _messages(job, read_files(site.spark, job.sources, job.format, job.options))
         check_schema(frame.schema)
         counted = Observation()
         writer = frame.observe(counted, F.count(F.lit(1)).alias("rows")).write
         writer.format("millrace").mode("append").options(
-            **site.options(queue), producer=producer, number=str(_NUMBER)
+            **site.options(queue), producer=producer, number=str(NUMBER)
         ).save()
         return Loaded(counted.get["rows"], is_repeat=False)
+
+
+def producer_of(job: Load) -> str:
+    """The producer that a load is."""
+    return check.name(f"load.{job.name}", "name")
+
+
+def check_load(job: Load, conf: Mapping[str, str]) -> None:
+    """See what can be seen of a load before a Spark with these settings starts.
+
+    Raises:
+        Invalid, NotFound: as `load`.
+    """
+    _check(job)
+    if is_local(conf) and "spark.hadoop.fs.defaultFS" not in conf:
+        columns = look_at(job.sources, job.format, job.options)
+        if columns is not None:
+            _check_columns(job, columns)
+
+
+def _check(job: Load) -> None:
+    if job.sql and (job.key or job.value or job.columns):
+        raise Invalid("sql says what becomes of columns; leave the others out", field="sql")
+    if job.value and job.columns:
+        raise Invalid("give value, or columns; a body is one or the other", field="columns")
+
+
+def _check_columns(job: Load, columns: Sequence[str]) -> None:
+    meant = [("key", job.key), ("value", job.value), *(("columns", one) for one in job.columns)]
+    for field, name in meant:
+        if name and name not in columns:
+            raise Invalid(
+                f"{field} names the column {name!r}; there are {', '.join(columns)}", field=field
+            )
 
 
 def _messages(job: Load, frame: DataFrame) -> DataFrame:
     """The rows as a queue takes them."""
     if job.sql:
-        if job.key or job.value or job.columns:
-            raise Invalid("sql says what becomes of columns; leave the others out", field="sql")
         return run_sql(frame, job.sql)
-    if job.value and job.columns:
-        raise Invalid("give value, or columns; a body is one or the other", field="columns")
-    for field, name in (
-        ("key", job.key),
-        ("value", job.value),
-        *(("columns", c) for c in job.columns),
-    ):
-        if name and name not in frame.columns:
-            raise Invalid(
-                f"{field} names the column {name!r}; there are {', '.join(frame.columns)}",
-                field=field,
-            )
+    _check_columns(job, frame.columns)
     if job.value:
         value = _text(frame, job.value)
     else:

@@ -11,6 +11,12 @@ JOB_PATIENCE_SECONDS = 60.0
 JOB_WATCH_SECONDS = 0.5
 """How often a job's progress is looked at."""
 
+LOAD_FILES_LOOKED = 16
+"""Files whose columns are looked at before Spark starts; of more, Spark says it."""
+
+LOAD_HEAD_BYTES = 64 * 1024
+"""In so much of a CSV its first line ends, or it is not looked at before Spark starts."""
+
 AUDIT_TRIES = 5
 """So often an audit looks for a moment in which nobody changes a queue, so that its counters and
 its snapshot are of the same moment; then it is content with what they were before and after."""

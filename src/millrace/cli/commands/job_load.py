@@ -6,7 +6,7 @@ import click
 
 from millrace.cli.kinds import HEADER
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
-from millrace.cli.sparked import CONF, Pairs, on_spark, texts
+from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark, texts
 from millrace.cli.verb import verb
 from millrace.cli.words import counted
 
@@ -76,11 +76,10 @@ async def load(
     table: delta:/lake/orders, iceberg:/lake?table=shop.orders, parquet:/lake/orders. A load that
     was cut off has added nothing: run it again. One that was done adds nothing, for a week.
     """
-    from millrace.jobs.load import Load
+    need_spark()
+    from millrace.jobs.load import NUMBER, REPEAT, Load, check_load, producer_of
     from millrace.jobs.load import load as run
 
-    async with shell.open() as m:
-        shown = shown_name(await find_queue(m, queue))
     job = Load(
         name=name,
         sources=sources,
@@ -91,10 +90,16 @@ async def load(
         columns=columns,
         sql=sql,
     )
-    space, rest = split_name(queue)
-    done = await on_spark(
-        shell, "load", conf, lambda site: run(site, site.m.find(rest, space=space), job)
-    )
+    async with shell.open() as m:
+        found = await find_queue(m, queue)
+        shown = shown_name(found)
+        done = REPEAT if await found.producer(producer_of(job)) >= NUMBER else None
+    if done is None:
+        check_load(job, texts(conf))
+        space, rest = split_name(queue)
+        done = await on_spark(
+            shell, "load", conf, lambda site: run(site, site.m.find(rest, space=space), job)
+        )
     text = f"loaded {counted(done.rows, 'message')} into {shown}"
     if done.is_repeat:
         text = f"{name!r} was loaded into {shown} before; nothing was added"
