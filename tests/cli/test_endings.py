@@ -12,7 +12,9 @@ from pathlib import Path
 import click
 import pytest
 
+from millrace.cli.ending import ended
 from millrace.cli.program import program
+from millrace.errors import Invalid, MillraceError, Refused
 from tests.cli.desk import SECONDS, Desk, command
 
 HEAVY = ["asyncio", "duckdb", "lmdb", "msgspec", "numpy", "pyarrow", "rich"]
@@ -39,6 +41,35 @@ def test_says_what_is_not_installed(name: str) -> None:
     assert done.stderr == (
         f"Error: the command line needs {name}, which is not installed\n"
         "Hint: pip install 'millrace[cli]'\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (Invalid("needs x; install millrace[x]", field="steps"), "needs x", "install millrace[x]"),
+        (
+            Refused("never ran; `millrace pipeline run` runs it"),
+            "never ran",
+            "`millrace pipeline run` runs it",
+        ),
+        (Invalid("t; run `chmod 600 t`", field="token_file"), "t", "run `chmod 600 t`"),
+        (Invalid("a; b", field="x"), "a; b", "docs/guide/pipelines.md says"),
+    ],
+)
+def test_a_message_that_says_what_to_do_gets_no_second_hint(
+    error: MillraceError, message: str, hint: str
+) -> None:
+    found = ended(error, "pipeline run")
+    assert found.message == message
+    assert found.hint.startswith(hint)
+
+
+def test_jobs_say_that_spark_is_not_installed() -> None:
+    done = python("import sys; sys.modules['pyspark'] = None", "job", "audit", "x")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: jobs run on Spark, which is not installed\nHint: pip install 'millrace[spark]'\n"
     )
 
 

@@ -237,6 +237,15 @@ def test_what_is_nearest_counts(tmp_path: Path) -> None:
         found(Given("x", None, tmp_path / "token"))
     with pytest.raises(Ended, match="no file"):
         found(Given("http://x", None, tmp_path / "token"))
+    (tmp_path / "loose").write_text("t")
+    (tmp_path / "loose").chmod(0o644)
+    with pytest.raises(Ended, match=r"others may read or change it$") as caught:
+        found(Given("http://x", None, tmp_path / "loose"))
+    assert caught.value.hint == f"run `chmod 600 {tmp_path / 'loose'}`"
+    (tmp_path / "void").touch(0o600)
+    with pytest.raises(Ended, match=r"is empty$") as caught:
+        found(Given("http://x", None, tmp_path / "void"))
+    assert caught.value.hint == "write the token to it"
     for short in ("localhost:7070", "queues.example:80"):
         with pytest.raises(Ended, match="neither a folder nor the address") as caught:
             found(Given(short))

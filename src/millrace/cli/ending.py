@@ -86,10 +86,35 @@ def ended(error: MillraceError, verb: str) -> Ended:
     elif isinstance(error, Fatal):
         code = FATAL
     message = " ".join(error.message.split())
-    return Ended(message, _hint(error, verb), exit_code=code, code=error.code)
+    hint = _hint(error, verb)
+    if hint is None:
+        what, own = parted(message)
+        if own.startswith(_MENDS) or (own and error.field == "token_file"):
+            message, hint = what, own
+        else:
+            hint = _usual(error, verb)
+    return Ended(message, hint, exit_code=code, code=error.code)
 
 
-def _hint(error: MillraceError, verb: str) -> str:
+_MENDS = ("run `", "pip install ", "install ", "`millrace ", "say --", "take --")
+"""Where the last clause of a message begins so, it is the hint."""
+
+
+def parted(message: str) -> tuple[str, str]:
+    """What is said before the last semicolon, and behind it; without one, all of it and nothing."""
+    what, semicolon, rest = message.rpartition("; ")
+    return (what, rest) if semicolon else (rest, "")
+
+
+def _usual(error: MillraceError, verb: str) -> str:
+    """Where to read on, of errors of which no more is known here."""
+    if isinstance(error, Invalid) and verb.startswith("pipeline"):
+        return "docs/guide/pipelines.md says what a declaration may hold"
+    return f"`millrace {verb} --help` says what may be given"
+
+
+def _hint(error: MillraceError, verb: str) -> str | None:
+    """What to do about errors of a kind; None: the message has to say it."""
     match error:
         case InUse():
             return (
@@ -140,8 +165,6 @@ def _hint(error: MillraceError, verb: str) -> str:
             return f"go on with --number {error.expected}"
         case NotFound() if error.message.startswith("there is no queue"):
             return "`millrace queue list` says which there are"
-        case Invalid() if verb.startswith("pipeline"):
-            return "docs/guide/pipelines.md says what a declaration may hold"
         case CursorExpired() if verb.startswith("pipeline"):
             return "`millrace pipeline rewind FILE --to beginning`, or `--to end`"
         case CursorExpired() if error.field == "boundary":
@@ -149,4 +172,4 @@ def _hint(error: MillraceError, verb: str) -> str:
         case CursorExpired():
             return "`millrace cursor reset QUEUE NAME` begins anew"
         case _:
-            return f"`millrace {verb} --help` says what may be given"
+            return None

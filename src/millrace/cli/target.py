@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from millrace.cli.contexts import Context, contexts_file, read_contexts
-from millrace.cli.ending import USAGE, Ended
+from millrace.cli.ending import USAGE, Ended, parted
 from millrace.cli.given import Given
 from millrace.client.paths import is_short_address
 from millrace.errors import Invalid
@@ -130,12 +130,12 @@ def _folder(path: Path, own: Given) -> Path:
 
 
 def _token_of(path: Path) -> str:
-    from millrace.server.secret import read_secret
+    from millrace.server.secret import TOKEN_FILE, read_secret
 
     try:
-        return read_secret(path, "token_file")
+        return read_secret(path, TOKEN_FILE)
     except FileNotFoundError:
-        message = f"there is no file {path} with a token"
+        message, hint = f"there is no file {path} with a token", "name the file with --token-file"
     except Invalid as error:
-        message = error.message
-    raise Ended(message, "name the file with --token-file", exit_code=USAGE, code="invalid")
+        message, hint = parted(error.message)
+    raise Ended(message, hint, exit_code=USAGE, code="invalid")

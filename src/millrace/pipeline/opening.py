@@ -15,7 +15,7 @@ from millrace.client.millrace import engine_of
 from millrace.errors import Invalid
 from millrace.pipeline.declaration import Pipeline, Source
 from millrace.pipeline.variable import fill
-from millrace.server.secret import read_secret
+from millrace.server.secret import TOKEN_FILE, read_secret
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -76,9 +76,13 @@ def where_of(
     if file:
         file = os.path.abspath(file)
         try:
-            token = read_secret(Path(file), "token_file")
+            token = read_secret(Path(file), TOKEN_FILE)
         except FileNotFoundError:
-            raise Invalid(f"there is no file {file} with a token", field="token_file") from None
+            raise Invalid(
+                f"there is no file {file} with a token; name it by token_file in the declaration, "
+                "or by MILLRACE_TOKEN_FILE",
+                field=TOKEN_FILE,
+            ) from None
     url = fill(source.url, "url", environ)
     return Where(url, "", token, environ.get("MILLRACE_CERTIFICATES"), file)
 

@@ -20,6 +20,9 @@ ACCESS_KEY_FILE = "access.key"
 ADMIN_TOKEN_FILE = "admin.token"
 """In the folder: the token of the first administrator."""
 
+TOKEN_FILE = "token_file"
+"""The field of those who ask: their own token, which no server makes anew."""
+
 _SECRET_BYTES = 32
 _KEY_ID_PREFIX = "MRAK"
 
@@ -28,7 +31,8 @@ def read_secret(path: Path, field: str) -> str:
     """The text in a file that nobody but its owner may read.
 
     Raises:
-        Invalid: it cannot be read, holds nothing or too much, or others may read it.
+        Invalid: it cannot be read, holds nothing or too much, or others may read it; behind the
+            last semicolon it is said what to do.
         FileNotFoundError: it is not there.
     """
     try:
@@ -38,7 +42,9 @@ def read_secret(path: Path, field: str) -> str:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}", field=field) from error
+        raise Invalid(
+            f"{path} cannot be read: {error.strerror}; name a file that you may read", field=field
+        ) from error
     if stat.S_IMODE(mode) & 0o077:
         raise Invalid(
             f"{path} holds a secret, and its mode is {stat.S_IMODE(mode):04o}: others may read or "
@@ -47,16 +53,18 @@ def read_secret(path: Path, field: str) -> str:
         )
     if len(data) > limits.SECRET_FILE_BYTES_MAX:
         raise Invalid(
-            f"{path} has more than {limits.SECRET_FILE_BYTES_MAX} bytes, and so is no secret",
+            f"{path} has more than {limits.SECRET_FILE_BYTES_MAX} bytes, and so is no secret; name "
+            "the file that holds it",
             field=field,
             limit=limits.SECRET_FILE_BYTES_MAX,
         )
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError as error:
-        raise Invalid(f"{path} holds no text", field=field) from error
+        raise Invalid(f"{path} holds no text; name the file that holds it", field=field) from error
     if not text:
-        raise Invalid(f"{path} is empty; remove it, and it is made anew", field=field)
+        mend = "write the token to it" if field == TOKEN_FILE else "remove it, and it is made anew"
+        raise Invalid(f"{path} is empty; {mend}", field=field)
     return text
 
 
