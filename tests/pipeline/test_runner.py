@@ -133,6 +133,23 @@ def test_who_slept_longer_than_its_patience_asks_again() -> None:
     assert Patience(0, Event()).insist("it", call) == 7
 
 
+@pytest.mark.parametrize(("silent", "said"), [(0.0, 1), (600.0, 0)])
+def test_whoever_looks_on_is_told_once_for_whom_it_waits(
+    monkeypatch: pytest.MonkeyPatch, silent: float, said: int
+) -> None:
+    monkeypatch.setattr(limits, "PIPELINE_SILENT_SECONDS", silent)
+    monkeypatch.setattr(limits, "PIPELINE_BACKOFF_SECONDS", 0.001)
+    answers = [Retry("no way")] * 3
+    heard: list[str] = []
+
+    def call() -> None:
+        if answers:
+            raise answers.pop()
+
+    Patience(600, Event(), heard.append).insist("sink 'db'", call)
+    assert heard == ["sink 'db' does not answer, and is asked again: no way"] * said
+
+
 def test_a_sink_that_is_down_is_asked_again(tmp_path: Path, m: sync.Millrace) -> None:
     declared, ledger = ledger_at(tmp_path, "one")
     m.queue("orders").publish(b"a")

@@ -75,6 +75,10 @@ class Printer:
         if not self.is_json:
             click.echo(text, err=True)
 
+    def aside(self, text: str) -> None:
+        """Say to people what the work waits for."""
+        self.note(f"millrace: {text}")
+
     def raw(self, data: bytes) -> None:
         """Write bytes as they are."""
         sys.stdout.flush()

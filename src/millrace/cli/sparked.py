@@ -29,23 +29,36 @@ CONF = click.option(
 )
 
 
-async def on_spark(shell: Shell, name: str, conf: Pairs, job: Callable[[Site], T]) -> T:
-    """What a job comes to, which runs on a thread; its tasks are shown as a bar.
+def need_spark() -> None:
+    """See that Spark is installed, before anything of a job is looked at.
 
     Raises:
-        Ended: Spark is not installed.
+        Ended: it is not.
     """
     try:
-        from millrace.jobs.site import at_work
-    except ModuleNotFoundError as error:
+        import pyspark.sql  # noqa: F401
+    except ModuleNotFoundError:
         raise Ended(
-            f"this needs {error.name}", "pip install 'millrace[spark]'", exit_code=USAGE
+            "jobs run on Spark, which is not installed",
+            "pip install 'millrace[spark]'",
+            exit_code=USAGE,
         ) from None
+
+
+async def on_spark(shell: Shell, name: str, conf: Pairs, job: Callable[[Site], T]) -> T:
+    """What a job comes to, which runs on a thread; its tasks are shown as a bar."""
+    from millrace.jobs.site import at_work
 
     def work() -> T:
         with (
             Bar(name, total=None) as bar,
-            at_work(name, where_meant(shell), conf=texts(conf), tell=bar.reach) as site,
+            at_work(
+                name,
+                where_meant(shell),
+                conf=texts(conf),
+                tell=bar.reach,
+                say=shell.out.aside,
+            ) as site,
         ):
             return job(site)
 

@@ -68,7 +68,7 @@ def export(site: Site, queue: sync.Queue, job: Export) -> Exported:
         Retry: the sink did not answer.
     """
     name = check.name(job.name, "name")
-    patience = Patience(limits.JOB_PATIENCE_SECONDS, Event())
+    patience = Patience(limits.JOB_PATIENCE_SECONDS, Event(), site.say)
     outlet = Outlet(
         DeclaredSink(name=name, kind=_FLOW),
         _whole(job.sink),

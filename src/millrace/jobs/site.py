@@ -16,6 +16,7 @@ from millrace.pipeline.feed import Lost
 from millrace.pipeline.opening import Where, opened
 from millrace.pipeline.showing import shown
 from millrace.pipeline.sparked import said
+from millrace.spark.aloud import Say, aloud
 from millrace.spark.session import adopt, borrowed, is_connect
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Site(msgspec.Struct, frozen=True):
     spark: SparkSession
     where: Where
     tell: Tell = _silent
+    say: Say = aloud
 
     def options(self, queue: sync.Queue) -> dict[str, str]:
         """What tells Spark of a queue."""
@@ -80,6 +82,7 @@ def at_work(
     spark: SparkSession | None = None,
     millrace: sync.Millrace | None = None,
     tell: Tell = _silent,
+    say: Say = aloud,
 ) -> Iterator[Site]:
     """A site until the context ends.
 
@@ -97,10 +100,10 @@ def at_work(
         where = stack.enter_context(shown(where))
         m = millrace or stack.enter_context(opened(where, share=True))
         if spark is None:
-            spark = stack.enter_context(borrowed(f"millrace {name}", conf or {}))
+            spark = stack.enter_context(borrowed(f"millrace {name}", conf or {}, say))
         else:
             adopt(spark)
-        yield Site(m, spark, where, tell)
+        yield Site(m, spark, where, tell, say)
 
 
 @contextmanager

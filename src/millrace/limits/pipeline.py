@@ -17,6 +17,9 @@ PIPELINE_BACKOFF_SECONDS = 0.1
 PIPELINE_BACKOFF_SECONDS_MAX = 5.0
 """The longest such wait: who comes back is heard soon."""
 
+PIPELINE_SILENT_SECONDS = 2.0
+"""Whoever does not answer for so long is named to those who wait; most are back before."""
+
 PIPELINE_WAIT_SECONDS = 0.5
 """How long the queue is asked to wait for rows at once; a stop is noticed in between."""
 

@@ -19,6 +19,7 @@ from millrace.pipeline.outlet import Outlet, Patience
 from millrace.pipeline.record import SinkRecord
 from millrace.pipeline.runner import Runner, Tell
 from millrace.sinks.base import Sink
+from millrace.spark.aloud import Say, aloud
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,14 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def carry(
-    carried: Carried, where: Where, into: Sink, *, once: bool, stop: Event, tell: Tell
+    carried: Carried,
+    where: Where,
+    into: Sink,
+    *,
+    once: bool,
+    stop: Event,
+    tell: Tell,
+    say: Say = aloud,
 ) -> None:
     """Carry rows until `stop` is set, or with `once`, until all that is there was carried.
 
@@ -52,7 +60,7 @@ def carry(
     declared = DeclaredSink(name=carried.sink, kind=carried.sink)
     source = Source(queue=carried.queue, space=carried.space, limit=Limit(carried.rows))
     pipeline = Pipeline(name=carried.name, source=source, sinks=(declared,))
-    patience = Patience(carried.patience, stop)
+    patience = Patience(carried.patience, stop, say)
     with opened(where, share=True) as m:
         queue = m.find(carried.queue, space=carried.space)
         record = SinkRecord(name=carried.sink, kind=carried.sink)

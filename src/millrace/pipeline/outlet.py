@@ -25,6 +25,7 @@ from millrace.pipeline.declaration import DeclaredSink
 from millrace.pipeline.record import SinkRecord
 from millrace.sinks.base import Held, Sink, Task
 from millrace.sinks.boundary import Boundary, Span, goes_on
+from millrace.spark.aloud import Say, aloud
 
 T = TypeVar("T")
 
@@ -42,20 +43,23 @@ class Stopped(Exception):
 class Patience:
     """How long somebody who does not answer is asked again."""
 
-    def __init__(self, seconds: float, stop: Event) -> None:
+    def __init__(self, seconds: float, stop: Event, say: Say = aloud) -> None:
         self._seconds = seconds
         self._stop = stop
+        self._say = say
 
     def insist(self, who: str, call: Callable[[], T]) -> T:
         """The result of the call, which is made again where it says so, or where nobody knows
         whether it was done: done twice it must be done once. It is made twice at least: who was
-        stopped meanwhile, and woken up later, has waited for nobody.
+        stopped meanwhile, and woken up later, has waited for nobody. Whoever looks on is told once
+        for whom this waits, after a moment.
 
         Raises:
             Retry: patience is over.
             Stopped: an end was asked for meanwhile.
         """
-        until = monotonic() + self._seconds
+        began, is_said = monotonic(), False
+        until = began + self._seconds
         pause, tries = limits.PIPELINE_BACKOFF_SECONDS, 0
         while True:
             tries += 1
@@ -68,6 +72,9 @@ class Patience:
                         f"this again, and it goes on. The last attempt: {error.message}",
                         field=error.field,
                     ) from error
+                if not is_said and monotonic() >= began + limits.PIPELINE_SILENT_SECONDS:
+                    is_said = True
+                    self._say(f"{who} does not answer, and is asked again: {error.message}")
             if self._stop.wait(pause):
                 raise Stopped
             pause = min(2 * pause, limits.PIPELINE_BACKOFF_SECONDS_MAX)

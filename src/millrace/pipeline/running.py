@@ -27,6 +27,7 @@ from millrace.pipeline.unseen import hidden, unseen
 from millrace.pipeline.variable import filled
 from millrace.sinks.base import Sink
 from millrace.sinks.kinds import make_sink
+from millrace.spark.aloud import Say, aloud
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +44,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     millrace: sync.Millrace | None = None
     """Opened by the caller, for sources that do not say where they are. Where there are steps,
     `where` says the same for Spark's processes; a folder has to be shared with them."""
+    say: Say = aloud
+    """Is told what is waited for."""
 
 
 def run_pipeline(
@@ -182,7 +185,8 @@ def prepared(
     spark: SparkSession | None = None,
 ) -> Iterator[Ready]:
     """A pipeline with its queues open; sinks are made and not opened yet."""
-    patience = Patience(pipeline.run.patience, stop)
+    hide = partial(hidden, pipeline, setting.environ)
+    patience = Patience(pipeline.run.patience, stop, lambda text: setting.say(hide(text)))
     with ExitStack() as stack:
         stack.enter_context(unseen(pipeline, setting.environ))
         m, where = stack.enter_context(source_of(pipeline, setting))
@@ -206,7 +210,7 @@ def prepared(
         for name, source in pipeline.sources.items():
             found = where_of(pipeline, source, where, setting.environ)
             wheres[name] = stack.enter_context(shown(found))
-        maker = stack.enter_context(_maker(pipeline, wheres, spark))
+        maker = stack.enter_context(_maker(pipeline, wheres, spark, setting.say))
         yield Ready(pipeline, m, queue, outlets, maker, patience)
 
 
@@ -243,7 +247,7 @@ def needs_spark(pipeline: Pipeline) -> bool:
 
 @contextmanager
 def _maker(
-    pipeline: Pipeline, wheres: Mapping[str, Where], spark: SparkSession | None
+    pipeline: Pipeline, wheres: Mapping[str, Where], spark: SparkSession | None, say: Say
 ) -> Iterator[Maker]:
     if not needs_spark(pipeline):
         yield Plain()
@@ -259,5 +263,5 @@ def _maker(
 
     with ExitStack() as stack:
         if spark is None:
-            spark = stack.enter_context(session(pipeline))
+            spark = stack.enter_context(session(pipeline, say))
         yield Sparked(stack.enter_context(apart(spark)), pipeline, wheres)

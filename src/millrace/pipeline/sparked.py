@@ -25,14 +25,15 @@ from millrace.pipeline.staging import read_frame, stage_frame
 from millrace.pipeline.stateful import analyzed, may_widen, state_in
 from millrace.sinks.base import Held
 from millrace.sinks.boundary import Span
+from millrace.spark.aloud import Say
 from millrace.spark.session import borrowed
 
 
 @contextmanager
-def session(pipeline: Pipeline) -> Iterator[SparkSession]:
+def session(pipeline: Pipeline, say: Say) -> Iterator[SparkSession]:
     """A session with the settings of the declaration, until the context ends; where this process
     has a Spark already, that one is used, and goes on."""
-    with borrowed(f"millrace {pipeline.name}", pipeline.spark) as spark:
+    with borrowed(f"millrace {pipeline.name}", pipeline.spark, say) as spark:
         yield spark
 
 

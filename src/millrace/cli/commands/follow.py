@@ -120,7 +120,15 @@ async def _carry(
     with Bar(f"{plain} into {kind}", total=None) as bar:
         async with Stop() as stop:
             await stop.thread(
-                lambda ending: carry(carried, where, sink, once=once, stop=ending, tell=tell)
+                lambda ending: carry(
+                    carried,
+                    where,
+                    sink,
+                    once=once,
+                    stop=ending,
+                    tell=tell,
+                    say=shell.out.aside,
+                )
             )
     fields = {"queue": queue, "sink": kind, "cursor": carried.cursor, "rows": count}
     shell.out.line("carried", fields, f"{counted(count, 'row')} of {queue} carried into {kind}")

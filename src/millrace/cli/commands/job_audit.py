@@ -9,7 +9,7 @@ import click
 from millrace.cli.ending import FATAL
 from millrace.cli.printing import Column
 from millrace.cli.shell import Shell, find_queue, split_name
-from millrace.cli.sparked import CONF, Pairs, on_spark
+from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark
 from millrace.cli.verb import verb
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ async def audit(shell: Shell, *, queues: tuple[str, ...], conf: Pairs) -> int:
     none twice; and every seq without a row must be one that a counter has ended. Ends with 0 if
     all is well, with 4 if anything is wrong.
     """
+    need_spark()
     from millrace.jobs.audit import audit as run
 
     async with shell.open() as m:

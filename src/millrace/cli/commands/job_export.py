@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
-from millrace.cli.sparked import CONF, Pairs, on_spark
+from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark
 from millrace.cli.verb import verb
 from millrace.cli.words import counted
 
@@ -65,6 +65,7 @@ async def export(
     Exported again into the same place, only what came since is added. With the view `latest`
     everything is exported each time, into a place of its own.
     """
+    need_spark()
     from millrace.jobs.export import Export
     from millrace.jobs.export import export as run
     from millrace.sinks.kinds import parse_sink

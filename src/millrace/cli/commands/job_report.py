@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
-from millrace.cli.sparked import CONF, Pairs, on_spark
+from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark
 from millrace.cli.verb import verb
 from millrace.cli.words import counted
 
@@ -44,6 +44,7 @@ async def report(shell: Shell, queue: str, *, into: Path, sent: str, conf: Pairs
     It tells of messages that are still there, as of one moment; those that workers have settled
     are in the counters alone. The page is one file, without scripts.
     """
+    need_spark()
     from millrace.jobs.report import report as run
     from millrace.jobs.report import to_html
 

@@ -150,6 +150,7 @@ async def status(shell: Shell, file: Path) -> None:
         {
             "pipeline": record.pipeline,
             "queue": f"{record.space}/{record.queue}",
+            "last_queue": found.before or f"{record.space}/{record.queue}",
             "state": record.state,
             "message": record.message,
             "host": record.host,
@@ -165,6 +166,11 @@ async def status(shell: Shell, file: Path) -> None:
         [(lag_fields(sink), lag_texts(sink)) for sink in found.sinks],
         empty="it has no sinks",
     )
+    if found.before:
+        shell.out.note(
+            f"its last run has carried {found.before}; `millrace pipeline plan FILE` says what "
+            "the next one would do"
+        )
 
 
 @verb("verify", examples="millrace pipeline verify orders.toml")
@@ -250,7 +256,7 @@ def _read(file: Path) -> Pipeline:
 def _setting(shell: Shell) -> Setting:
     from millrace.pipeline import Setting
 
-    return Setting(where=where_meant(shell), environ=dict(os.environ))
+    return Setting(where=where_meant(shell), environ=dict(os.environ), say=shell.out.aside)
 
 
 def where_meant(shell: Shell) -> Where:
