@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import click
+import pytest
 
 from millrace import limits
 from millrace.cli.commands.serve import serve
 from millrace.pipeline import read_pipeline
 from millrace.server.access import VERBS
-from millrace.spark.session import defaults
+from millrace.spark.session import DAEMON, settings_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = ROOT / "docs" / "guide"
@@ -44,12 +45,16 @@ def test_bounds_of_bad_clients_are_those_of_the_server() -> None:
     assert "one user half of what the others leave" in body
 
 
-def test_settings_of_spark_are_those_that_a_session_starts_with() -> None:
+def test_settings_of_spark_are_those_that_a_session_starts_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     rows = re.findall(r"^\| (`spark\..*?) \| (.*?) \|", read(GUIDE / "spark-tuning.md"), re.M)
     told = {name: value for names, value in rows for name in re.findall(r"`(.*?)`", names)}
-    assert set(told) == set(defaults())
-    same = ("spark.master", "spark.ui.enabled", "spark.sql.session.timeZone")
-    assert [told[name] for name in same] == [f"`{defaults()[name]}`" for name in same]
+    found = settings_of({})
+    assert set(told) == set(found)
+    same = ("spark.master", "spark.ui.enabled", "spark.sql.session.timeZone", DAEMON)
+    assert [told[name] for name in same] == [f"`{found[name]}`" for name in same]
 
 
 def test_bounds_of_spans_are_those_of_pipelines() -> None:
