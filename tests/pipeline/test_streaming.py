@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import msgspec
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from millrace import Message, sync
 from millrace.errors import Fatal, Invalid, Refused
@@ -21,7 +24,7 @@ from millrace.pipeline import (
     Where,
     run_pipeline,
 )
-from millrace.pipeline.stateful import state_in
+from millrace.pipeline.stateful import analyzed, may_widen, state_in
 from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import ledger_at, plain
 
@@ -138,3 +141,29 @@ Project [a#1]
 )
 def test_states_are_seen_in_plans(text: str, found: str) -> None:
     assert state_in(text) == found
+
+
+@pytest.mark.spark
+def test_plans_are_each_threads_own_and_printed_nowhere(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    frames = [spark.range(3).select("id"), spark.range(3).groupBy("id").count()] * 4
+    begin = Barrier(len(frames))
+
+    def look(frame: DataFrame) -> set[str]:
+        begin.wait()
+        return {state_in(analyzed(frame)) for _ in range(20)}
+
+    stdout = sys.stdout
+    with ThreadPoolExecutor(len(frames)) as threads:
+        found = list(threads.map(look, frames))
+    assert found == [{""}, {"Aggregate"}] * 4
+    assert sys.stdout is stdout
+    assert not capfd.readouterr().out
+
+
+@pytest.mark.spark
+def test_the_names_of_columns_are_no_nodes(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "Sort int").select("Sort")
+    assert state_in(analyzed(frame)) == ""
+    assert not may_widen(analyzed(frame))

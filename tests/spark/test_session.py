@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from millrace.spark.session import defaults, greeting, settings_of
@@ -35,3 +40,44 @@ def test_what_is_said_is_one_short_line_without_secrets(conf: dict[str, str], wh
     assert "\n" not in said
     assert "docs/guide/spark-tuning.md" in said
     assert "secret" not in said
+
+
+DIES = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+"""A source of somebody's, in the way of a worker that looks for sources."""
+
+LOOKS = """
+from millrace.spark.session import apart, session
+
+def finds(spark):
+    try:
+        spark.read.format("millrace").options(path="/nowhere", queue="q").load()
+    except Exception as error:
+        return "DATA_SOURCE_NOT_FOUND" if "DATA_SOURCE_NOT_FOUND" in str(error) else error
+    return "found"
+
+conf = {"spark.master": "local[1]", "spark.driver.host": "127.0.0.1", "spark.log.level": "OFF"}
+spark = session("millrace-tests", **conf)
+print(finds(spark))
+with apart(spark) as other:
+    print(finds(other))
+print(finds(spark.newSession()))
+spark.stop()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_worker_that_dies_while_spark_looks_for_sources_hides_none(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_dies.py").write_text(DIES)
+    root = Path(__file__).resolve().parents[2]
+    paths = os.pathsep.join([str(root / "src"), str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    # One that is not ours shows that Spark did look, in vain.
+    assert done.stdout.split() == ["found", "found", "DATA_SOURCE_NOT_FOUND"], done.stderr

@@ -9,13 +9,15 @@ Rule: what is known to need more rows than those of a span is not run span by sp
 from __future__ import annotations
 
 import re
-from contextlib import redirect_stdout
-from io import StringIO
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pyspark.sql import DataFrame
 
 from millrace.pipeline.declaration import SOURCE
+from millrace.spark.session import is_connect
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.dataframe import DataFrame as Far
 
 _STATEFUL = (
     "Aggregate",
@@ -94,9 +96,15 @@ def _nodes(text: str) -> list[Node]:
 
 
 def analyzed(frame: DataFrame) -> str:
-    """How Spark understands a view."""
-    said = StringIO()
-    with redirect_stdout(said):
-        frame.explain(extended=True)
-    _, _, after = said.getvalue().partition("== Analyzed Logical Plan ==\n")
-    return after.partition("\n== ")[0]
+    """How Spark understands a view.
+
+    `explain` would print it, and what is printed is not this thread's alone: other pipelines of
+    the process ask at the same time.
+    """
+    if not is_connect(frame.sparkSession):
+        return str(frame._jdf.queryExecution().analyzed().toString())
+    text = cast("Far", frame)._explain_string(extended=True)
+    _, _, after = text.partition("== Analyzed Logical Plan ==\n")
+    # The columns stand in its first line.
+    _, _, plan = after.partition("\n")
+    return plan.partition("\n== ")[0]

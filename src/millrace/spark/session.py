@@ -142,6 +142,7 @@ def borrowed(name: str, conf: Mapping[str, str], say: Say = aloud) -> Iterator[S
     and goes on."""
     found = _running()
     if found is not None and is_connect(found):
+        adopt(found)
         yield found
         return
     made = _started(name, conf, say)
@@ -173,21 +174,43 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def adopt(spark: SparkSession) -> None:
-    """Make a session that of this thread: Spark finds sources in Python for `write` by it alone.
+    """Make a session that of this thread, and have it know `format("millrace")`.
 
-    A thread in which no session was made has none, and `write.format("millrace")` fails there with
+    Spark finds sources in Python for `write` by the thread's session alone. A thread in which no
+    session was made has none, and `write.format("millrace")` fails there with
     DATA_SOURCE_NOT_FOUND; reading, streams and Spark Connect do not ask for it.
     """
     if not is_connect(spark):
         # Of what Spark offers to programs, this sets it.
         spark.createDataFrame([], "a int")
+    _register(spark)
+
+
+def _register(spark: SparkSession) -> None:
+    """Tell a session what `format("millrace")` is, whatever it finds by itself.
+
+    Spark looks once in the life of its process, by a worker of Python's. Where that worker dies, or
+    some other source cannot be imported, it finds none ever after.
+    """
+    from pyspark.errors import AnalysisException
+
+    from millrace.spark.source import MillraceSource
+
+    try:
+        spark.dataSource.register(MillraceSource)
+    except AnalysisException as error:
+        # The session of this thread knows it already.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 @contextmanager
 def apart(spark: SparkSession) -> Iterator[SparkSession]:
     """Another session of the same Spark, with views of its own, until the context ends."""
     if not is_connect(spark):
-        yield spark.newSession()
+        made = spark.newSession()
+        adopt(made)
+        yield made
         # The other one was made this thread's meanwhile.
         adopt(spark)
         return
@@ -196,7 +219,9 @@ def apart(spark: SparkSession) -> Iterator[SparkSession]:
     clone = cast("Far", spark).cloneSession()
     # Spark 4.2 does not say it of clones, and asks for it when they are stopped.
     clone.release_session_on_close = True
+    made = cast("SparkSession", clone)
     try:
-        yield cast("SparkSession", clone)
+        adopt(made)
+        yield made
     finally:
         clone.stop()
