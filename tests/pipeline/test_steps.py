@@ -97,6 +97,23 @@ def test_many_rows_go_through_executors(tmp_path: Path, m: sync.Millrace, run: R
     }
 
 
+@pytest.mark.long
+def test_workers_may_die_more_often_than_spark_bears(
+    tmp_path: Path, m: sync.Millrace, run: Run
+) -> None:
+    one, first = ledger_at(tmp_path, "one")
+    steps = [Step(name="parsed", sql=PARSED), Step(name="frail", python="steps.py:frail")]
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    # Each task is tried twice.
+    for number in range(3):
+        (deaths / str(number)).touch()
+    m.queue("orders").publish(bytes(deaths))
+    run(stepped(plain(one), *steps, one="frail"))
+    assert words(first) == [str(deaths)]
+    assert not list(deaths.iterdir())
+
+
 def test_a_table_of_the_moment_is_joined_and_let_go(
     tmp_path: Path, m: sync.Millrace, run: Run
 ) -> None:

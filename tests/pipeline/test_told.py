@@ -18,6 +18,17 @@ millrace.errors.{}: startingOffsets is 99 in shard 0
 
 JVM stacktrace: org.apache.spark"""
 
+LOST = """An error occurred while calling o138.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:\x20
+\tat org.apache.spark.util
+Caused by: org.apache.spark.SparkException: Job aborted: Task 1 failed 4 times
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler
+Caused by: java.io.EOFException
+\tat java.base/java.io
+"""
+
 
 def test_the_words_of_an_error_are_told_without_its_traceback() -> None:
     assert told_by(TOLD.format("Invalid")) == ("Invalid", "startingOffsets is 99 in shard 0")
@@ -26,6 +37,7 @@ def test_the_words_of_an_error_are_told_without_its_traceback() -> None:
         "no column x; line 4 pos 9",
     )
     assert told_by("no column x\n\nJVM stacktrace: a") == ("", "no column x")
+    assert told_by(LOST) == ("", "Job aborted: Task 1 failed 4 times")
 
 
 @pytest.mark.parametrize(

@@ -65,19 +65,45 @@ spark.stop()
 """
 
 
+SHARES = """
+from contextlib import ExitStack
+from millrace.spark.session import borrowed
+
+conf = {"spark.master": "local[1]", "spark.driver.host": "127.0.0.1", "spark.log.level": "OFF"}
+first, second = ExitStack(), ExitStack()
+spark = first.enter_context(borrowed("first", conf))
+again = second.enter_context(borrowed("second", conf))
+first.close()
+print(again.range(3).count())
+second.close()
+print(spark.sparkContext._jsc)
+"""
+
+
 @pytest.mark.long
 @pytest.mark.spark
 def test_a_worker_that_dies_while_spark_looks_for_sources_hides_none(tmp_path: Path) -> None:
     (tmp_path / "pyspark_dies.py").write_text(DIES)
+    # One that is not ours shows that Spark did look, in vain.
+    assert said_by(LOOKS, str(tmp_path)) == ["found", "found", "DATA_SOURCE_NOT_FOUND"]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_spark_ends_with_the_last_who_has_borrowed_it() -> None:
+    assert said_by(SHARES) == ["3", "None"]
+
+
+def said_by(program: str, *paths: str) -> list[str]:
+    """What a program prints, in a process of its own."""
     root = Path(__file__).resolve().parents[2]
-    paths = os.pathsep.join([str(root / "src"), str(tmp_path)])
     done = subprocess.run(
-        [sys.executable, "-c", LOOKS],
-        env={**os.environ, "PYTHONPATH": paths},
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), *paths])},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-    # One that is not ours shows that Spark did look, in vain.
-    assert done.stdout.split() == ["found", "found", "DATA_SOURCE_NOT_FOUND"], done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -181,13 +182,13 @@ def said(what: str = "a step", field: str = "steps") -> Iterator[None]:
 
     Raises:
         Refused: a row breaks what is expected of it.
-        Retry: the server was away.
+        Retry: the server was away; or processes of Spark's have died, more often than it bears.
         Lost: the rows are no longer pinned.
         Invalid: anything else, as Spark says it.
     """
     try:
         yield
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         broken = expectation_of(error)
         if broken is not None:
             raise broken from error
@@ -196,10 +197,26 @@ def said(what: str = "a step", field: str = "steps") -> Iterator[None]:
             raise Lost(text) from error
         if code in ("Closed", "Retry", "Full"):
             raise Retry(f"the queue does not answer Spark: {text}") from error
+        if any(mark in str(error) for mark in _DIED):
+            raise Retry(f"processes of Spark have died: {text}") from error
         raise Invalid(f"Spark refuses {what}: {text}", field=field) from error
 
 
+_DIED = (
+    "Python worker exited unexpectedly",
+    "pyspark.daemon",
+    "PythonWorkerFactory",
+    "ExecutorLostFailure",
+)
+"""What Spark says where it has lost a process, or cannot start one."""
+
+
 _TOLD = re.compile(r"millrace\.errors\.(\w+): (.+?)(?:\s*SQLSTATE: \w+)?$", re.MULTILINE)
+
+_CAUSE = re.compile(r"^(?::|Caused by:) (?:[\w.$]+: )?(.*\S)\s*$(?=\n\tat |\n\n)", re.MULTILINE)
+"""What Java says before each of its traces."""
+
+_AWAITED = "Exception thrown in awaitResult:"
 
 _PLAN = re.compile(r";\n(?=['+:\w])")
 """Where Spark begins to draw the query's plan."""
@@ -215,4 +232,7 @@ def told_by(text: str) -> tuple[str, str]:
     if found:
         name, message = found[-1]
         return name, message
+    causes = [cause for cause in _CAUSE.findall(text) if cause != _AWAITED]
+    if causes:
+        return "", causes[0]
     return "", _PLAN.split(text.strip().partition("\n\nJVM stacktrace")[0])[0]

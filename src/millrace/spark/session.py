@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, cast
 
 from millrace.errors import Invalid
@@ -136,21 +137,37 @@ def _is_elsewhere(conf: Mapping[str, str]) -> bool:
     return REMOTE in conf or bool(os.environ.get(REMOTE_VARIABLE))
 
 
+class _Loan:
+    """The Spark that `borrowed` has started: a process has one, and threads share it."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.users = 0
+
+
+_loan = _Loan()
+
+
 @contextmanager
 def borrowed(name: str, conf: Mapping[str, str], say: Say = aloud) -> Iterator[SparkSession]:
     """A session until the context ends; where this process has a Spark already, that one is used,
-    and goes on."""
-    found = _running()
-    if found is not None and is_connect(found):
-        adopt(found)
-        yield found
-        return
-    made = _started(name, conf, say)
+    and goes on. One that was started here ends with the last who has borrowed it."""
+    with _loan.lock:
+        found = _running()
+        is_ours = found is None or _loan.users > 0
+        if found is not None and is_connect(found):
+            adopt(found)
+        else:
+            found = _started(name, conf, say)
+        _loan.users += is_ours
     try:
-        yield made
+        yield found
     finally:
-        if found is None:
-            made.stop()
+        if is_ours:
+            with _loan.lock:
+                _loan.users -= 1
+                if not _loan.users:
+                    found.stop()
 
 
 def _running() -> SparkSession | None:

@@ -65,6 +65,9 @@ ON_CLUSTER = """
 "spark.executorEnv.PYTHONPATH" = "{paths}"
 """
 
+_BESIDE = ("worker", "executor")
+"""Kills of what Spark has started."""
+
 Contents = dict[tuple[str, str], list[Pair]]
 """What is in each sink of each pipeline."""
 
@@ -178,8 +181,9 @@ class Scene:
 
     # --- What is killed ---------------------------------------------------------------------------
 
-    def _driver(self, *options: str) -> Driver:
-        if self._spark and self._chance.random() < 0.7:
+    def _driver(self, *options: str, kind: str = "") -> Driver:
+        # Few rows go through no worker of Python's: there would be none to kill.
+        if self._spark and (self._chance.random() < 0.7 or kind in _BESIDE):
             options = (*options, "--executors")
         arguments = [self._home.place, *self._files.values(), *options]
         return Driver("tests.pipeline.crash.driver", arguments, self._folder / "driver.log")
@@ -198,9 +202,9 @@ class Scene:
         There are always more spans to come than it is let do.
         """
         most = 3 if self._spark else 9
-        # While Spark starts, it looks for its sources by a worker, and does so once.
-        spans = self._chance.randint(1 if kind in ("worker", "executor") else 0, most)
-        with self._driver() as driver:
+        # Who starts Spark's workers is never started again where it dies before it is ready.
+        spans = self._chance.randint(1 if kind in _BESIDE else 0, most)
+        with self._driver(kind=kind) as driver:
             self._spans(driver, spans)
             told = f"the driver after {spans} spans"
             if kind != "driver":
@@ -222,7 +226,8 @@ class Scene:
             assert isinstance(self._home, Served)
             self._home.restart()
         elif kind == "worker":
-            wait_until(lambda: bool(driver.workers()))
+            wait_until(lambda: bool(driver.workers()) or not driver.is_alive)
+            assert driver.is_alive, driver.log()
             with suppress(ProcessLookupError):
                 os.kill(self._chance.choice(driver.workers()), signal.SIGKILL)
         elif kind == "executor":
