@@ -26,7 +26,7 @@ HANGS_SECONDS = 300
 SEGMENT_BYTES = 4 * 1024 * 1024
 
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A Java that is killed soon need not get fast: this halves what its start takes."""
+"""A Java that is killed soon need not get fast: it starts sooner so."""
 
 
 class Driver:
