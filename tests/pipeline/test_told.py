@@ -47,3 +47,10 @@ def test_the_words_of_an_error_are_told_without_its_traceback() -> None:
 def test_an_error_is_what_it_was(name: str, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=r"startingOffsets is 99 in shard 0$"), said("this"):
         raise pyspark_errors.PySparkException(TOLD.format(name))
+
+
+def test_the_step_that_spark_refuses_is_named() -> None:
+    error = pyspark_errors.PySparkException("no such column")
+    error.add_note("step 'lines'")
+    with pytest.raises(Invalid, match="Spark refuses step 'lines': no such column"), said():
+        raise error

@@ -7,6 +7,7 @@ import pytest
 
 from millrace.sinks.console import Console
 from millrace.sinks.misfit import misfit
+from millrace.sinks.queue import QueueSink
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,9 @@ from millrace.sinks.misfit import misfit
         ({"x": 1}, Console, "x", "there is no setting 'x'; there are rows, form, width"),
         ({"form": "tables"}, Console, "form", "'tables' is none of lines, table"),
         ({"rows": 0}, Console, "rows", "Expected `int` >= 1"),
+        ({"rows": "x"}, Console, "rows", "it is text in quotes, and should be a whole number"),
+        ({"form": {}}, Console, "form", "it is a table, and should be text in quotes"),
+        ({}, QueueSink, "queue", "the setting 'queue' is missing"),
         ({"x": 1}, dict[str, str], "", "Expected `str`, got `int`"),
     ],
 )

@@ -176,8 +176,9 @@ def _failure(error: Ended | MillraceError | OSError, path: str) -> Ended:
     if isinstance(error, MillraceError):
         return ended(error, path.partition(" ")[2])
     # Of the engine's disk the engine speaks itself; this is a file that was read or written.
+    name = f"{error.filename}: " if isinstance(error.filename, str) else ""
     return Ended(
-        f"a file could not be read or written: {error.strerror or error}",
+        f"a file could not be read or written: {name}{error.strerror or error}",
         "see to the file, or to where the output goes, and run this again",
         code="file",
     )

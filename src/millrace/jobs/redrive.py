@@ -25,7 +25,7 @@ from millrace.core.bury import PREFIX
 from millrace.errors import Invalid
 from millrace.jobs.held import Held
 from millrace.jobs.site import Site
-from millrace.jobs.transform import run_python, run_sql
+from millrace.jobs.transform import find_function, run_python, run_sql
 from millrace.spark.address import Address
 from millrace.spark.contract import check_schema, to_rows
 from millrace.spark.staging import stage_rows
@@ -92,14 +92,25 @@ class Tried(msgspec.Struct, frozen=True):
     redriven: Redriven
 
 
+def check_change(change: Change) -> None:
+    """See what can be seen of a change without Spark.
+
+    Raises:
+        Invalid: both ways are given, or the function's file is not there.
+    """
+    if change.sql and change.python:
+        raise Invalid("give sql, or python; a change is one or the other", field="python")
+    if change.python:
+        find_function(change.python)
+
+
 def changed(frame: DataFrame, change: Change) -> DataFrame:
     """What the change makes of letters, checked.
 
     Raises:
         Invalid: it lacks a column, or has one that no queue knows.
     """
-    if change.sql and change.python:
-        raise Invalid("give sql, or python; a change is one or the other", field="python")
+    check_change(change)
     made = frame
     if change.sql:
         made = run_sql(frame, change.sql)

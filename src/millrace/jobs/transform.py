@@ -19,16 +19,26 @@ def run_sql(frame: DataFrame, sql: str) -> DataFrame:
     return frame.sparkSession.sql(sql)
 
 
+def find_function(place: str) -> tuple[Path, str]:
+    """The file and the name of a function, as file.py:name; the file is there.
+
+    Raises:
+        Invalid: it is not, or that is no function.
+    """
+    file, _, name = place.rpartition(":")
+    path = Path(file)
+    if not file or not path.is_file():
+        raise Invalid(f"python is {place!r}, not a function such as mend.py:mend", field="python")
+    return path, name
+
+
 def run_python(frame: DataFrame, place: str) -> DataFrame:
     """What the function `file.py:name` makes of the rows.
 
     Raises:
         Invalid: there is no such function, or it returns something else.
     """
-    file, _, name = place.rpartition(":")
-    path = Path(file)
-    if not file or not path.is_file():
-        raise Invalid(f"python is {place!r}, not a function such as mend.py:mend", field="python")
+    path, name = find_function(place)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise Invalid(f"{path} is no Python", field="python")

@@ -193,6 +193,8 @@ def _check_source(table: str, source: Source) -> None:
         raise Wrong("queue is empty; name the queue that is read", table=table, field="queue")
     if source.url and source.path:
         raise Wrong("give url or path, not both", table=table, field="url")
+    if source.url and not source.url.startswith(("http://", "https://", "$")):
+        raise Wrong(f"write http://{source.url.rpartition('://')[2]}", table=table, field="url")
     if source.limit.rows < 0:
         raise Wrong("limit.rows is less than 0", table=table, field="limit")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -47,15 +48,19 @@ class Frames:
         }
 
     def make(self, views: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-        """All views, from those of the sources."""
+        """All views, from those of the sources; an error of Spark's has a note of the step."""
         found = dict(views)
         for name, frame in views.items():
             frame.createOrReplaceTempView(name)
         for step in self._pipeline.steps:
-            frame = self._step(step, found)
-            if step.expect:
-                frame = self._expect(step, frame, found)
-            frame.createOrReplaceTempView(step.name)
+            try:
+                frame = self._step(step, found)
+                if step.expect:
+                    frame = self._expect(step, frame, found)
+                frame.createOrReplaceTempView(step.name)
+            except PySparkException as error:
+                error.add_note(f"step {step.name!r}")
+                raise
             found[step.name] = frame
         return found
 

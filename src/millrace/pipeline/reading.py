@@ -95,9 +95,24 @@ def _parsed(values: Mapping[str, object], folder: Path) -> Pipeline:
             for name, found in _tables(values, "sinks").items()
         ),
         run=_made(values.get("run", {}), Run, "run"),
-        spark=_made(values.get("spark", {}), dict[str, str], "spark"),
+        spark=_spark(values),
         folder=str(folder),
     )
+
+
+def _spark(values: Mapping[str, object]) -> dict[str, str]:
+    found = _tables(values, "spark")
+    for name, value in found.items():
+        if isinstance(value, dict):
+            inner = next(iter(value), "master")
+            raise Wrong(
+                f'names of Spark\'s settings have dots, and stand in quotes: "{name}.{inner}"',
+                table="spark",
+                field=name,
+            )
+        if not isinstance(value, str):
+            raise Wrong(f'write {value} in quotes, as "{value}"', table="spark", field=name)
+    return {name: str(value) for name, value in found.items()}
 
 
 def _tables(values: Mapping[str, object], name: str) -> dict[str, object]:

@@ -199,12 +199,14 @@ def said(what: str = "a step", field: str = "steps") -> Iterator[None]:
             raise Retry(f"the queue does not answer Spark: {text}") from error
         if any(mark in str(error) for mark in _DIED):
             raise Retry(f"processes of Spark have died: {text}") from error
-        raise Invalid(f"Spark refuses {what}: {text}", field=field) from error
+        named = vars(error).get("__notes__") or [what]
+        raise Invalid(f"Spark refuses {named[0]}: {text}", field=field) from error
 
 
 _DIED = (
     "Python worker exited unexpectedly",
     "pyspark.daemon",
+    "millrace.spark.daemon",
     "PythonWorkerFactory",
     "ExecutorLostFailure",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from typing import Literal, get_args, get_origin
 
@@ -9,6 +10,18 @@ import msgspec
 
 _UNKNOWN = "Object contains unknown field `"
 _NO_CHOICE = "Invalid enum value "
+_MISSING = "Object missing required field `"
+_KIND = re.compile(r"Expected `(\w+)`, got `(\w+)`")
+
+_KINDS = {
+    "str": "text in quotes",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "a table",
+    "array": "a list",
+}
+"""What values are called in a declaration."""
 
 
 def misfit(error: msgspec.ValidationError, kind: object) -> tuple[str, str]:
@@ -26,6 +39,13 @@ def misfit(error: msgspec.ValidationError, kind: object) -> tuple[str, str]:
     if text.startswith(_NO_CHOICE) and get_origin(known.get(field)) is Literal:
         choices = ", ".join(map(str, get_args(known[field])))
         return field, f"{text.removeprefix(_NO_CHOICE)} is none of {choices}"
+    if not field and text.startswith(_MISSING):
+        field = text.removeprefix(_MISSING).rstrip("`")
+        return field, f"the setting {field!r} is missing"
+    kinds = _KIND.fullmatch(text)
+    if kinds is not None and field:
+        wanted, got = (_KINDS.get(kind, kind) for kind in kinds.groups())
+        return field, f"it is {got}, and should be {wanted}"
     if not field and "`" in text:
         field = text.split("`")[1]
     return field, text

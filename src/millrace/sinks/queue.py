@@ -87,6 +87,10 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     value: str = "value"
     """The column that becomes the body; "*": all of them, as JSON."""
 
+    def __post_init__(self) -> None:
+        if bool(self.url) == bool(self.path):
+            raise Invalid("give the url of a server, or the path of a folder", field="url")
+
     def __repr__(self) -> str:
         return f"<QueueSink {self.queue}>"
 
@@ -97,8 +101,6 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def check(self, schema: pa.Schema) -> None:
         """See `Sink.check`."""
-        if bool(self.url) == bool(self.path):
-            raise Invalid("give the url of a server, or the path of a folder", field="url")
         if len(self.key) > 1:
             raise Invalid("a message has one key: join the columns in a step", field="key")
         check_key(schema, self.key)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millrace.cli.ending import Ended
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
 from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark
 from millrace.cli.verb import verb
@@ -48,15 +49,17 @@ async def redrive(
     again moves the rest.
     """
     need_spark()
-    from millrace.jobs.redrive import Change, try_out
+    from millrace.jobs.redrive import Change, check_change, try_out
     from millrace.jobs.redrive import redrive as run
 
     async with shell.open() as m:
-        shown = shown_name(await find_queue(m, queue))
-        if to:
-            await find_queue(m, to)
+        found = await find_queue(m, queue)
+        shown = shown_name(found)
+        if to and (await find_queue(m, to)).shards.ids == found.shards.ids:
+            raise Ended(f"{shown} cannot be redriven to itself", "name another queue with --to")
     space, rest = split_name(queue)
     change = Change(to="/".join(split_name(to)) if to else "", sql=sql, python=python)
+    check_change(change)
 
     def trying(site: Site) -> Tried:
         return try_out(site, site.m.find(rest, space=space), change)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from millrace.cli.ending import Ended
 from millrace.cli.shell import Shell, find_queue, shown_name, split_name
 from millrace.cli.sparked import CONF, Pairs, need_spark, on_spark
 from millrace.cli.verb import verb
@@ -45,6 +46,8 @@ async def report(shell: Shell, queue: str, *, into: Path, sent: str, conf: Pairs
     are in the counters alone. The page is one file, without scripts.
     """
     need_spark()
+    if not into.parent.is_dir():
+        raise Ended(f"there is no folder {into.parent}", "name another file with --into")
     from millrace.jobs.report import report as run
     from millrace.jobs.report import to_html
 
