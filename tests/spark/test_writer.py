@@ -16,6 +16,7 @@ from millrace import sync
 from millrace.errors import Invalid, NotFound
 from millrace.spark.session import adopt
 from millrace.spark.writer import BatchWriter
+from tests.spark.row_source import ROWS, RowSource
 
 pytestmark = pytest.mark.spark
 
@@ -147,13 +148,18 @@ def test_options_of_a_write_are_known(shared: Shared) -> None:
 
 def test_a_thread_that_has_adopted_the_session_writes(spark: SparkSession, shared: Shared) -> None:
     queue = shared[0].queue("threads")
+    spark.dataSource.register(RowSource)
     write = into(spark.range(3).selectExpr("'a' as value"), shared, "threads")
     with ThreadPoolExecutor(1) as thread:
         with pytest.raises(Py4JJavaError, match="DATA_SOURCE_NOT_FOUND"):
-            thread.submit(write.save).result()
+            thread.submit(write.format(ROWS).save).result()
         thread.submit(adopt, spark).result()
-        thread.submit(write.save).result()
+        thread.submit(write.format(ROWS).save).result()
     assert len(queue.peek(10)) == 3
+    with ThreadPoolExecutor(1) as thread:
+        # With the class of Java it need not.
+        thread.submit(write.format("millrace").save).result()
+    assert len(queue.peek(10)) == 6
 
 
 def test_batches_of_a_stream_are_written_from_foreach_batch(

@@ -11,6 +11,9 @@ JAVA_TRIED_MAX = 32
 JAVA_ANSWER_SECONDS_MAX = 30
 """A Java that has not said its version by then is not one, however busy the machine."""
 
+SPARK_COMPILE_SECONDS_MAX = 120
+"""What is compiled for Spark takes a second; whoever is not done by then is not waited for."""
+
 SPARK_PIN_SECONDS = 24 * 3600
 """What a stream reads is pinned for so long after it was last asked for: a job that stood still for
 a day has its open batch again, unchanged."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from millrace.errors import Invalid
 from millrace.spark.aloud import Say, aloud
+from millrace.spark.columnar import with_columns
 from millrace.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -91,8 +92,9 @@ def session(name: str, **conf: str) -> SparkSession:
 
     Python's workers are those of this interpreter, unless the environment says otherwise, and Java
     is the one that `find_java` finds: that of `JAVA_HOME`, if it is new enough. Of pandas, which
-    nothing here uses, nothing is said; nor are refused queries logged beside their errors. It is
-    the session of this thread, too: see `adopt`.
+    nothing here uses, nothing is said; nor are refused queries logged beside their errors. It has
+    the jar of `columnar`, unless `spark.millrace.columnar` is "false". It is the session of this
+    thread, too: see `adopt`.
 
     Raises:
         NotFound: there is no Java.
@@ -106,9 +108,11 @@ def _started(name: str, conf: Mapping[str, str], say: Say) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if not _is_elsewhere(conf):
-        os.environ["JAVA_HOME"] = str(find_java().home)
     settings = settings_of(conf)
+    if not _is_elsewhere(conf):
+        java = find_java()
+        os.environ["JAVA_HOME"] = str(java.home)
+        settings = with_columns(settings, java, say)
     say(greeting(settings))
     for logger in _LOGGERS:
         PySparkLogger.getLogger(logger).disabled = True
@@ -194,8 +198,8 @@ def adopt(spark: SparkSession) -> None:
     """Make a session that of this thread, and have it know `format("millrace")`.
 
     Spark finds sources in Python for `write` by the thread's session alone. A thread in which no
-    session was made has none, and `write.format("millrace")` fails there with
-    DATA_SOURCE_NOT_FOUND; reading, streams and Spark Connect do not ask for it.
+    session was made has none, and without the jar of `columnar` `write.format("millrace")` fails
+    there with DATA_SOURCE_NOT_FOUND; reading, streams and Spark Connect do not ask for it.
     """
     if not is_connect(spark):
         # Of what Spark offers to programs, this sets it.
