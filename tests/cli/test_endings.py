@@ -55,6 +55,7 @@ def test_says_what_is_not_installed(name: str) -> None:
         ),
         (Invalid("t; run `chmod 600 t`", field="token_file"), "t", "run `chmod 600 t`"),
         (Invalid("a; b", field="x"), "a; b", "docs/guide/pipelines.md says"),
+        (Invalid("seq 9", field="to"), "seq 9", "`millrace pipeline run --help`"),
     ],
 )
 def test_a_message_that_says_what_to_do_gets_no_second_hint(

@@ -108,7 +108,7 @@ def parted(message: str) -> tuple[str, str]:
 
 def _usual(error: MillraceError, verb: str) -> str:
     """Where to read on, of errors of which no more is known here."""
-    if isinstance(error, Invalid) and verb.startswith("pipeline"):
+    if isinstance(error, Invalid) and verb.startswith("pipeline") and error.field != "to":
         return "docs/guide/pipelines.md says what a declaration may hold"
     return f"`millrace {verb} --help` says what may be given"
 
