@@ -94,6 +94,18 @@ def test_what_is_wrong_is_refused_and_nothing_moves(site: Site) -> None:
     assert redrive(site, dead, Change(to=to)).letters == 1
 
 
+@pytest.mark.long
+def test_what_a_redrive_left_that_was_cut_off_goes_with_the_last_letter(site: Site) -> None:
+    live, dead = bury(site, "orphans", [b"good 1", b"bad 2"])
+    left = f"redrive.{dead.shards.first}.cut.0"
+    for name in (left, "redrive.another.cut.0"):
+        live.stage(name, [b"good 1"])
+    assert redrive(site, dead, Change(sql=HALF)).kept == 1
+    assert set(live.stages()) == {left, "redrive.another.cut.0"}
+    assert redrive(site, dead, Change()).kept == 0
+    assert set(live.stages()) == {"redrive.another.cut.0"}
+
+
 def test_a_dry_run_leaves_nothing_pinned_and_a_change_names_its_letters(site: Site) -> None:
     live, dead = bury(site, "named", [b"a", b"b"])
     assert try_out(site, dead, Change()).redriven == Redriven(2, 2, 0)

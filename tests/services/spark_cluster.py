@@ -60,19 +60,20 @@ class Master(Service):
 
 
 class Worker(Service):
-    """One core and a gigabyte, for executors."""
+    """Some cores and a gigabyte, for executors."""
 
     name = "spark-worker"
 
-    def __init__(self, master: Master) -> None:
+    def __init__(self, master: Master, cores: int) -> None:
         super().__init__()
         self.port = free_port()
         self._master = master
+        self._cores = cores
 
     def command(self) -> Sequence[str | Path]:
         program = (spark_home() / "bin" / "spark-class", "org.apache.spark.deploy.worker.Worker")
         place = ("--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0")
-        size = ("--cores", "1", "--memory", "1g", "--work-dir", self.folder / "work")
+        size = ("--cores", str(self._cores), "--memory", "1g", "--work-dir", self.folder / "work")
         return [*program, *place, *size, self._master.url]
 
     def environment(self) -> Mapping[str, str]:
@@ -96,9 +97,10 @@ class Worker(Service):
 class Cluster:
     """A master and two workers, each of which may be killed and started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, cores: int = 1) -> None:
+        """Each worker has so many cores."""
         self.master = Master()
-        self.workers = (Worker(self.master), Worker(self.master))
+        self.workers = (Worker(self.master, cores), Worker(self.master, cores))
         self._running = ExitStack()
 
     @property

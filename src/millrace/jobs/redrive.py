@@ -270,7 +270,9 @@ class _Moving:
         self._queue = queue
         self._change = change
         self._boundaries = boundaries
-        self._prefix = f"redrive.{uuid4().hex[:16]}."
+        self._family = f"redrive.{queue.shards.first}."
+        """Begins the names of what redrives of this queue stage."""
+        self._prefix = f"{self._family}{uuid4().hex[:16]}."
         self._held = Held(queue)
         self._vain = 0
         """Lots in a row that had nothing old in them."""
@@ -348,11 +350,17 @@ class _Moving:
         return set(_pairs(told)), list(stages)
 
     def close(self) -> None:
-        """Give back what was leased, unseen, and drop stages that nobody published."""
+        """Give back what was leased, unseen, and drop stages that nobody published.
+
+        Where no letter is left, also those of others: whoever staged what was made of one cannot
+        end it any more.
+        """
         self._held.give_back()
         for target in self._targets.values():
-            for name in target.stages():
-                if name.startswith(self._prefix):
+            names = [name for name in target.stages() if name.startswith(self._family)]
+            is_over = not self._queue.stats()["live"]
+            for name in names:
+                if is_over or name.startswith(self._prefix):
                     target.drop_stage(name)
 
 

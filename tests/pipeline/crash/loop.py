@@ -61,6 +61,8 @@ sql = "SELECT {columns} FROM source"
 
 ON_CLUSTER = """
 "spark.executor.memory" = "512m"
+"spark.executor.cores" = "1"
+"spark.cores.max" = "2"
 "spark.executorEnv.MILLRACE_TOKEN_FILE" = "{token_file}"
 "spark.executorEnv.PYTHONPATH" = "{paths}"
 """
@@ -366,7 +368,8 @@ def main() -> None:
         home = Served(folder / "data") if is_served else Folder(folder / "data")
         stack.callback(home.close)
         servers = stack.enter_context(serving(kinds))
-        cluster = stack.enter_context(Cluster()) if told.cluster else None
+        # A driver that is stopped keeps its executors: the one that overtakes it needs some, too.
+        cluster = stack.enter_context(Cluster(cores=2)) if told.cluster else None
         scene = Scene(
             folder,
             seed,

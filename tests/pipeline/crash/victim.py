@@ -103,7 +103,7 @@ class Driver:
     def log(self) -> str:
         """The end of what it and those before it have complained of, without Java's frames."""
         lines = self._log.read_text(errors="replace").splitlines()
-        return "\n".join(line for line in lines if not line.startswith("\tat "))[-4000:]
+        return "\n".join(line for line in lines if not line.startswith("\tat "))[-12_000:]
 
     def __enter__(self) -> Self:
         return self
