@@ -214,15 +214,26 @@ def _register(spark: SparkSession) -> None:
     some other source cannot be imported, it finds none ever after.
     """
     from pyspark.errors import AnalysisException
+    from pyspark.sql.udf import _wrap_function
 
     from millrace.spark.source import MillraceSource
 
-    try:
-        spark.dataSource.register(MillraceSource)
-    except AnalysisException as error:
-        # The session of this thread knows it already.
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
+    name = MillraceSource.name()
+    if is_connect(spark):
+        try:
+            spark.dataSource.register(MillraceSource)
+        except AnalysisException as error:
+            # The session knows it already.
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+        return
+    # `register` refuses the name where the jar of `columnar` has it, which itself asks for this.
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    if not sources.dataSourceExists(name):
+        context = spark.sparkContext
+        kind = "org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource"
+        made = getattr(context._jvm, kind)(_wrap_function(context, MillraceSource))
+        sources.registerDataSource(name, made)
 
 
 @contextmanager
