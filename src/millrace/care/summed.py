@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c
 
+from millrace.decoding import decode_json
 from millrace.errors import Corrupt
 from millrace.log.files import Disk
 
@@ -38,9 +39,9 @@ def read(disk: Disk, name: str, kind: type[_Value], *, hint: str) -> _Value:
     finally:
         file.close()
     try:
-        summed = msgspec.json.decode(data, type=_Summed)
+        summed = decode_json(data, _Summed)
         if crc32c(bytes(summed.value)) != summed.crc:
             raise Corrupt(f"{name} is damaged; {hint}", field=name)
-        return msgspec.json.decode(summed.value, type=kind)
+        return decode_json(summed.value, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"{name} is damaged: {error}; {hint}", field=name) from error

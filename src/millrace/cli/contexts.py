@@ -21,6 +21,7 @@ import msgspec
 from millrace.cli.bounds import CONTEXTS_BYTES_MAX
 from millrace.cli.ending import USAGE, Ended
 from millrace.cli.shell import suggest
+from millrace.decoding import convert
 
 FILE_VARIABLE = "MILLRACE_CONTEXTS"
 """Names the file; `MILLRACE_CONFIG` is that of a server's settings."""
@@ -92,7 +93,7 @@ def read_contexts(path: Path) -> Contexts:
     if len(data) > CONTEXTS_BYTES_MAX:
         raise _unreadable(path, f"it has more than {CONTEXTS_BYTES_MAX} bytes")
     try:
-        found = msgspec.convert(tomllib.loads(data.decode()), Contexts)
+        found = convert(tomllib.loads(data.decode()), Contexts)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _unreadable(path, f"it is no TOML: {error}") from error
     except msgspec.ValidationError as error:

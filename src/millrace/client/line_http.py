@@ -23,6 +23,7 @@ from millrace.client.http_connection import Head, HttpConnection
 from millrace.client.line import Answered, Lost
 from millrace.client.line_socket import Late
 from millrace.client.speaking import Speaking
+from millrace.decoding import decode_json
 from millrace.errors import Closed, Fatal, Invalid, MillraceError, Refused, Unauthenticated
 from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches, Speak
 from millrace.wire.codec import ROWS, Sheet, Status, read_answers
@@ -378,7 +379,7 @@ async def _refusal(connection: HttpConnection, head: Head) -> MillraceError | Lo
 def refusal_of(status: int, body: bytes) -> MillraceError | Lost:
     """What the problem that a server answers with means."""
     try:
-        found = msgspec.json.decode(body, type=_Problem)
+        found = decode_json(body, _Problem)
     except msgspec.MsgspecError:
         found = _Problem()
     detail = found.detail or f"it was answered with the status {status}"

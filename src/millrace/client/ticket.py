@@ -20,6 +20,7 @@ from millrace.core import check
 from millrace.core.answers import SnapshotRef
 from millrace.core.fold import Reader
 from millrace.core.model import CursorCell, Position, ShardId
+from millrace.decoding import msgpack_decoder
 from millrace.errors import Invalid, NotFound
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -47,7 +48,7 @@ class _Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     number: _Count
 
 
-_decoder = msgspec.msgpack.Decoder(_Ticket)
+_decoder = msgpack_decoder(_Ticket)
 
 
 def write_ticket(snapshot: Snapshot) -> str:

@@ -24,6 +24,7 @@ from millrace.core.model import (
     Millis,
     ShardId,
 )
+from millrace.decoding import msgpack_decoder
 from millrace.errors import Corrupt
 
 ENTRY = struct.Struct("<IIQQ16sQB7x")
@@ -34,8 +35,8 @@ BATCH = struct.Struct("<QQqIIQ")
 
 # Dictionaries have numbers as keys, which no order of msgspec takes: whoever fills them sorts them.
 _encode = msgspec.msgpack.Encoder().encode
-_decode_changes = msgspec.msgpack.Decoder(Changes).decode
-_cell_decoders = {kind: msgspec.msgpack.Decoder(cell) for kind, cell in CELL_TYPES.items()}
+_decode_changes = msgpack_decoder(Changes).decode
+_cell_decoders = {kind: msgpack_decoder(cell) for kind, cell in CELL_TYPES.items()}
 _PADS = [bytes(n) for n in range(8)]
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from millrace.decoding import convert
 from millrace.errors import Invalid
 from millrace.pipeline.declaration import (
     SOURCE,
@@ -159,7 +160,7 @@ def _made(found: object, kind: type[T], table: str) -> T:
     try:
         # What msgspec learns of a type it must not learn in two threads at once.
         with _alone:
-            return msgspec.convert(found, kind)
+            return convert(found, kind)
     except msgspec.ValidationError as error:
         field, text = misfit(error, kind)
         raise Wrong(text, table=table, field=field or table) from None

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from millrace import sync
+from millrace.decoding import json_decoder
 from millrace.errors import NotFound
 from millrace.sinks.boundary import Boundary
 
@@ -76,7 +77,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return next((sink for sink in self.sinks if sink.name == name), None)
 
 
-_decoder = msgspec.json.Decoder(Record)
+_decoder = json_decoder(Record)
 """Made here: what msgspec learns of a type it must not learn in two threads at once."""
 
 

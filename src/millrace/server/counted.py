@@ -11,6 +11,7 @@ from collections.abc import Set
 import msgspec
 
 from millrace import limits
+from millrace.decoding import decode_json
 from millrace.meter import SECONDS, Histogram, Spread
 
 Name = tuple[str, str]
@@ -125,6 +126,6 @@ def decode(text: str | bytes, frontend: int | None = None) -> Counts:
     """What another process has written; of one that says something else, nothing is known but
     which one it is, if that is."""
     try:
-        return msgspec.json.decode(text, type=Counts)
+        return decode_json(text, Counts)
     except msgspec.MsgspecError:
         return Counts(frontend, is_there=False)

@@ -21,6 +21,7 @@ from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.topic import lag_of
 from millrace.core import check
+from millrace.decoding import convert
 from millrace.errors import Invalid, NotFound, Refused
 from millrace.server.access import Quota, User, parse_rule
 from millrace.server.audit import Actor
@@ -172,7 +173,7 @@ def read_quota(value: object) -> Quota:
         raise Invalid("quota is no table", field="quota")
     _known(value, Quota.__struct_fields__, "quota")
     try:
-        quota = msgspec.convert(value, Quota)
+        quota = convert(value, Quota)
     except msgspec.ValidationError as error:
         raise Invalid(f"quota: {error}", field="quota") from error
     for name in Quota.__struct_fields__:

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from millrace.client.joining import join
+from millrace.decoding import decode_json
 from millrace.errors import MillraceError
 from millrace.loop import new_loop, rest_collector
 from millrace.server import logs
@@ -112,7 +113,7 @@ async def main() -> None:
     if not orders:
         return
     try:
-        await run(msgspec.json.decode(orders, type=Orders), pipe)
+        await run(decode_json(orders, Orders), pipe)
     except MillraceError as error:
         sys.exit(f"front end: {error}")
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from millrace.decoding import decode_json
 from millrace.errors import Invalid
 from millrace.server.access import AccessKey, Quota, Rule, Token, User, parse_rule
 
@@ -104,16 +105,16 @@ def decode(key: str, body: bytes) -> Known:
     kind, _, rest = key.partition("/")
     try:
         if kind == "user":
-            user = msgspec.json.decode(body, type=_User)
+            user = decode_json(body, _User)
             return User(rest, tuple(map(parse_rule, user.rules)), user.quota, user.id)
         if kind == "rights":
-            rights = msgspec.json.decode(body, type=_Rights)
+            rights = decode_json(body, _Rights)
             return Rights(tuple(map(parse_rule, rights.rules)), rights.quota)
         if kind == "made":
-            return msgspec.json.decode(body, type=Made)
+            return decode_json(body, Made)
         if kind not in ("token", "key"):
             raise Unread("its key is of no kind that is known")
-        found = msgspec.json.decode(body, type=_Token)
+        found = decode_json(body, _Token)
         if kind == "key":
             return AccessKey(
                 rest, found.user, found.name, found.made_ms, found.expires_ms, found.of

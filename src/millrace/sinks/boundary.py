@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from millrace.decoding import json_decoder
 from millrace.errors import Invalid, Refused, Stale
 
 
@@ -70,7 +71,7 @@ class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return all(seq >= until for seq, until in _pairs(self, other))
 
 
-_decoder = msgspec.json.Decoder(Boundary)
+_decoder = json_decoder(Boundary)
 """Made here: what msgspec learns of a type it must not learn in two threads at once."""
 
 

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
+from millrace.decoding import decode_json
 from millrace.sinks.base import DELETE, OP, Held, Task
 from millrace.sinks.boundary import Span, goes_on
 from millrace.sinks.wording import to_text
@@ -66,7 +67,7 @@ class Console(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
         """Print; a span that this run has printed is not printed again."""
         if goes_on(held.boundary, span):
-            parts = [msgspec.json.decode(one, type=_Staged) for one in staged]
+            parts = [decode_json(one, _Staged) for one in staged]
             for line in self._lines(parts):
                 sys.stdout.write(f"{line}\n")
             sys.stdout.flush()

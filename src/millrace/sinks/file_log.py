@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
+from millrace.decoding import decode_json
 from millrace.errors import Retry
 from millrace.sinks.boundary import Boundary
 from millrace.sinks.lake import FlowState
@@ -78,12 +79,12 @@ def _read(folder: Path, names: set[str]) -> Sum:
     found = Sum()
     sums = sorted(name for name in names if name.startswith("all-"))
     if sums:
-        found = msgspec.json.decode((folder / sums[-1]).read_bytes(), type=Sum)
+        found = decode_json((folder / sums[-1]).read_bytes(), Sum)
     number, flows, schema = found.number, dict(found.flows), found.schema
     files = list(found.files)
     while _name(number + 1) in names:
         number += 1
-        entry = msgspec.json.decode((folder / _name(number)).read_bytes(), type=Entry)
+        entry = decode_json((folder / _name(number)).read_bytes(), Entry)
         flows[entry.flow] = FlowState(entry.fence, entry.boundary)
         files += entry.files
         schema = entry.schema or schema

@@ -24,6 +24,7 @@ from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 
 from millrace import limits
+from millrace.decoding import decode_json
 from millrace.errors import Invalid
 from millrace.sinks.lake import FlowState
 from millrace.sinks.parts import sync_file, sync_folder
@@ -43,7 +44,7 @@ Snapshot: TypeAlias = Mapping[str, DataFile]
 def read_flow(table: Table, flow: str) -> FlowState:
     """What the table knows of a flow."""
     text = table.properties.get(_FLOW + flow)
-    return FlowState() if text is None else msgspec.json.decode(text, type=FlowState)
+    return FlowState() if text is None else decode_json(text, FlowState)
 
 
 def write_commit(

@@ -11,6 +11,7 @@ from zlib import crc32
 
 import msgspec
 
+from millrace.decoding import convert
 from millrace.errors import Invalid
 from millrace.sinks.base import Sink
 from millrace.sinks.misfit import misfit
@@ -74,7 +75,7 @@ def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".
         # What comes from an address is text.
         # And what msgspec learns of a type it must not learn in two threads at once.
         with _alone:
-            sink: Sink = msgspec.convert(_placed(settings, folder), found, strict=False)
+            sink: Sink = convert(_placed(settings, folder), found, strict=False)
     except msgspec.ValidationError as error:
         field, text = misfit(error, found)
         where = f"{field}: " if field and field not in text else ""

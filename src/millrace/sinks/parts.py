@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millrace import limits
+from millrace.decoding import decode_json
 from millrace.errors import Retry
 
 CODEC: Final = "zstd"
@@ -240,7 +241,7 @@ def unpack(root: Path, tokens: Sequence[bytes]) -> list[Staged]:
 def _unpack(root: Path, token: bytes) -> Staged:
     if token.startswith(b'"'):
         token = (root / PRIVATE / _STAGED / json.loads(token)).read_bytes()
-    return msgspec.json.decode(token, type=Staged)
+    return decode_json(token, Staged)
 
 
 def drop_packed(root: Path, now_seconds: float) -> None:

@@ -24,6 +24,7 @@ from psycopg import sql
 
 from millrace import limits
 from millrace.core.column import Array
+from millrace.decoding import decode_json
 from millrace.errors import Invalid, MillraceError, Refused, Retry
 from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
@@ -107,7 +108,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
         """See `Sink.commit`."""
-        parts = [msgspec.json.decode(one, type=_Staged) for one in staged]
+        parts = [decode_json(one, _Staged) for one in staged]
         with self._transaction(limits.SINK_COMMIT_SECONDS, idle=limits.SINK_IDLE_SECONDS) as db:
             now = self._fenced(db, held, lock=True)
             if not goes_on(now.boundary, span):

@@ -31,6 +31,7 @@ from millrace.client.message import Message, fitting
 from millrace.client.ticket import read_ticket, write_ticket
 from millrace.core.block import SCHEMA
 from millrace.core.column import Array
+from millrace.decoding import decode_json
 from millrace.errors import (
     Exists,
     Invalid,
@@ -367,7 +368,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         wanted = self._key(flow).encode()
         for row in snapshot.rows():
             if row.key == wanted and row.body is not None:
-                return msgspec.json.decode(row.body, type=_Flow)
+                return decode_json(row.body, _Flow)
         return None
 
     @contextmanager
@@ -412,7 +413,7 @@ _lock = Lock()
 
 
 def _state(held: Held) -> _State:
-    return msgspec.json.decode(held.state, type=_State)
+    return decode_json(held.state, _State)
 
 
 def _mark(queue: str, flow: str) -> str:

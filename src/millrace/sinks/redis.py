@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry as Again
 
 from millrace import limits
+from millrace.decoding import decode_json
 from millrace.errors import Invalid, MillraceError, Retry
 from millrace.sinks.base import DELETE, OP, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
@@ -166,7 +167,7 @@ class Redis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:
         """See `Sink.commit`."""
-        parts = [msgspec.json.decode(one, type=_Staged) for one in staged]
+        parts = [decode_json(one, _Staged) for one in staged]
         parts = [part for part in parts if part.rows]
         with self._server() as server:
             if not goes_on(held.boundary, span):

@@ -30,6 +30,7 @@ import msgspec
 import pyarrow as pa
 
 from millrace import limits
+from millrace.decoding import convert
 from millrace.errors import Invalid, Retry
 from millrace.sinks.base import DELETE, OP, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
@@ -238,7 +239,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return None, "op_type=create"
         line = found.json()
         place = f"if_seq_no={line['_seq_no']}&if_primary_term={line['_primary_term']}"
-        return msgspec.convert(line["_source"], _Flow), place
+        return convert(line["_source"], _Flow), place
 
     def _put_flow(self, link: Link, flow: str, value: _Flow, place: str) -> bool:
         """Write it; False: it was changed since it was read."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from millrace.decoding import json_decoder
 from millrace.errors import Invalid
 from millrace.sinks.boundary import Boundary, Place, Span
 
@@ -70,5 +71,5 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _encode = msgspec.json.encode
-_decoder = msgspec.json.Decoder(Offset)
+_decoder = json_decoder(Offset)
 """Made here: what msgspec learns of a type it must not learn in two threads at once."""

@@ -18,6 +18,7 @@ import msgspec
 from pyarrow import fs
 
 from millrace import limits
+from millrace.decoding import decode_json
 from millrace.errors import Invalid
 from millrace.spark.offset import Offset
 
@@ -81,7 +82,7 @@ class Checkpoint:
     def _numbered(self, batch: int, name: str) -> Origin:
         text = self._text("metadata")
         try:
-            found = msgspec.json.decode(text or b"", type=_Metadata)
+            found = decode_json(text or b"", _Metadata)
         except msgspec.MsgspecError as error:
             raise Invalid(
                 f"{self.location}/metadata is none of a checkpoint: {error}",

@@ -14,6 +14,7 @@ import msgspec
 
 from millrace import limits
 from millrace.core.fold import ShardMeta
+from millrace.decoding import msgpack_decoder
 from millrace.errors import Corrupt
 
 _NUMBER = struct.Struct(">Q")
@@ -112,7 +113,7 @@ class StoredShard(msgspec.Struct, frozen=True, array_like=True):
     copy of it there."""
 
 
-_decode_shard = msgspec.msgpack.Decoder(StoredShard).decode
+_decode_shard = msgpack_decoder(StoredShard).decode
 
 
 def encode_shard(stored: StoredShard) -> bytes:
@@ -214,7 +215,7 @@ class FileFacts(msgspec.Struct, frozen=True, array_like=True):
 FileSpans = dict[int, list[tuple[int, int, int, FileFacts]]]
 """Shard → (first seq, last seq, file, what is known of it)."""
 
-_decode_file = msgspec.msgpack.Decoder(FileFacts).decode
+_decode_file = msgpack_decoder(FileFacts).decode
 
 
 def encode_file(facts: FileFacts) -> bytes:

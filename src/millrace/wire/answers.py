@@ -19,6 +19,7 @@ from millrace.core.receipt import PROOF_BYTES, Proved
 from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
 from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import Forwarded, Subscribed, TopicRef
+from millrace.decoding import msgpack_decoder
 from millrace.errors import Refused
 from millrace.wire.commands import CLAIM, HISTORY, POSITION, SHARD
 from millrace.wire.failures import FAILURE
@@ -153,7 +154,7 @@ class SpecShape:
             raise wrong(raw, field, "settings") from error
 
 
-_SPEC = msgspec.msgpack.Decoder(QueueSpec)
+_SPEC = msgpack_decoder(QueueSpec)
 SPEC = SpecShape()
 QUEUE_REF = Form(
     QueueRef,

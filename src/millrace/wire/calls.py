@@ -19,6 +19,7 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import Cell, Kind, LeaseId, ShardId
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell
+from millrace.decoding import msgpack_decoder
 from millrace.errors import Corrupt
 from millrace.meter import Gauges
 from millrace.wire.answers import ANSWERS, QUEUE_REF, SPEC, TOPIC_CELL
@@ -315,7 +316,7 @@ class Packed:
     """A positional struct as its own bytes."""
 
     def __init__(self, kind: type[msgspec.Struct]) -> None:
-        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._decoder = msgpack_decoder(kind)
 
     def pack(self, value: object, blobs: Blobs) -> bytes:
         return msgspec.msgpack.encode(value)

@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Callable
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import msgspec
 
 from millrace.cli.bounds import PROGRESS_SECONDS
+from millrace.decoding import json_decoder
 from millrace.errors import MillraceError
 
 
@@ -68,7 +69,7 @@ class Counted(msgspec.Struct, frozen=True, tag="counted"):
 Message: TypeAlias = Began | Progress | Finding | Skipped | Counted
 
 _encode = msgspec.json.Encoder().encode
-decode: Callable[[bytes], Message] = msgspec.json.Decoder(Message).decode
+decode: Callable[[bytes], Message] = json_decoder(cast("type[Message]", Message)).decode
 
 _PLACE = re.compile(r"(?P<file>[\w./-]+), offset (?P<offset>\d+): (?P<what>.*)", re.DOTALL)
 

@@ -14,6 +14,7 @@ from millrace.cli.printing import Column
 from millrace.cli.shell import Shell, split_name
 from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
+from millrace.decoding import convert
 from millrace.server.access import VERBS, Quota, Rule, User, Verb, judge
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ async def add(
     quotas: tuple[tuple[str, float], ...],
 ) -> None:
     """Make the user NAME known. Without a rule they may do nothing."""
-    made = User(name, rules, msgspec.convert(dict(quotas), Quota))
+    made = User(name, rules, convert(dict(quotas), Quota))
     async with open_book(shell, make=True) as book:
         await book.add_user(made, by(shell, book))
     shell.out.line("user", _fields(made), f"added {name}; `millrace token new {name}` lets them in")
@@ -156,7 +157,7 @@ async def configure(
         kept = [rule for rule in rules or old.rules if rule not in less]
         kept += [rule for rule in more if rule not in kept]
         amounts = {**msgspec.structs.asdict(old.quota), **dict(quotas)}
-        made = User(name, tuple(kept), msgspec.convert(amounts, Quota))
+        made = User(name, tuple(kept), convert(amounts, Quota))
         await book.set_user(made, by(shell, book))
     shell.out.line("user", _fields(made), f"{name} has {len(kept)} rules: {_rules_text(made)}")
 

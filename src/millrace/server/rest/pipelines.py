@@ -12,6 +12,7 @@ import msgspec
 
 from millrace.client.millrace import Millrace
 from millrace.client.queue import engine_and_shards
+from millrace.decoding import decode_json
 from millrace.errors import NotFound
 from millrace.server.rest.route import Ask, Nothing
 from millrace.server.rest.table import ROUTES
@@ -110,7 +111,7 @@ async def _records(millrace: Millrace) -> list[_Record]:
     for body in bodies:
         # Whoever may publish there can write what is no record; it tells nothing.
         with suppress(msgspec.MsgspecError):
-            found.append(msgspec.json.decode(body, type=_Record))
+            found.append(decode_json(body, _Record))
     return found
 
 

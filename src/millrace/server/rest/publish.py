@@ -18,6 +18,7 @@ from millrace.client.submitting import Submits
 from millrace.core import check
 from millrace.core.answers import Published as Answer
 from millrace.core.commands import ProducerMode
+from millrace.decoding import json_decoder
 from millrace.errors import Invalid, TooLarge
 from millrace.server.http.response import Response
 from millrace.server.rest.message import MessageIn, Seq, body_in, key_in, message_in, seq_out
@@ -79,8 +80,8 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
     """All of them, where they do not follow each other."""
 
 
-_decoder = msgspec.json.Decoder(PublishAsk)
-_line = msgspec.json.Decoder(MessageIn)
+_decoder = json_decoder(PublishAsk)
+_line = json_decoder(MessageIn)
 
 
 def _publish_quick(ask: Ask, engine: Submits) -> Under | None:

@@ -20,6 +20,7 @@ from millrace import limits
 from millrace.client.queue import Queue
 from millrace.client.submitting import Submits
 from millrace.client.topic import Topic
+from millrace.decoding import convert, json_decoder
 from millrace.errors import Denied, Invalid, MillraceError
 from millrace.server.access import VERBS, Principal, Verb, may
 from millrace.server.calls import Service
@@ -426,7 +427,7 @@ class _Reader(Generic[Takes]):
     def __init__(self, kind: type[Takes], *, is_query: bool) -> None:
         self._kind = kind
         self._is_query = is_query
-        self._decoder = msgspec.json.Decoder(kind)
+        self._decoder = json_decoder(kind)
 
     def __call__(self, ask: Ask) -> Takes:
         if self._is_query:
@@ -443,7 +444,7 @@ class _Reader(Generic[Takes]):
 def read_query(ask: Ask, kind: type[Takes]) -> Takes:
     """What the query says, by the same types as a body."""
     try:
-        return msgspec.convert(ask.query(), kind, strict=False)
+        return convert(ask.query(), kind, strict=False)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
 

@@ -10,6 +10,7 @@ from millrace import limits
 from millrace.client.message import Message, Rows
 from millrace.core import bounds
 from millrace.core.commands import ProducerMode
+from millrace.decoding import json_decoder
 from millrace.server.http.response import Response
 from millrace.server.rest.message import MessageIn, message_in
 from millrace.server.rest.publish import (
@@ -54,7 +55,7 @@ class Staged(msgspec.Struct, frozen=True):
     """Of this stage, by now."""
 
 
-_decoder = msgspec.json.Decoder(StageAsk)
+_decoder = json_decoder(StageAsk)
 
 
 @ROUTES.raw(

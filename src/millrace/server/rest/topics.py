@@ -14,6 +14,7 @@ from millrace import limits
 from millrace.client.message import Message, Rows
 from millrace.client.redrive import target_of
 from millrace.client.topic import Subscription, Topic, TopicState, engine_and_topic
+from millrace.decoding import json_decoder
 from millrace.errors import Invalid, NotFound
 from millrace.server.http.response import Response
 from millrace.server.rest.message import Seq, message_in, seq_out
@@ -166,7 +167,7 @@ class TopicPublished(Published, frozen=True, omit_defaults=True, kw_only=True):
     or not long enough."""
 
 
-_decoder = msgspec.json.Decoder(TopicPublishAsk)
+_decoder = json_decoder(TopicPublishAsk)
 
 
 @ROUTES.raw(
