@@ -8,8 +8,10 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import IO
 
@@ -27,11 +29,18 @@ def read_int(file: IO[bytes]) -> int:
     return int(found)
 
 
-def test_a_worker_on_which_java_hangs_up_ends_without_a_word(tmp_path: Path) -> None:
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One whose path is short enough for a socket."""
+    with TemporaryDirectory(prefix="millrace-") as found:
+        yield Path(found)
+
+
+def test_a_worker_on_which_java_hangs_up_ends_without_a_word(folder: Path) -> None:
     environ = {
         **os.environ,
         "PYTHON_UNIX_DOMAIN_ENABLED": "true",
-        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "true",
         "SPARK_REUSE_WORKER": "1",
     }
@@ -51,7 +60,7 @@ def test_a_worker_on_which_java_hangs_up_ends_without_a_word(tmp_path: Path) -> 
             os.close(worker)
         _, said = daemon.communicate(timeout=SECONDS)
     assert said.decode() == ""
-    assert os.listdir(tmp_path) == []
+    assert os.listdir(folder) == []
 
 
 def test_only_workers_of_sparks_own_daemon_are_changed() -> None:
