@@ -85,6 +85,9 @@ class Bundle:
     sending: Sending | None = None
     settled: list[tuple[str, Message, int]] = field(default_factory=list)
     """Queue, message, lease call."""
+    receipts: list[tuple[str, int, int]] = field(default_factory=list)
+    """Of those: receipt, seq, lease call, as they were when it was tried; another call may have
+    taken a message since."""
     commits: list[tuple[str, int]] = field(default_factory=list)
 
 
@@ -164,6 +167,11 @@ class Ledger:
                 if event.op in self._bundles:
                     settled = [(event.queue, message, version) for message, version in ending]
                     self._bundles[event.op].settled += settled
+                    self._bundles[event.op].receipts += [
+                        (message.receipt, message.seq, version)
+                        for message, version in ending
+                        if message.version == version
+                    ]
             case Commit():
                 self._followers[event.queue].committing(event.seq)
                 if event.op in self._bundles:
@@ -443,13 +451,7 @@ class Ledger:
                 if s.stage
             ],
             transactions=[
-                (
-                    [
-                        (message.receipt, message.seq, version)
-                        for _, message, version in bundle.settled
-                    ],
-                    _again(bundle.sending),
-                )
+                (bundle.receipts, _again(bundle.sending))
                 for bundle in self._torn
                 if bundle.sending is not None and bundle.sending.producer
             ],

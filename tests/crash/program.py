@@ -122,7 +122,10 @@ async def again(player: Player) -> None:
         await player.send(send)
     for receipts, send in duty.transactions:
         send.op = player.op()
-        await player.transact([(text, seq, version) for text, seq, version in receipts], send)
+        held = [(text, seq, version) for text, seq, version in receipts]
+        if not await player.transact(held, send):
+            # A lease has run out since: it never came about, and the next one has its number.
+            player.give_back(send.queue, send.producer)
     chance = player.chance("receipts")
     for name, text, seq, version, is_tried in duty.receipts:
         if is_tried or chance.random() < 0.6:

@@ -531,3 +531,20 @@ def test_the_number_of_a_transaction_that_is_done_again_is_not_given_away() -> N
     duty = ledger.end_life(seed=0)
     assert [again.number for _, again in duty.transactions] == [1]
     assert duty.numbers["output/dense-0"] == 1
+
+
+def test_a_transaction_is_done_again_by_the_receipts_that_it_had() -> None:
+    """Its lease ran out while it was under way, and another call has the message."""
+    send = Send(3, "output", [12], producer="dense-0", number=1)
+    ledger = judge(
+        [
+            *INPUT,
+            Transact(3),
+            End(3, "input", [(1, 1)], is_settle=True),
+            send,
+            Take(4, "input", 1_600, 500),
+            Took(4, 2, 1_610, [(1, 11, 2)], ["later"]),
+        ]
+    )
+    duty = ledger.end_life(seed=0)
+    assert [receipts for receipts, _ in duty.transactions] == [[("r", 1, 1)]]
