@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 
 import msgspec
@@ -26,8 +25,6 @@ from millrace.server.config_file import ConfigFile, read_file
 from millrace.sinks.misfit import misfit
 
 T = TypeVar("T")
-
-_alone = Lock()
 
 _PLACES = {
     "delta": "path",
@@ -158,9 +155,7 @@ def _spelled_out(found: dict[str, object]) -> dict[str, object]:
 
 def _made(found: object, kind: type[T], table: str) -> T:
     try:
-        # What msgspec learns of a type it must not learn in two threads at once.
-        with _alone:
-            return convert(found, kind)
+        return convert(found, kind)
     except msgspec.ValidationError as error:
         field, text = misfit(error, kind)
         raise Wrong(text, table=table, field=field or table) from None

@@ -78,7 +78,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decoder = json_decoder(Record)
-"""Made here: what msgspec learns of a type it must not learn in two threads at once."""
 
 
 def read_record(body: bytes) -> Record | None:

@@ -72,7 +72,6 @@ class Boundary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _decoder = json_decoder(Boundary)
-"""Made here: what msgspec learns of a type it must not learn in two threads at once."""
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from zlib import crc32
 
@@ -16,8 +15,6 @@ from millrace.errors import Invalid
 from millrace.sinks.base import Sink
 from millrace.sinks.misfit import misfit
 from millrace.sinks.wording import masked
-
-_alone = Lock()
 
 _HOMES = {
     "console": "Console",
@@ -73,9 +70,7 @@ def make_sink(kind: str, settings: Mapping[str, object], folder: str | Path = ".
         raise Invalid(f"{home} has no {name}", field="kind") from None
     try:
         # What comes from an address is text.
-        # And what msgspec learns of a type it must not learn in two threads at once.
-        with _alone:
-            sink: Sink = convert(_placed(settings, folder), found, strict=False)
+        sink: Sink = convert(_placed(settings, folder), found, strict=False)
     except msgspec.ValidationError as error:
         field, text = misfit(error, found)
         where = f"{field}: " if field and field not in text else ""

@@ -72,4 +72,3 @@ class Offset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 _encode = msgspec.json.encode
 _decoder = json_decoder(Offset)
-"""Made here: what msgspec learns of a type it must not learn in two threads at once."""
