@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Protocol
+from typing import TypeVar
 
 from millrace import limits
 from millrace.client.embedded import EmbeddedEngine
@@ -43,8 +43,9 @@ from millrace.server.keeping import Keeping
 from millrace.server.metrics import gather, names_of
 from millrace.server.quota import Quotas
 from millrace.server.rest import problem
-from millrace.server.rest.all import ROUTES
+from millrace.server.rest.act import Act
 from millrace.server.rest.desk import Desk
+from millrace.server.rest.face import Face, FaceName, Guard, Own
 from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.route import Ask, Route, denied
@@ -52,8 +53,10 @@ from millrace.server.rest.slots import Slots
 from millrace.server.rest.steward import Steward
 from millrace.server.rest.stopping import Stopping
 from millrace.server.rest.under import Under, mistake
+from millrace.server.tables import ROUTES
 from millrace.server.watch import Watch
 
+T = TypeVar("T")
 _logger = logging.getLogger("millrace.server")
 
 NOWHERE = "-"
@@ -61,22 +64,6 @@ NOWHERE = "-"
 
 LEFT = 499
 """The status of a request whose client left before it was answered, as it is counted."""
-
-
-class Guard(Protocol):
-    """Knows who asks."""
-
-    def admit(self, headers: dict[str, str], peer: str) -> Principal | MillraceError:
-        """Whoever sent these headers; or why nobody is known by them."""
-        ...
-
-    def who(self, headers: dict[str, str], peer: str) -> Principal | None:
-        """The same of one who was admitted before."""
-        ...
-
-    def version(self) -> int:
-        """Another number when that may have become other."""
-        ...
 
 
 class App:
@@ -91,10 +78,14 @@ class App:
         book: Book | None = None,
         body_bytes_max: int = limits.HTTP_BODY_BYTES_MAX,
         frontend: int | None = None,
+        faces: Mapping[FaceName, Face] | None = None,
     ) -> None:
-        """`frontend` is the number of this process, if it is one of several."""
+        """`frontend` is the number of this process, if it is one of several; `faces` are those of
+        other APIs than the server's own."""
         self._desk = desk
         self._guard = guard
+        self._own = Own(guard)
+        self._faces: dict[FaceName, Face] = {**(faces or {}), "own": self._own}
         self._traffic = Traffic()
         self._handed = Handed()
         self._watch: Watch | None = None
@@ -147,8 +138,9 @@ class App:
         route = self._route(request, found[0]) if found is not None else None
         is_public = isinstance(route, Route) and route.verb == "public"
         principal = Principal("", (), peer)
+        face = self._face(route)
         if not is_public:
-            known = self._guard.admit(request.headers, peer)
+            known = face.admit(request, found[1] if found is not None else {}, peer)
             if isinstance(known, MillraceError):
                 return self._refuse(request, route, principal, known)
             principal = known
@@ -173,11 +165,16 @@ class App:
             return self._refuse(request, route, principal, Full(text, field="body", limit=most))
         request.owner = principal.name
         try:
-            self.quotas.take(principal, now_ms(), size=length or 0)
+            if not face.proves_later:
+                self.quotas.take(principal, now_ms(), size=length or 0)
         except Exhausted as error:
             return self._refuse(request, route, principal, error)
         request.context = Ask(request, route, params, self._desk, principal, self)
         return None
+
+    def _face(self, route: Route | Response | None) -> Face:
+        """Whose callers ask; where there is no route, the server's own."""
+        return self._faces[route.face] if isinstance(route, Route) else self._own
 
     def _refuse(
         self,
@@ -187,7 +184,8 @@ class App:
         why: MillraceError | Response,
     ) -> Response:
         """The answer to a request that is not handled; that it came is counted all the same."""
-        refusal = why if isinstance(why, Response) else problem.answer_error(why)
+        face = self._face(route)
+        refusal = why if isinstance(why, Response) else face.answer_error(request, why)
         path = route.path if isinstance(route, Route) else NOWHERE
         self._traffic.note(request.method, path, refusal.status, None)
         if self._watch is not None:
@@ -209,7 +207,7 @@ class App:
         if not isinstance(ask, Ask) or ask.route.verb == "public":
             return None
         was = ask.principal
-        now = self._guard.who(request.headers, was.where)
+        now = self._face(ask.route).who(request, ask.params, was.where)
         if now is None:
             error: MillraceError = Unauthenticated(
                 "whoever asked is not known any more; send a token that is good",
@@ -230,7 +228,7 @@ class App:
         """The answer to a request that was admitted, and may not go on."""
         if ask.is_counted:
             # Its answer has begun: that is cut off, and nothing else is said.
-            return why if isinstance(why, Response) else problem.answer_error(why)
+            return why if isinstance(why, Response) else self._told(ask, why)
         ask.is_counted = True
         return self._refuse(ask.request, ask.route, ask.principal, why)
 
@@ -252,6 +250,10 @@ class App:
         if principal.may(verb, space or "*", name):
             return None
         return denied(principal, verb, space, name)
+
+    async def act(self, ask: Ask, act: Act, work: Callable[[], Awaitable[T]]) -> T:
+        """Have something done that the route does not tell of, and written down."""
+        return await (work() if self._steward is None else self._steward.act(ask, act, work))
 
     @property
     def is_stopping(self) -> bool:
@@ -293,7 +295,7 @@ class App:
         except Exception:
             # What was begun is not known: it is not begun again.
             _logger.exception("%s %s ended in an error", request.method, ask.route.path)
-            answer = problem.answer_error(mistake())
+            answer = self._told(ask, mistake())
             request.refusal = self.note(ask, answer, perf_counter())
             return None
 
@@ -349,7 +351,7 @@ class App:
             raise
         except Exception:
             _logger.exception("%s %s ended in an error", ask.request.method, ask.route.path)
-            return problem.answer_error(mistake())
+            return self._told(ask, mistake())
 
     def answer_error(self, ask: Ask, error: MillraceError) -> Response:
         """What is answered to an error."""
@@ -357,4 +359,7 @@ class App:
             error = error.without_hint()
         if isinstance(error, Fatal):
             _logger.error("%s %s: %s", ask.request.method, ask.route.path, error)
-        return problem.answer_error(error)
+        return self._told(ask, error)
+
+    def _told(self, ask: Ask, error: MillraceError) -> Response:
+        return self._face(ask.route).answer_error(ask.request, error)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -21,19 +21,13 @@ from millrace.client.queue import Queue
 from millrace.client.submitting import Submits
 from millrace.client.topic import Topic
 from millrace.decoding import convert, json_decoder
-from millrace.errors import Denied, Invalid, MillraceError
+from millrace.errors import Denied, Invalid
 from millrace.server.access import VERBS, Principal, Verb, may
-from millrace.server.calls import Service
-from millrace.server.counted import Handed
-from millrace.server.holding import Holding
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
-from millrace.server.quota import Quotas
 from millrace.server.rest.desk import Desk
-from millrace.server.rest.held import Sessions
-from millrace.server.rest.jobs import Jobs
-from millrace.server.rest.slots import Slots
-from millrace.server.rest.stopping import Stopping
+from millrace.server.rest.face import FaceName
+from millrace.server.rest.server import Server
 from millrace.server.rest.under import Quick, Under
 
 Takes = TypeVar("Takes", bound=msgspec.Struct)
@@ -45,79 +39,6 @@ JSON = "application/json"
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request that says nothing beyond its address."""
-
-
-class Server(Protocol):
-    """What routes know of the server that they are part of."""
-
-    @property
-    def stopping(self) -> Stopping:
-        """Who waits for something to come."""
-        ...
-
-    @property
-    def sessions(self) -> Sessions:
-        """Sessions of clients that come and go."""
-        ...
-
-    @property
-    def streams(self) -> Slots:
-        """How many streams of events there are."""
-        ...
-
-    @property
-    def jobs(self) -> Jobs:
-        """What goes on beside requests."""
-        ...
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether it takes no new requests."""
-        ...
-
-    @property
-    def service(self) -> Service:
-        """What calls of other programs are made through."""
-        ...
-
-    @property
-    def handed(self) -> Handed:
-        """What lease calls were given."""
-        ...
-
-    @property
-    def holding(self) -> Holding:
-        """What callers hold at a time."""
-        ...
-
-    @property
-    def quotas(self) -> Quotas:
-        """What callers may have."""
-        ...
-
-    async def metrics(self) -> bytes:
-        """What it has counted."""
-        ...
-
-    def note(self, ask: Ask, response: Response, began: float) -> Response:
-        """Count an answer that goes out now."""
-        ...
-
-    def left(self, ask: Ask) -> None:
-        """Count a request that is not answered, for nobody is there any more."""
-        ...
-
-    def answer_error(self, ask: Ask, error: MillraceError) -> Response:
-        """What is answered to an error."""
-        ...
-
-    def again(self, ask: Ask) -> Awaitable[Response]:
-        """Handle the request from the beginning, by a task."""
-        ...
-
-    def rest(self, ask: Ask, work: Awaitable[Response], began: float) -> Awaitable[Response]:
-        """Do by a task what is left to do, with errors as answers."""
-        ...
 
 
 class Ask:
@@ -249,6 +170,8 @@ class Route:
     """By which it is answered as well, in the same form."""
     quick: Quick | None = None
     """Begins to answer it without a task, where that can be."""
+    face: FaceName = "own"
+    """The API that it is of."""
 
     @property
     def takes_query(self) -> bool:
@@ -270,7 +193,9 @@ _PARAM = re.compile(r"\{(\w+)\}")
 class Routes:
     """Every route, and which one a request is for."""
 
-    def __init__(self) -> None:
+    def __init__(self, face: FaceName = "own") -> None:
+        """`face`: the API that the routes are of which functions are made into here."""
+        self.face = face
         self.all: list[Route] = []
         self._root = _Step()
         self._known: dict[str, tuple[dict[str, Route], dict[str, str]]] = {}
@@ -291,6 +216,14 @@ class Routes:
             step = step.any
         assert route.method not in step.routes, route.path
         step.routes[route.method] = route
+
+    def join(self, *others: Routes) -> Routes:
+        """These and those of others, in one table."""
+        joined = Routes(self.face)
+        for table in (self, *others):
+            for route in table.all:
+                joined.add(route)
+        return joined
 
     def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         """The routes of an address by method, and what stands in the place of its names.
@@ -369,6 +302,7 @@ class Routes:
                     tag=tag,
                     also_status=also_status,
                     quick=None if quick is None else begin,
+                    face=self.face,
                 )
             )
             return function
@@ -409,6 +343,7 @@ class Routes:
                     tag,
                     query,
                     quick=quick,
+                    face=self.face,
                 )
             )
             return function

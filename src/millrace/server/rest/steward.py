@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import TypeVar
 
 from millrace import limits
 from millrace.errors import MillraceError, NotFound
@@ -19,16 +19,10 @@ from millrace.server.audit import Actor, Outcome
 from millrace.server.book import Book
 from millrace.server.http.response import Response
 from millrace.server.quota import Quotas
-from millrace.server.record import Kind
-from millrace.server.rest import problem
+from millrace.server.rest.act import Act, Made, queue_made, topic_made
 from millrace.server.rest.route import Ask, Route
 
-
-class Made(NamedTuple):
-    """What a request makes or ends: counted as this."""
-
-    kind: Kind
-    name: str
+T = TypeVar("T")
 
 
 class Steward:
@@ -47,7 +41,7 @@ class Steward:
             try:
                 is_new = await self._claim(ask, made)
             except MillraceError as error:
-                return problem.answer_error(error)
+                return ask.server.answer_error(ask, error)
         response = await answer()
         is_done = response.status < 400
         try:
@@ -60,8 +54,37 @@ class Steward:
         except MillraceError as error:
             # It was done, perhaps, but what must be written of it was not: nobody may think that
             # all is well.
-            return problem.answer_error(error)
+            return ask.server.answer_error(ask, error)
         return response
+
+    async def act(self, ask: Ask, act: Act, work: Callable[[], Awaitable[T]]) -> T:
+        """Have something done that the route does not tell of, and write down what there is to
+        write.
+
+        Raises:
+            MillraceError: what `work` was refused with, or the quota; or it was done, but could not
+                be written down.
+        """
+        principal, is_new = ask.principal, False
+        try:
+            if act.makes is not None:
+                quota = self._quotas.of(principal)
+                is_new = await self._book.claim(principal, quota, *act.makes)
+            found = await work()
+        except MillraceError as error:
+            if is_new and act.makes is not None:
+                await self._book.unclaim(*act.makes)
+            await self._note_act(principal, act, "failed", error.code)
+            raise
+        if act.ends is not None:
+            await self._book.unclaim(*act.ends)
+        await self._note_act(principal, act, "done", "")
+        return found
+
+    async def _note_act(self, principal: Principal, act: Act, outcome: Outcome, why: str) -> None:
+        await self._book.audit.note(
+            actor_of(principal), act.name, act.target, outcome=outcome, detail=why
+        )
 
     async def _claim(self, ask: Ask, made: Made) -> bool:
         """Count what is about to be made, unless it is there."""
@@ -114,10 +137,9 @@ def made_by(route: Route, params: dict[str, str]) -> Made | None:
     last = route.path.rpartition("/")[2]
     space = params.get("space", "")
     if last == "{queue}":
-        return Made("queues", f"{space}/{params['queue']}")
+        return queue_made(space, params["queue"])
     if last == "{topic}":
-        # A queue of the same name is another thing.
-        return Made("queues", f"{space}/topic:{params['topic']}")
+        return topic_made(space, params["topic"])
     if last == "{cursor}":
         return Made("cursors", f"{space}/{params['queue']}/{params['cursor']}")
     return None

@@ -1,0 +1,7 @@
+"""The routes of all APIs, in one table: they are spoken at the same port."""
+
+from __future__ import annotations
+
+from millrace.server.rest.all import ROUTES as OWN
+
+ROUTES = OWN.join()
