@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,6 +61,40 @@ PASSES: list[tuple[dict[str, object], Headers, bool]] = [
     ({"n": {"numeric": [">", 0]}}, (("n", b"1" * 65),), False),
     ({"n": {"numeric": [">", 0]}}, (("n", b" 1"),), False),
     ({"n": {"numeric": [">", 0]}}, (("n", "\u0661".encode()),), False),
+    ({"to": {"wildcard": "eu-*-1"}}, (("to", b"eu-west-1"),), True),
+    ({"to": {"wildcard": "eu-*-1"}}, (("to", b"eu-1"),), False),
+    ({"to": {"wildcard": "eu-*-1"}}, (("to", b"eu--1"),), True),
+    ({"to": {"wildcard": "*"}}, (("to", b""),), True),
+    ({"to": {"wildcard": "*ab*ab*"}}, (("to", b"xabyabz"),), True),
+    ({"to": {"wildcard": "*ab*ab*"}}, (("to", b"xabz"),), False),
+    ({"to": {"wildcard": "a*ba"}}, (("to", b"aba"),), True),
+    ({"to": {"wildcard": "ab*ba"}}, (("to", b"aba"),), False),
+    ({"to": {"wildcard": "a\\*b"}}, (("to", b"a*b"),), True),
+    ({"to": {"wildcard": "a\\*b"}}, (("to", b"axb"),), False),
+    ({"to": {"wildcard": "a\\\\*"}}, (("to", b"a\\b"),), True),
+    ({"ip": {"cidr": "10.0.0.0/24"}}, (("ip", b"10.0.0.255"),), True),
+    ({"ip": {"cidr": "10.0.0.7/24"}}, (("ip", b"10.0.0.255"),), True),
+    ({"ip": {"cidr": "10.0.0.0/24"}}, (("ip", b"10.0.1.0"),), False),
+    ({"ip": {"cidr": "10.0.0.0/24"}}, (("ip", b"ten"),), False),
+    ({"ip": {"cidr": "10.0.0.0/24"}}, (("ip", b"\xff"),), False),
+    ({"ip": {"cidr": "10.0.0.0/24"}}, (("ip", b"::1"),), False),
+    ({"ip": {"cidr": "2001:db8::/32"}}, (("ip", b"2001:db8::5"),), True),
+    ({"f": True}, (("f", b"true"),), True),
+    ({"f": False}, (("f", b"true"),), False),
+    ({"f": [None]}, (("f", b"null"),), True),
+    ({"f": [None]}, (("f", b""),), False),
+    ({"to": {"anything-but": {"prefix": ["eu-", "us-"]}}}, (("to", b"us-1"),), False),
+    ({"to": {"anything-but": {"suffix": "-1"}}}, (("to", b"us-1"),), False),
+    ({"to": {"anything-but": {"wildcard": ["a*c", "b*"]}}}, (("to", b"axd"),), True),
+    ({"to": {"anything-but": {"equals-ignore-case": "EU"}}}, (("to", b"eu"),), False),
+    ({"n": {"anything-but": [5, "x"]}}, (("n", b"5.0"),), False),
+    ({"$or": [{"a": "1"}, {"b": "2"}]}, (("b", b"2"),), True),
+    ({"$or": [{"a": "1"}, {"b": "2"}]}, (("a", b"2"), ("b", b"1")), False),
+    ({"c": "3", "$or": [{"a": "1"}, {"b": "2"}]}, (("b", b"2"),), False),
+    ({"$or": [{"a": "1", "b": "2"}, {"$or": [{"c": 1}, {"d": 1}]}]}, (("d", b"1"),), True),
+    ({"$or": ["x", "y"]}, (("$or", b"y"),), True),
+    ({"$or": [{"prefix": "x"}, {"suffix": "y"}]}, (("$or", b"xz"),), True),
+    ({"$body": ["y"]}, (("$body", b"y"),), True),
 ]
 
 
@@ -65,12 +102,12 @@ PASSES: list[tuple[dict[str, object], Headers, bool]] = [
 def test_passes(wanted: dict[str, object], headers: Headers, passes: object) -> None:
     found = filters.parse(wanted)
     assert found is not None
-    assert found.passes(headers) is passes
+    assert found.passes(headers, b"x") is passes
     block = Block.of_messages([Message(b"x", None, headers), Message(b"y", None, (("z", b""),))])
     assert found.mask(block).tolist()[0] is passes
     stored = filters.load(found.text)
     assert stored is not None
-    assert stored.passes(headers) is passes
+    assert stored.passes(headers, b"x") is passes
     assert stored.text == found.text
 
 
@@ -88,8 +125,6 @@ BAD: list[object] = [
     {5: "order"},
     {"": "order"},
     {"\ud800": "order"},
-    {"type": None},
-    {"type": True},
     {"type": []},
     {"type": {}},
     {"type": b"\xff"},
@@ -113,7 +148,99 @@ BAD: list[object] = [
     {"type": {"numeric": [">", True]}},
     {"type": {"numeric": ["<", 5, ">", 0]}},
     {"type": {"numeric": [">", 0, "<", 5, "<", 6]}},
+    {"type": {"wildcard": 5}},
+    {"type": {"wildcard": "a**b"}},
+    {"type": {"wildcard": "a\\b"}},
+    {"type": {"wildcard": "a\\"}},
+    {"type": {"cidr": "10.0.0.0"}},
+    {"type": {"cidr": "10.0.0.0/33"}},
+    {"type": {"cidr": "10.0.0/24"}},
+    {"type": {"cidr": 10}},
+    {"type": {"cidr": "\u0661.0.0.0/8"}},
+    {"type": {"anything-but": {"prefix": []}}},
+    {"type": {"anything-but": {"exists": [True]}}},
+    {"type": {"anything-but": {"begins": ["a"]}}},
+    {"$or": [{"a": "x"}]},
+    {"$or": [{"a": "x"}, {}]},
+    {"$or": [{"a": "x"}, {"prefix": "y"}]},
+    {"$or": [{"a": "x"}, "y"]},
+    {"$body": {}},
+    {"$body": {"a": {}}},
+    {"$body": {"a": []}},
+    {"$body": {"a": [{"begins": "x"}]}},
+    {"$body": {"": "x"}},
 ]
+
+BODIES: list[tuple[dict[str, object], bytes | None, bool]] = [
+    ({"kind": "order"}, b'{"kind": "order"}', True),
+    ({"kind": ["card", "order"]}, b'{"kind": "order", "more": {}}', True),
+    ({"kind": "order"}, b'{"kind": "card"}', False),
+    ({"kind": "order"}, b"{}", False),
+    ({"kind": "order"}, b'["order"]', False),
+    ({"kind": "order"}, b'"order"', False),
+    ({"kind": "order"}, b'{"kind": "order"', False),
+    ({"kind": "order"}, b"\xff", False),
+    ({"kind": "order"}, b"", False),
+    ({"kind": "order"}, None, False),
+    ({"kind": {"exists": ["x"]}}, b'{"kind": {"exists": "x"}}', True),
+    ({"kind": [{"exists": False}]}, b"no JSON", False),
+    ({"kind": [{"exists": False}]}, b"{}", True),
+    ({"kind": [{"exists": False}]}, b'{"kind": null}', False),
+    ({"kind": [{"exists": False}]}, b'{"kind": []}', True),
+    ({"kind": [{"exists": True}]}, b'{"kind": null}', True),
+    ({"kind": [{"exists": True}]}, b'{"kind": {"a": 1}}', False),
+    ({"kind": [None]}, b'{"kind": null}', True),
+    ({"kind": [None]}, b'{"kind": "null"}', False),
+    ({"kind": [True]}, b'{"kind": true}', True),
+    ({"kind": [True]}, b'{"kind": 1}', False),
+    ({"kind": [1]}, b'{"kind": true}', False),
+    ({"kind": ["true"]}, b'{"kind": true}', False),
+    ({"n": [5]}, b'{"n": 5.0}', True),
+    ({"n": [5]}, b'{"n": "5"}', False),
+    ({"n": ["5"]}, b'{"n": 5}', False),
+    ({"n": [{"numeric": [">", 5]}]}, b'{"n": 5.5}', True),
+    ({"n": [{"prefix": "5"}]}, b'{"n": 5}', False),
+    ({"n": [{"anything-but": ["5"]}]}, b'{"n": 5}', True),
+    ({"n": [{"anything-but": [5]}]}, b'{"n": 5}', False),
+    ({"a": {"b": {"c": ["x"]}}}, b'{"a": {"b": {"c": "x"}}}', True),
+    ({"a": {"b": {"c": ["x"]}}}, b'{"a": {"b": "x"}}', False),
+    ({"a": {"b": ["x"]}, "c": ["y"]}, b'{"a": {"b": "x"}, "c": "z"}', False),
+    ({"tags": ["x"]}, b'{"tags": ["y", "x"]}', True),
+    ({"tags": ["x"]}, b'{"tags": [["y"], ["x"]]}', True),
+    ({"tags": ["x"]}, b'{"tags": ["y"]}', False),
+    ({"a": {"b": ["x"]}}, b'{"a": [{"b": "y"}, {"b": "x"}]}', True),
+    ({"a": {"b": ["x"], "c": ["y"]}}, b'{"a": [{"b": "x"}, {"c": "y"}]}', True),
+    ({"$or": [{"a": ["x"]}, {"b": ["y"]}]}, b'{"b": "y"}', True),
+    ({"$or": [{"a": ["x"]}, {"b": ["y"]}]}, b'{"a": "y"}', False),
+    ({"a": {"$or": [{"b": ["x"]}, {"c": ["y"]}]}}, b'{"a": {"c": "y"}}', True),
+    ({"a": {"$or": [{"b": ["x"]}, {"c": ["y"]}]}}, b'{"c": "y"}', False),
+    ({"a": ["x"]}, b'{"a": "x", "b": ' + b"[" * 5000 + b"]" * 5000 + b"}", False),
+]
+
+
+@pytest.mark.parametrize(("wanted", "body", "passes"), BODIES)
+def test_what_is_in_a_body(wanted: dict[str, object], body: bytes | None, passes: object) -> None:
+    found = filters.parse({"$body": wanted})
+    assert found is not None
+    assert found.passes((), body) is passes
+    block = Block.of_messages([Message(body, b"k"), Message(b"{}", b"k")])
+    assert found.mask(block).tolist()[0] is passes
+    stored = filters.load(found.text)
+    assert stored is not None
+    assert (stored.passes((), body), stored.text) == (passes, found.text)
+
+
+def test_headers_and_body_may_both_be_asked_for() -> None:
+    found = filters.parse({"kind": "order", "$body": {"n": [1]}})
+    assert found is not None
+    assert found.passes((("kind", b"order"),), b'{"n": 1}')
+    assert not found.passes((), b'{"n": 1}')
+    assert not found.passes((("kind", b"order"),), b'{"n": 2}')
+    either = filters.parse({"$or": [{"kind": "order"}, {"$body": {"n": [1]}}]})
+    assert either is not None
+    assert either.passes((), b'{"n": 1}')
+    assert either.passes((("kind", b"order"),), b"no JSON")
+    assert not either.passes((), b"no JSON")
 
 
 @pytest.mark.parametrize("wanted", BAD, ids=repr)
@@ -134,6 +261,23 @@ def test_a_filter_that_is_too_large_is_refused_with_the_limit() -> None:
         with pytest.raises(TooLarge) as refused:
             filters.parse(many)
         assert (refused.value.field, refused.value.limit) == ("filter", most)
+    choices = [{"a": list(range(most // 2))}, {"b": list(range(most // 2 + 1))}]
+    with pytest.raises(TooLarge):
+        filters.parse({"$or": choices})
+    with pytest.raises(TooLarge):
+        filters.parse({"n": {"anything-but": {"prefix": ["x"] * most}}})
+    stars = "a*" * limits.FILTER_STARS_MAX
+    assert filters.parse({"n": {"wildcard": stars}}) is not None
+    with pytest.raises(TooLarge) as refused:
+        filters.parse({"n": {"wildcard": stars + "a*"}})
+    assert (refused.value.field, refused.value.limit) == ("filter", limits.FILTER_STARS_MAX)
+    deep: object = ["x"]
+    for _ in range(limits.FILTER_DEPTH_MAX - 1):
+        deep = {"a": deep}
+    assert filters.parse({"$body": deep}) is not None
+    with pytest.raises(TooLarge) as refused:
+        filters.parse({"$body": {"a": deep}})
+    assert (refused.value.field, refused.value.limit) == ("filter", limits.FILTER_DEPTH_MAX)
     with pytest.raises(TooLarge) as refused:
         filters.parse({"n": "x" * limits.FILTER_BYTES_MAX})
     assert (refused.value.field, refused.value.limit) == ("filter", limits.FILTER_BYTES_MAX)
@@ -148,16 +292,19 @@ def test_a_stored_filter_that_is_none_is_damage(text: str) -> None:
 # --- Blocks as single messages --------------------------------------------------------------------
 
 NAMES = st.sampled_from(["a", "b", "ab", "c"])
-WORDS = st.sampled_from(["", "x", "xy", "X", "5", "5.0", "-1", "1e3", "\xe4", "\xff"])
+WORDS = st.sampled_from(["", "x", "xy", "X", "5", "5.0", "-1", "1e3", "true", "\xe4", "\xff"])
 VALUES = WORDS.map(lambda word: word.encode("latin-1"))
 HEADERS = st.lists(st.tuples(NAMES, VALUES), max_size=4).map(tuple)
 NUMBERS = st.one_of(st.integers(-5, 2000), st.sampled_from([0.5, 5.0, -1.0]))
 SIMPLE = st.one_of(
     WORDS,
     NUMBERS,
+    st.sampled_from([True, False, None]),
     st.builds(lambda word: {"prefix": word}, WORDS),
     st.builds(lambda word: {"suffix": word}, WORDS),
     st.builds(lambda word: {"equals-ignore-case": word}, WORDS),
+    st.sampled_from(["*", "x*", "*y", "5*0", "x"]).map(lambda word: {"wildcard": word}),
+    st.just({"cidr": "10.0.0.0/8"}),
     st.builds(
         lambda sign, number: {"numeric": [sign, number]},
         st.sampled_from(["=", "<", "<=", ">", ">="]),
@@ -170,28 +317,71 @@ TESTS = st.one_of(
     st.builds(lambda flag: {"exists": flag}, st.booleans()),
     st.builds(lambda tests: {"anything-but": tests}, st.lists(SIMPLE, min_size=1, max_size=3)),
 )
-FILTERS = st.dictionaries(
-    NAMES, st.one_of(TESTS, st.lists(TESTS, min_size=1, max_size=3)), min_size=1, max_size=3
+LISTS = st.lists(TESTS, min_size=1, max_size=3)
+FIELDS = st.recursive(
+    st.dictionaries(NAMES, LISTS, min_size=1, max_size=2),
+    lambda inner: st.one_of(
+        st.dictionaries(NAMES, inner, min_size=1, max_size=2),
+        st.lists(inner, min_size=2, max_size=3).map(lambda many: {"$or": many}),
+    ),
+    max_leaves=4,
 )
+PLAIN = st.dictionaries(NAMES, st.one_of(TESTS, LISTS), min_size=1, max_size=3)
+SETS = st.one_of(
+    PLAIN,
+    st.builds(lambda fields: {"$body": fields}, FIELDS),
+    st.builds(lambda plain, fields: {**plain, "$body": fields}, PLAIN, FIELDS),
+)
+FILTERS = st.one_of(
+    SETS,
+    st.builds(
+        lambda outer, many: {**outer, "$or": many}, SETS, st.lists(SETS, min_size=2, max_size=3)
+    ),
+)
+JSON = st.recursive(
+    st.one_of(WORDS, NUMBERS, st.sampled_from([True, False, None])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=3)),
+    max_leaves=6,
+)
+DOCUMENTS = st.one_of(
+    st.dictionaries(NAMES, JSON, max_size=3).map(msgspec.json.encode),
+    JSON.map(msgspec.json.encode),
+    st.sampled_from([None, b"", b"{", b"\xff"]),
+)
+ROWS = st.lists(st.tuples(HEADERS, DOCUMENTS), max_size=12)
 
 
-@given(FILTERS, st.lists(HEADERS, max_size=12), st.booleans())
+@given(FILTERS, ROWS, st.booleans())
 def test_a_block_is_judged_as_its_messages_are(
-    wanted: dict[str, object], rows: list[Headers], decoded: object
+    wanted: dict[str, object], rows: list[tuple[Headers, bytes | None]], decoded: object
 ) -> None:
     found = filters.parse(wanted)
     assert found is not None
-    block = Block.of_messages([Message(b"x", None, headers) for headers in rows])
+    block = Block.of_messages([Message(body, b"k", headers) for headers, body in rows])
     if decoded:
         block, _ = Block.decode(memoryview(b"".join(block.encode())))
-    assert found.mask(block).tolist() == [found.passes(headers) for headers in rows]
+    assert found.mask(block).tolist() == [found.passes(*row) for row in rows]
 
 
-@given(FILTERS, HEADERS)
-def test_what_is_stored_is_the_same_filter(wanted: dict[str, object], headers: Headers) -> None:
+@given(FILTERS, HEADERS, DOCUMENTS)
+def test_what_is_stored_is_the_same_filter(
+    wanted: dict[str, object], headers: Headers, body: bytes | None
+) -> None:
     found = filters.parse(wanted)
     assert found is not None
     stored = filters.load(found.text)
     assert stored is not None
     assert stored.text == found.text
-    assert stored.passes(headers) == found.passes(headers)
+    assert stored.passes(headers, body) == found.passes(headers, body)
+
+
+@given(
+    st.lists(st.sampled_from(["a", "b", "ab", "*"]), max_size=6),
+    st.text(alphabet="ab", max_size=8),
+)
+def test_a_wildcard_is_as_a_regular_expression_says(parts: list[str], value: str) -> None:
+    pattern = re.sub(r"\*+", "*", "".join(parts))
+    found = filters.parse({"n": {"wildcard": pattern}})
+    assert found is not None
+    expected = re.fullmatch(pattern.replace("*", "[ab]*"), value) is not None
+    assert found.passes((("n", value.encode()),), b"") == expected

@@ -1,4 +1,4 @@
-"""Filters on headers: which messages of a topic a subscription wants.
+"""Filters: which messages of a topic a subscription wants.
 
 A filter names headers, and for each of them one test or several:
 
@@ -7,19 +7,21 @@ A filter names headers, and for each of them one test or several:
 Rule 1: a message passes if every header that is named passes.
 Rule 2: a header passes if one of its tests holds for one of its values (it may stand there several
 times), or if it is not there and `{"exists": False}` is among its tests.
-Rule 3: text is compared as UTF-8, byte by byte. A value is a number if it is written as one.
+Rule 3: `"$body"` with a mapping names fields of the body, which is JSON then, in the same way. A
+mapping leads to the fields within a field; tests are a list, or one that is no mapping. A field
+that is an array has the values of its elements. Each field is judged by itself: one element may
+have what one field asks for, another one what another does. A body that is no object of JSON does
+not pass.
+Rule 4: `"$or"` with a list of at least two mappings, none of which begins with the word of a test,
+asks that one of them passes. Otherwise it is the name of a header or field, as any.
 
-The words are those of SNS: a text or a number (exactly that), `prefix`, `suffix`,
-`equals-ignore-case`, `numeric`, `exists`, and `anything-but` with one of the others or several.
+What tests there are, and what they hold for, is in `filter_tests`.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeGuard
 
 import msgspec
 import numpy as np
@@ -27,75 +29,144 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace import limits
-from millrace.core import exact
+from millrace.core import exact, filter_tests
 from millrace.core.block import Block
 from millrace.core.check import shown
+from millrace.core.filter_tests import FIELD, WORDS, Holds, Plain, Value, invalid
 from millrace.core.model import Headers
 from millrace.errors import Corrupt, Invalid, TooLarge
 
-Holds = Callable[[bytes], bool]
-"""Whether a test holds for a value."""
-
-Plain: TypeAlias = "str | int | float | bool | list[Plain] | dict[str, Plain]"
-"""A test as it is written down."""
-
 Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
-_FIELD = "filter"
-_NUMBER = re.compile(rb"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_NUMBER_BYTES_MAX = 64
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
-    "=": operator.eq,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
+_BODY = "$body"
+_OR = "$or"
 
 
-class _Header(msgspec.Struct, frozen=True):
-    """What is asked of one header."""
+class _Place(msgspec.Struct, frozen=True):
+    """What is asked of one header, or of one field of the body."""
 
-    name: str
+    path: tuple[str, ...]
+    in_body: bool
     tests: tuple[Holds, ...]
     may_miss: bool
-    """It passes where the header is not there."""
+    """It passes where nothing is there."""
 
-    def passes(self, values: Sequence[bytes]) -> bool:
-        if not values:
-            return self.may_miss
+    def passes(self, values: Sequence[Value], *, is_missing: bool) -> bool:
+        if is_missing and self.may_miss:
+            return True
         return any(test(value) for value in values for test in self.tests)
+
+
+class _All(msgspec.Struct, frozen=True):
+    """Places that must all pass; and of each of the choices one."""
+
+    places: tuple[_Place, ...]
+    choices: tuple[tuple[_All, ...], ...]
 
 
 class Filter:
     """A filter that was checked. Treat as frozen."""
 
-    def __init__(self, headers: tuple[_Header, ...], text: str) -> None:
-        self._headers = headers
+    def __init__(self, wanted: _All, text: str) -> None:
+        self._wanted = wanted
         self.text = text
         """As it is stored: the same filter has the same text."""
 
-    def passes(self, headers: Headers) -> bool:
-        """Whether a message with these headers passes."""
-        return all(
-            header.passes([value for name, value in headers if name == header.name])
-            for header in self._headers
-        )
+    def passes(self, headers: Headers, body: bytes | None) -> bool:
+        """Whether a message with these headers and this body passes."""
+        return _passes(self._wanted, headers, _Document(body))
 
     def mask(self, block: Block) -> Flags:
         """Which rows of a block pass: as `passes` for each, in few calls."""
-        out = np.ones(block.count, np.bool_)
-        for header in self._headers:
-            out &= _mask(header, block)
-        return out
+        documents: dict[int, _Document] = {}
+        return _mask(self._wanted, block, np.ones(block.count, np.bool_), documents)
 
 
-def _mask(header: _Header, block: Block) -> Flags:
+class _Document:
+    """A body, which is read once, where something in it is asked for."""
+
+    def __init__(self, body: bytes | None) -> None:
+        self._body = body
+        self._fields: dict[str, object] | None = None
+        self._is_read = False
+
+    def passes(self, place: _Place) -> bool:
+        if not self._is_read:
+            self._fields, self._is_read = _read(self._body), True
+        if self._fields is None:
+            return False
+        values, is_missing = _found(self._fields, place.path)
+        return place.passes(values, is_missing=is_missing)
+
+
+def _read(body: bytes | None) -> dict[str, object] | None:
+    try:
+        found = msgspec.json.decode(body) if body else None
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _found(fields: dict[str, object], path: tuple[str, ...]) -> tuple[list[Value], bool]:
+    """The values of a field, and whether it is missing somewhere."""
+    values: list[Value] = []
+    is_missing = False
+    left: list[tuple[object, int]] = [(fields, 0)]
+    while left:
+        value, depth = left.pop()
+        if isinstance(value, list):
+            is_missing |= not value
+            left.extend((element, depth) for element in value)
+        elif depth < len(path):
+            if isinstance(value, dict) and path[depth] in value:
+                left.append((value[path[depth]], depth + 1))
+            else:
+                is_missing = True
+        elif isinstance(value, dict):
+            is_missing = True
+        else:
+            values.append(value)  # type: ignore[arg-type]
+    return values, is_missing
+
+
+def _passes(wanted: _All, headers: Headers, document: _Document) -> bool:
+    for place in wanted.places:
+        if place.in_body:
+            if not document.passes(place):
+                return False
+        else:
+            values = [value for name, value in headers if name == place.path[0]]
+            if not place.passes(values, is_missing=not values):
+                return False
+    return all(any(_passes(one, headers, document) for one in choice) for choice in wanted.choices)
+
+
+def _mask(wanted: _All, block: Block, rows: Flags, documents: dict[int, _Document]) -> Flags:
+    """Which of the rows that are flagged pass."""
+    out = rows.copy()
+    for place in wanted.places:
+        if not place.in_body:
+            out &= _mask_headers(place, block)
+    for place in wanted.places:
+        if place.in_body:
+            for at in np.flatnonzero(out).tolist():
+                if at not in documents:
+                    documents[at] = _Document(block.bodies.value(at))
+                out[at] = documents[at].passes(place)
+    for choice in wanted.choices:
+        found = np.zeros(block.count, np.bool_)
+        for one in choice:
+            found |= _mask(one, block, out & ~found, documents)
+        out &= found
+    return out
+
+
+def _mask_headers(place: _Place, block: Block) -> Flags:
     names, values, lists = block.header_names, block.header_values, block.header_lists
     if names is None or values is None or lists is None:
-        return np.full(block.count, header.may_miss)
+        return np.full(block.count, place.may_miss)
     pairs = len(names.offsets) // 4 - 1
-    is_named = pc.equal(names.array(pa.binary(), pairs), pa.scalar(header.name.encode()))
+    is_named = pc.equal(names.array(pa.binary(), pairs), pa.scalar(place.path[0].encode()))
     at = np.flatnonzero(is_named.to_numpy(zero_copy_only=False))
     # A row without headers begins where the next one does: the last that begins there has it.
     rows = np.searchsorted(np.frombuffer(lists, np.int32), at, side="right") - 1
@@ -105,9 +176,9 @@ def _mask(header: _Header, block: Block) -> Flags:
     for begin, end in zip(bounds[at].tolist(), bounds[at + 1].tolist(), strict=True):
         value = bytes(data[begin:end])
         if value not in known:
-            known[value] = any(test(value) for test in header.tests)
+            known[value] = any(test(value) for test in place.tests)
         held.append(known[value])
-    out = np.full(block.count, header.may_miss)
+    out = np.full(block.count, place.may_miss)
     out[rows] = False
     out[rows[np.array(held, np.bool_)]] = True
     return out
@@ -125,40 +196,83 @@ def parse(value: object) -> Filter | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise _invalid(f"is {shown(value)}, not a mapping of headers to tests")
+        raise invalid(f"is {shown(value)}, not a mapping of headers to tests")
     if not value:
         return None
-    plain: dict[str, Plain] = {}
-    headers: list[_Header] = []
-    left = limits.FILTER_TESTS_MAX
-    for key, given in value.items():
-        name = exact.text(key)
-        if not name or not _is_utf8(name):
-            raise _invalid(f"names the header {shown(key)}, which is no text")
-        tests = list(given) if isinstance(given, list | tuple) else [given]
-        if not tests:
-            raise _invalid(f"has no test for header {shown(name)}")
-        left -= _count(tests)
-        if left < 0:
-            raise TooLarge(
-                f"a filter has up to {limits.FILTER_TESTS_MAX} tests",
-                field=_FIELD,
-                limit=limits.FILTER_TESTS_MAX,
-            )
-        made = [_test(test, f"header {shown(name)}") for test in tests]
-        plain[name] = [written for written, _ in made]
-        held = tuple(holds for _, holds in made if holds is not None)
-        headers.append(_Header(name, held, {"exists": False} in plain[name]))  # type: ignore[operator]
-    headers.sort(key=lambda header: header.name)
-    text = msgspec.json.encode(dict(sorted(plain.items()))).decode()
+    plain, wanted = _Reading().read(value, (), in_body=False)
+    text = msgspec.json.encode(plain).decode()
     if len(text.encode()) > limits.FILTER_BYTES_MAX:
         raise TooLarge(
             f"the filter has {len(text.encode())} bytes, up to {limits.FILTER_BYTES_MAX} are "
             "allowed",
-            field=_FIELD,
+            field=FIELD,
             limit=limits.FILTER_BYTES_MAX,
         )
-    return Filter(tuple(headers), text)
+    return Filter(wanted, text)
+
+
+class _Reading:
+    """A filter that is being read: so many tests may still come, so deep."""
+
+    def __init__(self) -> None:
+        self._tests_left = limits.FILTER_TESTS_MAX
+        self._depth_left = limits.FILTER_DEPTH_MAX
+
+    def read(
+        self, value: Mapping[object, object], path: tuple[str, ...], *, in_body: bool
+    ) -> tuple[dict[str, Plain], _All]:
+        """What a mapping asks for, as it is written down and as it is judged."""
+        if not value:
+            raise invalid("has an empty mapping, which asks for nothing")
+        if not self._depth_left:
+            raise _too_large("is nested up to {} times", limits.FILTER_DEPTH_MAX)
+        self._depth_left -= 1
+        plain: dict[str, Plain] = {}
+        places: list[_Place] = []
+        choices: list[tuple[_All, ...]] = []
+        for key, given in sorted(value.items(), key=lambda item: str(exact.text(item[0]))):
+            name = exact.text(key)
+            if not name or not filter_tests.is_utf8(name):
+                raise invalid(f"names the header {shown(key)}, which is no text")
+            if name == _OR and _is_choice(given):
+                made = [self.read(one, path, in_body=in_body) for one in given]
+                plain[name] = [written for written, _ in made]
+                choices.append(tuple(one for _, one in made))
+            elif isinstance(given, Mapping) and (in_body or name == _BODY):
+                within = (*path, name) if in_body else ()
+                plain[name], inner = self.read(given, within, in_body=True)
+                places.extend(inner.places)
+                choices.extend(inner.choices)
+            else:
+                plain[name], place = self._place(given, (*path, name), in_body=in_body)
+                places.append(place)
+        self._depth_left += 1
+        return plain, _All(tuple(places), tuple(choices))
+
+    def _place(
+        self, given: object, path: tuple[str, ...], *, in_body: bool
+    ) -> tuple[Plain, _Place]:
+        where = f"{'field' if in_body else 'header'} {shown('.'.join(path))}"
+        tests = list(given) if isinstance(given, list | tuple) else [given]
+        if not tests:
+            raise invalid(f"has no test for {where}")
+        self._tests_left -= filter_tests.count(tests)
+        if self._tests_left < 0:
+            raise _too_large("has up to {} tests", limits.FILTER_TESTS_MAX)
+        made = [filter_tests.read(test, where) for test in tests]
+        written = [plain for plain, _ in made]
+        held = tuple(holds for _, holds in made if holds is not None)
+        return written, _Place(path, in_body, held, {"exists": False} in written)
+
+
+def _is_choice(given: object) -> TypeGuard[Sequence[Mapping[object, object]]]:
+    if not isinstance(given, list | tuple) or len(given) < 2:
+        return False
+    return all(isinstance(one, Mapping) and not any(word in WORDS for word in one) for one in given)
+
+
+def _too_large(what: str, limit: int) -> TooLarge:
+    return TooLarge(f"a filter {what.format(limit)}", field=FIELD, limit=limit)
 
 
 def load(text: str) -> Filter | None:
@@ -177,155 +291,3 @@ def text(value: object) -> str:
     """The filter that a program names, checked, as it is stored."""
     found = parse(value)
     return found.text if found is not None else ""
-
-
-def _invalid(what: str) -> Invalid:
-    return Invalid(f"the filter {what}", field=_FIELD)
-
-
-def _count(tests: list[object]) -> int:
-    """How many tests there are, those within `anything-but` too."""
-    inner = [test.get("anything-but") for test in tests if isinstance(test, Mapping)]
-    return len(tests) + sum(len(test) for test in inner if isinstance(test, list | tuple))
-
-
-def _is_word(test: object, word: str) -> bool:
-    return isinstance(test, Mapping) and word in test
-
-
-def _test(test: object, where: str) -> tuple[Plain, Holds | None]:
-    """A test as it is written down, and what it asks of a value; None: that there is none."""
-    if isinstance(test, Mapping):
-        return _worded(test, where)
-    number = _number(test)
-    if number is not None:
-        return number, _numeric([("=", number)])
-    wanted = _text(test, where)
-    data = wanted.encode()
-    return wanted, lambda value: value == data
-
-
-def _worded(test: Mapping[object, object], where: str) -> tuple[Plain, Holds | None]:
-    if len(test) != 1:
-        raise _invalid(f"has a test with {len(test)} words for {where}; give each its own")
-    [(word, given)] = test.items()
-    match word:
-        case "prefix":
-            begin = _text(given, where)
-            return {"prefix": begin}, _beginning(begin.encode())
-        case "suffix":
-            end = _text(given, where)
-            return {"suffix": end}, _ending(end.encode())
-        case "equals-ignore-case":
-            same = _text(given, where)
-            return {"equals-ignore-case": same}, _caseless(same)
-        case "numeric":
-            bounds = _bounds(given, where)
-            return {"numeric": [part for bound in bounds for part in bound]}, _numeric(bounds)
-        case "exists":
-            if not isinstance(given, bool):
-                raise _invalid(f"has 'exists' {shown(given)} for {where}, not true or false")
-            return {"exists": given}, (lambda _: True) if given else None
-        case "anything-but":
-            return _anything_but(given, where)
-        case _:
-            raise _invalid(
-                f"has the word {shown(word)} for {where}; there are prefix, suffix, "
-                "equals-ignore-case, numeric, exists and anything-but"
-            )
-
-
-def _anything_but(given: object, where: str) -> tuple[Plain, Holds]:
-    tests = list(given) if isinstance(given, list | tuple) else [given]
-    if not tests:
-        raise _invalid(f"has 'anything-but' nothing for {where}")
-    if any(_is_word(test, "exists") or _is_word(test, "anything-but") for test in tests):
-        raise _invalid(f"has 'anything-but' with another such word for {where}")
-    made = [_test(test, where) for test in tests]
-    inner = [holds for _, holds in made if holds is not None]
-    written: list[Plain] = [plain for plain, _ in made]
-    return {"anything-but": written}, lambda value: not any(holds(value) for holds in inner)
-
-
-def _beginning(data: bytes) -> Holds:
-    return lambda value: value.startswith(data)
-
-
-def _ending(data: bytes) -> Holds:
-    return lambda value: value.endswith(data)
-
-
-def _caseless(text: str) -> Holds:
-    wanted = text.casefold()
-
-    def holds(value: bytes) -> bool:
-        try:
-            return value.decode().casefold() == wanted
-        except UnicodeDecodeError:
-            return False
-
-    return holds
-
-
-def _text(value: object, where: str) -> str:
-    found = exact.text(value)
-    data = exact.data(value) if found is None else None
-    if data is not None:
-        try:
-            found = data.decode()
-        except UnicodeDecodeError:
-            found = None
-    if found is None or not _is_utf8(found):
-        raise _invalid(f"has {shown(value)} for {where}, which is neither text nor a number")
-    return found
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _number(value: object) -> int | float | None:
-    if isinstance(value, bool):
-        return None
-    whole = exact.whole(value)
-    if whole is not None:
-        return whole if abs(whole) < 2**63 else None
-    number = exact.number(value)
-    return number if number is not None and math.isfinite(number) else None
-
-
-def _bounds(given: object, where: str) -> list[tuple[str, int | float]]:
-    """One comparison, or a lower and an upper bound."""
-    parts = list(given) if isinstance(given, list | tuple) else []
-    bounds: list[tuple[str, int | float]] = []
-    for sign, value in zip(parts[::2], parts[1::2], strict=False):
-        number = _number(value)
-        plain = exact.text(sign)
-        if plain in _COMPARE and number is not None:
-            bounds.append((plain, number))
-    signs = [sign for sign, _ in bounds]
-    is_range = len(signs) == 2 and signs[0] in (">", ">=") and signs[1] in ("<", "<=")
-    if 2 * len(bounds) != len(parts) or not (len(signs) == 1 or is_range):
-        raise _invalid(
-            f"has 'numeric' {shown(given)} for {where}; it is one comparison as ['>=', 5], or a "
-            "range as ['>', 0, '<=', 5]"
-        )
-    return bounds
-
-
-def _numeric(bounds: Sequence[tuple[str, int | float]]) -> Holds:
-    def holds(value: bytes) -> bool:
-        if len(value) > _NUMBER_BYTES_MAX:
-            return False
-        found = _NUMBER.fullmatch(value)
-        if found is None:
-            return False
-        is_whole = found.group(1) is None and found.group(2) is None
-        number = int(value) if is_whole else float(value)
-        return all(_COMPARE[sign](number, bound) for sign, bound in bounds)
-
-    return holds

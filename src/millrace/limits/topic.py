@@ -11,6 +11,12 @@ FILTER_BYTES_MAX = 8 * 1024
 FILTER_TESTS_MAX = 150
 """Tests of one filter; SNS allows as many values."""
 
+FILTER_DEPTH_MAX = 32
+"""How deep the fields of a body and the choices of one filter are nested: reading them recurs."""
+
+FILTER_STARS_MAX = 10
+"""Stars of one wildcard: each is a search through the value."""
+
 TOPIC_LAG = 1_000_000
 """Rows of a topic that wait for its slowest subscription, unless it is made otherwise; then it
 refuses publishes, for nothing that was accepted may be dropped."""

@@ -127,10 +127,12 @@ class Topic:
         `queue` is a queue, or the name of one in the topic's space. `name` tells subscriptions
         apart; without it they are called as their queues are. The subscription ends with its queue.
 
-        `filter` maps headers to what their values may be: a text or a number, `{"prefix": ...}`,
-        `{"suffix": ...}`, `{"equals-ignore-case": ...}`, `{"numeric": [">=", 5, "<", 10]}`,
-        `{"exists": True}`, `{"anything-but": [...]}`, or a list of these, of which one must hold.
-        Every header that is named must pass.
+        `filter` maps headers to what their values may be: a text or a number, True, False or None,
+        `{"prefix": ...}`, `{"suffix": ...}`, `{"equals-ignore-case": ...}`, `{"wildcard": "a*b"}`,
+        `{"numeric": [">=", 5, "<", 10]}`, `{"cidr": "10.0.0.0/8"}`, `{"exists": True}`,
+        `{"anything-but": [...]}`, or a list of these, of which one must hold. Every header that is
+        named must pass. `"$body"` maps fields of a body of JSON to lists of such tests, or to the
+        fields within; of the mappings in a list under `"$or"` one must pass.
 
         Raises:
             NotFound: there is no such queue.

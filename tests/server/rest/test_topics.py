@@ -73,6 +73,32 @@ def test_d1_topics_reach_every_queue_and_tell_where(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_filter_may_ask_for_fields_of_bodies_and_choices(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.ask("PUT", NEWS)
+            wanted = {
+                "$or": [
+                    {"kind": [{"wildcard": "or*er"}]},
+                    {"$body": {"customer": {"ip": [{"cidr": "10.0.0.0/8"}], "new": [True]}}},
+                ]
+            }
+            told = {"queue": "orders", "filter": wanted}
+            assert (await server.ask("PUT", f"{NEWS}/subscriptions/s", told)).status == 200
+            listed = (await server.ask("GET", f"{NEWS}/subscriptions")).items("subscriptions")
+            assert listed[0]["filter"] == wanted
+            bodies = [
+                {"body": "a", "headers": {"kind": "order"}},
+                {"body": "b", "headers": {"kind": "card"}},
+                {"body": '{"customer": {"ip": "10.1.2.3", "new": true}}'},
+                {"body": '{"customer": {"ip": "10.1.2.3", "new": false}}'},
+            ]
+            sent = await server.ask("POST", f"{NEWS}/messages", {"messages": bodies, "wait": 50})
+            assert sent.json["queues"] == {"s": [1, "filtered", 2, "filtered"]}
+
+    asyncio.run(main())
+
+
 def test_a_subscription_needs_the_right_to_publish_to_its_queue(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:

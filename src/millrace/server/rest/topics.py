@@ -250,9 +250,12 @@ class SubscribeAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: str
     """As name or space/name. The subscription ends with it."""
     filter: dict[str, msgspec.Raw] = {}
-    """Headers, and what their values may be: a text or a number, {"prefix": …}, {"suffix": …},
-    {"equals-ignore-case": …}, {"numeric": [">=", 5, "<", 10]}, {"exists": true},
-    {"anything-but": […]}, or a list of these, of which one must hold."""
+    """Headers, and what their values may be: a text, a number, true, false or null,
+    {"prefix": …}, {"suffix": …}, {"equals-ignore-case": …}, {"wildcard": "a*b"},
+    {"numeric": [">=", 5, "<", 10]}, {"cidr": "10.0.0.0/8"}, {"exists": true},
+    {"anything-but": […]}, or a list of these, of which one must hold. "$body" has fields of a body
+    of JSON with lists of such tests, or with the fields within; of the objects in a list under
+    "$or" one must pass."""
 
 
 class Subscribed(msgspec.Struct, frozen=True):
