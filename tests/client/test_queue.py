@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pyarrow as pa
 import pytest
 
-from millrace import errors
+from millrace import errors, limits
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
 from tests.client.harness import Clock, embedded, eventually, timed
@@ -263,6 +264,29 @@ async def test_settings_are_changed_one_by_one(m: Millrace) -> None:
     await (await queue.lease())[0].settle()
     assert len(await queue.peek()) == 1
     assert (await queue.configure(keep_deletes=0)).keep_deletes_ms == 0
+
+
+@embedded
+async def test_notes_are_kept_with_a_queue(m: Millrace) -> None:
+    queue = await m.queue("orders", notes={"owner": "ada", "tag:stage": "t\u00e9st"})
+    assert (await queue.spec()).notes == (("owner", "ada"), ("tag:stage", "t\u00e9st"))
+    await m.queue("orders", notes={"owner": "ada"})
+    with pytest.raises(errors.Exists, match="notes"):
+        await m.queue("orders", notes={"owner": "bob"})
+    spec = await queue.configure(notes={"owner": "", "a": "b"})
+    assert spec.notes == (("a", "b"), ("tag:stage", "t\u00e9st"))
+    assert (await queue.configure(ttl=5)).notes == spec.notes
+    with pytest.raises(errors.TooLarge) as many:
+        await queue.configure(notes={str(number): "x" for number in range(limits.NOTES_MAX - 1)})
+    assert (many.value.field, many.value.limit) == ("notes", limits.NOTES_MAX)
+    with pytest.raises(errors.TooLarge) as large:
+        await queue.configure(notes={"c": "x" * (limits.NOTES_BYTES_MAX - 5)})
+    assert (large.value.field, large.value.limit) == ("notes", limits.NOTES_BYTES_MAX)
+    for bad in ([("a", "b")], {"": "x"}, {"a": 1}, {1: "a"}, {"x" * 1025: "y"}, {"a": "\ud800"}):
+        with pytest.raises(errors.Refused) as refused:
+            await queue.configure(notes=bad)  # type: ignore[arg-type]
+        assert refused.value.field == "notes"
+    assert await queue.spec() == msgspec.structs.replace(spec, ttl_ms=5000)
 
 
 @timed

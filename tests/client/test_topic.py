@@ -212,6 +212,55 @@ async def test_settings(m: Millrace) -> None:
         assert refused.value.field == "max_lag"
 
 
+@embedded
+async def test_notes_of_topics_and_subscriptions(m: Millrace) -> None:
+    queue = await m.queue("a")
+    topic = await m.topic("orders", notes={"kind": "fifo"})
+    with pytest.raises(errors.Exists, match="notes"):
+        await m.topic("orders", notes={"kind": "plain"})
+    await m.topic("orders", notes={"kind": "fifo"})
+    await topic.configure(notes={"kind": "", "owner": "ada"})
+    assert await topic.subscribe(queue, notes={"raw": "yes"})
+    assert not await topic.subscribe(queue)
+    with pytest.raises(errors.Exists, match="notes"):
+        await topic.subscribe(queue, notes={"raw": "no"})
+    await topic.configure_subscription("a", notes={"raw": "no"})
+    state = await topic.describe()
+    assert (state.notes, state.max_lag) == ({"owner": "ada"}, limits.TOPIC_LAG)
+    assert [one.notes for one in state.subscriptions] == [{"raw": "no"}]
+    with pytest.raises(errors.NotFound):
+        await topic.configure_subscription("b", notes={"raw": "no"})
+    large = {"x": "y" * limits.SUBSCRIPTION_NOTES_BYTES_MAX}
+    with pytest.raises(errors.TooLarge) as refused:
+        await topic.configure_subscription("a", notes=large)
+    assert (refused.value.field, refused.value.limit) == ("notes", len(large["x"]))
+
+
+@embedded
+async def test_a_filter_is_changed_in_its_place(m: Millrace) -> None:
+    queue = await m.queue("a", max_messages=1)
+    topic = await m.topic("orders")
+    await topic.subscribe(queue, filter={"kind": "x"})
+    rows = [(b"1", "x"), (b"2", "x"), (b"3", "y"), (b"4", "z")]
+    for body, kind in rows[:2]:
+        await topic.publish(body, headers={"kind": kind})
+
+    async def is_full() -> bool:
+        return bool((await topic.subscriptions())[0].trouble)
+
+    await eventually(is_full)
+    await topic.configure_subscription("a", filter={"kind": ["x", "y"]})
+    await queue.configure(max_messages=0)
+    for body, kind in rows[2:]:
+        await topic.publish(body, headers={"kind": kind}, until_arrived=True)
+    assert await bodies(queue) == [b"1", b"2", b"3"]
+    await topic.configure_subscription("a", filter={})
+    await topic.publish(b"5", until_arrived=True)
+    assert await bodies(queue) == [b"1", b"2", b"3", b"5"]
+    [found] = await topic.subscriptions()
+    assert (found.filter, found.forwarded, found.filtered) == ({}, 4, 1)
+
+
 @timed
 async def test_priority_and_delay_hold_in_the_queue(m: Millrace, clock: Clock) -> None:
     clock.stop()

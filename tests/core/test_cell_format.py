@@ -86,8 +86,9 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             24,
             25,
             "drop",
+            (("a", "b"), ("c", "d")),
         ),
-        "dc0021c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3a4666169721011121314aa706172746974696f6e731516171819a464726f70",
+        "dc0022c3a36c6f670502030406ac64656661756c742f646561640708c3090a0b0c0d0ea36c7a340fc3a4666169721011121314aa706172746974696f6e731516171819a464726f709292a161a16292a163a164",
     ),
     (Kind.POINTERS, Pointers(7, 3, 2, 1, 4, 6, 5, 1, 9, 10, 11, 8), "9c0703020104060501090a0b08"),
     (
@@ -173,13 +174,25 @@ CELLS: list[tuple[Kind, Cell, str]] = [
         SessionCell(3, 2, 5, 100, 7, False, 30, 60, 90, True, "picker"),
         "9b0302056407c21e3c5ac3a67069636b6572",
     ),
-    (Kind.TOPIC, TopicCell(3, 1000), "9203cd03e8"),
+    (Kind.TOPIC, TopicCell(3, 1000, (("a", "b"),)), "9303cd03e89192a161a162"),
     (
         Kind.SUBSCRIPTION,
-        SubscriptionCell("bills", 2, "default/billing", '{"type":["x"]}', HISTORY, 4, 9, 3, 2, 8),
+        SubscriptionCell(
+            "bills",
+            2,
+            "default/billing",
+            '{"type":["x"]}',
+            HISTORY,
+            4,
+            9,
+            3,
+            2,
+            8,
+            (("a", "b"),),
+        ),
         (
-            "9aa562696c6c7302af64656661756c742f62696c6c696e67ae7b2274797065223a5b2278225d7dc4"
-            "10000102030405060708090a0b0c0d0e0f0409030208"
+            "9ba562696c6c7302af64656661756c742f62696c6c696e67ae7b2274797065223a5b2278225d7dc4"
+            "10000102030405060708090a0b0c0d0e0f04090302089192a161a162"
         ),
     ),
     (

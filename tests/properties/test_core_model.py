@@ -559,6 +559,7 @@ def make_spec(limits: Limits, *, keyed: bool, log: bool) -> QueueSpec:
         "default/dead" if limits.buries else "",
         dedup_ms=DEDUP_MS,
         keep_messages=limits.keep_messages if log and not keyed else 0,
+        notes=(("failures", str(limits.max_failures)),) if limits.max_failures else (),
     )
 
 

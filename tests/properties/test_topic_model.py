@@ -19,6 +19,7 @@ from millrace.core.commands import Command, CreateQueue, DeleteQueue, Numbered, 
 from millrace.core.fold import Reader
 from millrace.core.model import CATALOG, Message, ShardId
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     CreateTopic,
     DeleteTopic,
     Forward,
@@ -43,6 +44,7 @@ class Sub:
     life: int
     filter: str
     passed: int
+    note: str = ""
 
 
 @dataclass
@@ -136,6 +138,22 @@ class TopicMachine(RuleBasedStateMachine):
             assert type(answer).__name__ == "Exists"
         self.note()
 
+    @rule(
+        name=st.sampled_from(NAMES),
+        text=st.sampled_from([None, *FILTERS]),
+        note=st.sampled_from(["", "a", "b"]),
+    )
+    def configure_subscription(self, name: str, text: str | None, note: str) -> None:
+        command = ConfigureSubscription(name, text, (("note", note),))
+        answer = self.ask(self.topic(), command)
+        known = self.state.subs.get(name)
+        if known is None:
+            assert type(answer).__name__ == "NotFound"
+        else:
+            assert not isinstance(answer, MillraceError)
+            known.filter, known.note = known.filter if text is None else text, note
+        self.note()
+
     @rule(name=st.sampled_from(NAMES))
     def unsubscribe(self, name: str) -> None:
         answer = self.ask(self.topic(), Unsubscribe(name))
@@ -165,9 +183,10 @@ class TopicMachine(RuleBasedStateMachine):
             self.state.numbers += numbered
         self.note()
 
-    @rule(data=st.data(), again=st.booleans())
-    def forward(self, data: st.DataObject, *, again: bool) -> None:
-        """Parcels for some subscriptions, of what is folded; some that were brought before."""
+    @rule(data=st.data(), again=st.booleans(), other=st.booleans())
+    def forward(self, data: st.DataObject, *, again: bool, other: bool) -> None:
+        """Parcels for some subscriptions, of what is folded; some that were brought before, or
+        were packed by a filter that was changed since."""
         shard = self.topic()
         view, meta = self.group.view(shard), self.group.store.meta(shard)
         if view is None or meta is None:
@@ -180,8 +199,9 @@ class TopicMachine(RuleBasedStateMachine):
             if after >= meta.last_seq or not data.draw(st.booleans()):
                 continue
             upto = data.draw(st.integers(after + 1, meta.last_seq))
-            parcels.append(pack(self.group, shard, number, cell.filter, after, upto))
-            if after == cell.passed and cell.queue not in queues:
+            packed = next(text for text in FILTERS if (text == cell.filter) is not other)
+            parcels.append(pack(self.group, shard, number, packed, after, upto))
+            if after == cell.passed and cell.queue not in queues and not other:
                 queues.add(cell.queue)
                 done.append(cell.name)
                 self._pass(self.state.subs[cell.name], upto)
@@ -242,7 +262,12 @@ class TopicMachine(RuleBasedStateMachine):
             assert self._bodies(self.shard(name)) == wanted, name
         view = self.group.view(self.topic())
         assert view is not None
-        assert {cell.name for cell in view.subscriptions.values()} == set(self.state.subs)
+        found = {
+            cell.name: (cell.filter, dict(cell.notes).get("note", ""))
+            for cell in view.subscriptions.values()
+        }
+        subs = self.state.subs.items()
+        assert found == {name: (sub.filter, sub.note) for name, sub in subs}
         passed = [sub.passed for sub in self.state.subs.values()]
         floor = min(passed, default=len(self.state.rows))
         left = [body for body, _ in self.state.rows[floor:]]

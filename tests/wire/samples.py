@@ -64,6 +64,7 @@ from millrace.core.session_commands import (
 )
 from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -112,6 +113,7 @@ COMMANDS: list[object] = [
     Rewind(Start.BEGINNING),
     Rewind(17),
     Configure(SpecPart(max_failures=3, dead_letter="default/dead")),
+    Configure(SpecPart(notes=(("a", "b"), ("c", "")))),
     OpenCursor("c", Start.END, True),
     NEXT,
     CommitCursor("c", 1, Position(H, 4, 2, 6)),
@@ -125,7 +127,9 @@ COMMANDS: list[object] = [
     PublishStaged(("s", "t"), Numbered("web", 7, "rising")),
     DropStage("s"),
     Subscribe("sub", "default", "orders", '{"kind":["a"]}'),
-    Subscribe("sub", "default", "orders", ""),
+    Subscribe("sub", "default", "orders", "", (("a", "b"),)),
+    ConfigureSubscription("sub", '{"kind":["a"]}', (("a", ""),)),
+    ConfigureSubscription("sub"),
     Unsubscribe("sub"),
     OpenSession(10, True, 0, 1000, "name"),
     ResumeSession(PROVED, H),
@@ -137,6 +141,7 @@ COMMANDS: list[object] = [
     DeleteQueue("default", "orders"),
     CreateTopic("default", "t", 10),
     ConfigureTopic("default", "t", 5, 10),
+    ConfigureTopic("default", "t", 5, notes=(("a", "b"),)),
     DeleteTopic("default", "t", 5),
     Transaction(((SHARD, Settle(PROVED, ONE, H)), (SHARD, Publish((Message(b"x"),))))),
     LeaseAcross((SHARD, ShardId(6)), 3, 1000),
@@ -165,7 +170,7 @@ ANSWERS: list[object] = [
     Delivered((Delivery(GIVEN, {9: 0, 3: 1}, 1 << 62, {9: (2, 1)}),), 2),
     Granted(4, 2),
     TopicRef(SHARD, True),
-    TopicCell(5, 10),
+    TopicCell(5, 10, (("a", "b"),)),
     Subscribed(3, 4, True),
     Holders(1, 2, (Holder("cursor", "c", 3, 4, 5, 6, 7, True),), 9),
     (Published(Seq(4), 2), Outcome(ONE, {}), 4, True, REF),

@@ -264,7 +264,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "ids": f"{cell.ids:x}" if cell.ids else "",
             }
         case TopicCell():
-            return {"shard": cell.shard, "max_lag": cell.max_lag}
+            return {"shard": cell.shard, "max_lag": cell.max_lag, "notes": dict(cell.notes)}
         case SubscriptionCell():
             return {
                 "name": cell.name,
@@ -277,6 +277,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "forwarded": cell.forwarded,
                 "filtered": cell.filtered,
                 "moved_ms": cell.moved_ms,
+                "notes": dict(cell.notes),
             }
         case CatalogCell():
             # Whoever has the secret can forge receipts.

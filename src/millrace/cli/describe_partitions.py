@@ -1,4 +1,4 @@
-"""What `dump` says of partitions, and of maxima."""
+"""What `dump` says of partitions, maxima and notes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from millrace.core.partition_cells import IdCell, PartitionCell
 
 
 def spec_fields(spec: QueueSpec) -> Fields:
-    """The settings of partitions, and maxima, where a queue has some."""
+    """Maxima and notes, and the settings of partitions where a queue has some."""
     bounds: Fields = {
         "max_messages": spec.max_messages,
         "max_bytes": spec.max_bytes,
         "overflow": spec.overflow if spec.is_bounded else "",
+        "notes": dict(spec.notes),
     }
     if not spec.is_partitioned:
         return bounds

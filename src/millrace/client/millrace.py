@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Unpack
@@ -114,22 +114,30 @@ class Millrace:
         return await self._engine.ask(CATALOG, command, bool)
 
     async def topic(
-        self, name: str, *, space: str = "default", max_lag: int | None = None
+        self,
+        name: str,
+        *,
+        space: str = "default",
+        max_lag: int | None = None,
+        notes: Mapping[str, str] | None = None,
     ) -> Topic:
         """The topic of this name, made if it is missing.
 
         `max_lag`: so many messages wait for the slowest subscription at most; then the topic
-        refuses what is published. A million, unless it is named.
+        refuses what is published. A million, unless it is named. `notes` are small texts by their
+        names, which are kept with the topic.
 
         Raises:
             Exists: it is there with other settings; `Topic.configure` changes them.
-            Invalid, TooLarge: the name or `max_lag`.
+            Invalid, TooLarge: the name, `max_lag` or the notes.
         """
         space, name = check.name(space, "space"), check.name(name, "topic")
         lag = None if max_lag is None else lag_of(max_lag)
-        found = await self._engine.find_topic(space, name) if lag is None else None
+        kept = () if notes is None else check.notes(notes)
+        is_named = lag is not None or kept
+        found = None if is_named else await self._engine.find_topic(space, name)
         if found is None:
-            command = CreateTopic(space, name, lag)
+            command = CreateTopic(space, name, lag, kept)
             found = (await self._engine.ask(CATALOG, command, TopicRef)).shard
         return Topic(self._engine, space, name, found)
 

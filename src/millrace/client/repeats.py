@@ -49,6 +49,7 @@ from millrace.core.session_commands import (
     SuspectSession,
 )
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -92,6 +93,7 @@ def may_repeat(command: Command) -> bool:
             | CreateTopic()
             | ConfigureTopic()
             | Subscribe()
+            | ConfigureSubscription()
         ):
             return True
         case (

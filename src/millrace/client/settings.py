@@ -89,6 +89,9 @@ class QueueSettings(TypedDict, total=False):
     overflow: str | None
     """What becomes of a publish beyond the maximum: "refuse" it (`Full`), or "drop" the oldest
     messages that wait, which are dead letters then."""
+    notes: Mapping[str, str] | None
+    """Small texts by their names, which are kept with the queue for whoever has a use for them.
+    Those that are named are put, one with an empty text goes, and the others stay."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -153,6 +156,7 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("max_messages", retain.RETENTION_MESSAGES_MAX),
         number("max_bytes", retain.RETENTION_BYTES_MAX),
         _overflow(given.get("overflow")),
+        None if given.get("notes") is None else check.notes(given["notes"]),
     )
 
 

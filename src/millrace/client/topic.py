@@ -21,6 +21,7 @@ from millrace.core.model import CATALOG, ShardId
 from millrace.core.topic import deleted
 from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     DeleteTopic,
     Subscribe,
@@ -75,6 +76,8 @@ class Subscription:
     """For how long the oldest of them has waited."""
     trouble: str
     """Why the queue did not take the last ones; empty if it did."""
+    notes: dict[str, str]
+    """What is kept with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class TopicState:
     max_lag: int
     """So many wait at most; then the topic refuses what is published."""
     subscriptions: list[Subscription]
+    notes: dict[str, str]
+    """What is kept with it."""
 
 
 class Topic:
@@ -212,6 +217,7 @@ class Topic:
         *,
         filter: FilterLike | None = None,
         name: str | None = None,
+        notes: Mapping[str, str] | None = None,
     ) -> bool:
         """Have what is published from now on forwarded to a queue; False if it is so already.
 
@@ -225,10 +231,13 @@ class Topic:
         Every header that is named must pass. `"$body"` maps fields of a body of JSON to lists of
         such tests, or to the fields within; of the mappings in a list under `"$or"` one must pass.
 
+        `notes` are small texts by their names, which are kept with the subscription.
+
         Raises:
             NotFound: there is no such queue.
-            Exists: the name is in use for another queue or filter.
-            Invalid, TooLarge: the name or the filter; the error says where.
+            Exists: the name is in use for another queue, filter or notes;
+                `configure_subscription` changes the latter two.
+            Invalid, TooLarge: the name, the filter or the notes; the error says where.
         """
         space, target = self._target(queue)
         called = target if space == self._space else f"{space}.{target}"
@@ -237,8 +246,33 @@ class Topic:
             space,
             target,
             filters.text(filter),
+            () if notes is None else check.notes(notes),
         )
         return (await self._engine.ask(self._shard, command, Subscribed)).made
+
+    async def configure_subscription(
+        self,
+        name: str,
+        *,
+        filter: FilterLike | None = None,
+        notes: Mapping[str, str] | None = None,
+    ) -> None:
+        """Change the filter or the notes of the subscription of this name; None says nothing.
+
+        Nothing is lost or forwarded twice: what was not forwarded before passes the new filter, or
+        does not. An empty filter lets everything pass. Of the notes, those that are named are put,
+        one with an empty text goes, and the others stay.
+
+        Raises:
+            NotFound: there is no such subscription.
+            Invalid, TooLarge: the filter or the notes.
+        """
+        command = ConfigureSubscription(
+            check.name(name, "name"),
+            None if filter is None else filters.text(filter),
+            () if notes is None else check.notes(notes),
+        )
+        await self._engine.ask(self._shard, command, Subscribed)
 
     def _target(self, queue: Queue | str) -> tuple[str, str]:
         if not isinstance(queue, Queue):
@@ -283,20 +317,44 @@ class Topic:
                 meta.last_seq - cell.passed,
                 ages[cell.passed],
                 str(trouble[number]) if number in trouble else "",
+                dict(cell.notes),
             )
             for number, cell in cells.items()
         ]
         lag = max((one.lag for one in found), default=0)
-        return TopicState(self._space, self._name, meta.published, lag, settings.max_lag, found)
+        return TopicState(
+            self._space,
+            self._name,
+            meta.published,
+            lag,
+            settings.max_lag,
+            found,
+            dict(settings.notes),
+        )
 
     async def _age(self, passed: int) -> float:
         """How long the first row after this one has waited."""
         rows = await self._engine.peek(self._shard, passed, None, 1)
         return max(0, self._engine.now_ms() - rows[0].time_ms) / 1000 if rows else 0.0
 
-    async def configure(self, *, max_lag: int) -> None:
-        """Change how many messages may wait for the slowest subscription."""
-        command = ConfigureTopic(self._space, self._name, self._shard, lag_of(max_lag))
+    async def configure(
+        self, *, max_lag: int | None = None, notes: Mapping[str, str] | None = None
+    ) -> None:
+        """Change how many messages may wait for the slowest subscription, or the notes.
+
+        What is None stays. Of the notes, those that are named are put, one with an empty text goes,
+        and the others stay.
+
+        Raises:
+            Invalid, TooLarge: `max_lag` or the notes.
+        """
+        command = ConfigureTopic(
+            self._space,
+            self._name,
+            self._shard,
+            None if max_lag is None else lag_of(max_lag),
+            () if notes is None else check.notes(notes),
+        )
         await self._engine.ask(CATALOG, command, TopicCell)
 
     async def delete(self) -> bool:

@@ -13,6 +13,7 @@ from millrace.core import (
     groups,
     lease,
     length,
+    notes,
     partitions,
     retain,
     topic,
@@ -79,6 +80,7 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
     refused = aside.check_spec(spec) or dedup.check_spec(spec) or retain.check_spec(spec)
     refused = refused or expiry.check_spec(spec) or groups.check_spec(spec)
     refused = refused or partitions.check_spec(spec) or length.check_spec(spec)
+    refused = refused or notes.check(spec.notes)
     refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
     if refused is not None:
         return refused
@@ -196,7 +198,7 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
     refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
     refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
     refused = refused or groups.check_spec(wanted) or partitions.check_spec(wanted)
-    refused = refused or length.check_spec(wanted)
+    refused = refused or length.check_spec(wanted) or notes.check(wanted.notes)
     return refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
 
 
@@ -219,6 +221,9 @@ def _differences(stored: QueueSpec, wanted: QueueSpec) -> list[str]:
 
 
 def _setting(name: str, value: object) -> str:
+    if name == "notes":
+        # They may be long.
+        return name
     if name.endswith("_ms") and isinstance(value, int):
         return f"{name.removesuffix('_ms')} is {value / 1000:g} s"
     if name.endswith("_us") and isinstance(value, int):

@@ -14,6 +14,8 @@ from millrace.core import bounds, exact, rate
 from millrace.core.commands import Numbered, ProducerMode
 from millrace.core.group_cells import GROUP_HEADER, ORDERS, Order
 from millrace.core.model import Headers, Message
+from millrace.core.notes import Notes
+from millrace.core.notes import check as check_notes
 from millrace.core.place import ROUTES, Route
 from millrace.errors import Invalid, TooLarge
 
@@ -260,6 +262,38 @@ def check_headers(number: int, size: int) -> None:
             field="headers",
             limit=limits.HEADER_BYTES_MAX,
         )
+
+
+def notes(value: object) -> Notes:
+    """Notes that are named, by their names; an empty text ends one."""
+    if not isinstance(value, Mapping):
+        raise Invalid(f"notes are {shown(value)}, not texts by their names", field="notes")
+    out: dict[str, str] = {}
+    size = 0
+    for given, item in value.items():
+        called, text = exact.text(given), exact.text(item)
+        if not called:
+            raise Invalid(f"the name of a note is {shown(given)}, not a text", field="notes")
+        if text is None:
+            raise Invalid(f"note {shown(called)} is {shown(item)}, not a text", field="notes")
+        length = len(_encoded(called, "notes"))
+        if length > limits.NOTE_NAME_BYTES_MAX:
+            raise TooLarge(
+                f"the name of a note has {length} bytes, up to {limits.NOTE_NAME_BYTES_MAX} are "
+                "allowed",
+                field="notes",
+                limit=limits.NOTE_NAME_BYTES_MAX,
+            )
+        out[called] = text
+        size += length + len(_encoded(text, "notes"))
+        # At each step, for the mapping may never end.
+        if len(out) > limits.NOTES_MAX or size > limits.NOTES_BYTES_MAX:
+            break
+    found = tuple(sorted(out.items()))
+    refused = check_notes(found)
+    if refused is not None:
+        raise refused
+    return found
 
 
 def group(value: object) -> bytes:

@@ -38,6 +38,7 @@ from millrace.core.session_commands import (
 )
 from millrace.core.spec import SpecPart as SpecPart
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -315,6 +316,7 @@ ShardCommand = (
     | ListHolders
     | NextSnapshot
     | Subscribe
+    | ConfigureSubscription
     | Unsubscribe
     | Forward
     | Tick

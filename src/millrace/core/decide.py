@@ -97,6 +97,7 @@ from millrace.core.session_commands import (
 )
 from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -179,6 +180,8 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return sessions.close_session(draft, command)
         case Subscribe():
             return topic.subscribe(desk, draft, command)
+        case ConfigureSubscription():
+            return topic.configure_subscription(draft, command)
         case Unsubscribe():
             return topic.unsubscribe(desk, draft, command)
         case Forward():

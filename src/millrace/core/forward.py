@@ -4,7 +4,8 @@ Rule 1: a parcel's rows in the queue and the subscription's progress are one ent
 loses or doubles one. They are published under the subscription's own producer, with the seq of the
 last row in the topic as the rising number: where they should come twice, the queue knows.
 Rule 2: each parcel is judged alone. A queue that refuses holds up no other one.
-Rule 3: a parcel that does not begin where its subscription has come to is left alone.
+Rule 3: a parcel that does not begin where its subscription has come to, or that has passed another
+filter than it has by now, is left alone.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ def forward(desk: Desk, draft: Draft, command: Forward) -> Forwarded | Need:
     for parcel in command.parcels:
         cell = draft.view.subscriptions.get(parcel.subscription)
         if cell is None or cell.passed != parcel.after or cell.queue in queues:
+            brought.append(Brought(parcel.subscription, moved=False))
+            continue
+        if cell.filter != parcel.filter:
             brought.append(Brought(parcel.subscription, moved=False))
             continue
         planned = _plan(desk, draft, parcel, cell)

@@ -9,6 +9,7 @@ import msgspec
 from millrace import limits
 from millrace.core import bounds
 from millrace.core.group_cells import Order
+from millrace.core.notes import Notes, merge
 from millrace.core.partition_cells import Delivery
 
 Overflow = Literal["refuse", "drop"]
@@ -81,6 +82,8 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """Under `work`: so many bytes they have at most, as far as is known; 0: without a bound."""
     overflow: Overflow = "refuse"
     """What a publish does that does not fit: it is refused, or the oldest that wait are dropped."""
+    notes: Notes = ()
+    """What a front end keeps with the queue; the engine does not look at it."""
 
     def is_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
@@ -157,10 +160,13 @@ class SpecPart(msgspec.Struct, frozen=True):
     max_messages: int | None = None
     max_bytes: int | None = None
     overflow: Overflow | None = None
+    notes: Notes | None = None
+    """Those that are named; an empty text ends one."""
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""
         named = msgspec.structs.asdict(self)
+        named["notes"] = merge(spec.notes, self.notes)
         return msgspec.structs.replace(
             spec, **{name: value for name, value in named.items() if value is not None}
         )

@@ -13,12 +13,14 @@ from __future__ import annotations
 import msgspec
 
 from millrace import limits
+from millrace.core import notes
 from millrace.core.commands import Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, CatalogCell, ProducerCell, QueueCell, ShardId
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -52,6 +54,11 @@ def create(desk: Desk, catalog: Draft, key: bytes, command: CreateTopic) -> Topi
                 f"{found.max_lag}; configure it to change them",
                 field="max_lag",
             )
+        if notes.merge(found.notes, command.notes) != found.notes:
+            return Exists(
+                f"topic {command.name!r} is there with other notes; configure it to change them",
+                field="notes",
+            )
         return TopicRef(ShardId(found.shard), made=False)
     counts = catalog.view.catalog
     if counts is None:
@@ -62,8 +69,13 @@ def create(desk: Desk, catalog: Draft, key: bytes, command: CreateTopic) -> Topi
             field="name",
             limit=limits.QUEUES_MAX,
         )
+    kept = notes.merge((), command.notes)
+    refused = notes.check(kept)
+    if refused is not None:
+        return refused
     shard = ShardId(counts.shard + 1)
-    cell = TopicCell(shard, limits.TOPIC_LAG if command.max_lag is None else command.max_lag)
+    lag = limits.TOPIC_LAG if command.max_lag is None else command.max_lag
+    cell = TopicCell(shard, lag, kept)
     catalog.put_catalog(CatalogCell(shard, counts.secret))
     catalog.put_topic(key, cell)
     made = desk.make(View(shard, catalog.view.epoch, catalog.view.history))
@@ -80,7 +92,11 @@ def configure(
     draft = desk.draft(ShardId(command.shard))
     if found is None or found.shard != command.shard or draft is None:
         return deleted()
-    cell = msgspec.structs.replace(found, max_lag=command.max_lag)
+    lag = found.max_lag if command.max_lag is None else command.max_lag
+    cell = TopicCell(found.shard, lag, notes.merge(found.notes, command.notes))
+    refused = notes.check(cell.notes)
+    if refused is not None:
+        return refused
     if cell != found:
         catalog.put_topic(key, cell)
         draft.put_topic(b"", cell)
@@ -126,14 +142,23 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
     name = f"{command.space}/{command.queue}"
     for number, cell in view.subscriptions.items():
         if cell.name == command.name:
-            if (cell.target, cell.filter) == (name, command.filter):
+            if cell.target != name:
+                return Exists(
+                    f"subscription {command.name!r} is there with another queue; end it first, or "
+                    "give this one another name",
+                    field="name",
+                )
+            kept = notes.merge(cell.notes, command.notes)
+            if (cell.filter, cell.notes) == (command.filter, kept):
                 return Subscribed(number, cell.since, made=False)
+            what = "another filter" if cell.filter != command.filter else "other notes"
             return Exists(
-                f"subscription {command.name!r} is there with another queue or filter; end it "
-                "first, or give this one another name",
+                f"subscription {command.name!r} is there with {what}; configure it to change that, "
+                "or give this one another name",
                 field="name",
             )
-    refused = _check_room(view, takers[0].view)
+    kept = notes.merge((), command.notes)
+    refused = _check_room(view, takers[0].view) or _check_notes(kept)
     if refused is not None:
         return refused
     number = view.pointers.cursor + 1
@@ -146,6 +171,7 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
         view.last_seq,
         view.last_seq,
         moved_ms=draft.now,
+        notes=kept,
     )
     draft.put_pointers(msgspec.structs.replace(view.pointers, cursor=number))
     draft.put_subscription(number, cell)
@@ -153,6 +179,27 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
         producer = ProducerCell("rising", view.last_seq, taker.now)
         taker.put_producer(producer_of(view.shard, number, cell), producer)
     return Subscribed(number, cell.since, made=True)
+
+
+def configure_subscription(draft: Draft, command: ConfigureSubscription) -> Subscribed | Refused:
+    """Change the filter or the notes; how far it has come stays as it is."""
+    for number, cell in draft.view.subscriptions.items():
+        if cell.name != command.name:
+            continue
+        kept = notes.merge(cell.notes, command.notes)
+        refused = _check_notes(kept)
+        if refused is not None:
+            return refused
+        wanted = cell.filter if command.filter is None else command.filter
+        if (wanted, kept) != (cell.filter, cell.notes):
+            changed = msgspec.structs.replace(cell, filter=wanted, notes=kept)
+            draft.put_subscription(number, changed)
+        return Subscribed(number, cell.since, made=False)
+    return NotFound(f"there is no subscription {command.name!r}", field="name")
+
+
+def _check_notes(kept: notes.Notes) -> Refused | None:
+    return notes.check(kept, limits.SUBSCRIPTION_NOTES_BYTES_MAX)
 
 
 def _queue(desk: Desk, command: Subscribe) -> QueueCell | None:

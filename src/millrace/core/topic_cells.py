@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from millrace.core.notes import Notes
+
 
 class TopicCell(msgspec.Struct, frozen=True, array_like=True):
     """A topic: in the catalog under its name, and the same in its own shard under no name."""
@@ -11,6 +13,8 @@ class TopicCell(msgspec.Struct, frozen=True, array_like=True):
     shard: int
     max_lag: int
     """So many rows wait at most for its slowest subscription; then publishes are refused."""
+    notes: Notes = ()
+    """What a front end keeps with the topic."""
 
 
 class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
@@ -33,3 +37,5 @@ class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
     forwarded: int = 0
     filtered: int = 0
     moved_ms: int = 0
+    notes: Notes = ()
+    """What a front end keeps with the subscription."""

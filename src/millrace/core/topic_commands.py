@@ -8,6 +8,7 @@ import msgspec
 
 from millrace.core.block import Block
 from millrace.core.model import Seq, ShardId
+from millrace.core.notes import Notes
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -23,6 +24,21 @@ class Subscribe(msgspec.Struct, frozen=True):
     queue: str
     filter: str
     """As `filters.text` writes it."""
+    notes: Notes = ()
+    """Of one that is there, those that are named must be the stored ones."""
+
+
+class ConfigureSubscription(msgspec.Struct, frozen=True):
+    """Change a subscription that is there. Answer: `Subscribed`.
+
+    The filter judges whatever was not forwarded before, and nothing is forwarded twice.
+    """
+
+    name: str
+    filter: str | None = None
+    """As `filters.text` writes it; None: as it is."""
+    notes: Notes = ()
+    """Those that are named; an empty text ends one."""
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
@@ -42,6 +58,8 @@ class Parcel(msgspec.Struct, frozen=True):
     filtered: int = 0
     aside: tuple[Aside, ...] = ()
     lives: tuple[Life, ...] = ()
+    filter: str = ""
+    """The filter that they passed."""
 
 
 class Forward(msgspec.Struct, frozen=True):
@@ -59,6 +77,8 @@ class CreateTopic(msgspec.Struct, frozen=True):
     space: str
     name: str
     max_lag: int | None = None
+    notes: Notes = ()
+    """Of one that is there, those that are named must be the stored ones."""
 
 
 class ConfigureTopic(msgspec.Struct, frozen=True):
@@ -67,7 +87,10 @@ class ConfigureTopic(msgspec.Struct, frozen=True):
     space: str
     name: str
     shard: int
-    max_lag: int
+    max_lag: int | None = None
+    """None: as it is."""
+    notes: Notes = ()
+    """Those that are named; an empty text ends one."""
 
 
 class DeleteTopic(msgspec.Struct, frozen=True):

@@ -23,6 +23,17 @@ PUBLISH_MESSAGES_MAX = 65_536
 LEASE_MESSAGES_MAX = 10_000
 """Messages of one lease call."""
 
+NOTES_MAX = 256
+"""Notes of a queue, a topic or a subscription: SQS and SNS allow 50 tags, beside some twenty
+attributes."""
+
+NOTE_NAME_BYTES_MAX = 1_024
+"""The name of a note: that of a tag has up to 128 characters of up to four bytes, and a prefix."""
+
+NOTES_BYTES_MAX = 128 * 1024
+"""Names and texts of all notes: 50 tags of 128 and 256 characters, of up to four bytes each, have
+75 KiB, and a policy 20 KiB. They are in memory with the settings."""
+
 DELAY_MS_MAX = 366 * 24 * 3600 * 1000
 """How long a message may be left alone before it is handed out again."""
 

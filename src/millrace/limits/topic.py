@@ -17,6 +17,9 @@ FILTER_DEPTH_MAX = 32
 FILTER_STARS_MAX = 10
 """Stars of one wildcard: each is a search through the value."""
 
+SUBSCRIPTION_NOTES_BYTES_MAX = 16 * 1024
+"""The notes of a subscription: they are in that cell, too."""
+
 TOPIC_LAG = 1_000_000
 """Rows of a topic that wait for its slowest subscription, unless it is made otherwise; then it
 refuses publishes, for nothing that was accepted may be dropped."""

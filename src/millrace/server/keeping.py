@@ -24,6 +24,7 @@ from millrace.core.commands import (
 from millrace.core.model import Kind as Cells
 from millrace.core.model import ShardId
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -48,6 +49,7 @@ ACTS: dict[type, str] = {
     DeleteTopic: "delete_topic",
     ConfigureTopic: "configure_topic",
     Subscribe: "subscribe",
+    ConfigureSubscription: "configure_subscription",
     Unsubscribe: "unsubscribe",
     BackUp: "backup",
     Unfollow: "unfollow",

@@ -43,6 +43,7 @@ from millrace.core.session_commands import (
     SuspectSession,
 )
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -86,6 +87,7 @@ VERB_OF: dict[type, Verb] = {
     Rewind: "manage",
     Configure: "manage",
     Subscribe: "manage",
+    ConfigureSubscription: "manage",
     Unsubscribe: "manage",
     CreateQueue: "manage",
     DeleteQueue: "manage",
@@ -127,13 +129,13 @@ TOLD = frozenset({Release, Unpin, CloseSession, SuspectSession})
 """Commands of which nobody hears what became of them: they give back, and nothing else. All others
 are asked, so that whatever is noted, counted or bounded of them is."""
 
-OF_TOPICS = frozenset({Publish, Subscribe, Unsubscribe})
+OF_TOPICS = frozenset({Publish, Subscribe, ConfigureSubscription, Unsubscribe})
 """Commands that may be asked of a topic."""
 
 JUDGED_BY_NAME = frozenset({Publish, Lease, Settle, Release, Extend, Discard})
 """Commands that are allowed or not by nothing but the name of the shard."""
 
-OF_TOPICS_ALONE = frozenset({Subscribe, Unsubscribe})
+OF_TOPICS_ALONE = frozenset({Subscribe, ConfigureSubscription, Unsubscribe})
 """And those of them that no queue takes."""
 
 OWNER = Principal("owner", (Rule(True, VERBS, "*", "*"),))

@@ -246,6 +246,7 @@ class Forwarder:
                 chunk.block.count - block.count,
                 aside,
                 lives,
+                cell.filter,
             ),
             at,
         )

@@ -6,7 +6,8 @@ gets what passes a filter; others come and go. Nobody takes anything out of them
 D1 each OK publish is there, once, in the order of the topic, where it passes the filter; nothing
    else is there; what the publisher was told about each queue is so
 D2 a queue that was subscribed for a while has a run of the topic without gaps, from the first
-   message that came after the subscription was known
+   message that came after the subscription was known, however its filter is written
+D3 what is noted of a subscription is there
 """
 
 from __future__ import annotations

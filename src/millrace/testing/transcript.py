@@ -74,7 +74,7 @@ from millrace.core.session_commands import (
 from millrace.testing.group import Group, Result, history_named
 from millrace.testing.transcript_rows import aside, ids, lives, numbered, rows
 from millrace.testing.transcript_topics import TOPIC_VERBS, topic_command
-from millrace.testing.transcript_words import is_option, millis
+from millrace.testing.transcript_words import is_option, millis, notes_of
 from millrace.testing.wording import say_answer, say_batch, say_counts, say_rows, seqs_of
 
 Ask = tuple[ShardId, Command]
@@ -446,6 +446,7 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         max_messages=int(options.get("max_messages", "0")),
         max_bytes=int(options.get("max_bytes", "0")),
         overflow="drop" if "drop" in words else "refuse",
+        notes=notes_of(words),
     )
 
 
@@ -469,4 +470,5 @@ def _part(words: list[str], options: dict[str, str]) -> SpecPart | None:
         keyed=True if "keyed" in words else None,
         retention="log" if "log" in words else "work" if "work" in words else None,
         keep_deletes_ms=None if keep is None else millis(keep),
+        notes=notes_of(words) or None,
     )

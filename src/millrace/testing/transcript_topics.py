@@ -1,7 +1,8 @@
 """Transcripts, words of topics.
 
 `create_topic orders max_lag:5`, `configure_topic orders max_lag:9`, `delete_topic orders`,
-`subscribe orders to:billing as:bills {"type":"order"}`, `unsubscribe orders bills`, and
+`subscribe orders to:billing as:bills {"type":"order"}`, `configure_subscription orders bills {}`,
+`unsubscribe orders bills`, all but the last also with `note:name=text`, and
 `forward orders` (what each subscription lacks), `forward orders 2 upto:5` (one of them, and not
 all of it), `forward orders 1 after:0` (what it does not lack).
 """
@@ -17,6 +18,7 @@ from millrace.core.commands import Command
 from millrace.core.fold import Reader
 from millrace.core.model import CATALOG, ShardId
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -26,12 +28,14 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.testing.group import Group
+from millrace.testing.transcript_words import notes_of
 
 TOPIC_VERBS = (
     "create_topic",
     "configure_topic",
     "delete_topic",
     "subscribe",
+    "configure_subscription",
     "unsubscribe",
     "forward",
 )
@@ -45,18 +49,22 @@ def topic_command(
     options = dict(word.split(":", 1) for word in words if ":" in word and word[0] != "{")
     plain = [word for word in words if ":" not in word]
     lag = options.get("max_lag")
+    most = None if lag is None else int(lag)
+    wanted = [filters.text(json.loads(word)) for word in words if word[0] == "{"]
+    notes = notes_of(words)
     match verb:
         case "create_topic":
-            return CATALOG, CreateTopic(_SPACE, name, None if lag is None else int(lag))
+            return CATALOG, CreateTopic(_SPACE, name, most, notes)
         case "configure_topic":
-            return CATALOG, ConfigureTopic(_SPACE, name, shard, int(options["max_lag"]))
+            return CATALOG, ConfigureTopic(_SPACE, name, shard, most, notes)
         case "delete_topic":
             return CATALOG, DeleteTopic(_SPACE, name, int(options.get("shard", 0)))
         case "subscribe":
-            wanted = [json.loads(word) for word in words if word[0] == "{"]
-            text = filters.text(wanted[0] if wanted else None)
-            queue = options["to"]
-            return shard, Subscribe(options.get("as", queue), _SPACE, queue, text)
+            text, queue = "".join(wanted), options["to"]
+            return shard, Subscribe(options.get("as", queue), _SPACE, queue, text, notes)
+        case "configure_subscription":
+            change = wanted[0] if wanted else None
+            return shard, ConfigureSubscription(plain[0], change, notes)
         case "unsubscribe":
             return shard, Unsubscribe(plain[0])
         case _:
@@ -82,7 +90,7 @@ def pack(group: Group, shard: ShardId, number: int, text: str, after: int, upto:
     """The rows (after, upto] as far as they pass a filter."""
     batches = list(group.store.scan(shard, after, upto, Reader()))
     if not batches:
-        return Parcel(number, after, upto, None)
+        return Parcel(number, after, upto, None, filter=text)
     block = picking.join([picking.of_rows(batch) for batch in batches])
     count = block.count
     wanted = filters.load(text)
@@ -90,4 +98,4 @@ def pack(group: Group, shard: ShardId, number: int, text: str, after: int, upto:
         block = picking.take(block, np.flatnonzero(wanted.mask(block)))
     turns = carry.unpack(block, [(block.count, group.now)], group.now)
     rows = block if block.count else None
-    return Parcel(number, after, upto, rows, count - block.count, *turns)
+    return Parcel(number, after, upto, rows, count - block.count, *turns, text)

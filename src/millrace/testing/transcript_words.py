@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from millrace.core.notes import Notes
+
 _OPTIONS = (
     "producer",
     "spans",
@@ -54,6 +56,12 @@ _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 def is_option(word: str) -> bool:
     """Whether the word is an option with its value."""
     return word.partition(":")[0] in _OPTIONS and ":" in word
+
+
+def notes_of(words: list[str]) -> Notes:
+    """What is kept with it, as `note:name=text` or (a note that goes) `note:name=`."""
+    pairs = [word.removeprefix("note:").split("=") for word in words if word.startswith("note:")]
+    return tuple(sorted((name, text) for name, text in pairs))
 
 
 def millis(word: str) -> int:

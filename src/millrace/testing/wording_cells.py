@@ -38,7 +38,7 @@ from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.testing.group import START_MS, numbers
 from millrace.testing.wording_groups import group_name, say_group_cell, say_group_key, say_order
 from millrace.testing.wording_partitions import say_partition
-from millrace.testing.wording_spec import bounded
+from millrace.testing.wording_spec import bounded, say_notes
 
 _NUMBERED = (
     Kind.LEASE,
@@ -150,13 +150,13 @@ def say_cell(cell: Cell) -> str:
         case QueueCell():
             return say_shards(cell)
         case TopicCell():
-            return f"shard {cell.shard}, up to {cell.max_lag} wait"
+            return f"shard {cell.shard}, up to {cell.max_lag} wait{say_notes(cell.notes)}"
         case SubscriptionCell():
             filtered = f", {cell.filtered} filtered by {cell.filter}" if cell.filter else ""
             return (
                 f"{cell.name} to {cell.target} ({cell.queue}), of {_history(cell.history)} since "
                 f"{cell.since}, passed {cell.passed}, {cell.forwarded} forwarded{filtered}, "
-                f"{say_time(cell.moved_ms)}"
+                f"{say_time(cell.moved_ms)}{say_notes(cell.notes)}"
             )
         case CatalogCell():
             return f"newest shard {cell.shard}"

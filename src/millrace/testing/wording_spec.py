@@ -1,12 +1,19 @@
-"""The maxima of a queue in the words of transcripts."""
+"""The maxima and notes of a queue in the words of transcripts."""
 
 from __future__ import annotations
 
 from millrace.core.model import QueueSpec
+from millrace.core.notes import Notes
 
 
 def bounded(spec: QueueSpec) -> str:
     """What a queue holds at most, and what becomes of the rest."""
     out = f", at most {spec.max_messages} messages" if spec.max_messages else ""
     out += f", at most {spec.max_bytes} bytes" if spec.max_bytes else ""
-    return out + (", drops the oldest" if spec.overflow == "drop" else "")
+    out += ", drops the oldest" if spec.overflow == "drop" else ""
+    return out + say_notes(spec.notes)
+
+
+def say_notes(notes: Notes) -> str:
+    """What is kept with it."""
+    return "".join(f", note {name} {text!r}" for name, text in notes)

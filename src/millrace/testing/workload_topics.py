@@ -15,6 +15,8 @@ from millrace.testing.workload import TAG, Client, Over, Session, World
 
 TOPIC = "news"
 KINDS = [WANTED, b"odd"]
+SAME: tuple[dict[str, object], ...] = ({}, {"kind": ["even", "odd"]})
+"""Filters that let everything pass."""
 LAG_SECONDS_MAX = 60
 """What forwarding may take when nothing is in its way."""
 
@@ -77,12 +79,14 @@ class TopicPublisher(Client):
 
 
 class Subscriber(Client):
-    """Has a queue subscribed for a while, looks at what it got, and begins anew."""
+    """Has a queue subscribed for a while, by one filter and another, looks at what it got, and
+    begins anew."""
 
     def __init__(self, name: str, world: World) -> None:
         super().__init__(name, world)
         self._since: int | None = None
         """When the subscription was known to be there; None: it is not known."""
+        self._changes = 0
 
     def think(self) -> float:
         return self.chance.expovariate(1 / 0.1)
@@ -93,6 +97,20 @@ class Subscriber(Client):
             await self._begin(session, topic)
         elif self.chance.random() < 0.3:
             await self._end(session, topic)
+        elif self.chance.random() < 0.5:
+            await self._change(session, topic)
+
+    async def _change(self, session: Session, topic: Topic) -> None:
+        """Write the same filter otherwise, and note how often."""
+        self._changes += 1
+        wanted = str(self._changes)
+        call = Other(shard=0, what=f"configure {PASSING}")
+        work = _configure(topic, SAME[self._changes % 2], wanted)
+        await self.ask(session, call, work, lambda c, found: self._judge(wanted, found))
+
+    def _judge(self, wanted: str, found: str) -> None:
+        if found != wanted:
+            self.blame(f"D3: the note of {PASSING} is {found!r}, not {wanted!r}")
 
     async def _begin(self, session: Session, topic: Topic) -> None:
         """Make the queue anew, and have it subscribed."""
@@ -146,6 +164,12 @@ def _message(tag: str, kind: bytes) -> Message:
 def _note(call: TopicPublish, sent: SentMany) -> None:
     call.first = sent.seqs[0] if len(sent.seqs) else None
     call.queues = _plain(sent.queues)
+
+
+async def _configure(topic: Topic, wanted: Mapping[str, object], note: str) -> str:
+    await topic.configure_subscription(PASSING, filter=wanted, notes={"changes": note})
+    [found] = [one for one in await topic.subscriptions() if one.name == PASSING]
+    return found.notes["changes"]
 
 
 def _plain(queues: Mapping[str, Sequence[Fate]]) -> dict[str, list[int | str]]:

@@ -21,7 +21,7 @@ from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import Forwarded, Subscribed, TopicRef
 from millrace.decoding import msgpack_decoder
 from millrace.errors import Refused
-from millrace.wire.commands import CLAIM, HISTORY, POSITION, SHARD
+from millrace.wire.commands import CLAIM, HISTORY, NOTES, POSITION, SHARD
 from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Blobs
 from millrace.wire.shapes import (
@@ -134,7 +134,7 @@ class OutcomeShape:
 
 _LEASED = LeasedShape()
 _SNAPSHOT = Form(SnapshotRef, _NUMBER, Data(0, 16), _NUMBER, _FLAG, _NUMBER, _NUMBER, _NUMBER)
-TOPIC_CELL = Form(TopicCell, _NUMBER, _NUMBER)
+TOPIC_CELL = Form(TopicCell, _NUMBER, _NUMBER, NOTES)
 _HOLDER = Form(Holder, _TEXT, _TEXT, _NUMBER, _NUMBER, _NUMBER, Whole(-(2**63)), _NUMBER, _FLAG)
 _DELIVERY = Form(Delivery, _GIVEN, Table(_NUMBER, _NUMBER, _ROWS_MAX), _NUMBER, _COUNTS)
 

@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from millrace import limits
-from millrace.core import bounds, filters, rate, retain
+from millrace.core import bounds, check, filters, rate, retain
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.commands import (
     Bury,
@@ -44,6 +44,7 @@ from millrace.core.commands import (
 from millrace.core.holder import ListHolders
 from millrace.core.leased_commands import Replace
 from millrace.core.model import Position, Start
+from millrace.core.notes import Notes
 from millrace.core.partition_commands import Delete
 from millrace.core.session_commands import (
     Claim,
@@ -55,6 +56,7 @@ from millrace.core.session_commands import (
     SuspectSession,
 )
 from millrace.core.topic_commands import (
+    ConfigureSubscription,
     ConfigureTopic,
     CreateTopic,
     DeleteTopic,
@@ -88,6 +90,7 @@ from millrace.wire.shapes import (
     Record,
     Seqs,
     Shape,
+    Table,
     Text,
     Whole,
 )
@@ -100,6 +103,7 @@ HISTORY = Data(HISTORY_BYTES, HISTORY_BYTES)
 _NAME = Name()
 _NUMBER = Whole()
 _LEASE_MS = Whole(1, limits.LEASE_MS_MAX)
+_LAG = Whole(1, limits.TOPIC_LAG_MAX)
 _PIN_MS = Whole(1, limits.PIN_MS_MAX)
 _FLAG = Flag()
 _COUNT = Whole(1, limits.LEASE_MESSAGES_MAX)
@@ -127,6 +131,13 @@ class _Filter(Text):
             return filters.text(msgspec.json.decode(text)) if text else ""
         except (msgspec.DecodeError, RecursionError) as error:
             raise Invalid("the filter is no JSON", field=field) from error
+
+
+NOTES = Converted(
+    Table(Text(limits.NOTE_NAME_BYTES_MAX), Text(limits.NOTES_BYTES_MAX), limits.NOTES_MAX),
+    lambda notes: dict(cast("Notes", notes)),
+    check.notes,
+)
 
 
 def _attempts() -> Shape:
@@ -174,6 +185,7 @@ SPEC_PART = Form(
     Optional(Whole(0, retain.RETENTION_MESSAGES_MAX)),
     Optional(Whole(0, retain.RETENTION_BYTES_MAX)),
     Optional(Choice("refuse", "drop")),
+    Optional(NOTES),
 )
 
 _NEXT = Form(NextSnapshot, _NAME, _NUMBER, _NUMBER, _PIN_MS, Data(0, HISTORY_BYTES))
@@ -210,7 +222,7 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     9: (Explain, Form(Explain, Whole(1), Optional(Data(0, limits.KEY_BYTES_MAX)))),
     10: (ListHolders, Form(ListHolders)),
     15: (NextSnapshot, _NEXT),
-    24: (Subscribe, Form(Subscribe, _NAME, _NAME, _NAME, _Filter())),
+    24: (Subscribe, Form(Subscribe, _NAME, _NAME, _NAME, _Filter(), NOTES)),
     25: (Unsubscribe, Form(Unsubscribe, _NAME)),
     26: (
         OpenSession,
@@ -242,11 +254,11 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     33: (DeleteQueue, Form(DeleteQueue, _NAME, _NAME)),
     34: (
         CreateTopic,
-        Form(CreateTopic, _NAME, _NAME, Optional(Whole(1, limits.TOPIC_LAG_MAX))),
+        Form(CreateTopic, _NAME, _NAME, Optional(_LAG), NOTES),
     ),
     35: (
         ConfigureTopic,
-        Form(ConfigureTopic, _NAME, _NAME, SHARD, Whole(1, limits.TOPIC_LAG_MAX)),
+        Form(ConfigureTopic, _NAME, _NAME, SHARD, Optional(_LAG), NOTES),
     ),
     36: (DeleteTopic, Form(DeleteTopic, _NAME, _NAME, SHARD)),
     37: (
@@ -264,6 +276,10 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     39: (
         SnapshotAcross,
         Form(SnapshotAcross, Many(Record(SHARD, _NEXT), limits.SHARDS_MAX, least=1)),
+    ),
+    40: (
+        ConfigureSubscription,
+        Form(ConfigureSubscription, _NAME, Optional(_Filter()), NOTES),
     ),
 }
 

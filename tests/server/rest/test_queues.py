@@ -45,8 +45,11 @@ def test_a_queue_is_made_described_changed_and_ended(tmp_path: Path) -> None:
             changed = await server.ask("PATCH", path, {"keep_deletes": 5.5})
             assert changed.status == 200
             await server.ask("POST", f"{path}/messages", {"body": "x", "key": "k"})
+            noted = await server.ask("PATCH", path, {"notes": {"owner": "ada", "gone": ""}})
+            assert noted.status == 200
             state = (await server.ask("GET", path)).json
-            assert state["settings"] == {**settings, "keep_deletes": 5.5}
+            wanted = {**settings, "keep_deletes": 5.5, "notes": {"owner": "ada"}}
+            assert state["settings"] == wanted
             stats, shard_stats = state["stats"], state["shard_stats"]
             assert isinstance(stats, dict)
             assert isinstance(shard_stats, list)

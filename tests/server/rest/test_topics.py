@@ -62,6 +62,18 @@ def test_d1_topics_reach_every_queue_and_tell_where(tmp_path: Path) -> None:
             assert listed[1]["filter"] == {"region": ["eu", {"prefix": "eu-"}]}
             changed = await server.ask("PATCH", NEWS, {"max_lag": 7})
             assert changed.json["max_lag"] == 7
+            changed = await server.ask("PATCH", NEWS, {"notes": {"a": "b", "c": "d"}})
+            assert (changed.json["max_lag"], changed.json["notes"]) == (7, {"a": "b", "c": "d"})
+            changed = await server.ask("PATCH", NEWS, {"notes": {"a": ""}})
+            assert changed.json["notes"] == {"c": "d"}
+            told = {"filter": {"region": "us"}, "notes": {"raw": "yes"}}
+            changed = await server.ask("PATCH", f"{NEWS}/subscriptions/to-eu", told)
+            assert (changed.json["filter"], changed.json["notes"]) == (
+                {"region": ["us"]},
+                {"raw": "yes"},
+            )
+            lost = await server.ask("PATCH", f"{NEWS}/subscriptions/to-asia", told)
+            assert (lost.status, lost.json["code"]) == (404, "not_found")
             for was_there in (True, False):
                 gone = await server.ask("DELETE", f"{NEWS}/subscriptions/to-eu")
                 assert gone.json == {"was_there": was_there}

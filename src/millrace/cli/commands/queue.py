@@ -188,7 +188,9 @@ def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
     for name, value in spec.items():
         if name.startswith(("partition", "delivery")) and not is_sliced:
             continue
-        if name != "keyed" and value and value not in ("none", "refuse"):
+        if name == "notes":
+            texts |= {f"note {called}": text for called, text in value}
+        elif name != "keyed" and value and value not in ("none", "refuse"):
             is_time, is_size = name.endswith("_ms"), name.endswith("_bytes")
             shown = f"{value / 1000:g} s" if is_time else str(value)
             shown = size_text(value) if is_size else shown

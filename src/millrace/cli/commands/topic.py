@@ -162,6 +162,7 @@ def _subscription(found: Topic, one: Subscription) -> tuple[Mapping[str, object]
         "lag": one.lag,
         "lag_seconds": one.lag_seconds,
         "trouble": one.trouble,
+        "notes": one.notes,
     }
     texts = [
         one.name,

@@ -79,6 +79,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Under work: so many bytes they have at most, by their mean size; 0: without a bound."""
     overflow: Literal["refuse", "drop"] | None = None
     """What becomes of a publish beyond the maximum: it is refused, or the oldest are dropped."""
+    notes: dict[str, str] | None = None
+    """Small texts by their names, kept with the queue. Those that are named are put, one with an
+    empty text goes, and the others stay."""
 
 
 def settings_in(told: Settings) -> QueueSettings:
@@ -122,6 +125,7 @@ def settings_out(spec: QueueSpec) -> Settings:
         max_messages=spec.max_messages,
         max_bytes=spec.max_bytes,
         overflow=spec.overflow,
+        notes=dict(spec.notes),
     )
 
 

@@ -47,6 +47,8 @@ class TopicAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     max_lag: int | None = None
     """So many messages wait for the slowest subscription at most; then publishes are refused."""
+    notes: dict[str, str] | None = None
+    """Small texts by their names, kept with the topic."""
 
 
 class SubscriptionOut(msgspec.Struct, frozen=True):
@@ -66,6 +68,7 @@ class SubscriptionOut(msgspec.Struct, frozen=True):
     """For how long the oldest of them has waited."""
     trouble: str
     """Why the queue did not take the last ones; empty if it did."""
+    notes: dict[str, str]
 
 
 class TopicOut(msgspec.Struct, frozen=True):
@@ -78,6 +81,7 @@ class TopicOut(msgspec.Struct, frozen=True):
     """Messages that wait for the slowest subscription."""
     max_lag: int
     subscriptions: list[SubscriptionOut]
+    notes: dict[str, str]
 
 
 def _subscription_out(one: Subscription) -> SubscriptionOut:
@@ -90,12 +94,15 @@ def _subscription_out(one: Subscription) -> SubscriptionOut:
         one.lag,
         one.lag_seconds,
         one.trouble,
+        one.notes,
     )
 
 
 def _out(state: TopicState) -> TopicOut:
     found = [_subscription_out(one) for one in state.subscriptions]
-    return TopicOut(state.space, state.name, state.published, state.lag, state.max_lag, found)
+    return TopicOut(
+        state.space, state.name, state.published, state.lag, state.max_lag, found, state.notes
+    )
 
 
 @ROUTES.json("PUT", TOPIC, "manage", TopicAsk, TopicOut, tag="topics", also_status=(201,))
@@ -108,7 +115,7 @@ async def make_topic(ask: Ask, told: TopicAsk) -> Response:
         await millrace.find_topic(name, space=space)
         was_there = True
     with patch_hinted():
-        topic = await millrace.topic(name, space=space, max_lag=told.max_lag)
+        topic = await millrace.topic(name, space=space, max_lag=told.max_lag, notes=told.notes)
     return Response(200 if was_there else 201, encode(_out(await topic.describe())))
 
 
@@ -119,17 +126,20 @@ async def describe_topic(ask: Ask, _: Nothing) -> TopicOut:
 
 
 class TopicChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is to be changed."""
+    """What is to be changed; null says nothing, nor what is left out."""
 
-    max_lag: int
+    max_lag: int | None = None
+    """So many messages wait for the slowest subscription at most; then publishes are refused."""
+    notes: dict[str, str] | None = None
+    """Those that are named are put, one with an empty text goes, and the others stay."""
 
 
 @ROUTES.json("PATCH", TOPIC, "manage", TopicChange, TopicOut, tag="topics")
 async def configure_topic(ask: Ask, told: TopicChange) -> TopicOut:
-    """Change how many messages may wait for the slowest subscription."""
+    """Change how many messages may wait for the slowest subscription, or the notes."""
 
     async def use(topic: Topic) -> TopicOut:
-        await topic.configure(max_lag=told.max_lag)
+        await topic.configure(max_lag=told.max_lag, notes=told.notes)
         return _out(await topic.describe())
 
     return await ask.topic(use)
@@ -256,6 +266,8 @@ class SubscribeAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     {"anything-but": […]}, or a list of these, of which one must hold. "$body" has fields of a body
     of JSON with lists of such tests, or with the fields within; of the objects in a list under
     "$or" one must pass."""
+    notes: dict[str, str] | None = None
+    """Small texts by their names, kept with the subscription."""
 
 
 class Subscribed(msgspec.Struct, frozen=True):
@@ -277,13 +289,49 @@ async def subscribe(ask: Ask, told: SubscribeAsk) -> Subscribed:
     """Have what is published from now on forwarded to a queue, which the caller may publish to."""
     space, name = target_of(ask.params["space"], told.queue)
     ask.check("publish", space, name)
-    filters = {header: _test_in(test) for header, test in told.filter.items()}
+    filters, called = _filter_in(told.filter), ask.params["subscription"]
     queue = await ask.desk.millrace.find(name, space=space)
 
     async def use(topic: Topic) -> bool:
-        return await topic.subscribe(queue, filter=filters, name=ask.params["subscription"])
+        return await topic.subscribe(queue, filter=filters, name=called, notes=told.notes)
 
     return Subscribed(await ask.topic(use))
+
+
+class SubscriptionChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is to be changed; null says nothing, nor what is left out."""
+
+    filter: dict[str, msgspec.Raw] | None = None
+    """What was not forwarded before passes this one, or does not; empty: everything does."""
+    notes: dict[str, str] | None = None
+    """Those that are named are put, one with an empty text goes, and the others stay."""
+
+
+@ROUTES.json(
+    "PATCH",
+    f"{TOPIC}/subscriptions/{{subscription}}",
+    "manage",
+    SubscriptionChange,
+    SubscriptionOut,
+    tag="topics",
+)
+async def configure_subscription(ask: Ask, told: SubscriptionChange) -> SubscriptionOut:
+    """Change the filter or the notes of a subscription; nothing is lost or forwarded twice."""
+    filters = None if told.filter is None else _filter_in(told.filter)
+    name = ask.params["subscription"]
+
+    async def use(topic: Topic) -> SubscriptionOut:
+        await topic.configure_subscription(name, filter=filters, notes=told.notes)
+        for one in await topic.subscriptions():
+            if one.name == name:
+                return _subscription_out(one)
+        raise NotFound(f"subscription {name!r} has ended", field="name")
+
+    return await ask.topic(use)
+
+
+def _filter_in(told: dict[str, msgspec.Raw]) -> dict[str, object]:
+    return {header: _test_in(test) for header, test in told.items()}
 
 
 def _test_in(test: msgspec.Raw) -> object:

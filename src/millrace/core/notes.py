@@ -1,0 +1,39 @@
+"""Notes: small texts that a front end keeps with a queue, a topic or a subscription.
+
+The engine does not look at them. They are sorted by their names, and each name is there once.
+"""
+
+from __future__ import annotations
+
+from millrace import limits
+from millrace.errors import TooLarge
+
+Notes = tuple[tuple[str, str], ...]
+"""Names and texts."""
+
+
+def merge(known: Notes, named: Notes | None) -> Notes:
+    """`known` with what is named in its place; a note whose text is empty is no longer there."""
+    if not named:
+        return known
+    found = dict(known) | dict(named)
+    return tuple(sorted((name, text) for name, text in found.items() if text))
+
+
+def check(notes: Notes, most_bytes: int = limits.NOTES_BYTES_MAX) -> TooLarge | None:
+    """Whether there may be so many of them, with so many bytes."""
+    if len(notes) > limits.NOTES_MAX:
+        return TooLarge(
+            f"there are {len(notes)} notes, up to {limits.NOTES_MAX} are allowed; a note with an "
+            "empty text goes",
+            field="notes",
+            limit=limits.NOTES_MAX,
+        )
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in notes)
+    if size > most_bytes:
+        return TooLarge(
+            f"the notes have {size} bytes, up to {most_bytes} are allowed",
+            field="notes",
+            limit=most_bytes,
+        )
+    return None
