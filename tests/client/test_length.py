@@ -1,4 +1,5 @@
-"""Maxima of a queue: what does not fit is refused, or the oldest that wait are dropped."""
+"""Maxima of a queue: what does not fit is refused, or the oldest that wait are dropped; and what
+is with workers at once."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import millrace
-from millrace import errors
+from millrace import errors, limits
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
-from millrace.client.queue import Queue
-from tests.client.harness import embedded, eventually, run
+from millrace.client.queue import Queue, lease_handed
+from millrace.core.commands import Lease as LeaseCommand
+from tests.client.harness import Clock, embedded, eventually, run, timed
 
 
 async def bodies(queue: Queue, count: int = 100) -> list[bytes]:
@@ -289,3 +291,58 @@ async def test_a_lowered_maximum_is_reached_step_by_step(m: Millrace) -> None:
     for live in (1_977, 954, 10, 10):
         await queue.publish(b"y")
         assert (await queue.stats())["live"] == live
+
+
+# --- With workers -----------------------------------------------------------------------------
+
+
+@embedded
+async def test_so_many_are_with_workers_and_a_long_poll_waits_for_one_that_ends(
+    m: Millrace,
+) -> None:
+    queue = await m.queue("jobs", max_in_flight=2)
+    await queue.publish_many([b"1", b"2", b"3", b"4"])
+    first, second = await queue.lease(5)
+    assert await queue.lease() == []
+    assert await lease_handed(queue, LeaseCommand(1, 1000), 0) == ([], True)
+    assert (await queue.explain(3)).state == "blocked"
+    waiting = asyncio.create_task(queue.lease(5, wait=20))
+    await asyncio.sleep(0)
+    await first.settle()
+    [third] = await waiting
+    assert third.body == b"3"
+    waiting = asyncio.create_task(queue.lease(5, wait=20))
+    await asyncio.sleep(0)
+    await second.release()
+    assert [lease.body for lease in await waiting] == [b"2"]
+    await queue.configure(max_in_flight=0)
+    assert await bodies(queue) == [b"4"]
+    assert await lease_handed(queue, LeaseCommand(1, 1000), 0) == ([], False)
+    with pytest.raises(errors.TooLarge) as refused:
+        await queue.configure(max_in_flight=limits.IN_FLIGHT_MAX + 1)
+    assert (refused.value.field, refused.value.limit) == ("max_in_flight", limits.IN_FLIGHT_MAX)
+
+
+@timed
+async def test_a_long_poll_waits_for_what_runs_out(m: Millrace, clock: Clock) -> None:
+    queue = await m.queue("jobs", max_in_flight=1)
+    await queue.publish_many([b"1", b"2"])
+    await queue.lease(seconds=5)
+    waiting = asyncio.create_task(queue.lease(5, wait=20))
+    await asyncio.sleep(0)
+    clock.forward(seconds=6)
+    assert [lease.body for lease in await waiting] == [b"1"]
+
+
+@embedded
+async def test_a_session_is_handed_no_more_than_the_queue_allows(m: Millrace) -> None:
+    queue = await m.queue("jobs", max_in_flight=2)
+    await queue.publish_many([b"1", b"2", b"3"])
+    async with queue.session(credit=10) as session:
+        one, two = await anext(session), await anext(session)
+        waiting = asyncio.create_task(anext(session))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await one.settle()
+        assert (await waiting).body == b"3"
+        assert two.body == b"2"

@@ -560,6 +560,7 @@ def make_spec(limits: Limits, *, keyed: bool, log: bool) -> QueueSpec:
         dedup_ms=DEDUP_MS,
         keep_messages=limits.keep_messages if log and not keyed else 0,
         notes=(("failures", str(limits.max_failures)),) if limits.max_failures else (),
+        max_in_flight=limits.max_in_flight,
     )
 
 
@@ -618,6 +619,7 @@ LIMITS = st.one_of(
         retry_max=st.sampled_from([0, 0, 6_000, 10_000]),
         buries=st.booleans(),
         keep_messages=st.sampled_from([0, 0, 1, 5]),
+        max_in_flight=st.sampled_from([0, 0, 1, 3]),
     ),
 )
 SOMETIMES = st.sampled_from([False, False, True])

@@ -17,6 +17,7 @@ from millrace.testing.simulator_run import (
     make_aging_clients,
     make_bounded_clients,
     make_sliced_clients,
+    make_weir_clients,
 )
 from millrace.testing.workload import Client, World
 
@@ -64,6 +65,17 @@ def test_queues_hold_what_they_may() -> None:
     assert len(refused) > 20
     assert count(histories, "dropped") > 5
     assert count(histories, "dead_lettered") > 5
+
+
+def test_workers_have_no_more_than_they_may() -> None:
+    histories = play(make_weir_clients)
+    served = [
+        lease
+        for history in histories
+        for lease in history.of(Lease)
+        if len(lease.rows) == history.shards[lease.shard].max_in_flight < lease.count
+    ]
+    assert len(served) > 10
 
 
 def test_logs_end_their_oldest_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,10 +25,20 @@ SHARD = 1
 class Told(History):
     """A history of one queue, told call by call; every lease lasts 100 ms."""
 
-    def __init__(self, order: str, *, group_in_flight: int = 0, max_failures: int = 0) -> None:
+    def __init__(
+        self,
+        order: str,
+        *,
+        group_in_flight: int = 0,
+        max_failures: int = 0,
+        max_in_flight: int = 0,
+    ) -> None:
         super().__init__()
         self.shards[SHARD] = Shard(
-            order=order, group_in_flight=group_in_flight, max_failures=max_failures
+            order=order,
+            group_in_flight=group_in_flight,
+            max_failures=max_failures,
+            max_in_flight=max_in_flight,
         )
 
     def ok(self, call: Call) -> None:
@@ -200,3 +210,26 @@ def test_a_call_gets_no_more_of_a_group_than_it_may() -> None:
     rows = [told.publish(seq) for seq in (1, 2, 3)]
     told.lease(1, 0, *rows)
     assert told.found() == ["G3"]
+
+
+def test_workers_have_no_more_than_the_queue_allows() -> None:
+    history = Told("none", max_in_flight=2)
+    one, two, three = (history.publish(seq) for seq in (1, 2, 3))
+    history.lease(1, 0, one, two)
+    history.settle(1, 1)
+    history.lease(2, 10, three)
+    assert check_groups(history) == []
+    history.lease(3, 20, history.publish(4))
+    assert check_groups(history) == [
+        "G4: [2, 3, 4] of 1 were with workers when lease 3 was given",
+    ]
+
+
+def test_what_is_ready_again_is_with_no_worker() -> None:
+    history = Told("none", max_in_flight=1)
+    one, two = (history.publish(seq) for seq in (1, 2))
+    history.lease(1, 0, one)
+    history.lease(2, 100, two)
+    history.release(2, 2, 110)
+    history.lease(3, 120, history.publish(3))
+    assert check_groups(history) == []

@@ -14,6 +14,7 @@ def spec_fields(spec: QueueSpec) -> Fields:
         "max_bytes": spec.max_bytes,
         "overflow": spec.overflow if spec.is_bounded else "",
         "notes": dict(spec.notes),
+        "max_in_flight": spec.max_in_flight,
     }
     if not spec.is_partitioned:
         return bounds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -28,26 +29,34 @@ def lease_command(
     return LeaseCommand(count, lease_ms, check.id_text(attempt, "attempt") or ""), wait_ms
 
 
+class Handed(NamedTuple):
+    """What a lease call is given."""
+
+    leases: list[Lease]
+    """In the order of turns."""
+    bounded: bool
+    """There are none because as many are with workers as `max_in_flight` allows."""
+
+
 async def hand_out(
     engine: Engine,
     keepalive: Keepalive,
     shards: Shards,
     command: LeaseCommand,
     wait_ms: int,
-) -> list[Lease]:
-    """What the call is given, in the order of turns; where that cannot be read, nothing stays
-    leased."""
+) -> Handed:
+    """What the call is given; where that cannot be read, nothing stays leased."""
     telemetry = engine.telemetry
     if telemetry is None:
         return await _hand_out(engine, keepalive, shards, command, wait_ms)
     began = telemetry.began()
     try:
-        leases = await _hand_out(engine, keepalive, shards, command, wait_ms)
+        handed = await _hand_out(engine, keepalive, shards, command, wait_ms)
     except BaseException as error:
         telemetry.refused(shards.label, began, error)
         raise
-    telemetry.received(shards.label, began, (lease.headers for lease in leases))
-    return leases
+    telemetry.received(shards.label, began, (lease.headers for lease in handed.leases))
+    return handed
 
 
 async def _hand_out(
@@ -56,22 +65,21 @@ async def _hand_out(
     shards: Shards,
     command: LeaseCommand,
     wait_ms: int,
-) -> list[Lease]:
+) -> Handed:
     if shards.is_one:
         answer = await engine.ask(shards.first, command, Leased, wait_ms=wait_ms)
-        parts = [(shards.first, answer)] if answer.seqs else []
+        parts, bounded = [(shards.first, answer)] if answer.seqs else [], answer.bounded
     else:
         if command.attempt:
             shards.only("a lease call with an attempt id", "attempt", "leave the id out")
         across = LeaseAcross(shards.ids, command.count, command.lease_ms)
         answers = await engine.ask(shards.first, across, LeasedAcross, wait_ms=wait_ms)
-        parts = list(answers.parts)
-    return await read_granted(
-        [
-            (Grant(engine, keepalive, shards, shard, part, command.lease_ms), part)
-            for shard, part in parts
-        ]
-    )
+        parts, bounded = list(answers.parts), answers.bounded
+    grants = [
+        (Grant(engine, keepalive, shards, shard, part, command.lease_ms), part)
+        for shard, part in parts
+    ]
+    return Handed(await read_granted(grants), bounded)
 
 
 async def read_granted(grants: Sequence[tuple[Grant, Leased]]) -> list[Lease]:

@@ -12,7 +12,7 @@ from millrace.client.cursor import Cursor, Pinned, Start, starts_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Lease, Leases
-from millrace.client.leasing import hand_out, lease_command, read_granted
+from millrace.client.leasing import Handed, hand_out, lease_command, read_granted
 from millrace.client.message import Body
 from millrace.client.named import count_partitions, delete_named, explain_at, get_named
 from millrace.client.publishing import Publishing
@@ -89,6 +89,8 @@ class Queue(Publishing):
         stays leased. Whoever makes a call again with the same id `attempt`, because the answer was
         lost, gets the same messages under the same receipts: for five minutes, as long as none of
         them was settled, released, extended or ran out. The queue must then have one shard.
+        Where `max_in_flight` messages are with workers, it is given nothing before one of them has
+        ended or is ready again.
 
         Raises:
             Full: too many messages are in flight; settle some first.
@@ -97,7 +99,7 @@ class Queue(Publishing):
         return await self._lease(command, wait_ms)
 
     async def _lease(self, command: LeaseCommand, wait_ms: int) -> list[Lease]:
-        return await hand_out(self._engine, self._keepalive, self._shards, command, wait_ms)
+        return (await lease_handed(self, command, wait_ms)).leases
 
     def work(self, *, batch: int = 10, seconds: float = 30, idle: float | None = None) -> Work:
         """Messages as they come: `async for lease in queue.work(): ...`.
@@ -347,6 +349,11 @@ def engine_and_shards(queue: Queue) -> tuple[Engine, Shards]:
 def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
     """Where a queue is, or its first shard."""
     return queue._engine, queue._shards.first
+
+
+async def lease_handed(queue: Queue, command: LeaseCommand, wait_ms: int) -> Handed:
+    """What a lease call is given, and whether the queue's maximum is why that is nothing."""
+    return await hand_out(queue._engine, queue._keepalive, queue._shards, command, wait_ms)
 
 
 async def read_leased(queue: Queue, command: LeaseCommand, leased: Leased) -> list[Lease]:

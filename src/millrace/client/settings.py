@@ -92,6 +92,9 @@ class QueueSettings(TypedDict, total=False):
     notes: Mapping[str, str] | None
     """Small texts by their names, which are kept with the queue for whoever has a use for them.
     Those that are named are put, one with an empty text goes, and the others stay."""
+    max_in_flight: int | None
+    """So many messages are with workers at most: handed out, and neither ended nor ready again; 0:
+    as many as can be. Of each shard, where there are several."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -157,6 +160,7 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         number("max_bytes", retain.RETENTION_BYTES_MAX),
         _overflow(given.get("overflow")),
         None if given.get("notes") is None else check.notes(given["notes"]),
+        number("max_in_flight", limits.IN_FLIGHT_MAX),
     )
 
 

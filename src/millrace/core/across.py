@@ -58,7 +58,8 @@ def lease_across(desk: Desk, command: LeaseAcross) -> LeasedAcross | Refused | R
             parts.append((draft.view.shard, found))
     if refused is not None and not parts:
         return refused
-    return LeasedAcross(tuple(parts))
+    bounded = not parts and any(lease.is_bounded(draft.view, draft.now) for draft in drafts)
+    return LeasedAcross(tuple(parts), bounded)
 
 
 def snapshot_across(desk: Desk, command: SnapshotAcross) -> Vector | Refused | Retry | None:

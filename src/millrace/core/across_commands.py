@@ -37,6 +37,8 @@ class LeasedAcross(msgspec.Struct, frozen=True):
     """What a lease call handed out, by shard, in the order in which they were served."""
 
     parts: tuple[tuple[ShardId, Leased], ...]
+    bounded: bool = False
+    """There are none, on one of the shards because `max_in_flight` allows no more."""
 
 
 class Vector(msgspec.Struct, frozen=True):

@@ -33,6 +33,8 @@ class Leased(msgspec.Struct, frozen=True):
     """(deliveries, failures) of the seqs for which they are not (1, 0)."""
     turns: tuple[BitMap64, ...] = ()
     """The seqs in the order in which they come to their turn; empty: in their own."""
+    bounded: bool = False
+    """There are none because as many are with workers as `max_in_flight` allows."""
 
 
 class SnapshotRef(msgspec.Struct):

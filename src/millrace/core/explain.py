@@ -65,6 +65,8 @@ def _explain_ready(draft: Draft, seq: Seq) -> Explanation:
     if lease.is_blocked(view):
         held = [(view.leases[number], one) for one, number in view.holder.items()]
         return _blocked(draft, seq, held)
+    if lease.is_full(view):
+        return Explanation(seq, "blocked")
     paid_us = view.pointers.paid_us
     if spec.rate_us and rate.allowed(paid_us, draft.now, spec.rate_us, spec.rate_burst) <= 0:
         until = rate.ready_ms(paid_us, spec.rate_us, spec.rate_burst)

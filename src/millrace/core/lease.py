@@ -42,7 +42,7 @@ def lease_next(draft: Draft, command: Lease) -> Leased | None:
         or view.returned
         or (view.deadlines and view.deadlines[0][0] <= now)
         or expiry.tick_due(view, now)
-        or len(view.holder) >= limits.IN_FLIGHT_MAX
+        or len(view.holder) >= (view.spec.max_in_flight or limits.IN_FLIGHT_MAX)
     ):
         return None
     deadline = now + command.lease_ms
@@ -102,10 +102,12 @@ def _check_partitions(draft: Draft, count: int) -> Retry | Need | None:
 
 
 def _allowed(draft: Draft, count: int) -> int:
-    """How many of these the queue's order and rate allow now."""
+    """How many of these the queue's order, maximum and rate allow now."""
     view, spec = draft.view, draft.view.spec
     if is_blocked(view):
         return 0
+    if spec.max_in_flight:
+        count = min(count, spec.max_in_flight - _held(view))
     if not spec.rate_us:
         return count
     most = rate.allowed(view.pointers.paid_us, draft.now, spec.rate_us, spec.rate_burst)
@@ -125,9 +127,26 @@ def is_blocked(view: View) -> bool:
 
     It is so until each of its messages has ended or is ready again.
     """
-    if view.spec.order != "strict":
+    return view.spec.order == "strict" and _held(view) > 0
+
+
+def _held(view: View) -> int:
+    """How many messages are with workers: neither ended, nor ready again, nor dead letters."""
+    return len(view.holder) - len(view.returned) - len(view.doomed)
+
+
+def is_full(view: View) -> bool:
+    """Whether as many messages are with workers as the queue allows."""
+    most = view.spec.max_in_flight
+    return most > 0 and _held(view) >= most
+
+
+def is_bounded(view: View, now: int) -> bool:
+    """Whether that is why a lease call gets nothing: something else may be ready."""
+    if is_blocked(view) or not is_full(view):
         return False
-    return len(view.holder) > len(view.returned) + len(view.doomed)
+    work_ms = _next_ready(view, is_ready=_is_ready(view))
+    return work_ms is not None and work_ms <= now
 
 
 def _too_many_in_flight(view: View) -> Full:
@@ -146,7 +165,9 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
         return Leased(LeaseId(0), BitMap64(), draft.now + command.lease_ms, {})
     count = _allowed(draft, command.count)
     if count <= 0:
-        return Leased(LeaseId(0), BitMap64(), draft.now + command.lease_ms, {})
+        bounded = is_bounded(view, draft.now)
+        deadline = draft.now + command.lease_ms
+        return Leased(LeaseId(0), BitMap64(), deadline, {}, bounded=bounded)
     if view.spec.is_grouped:
         return _lease_groups(draft, command, count)
     if view.spec.is_partitioned:
@@ -284,9 +305,14 @@ def _next_work(view: View, *, is_ready: bool) -> int | None:
 
     `is_ready`: something may wait in the order of seqs.
     """
-    spec = view.spec
-    if is_blocked(view):
+    if is_blocked(view) or is_full(view):
         return None
+    return _next_ready(view, is_ready=is_ready)
+
+
+def _next_ready(view: View, *, is_ready: bool) -> int | None:
+    """As `_next_work`, whatever is with workers."""
+    spec = view.spec
     if spec.is_grouped:
         work_ms = rotation.next_ms(view)
     elif is_ready:

@@ -84,6 +84,8 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """What a publish does that does not fit: it is refused, or the oldest that wait are dropped."""
     notes: Notes = ()
     """What a front end keeps with the queue; the engine does not look at it."""
+    max_in_flight: int = 0
+    """So many are with workers at most, neither ended nor ready again; 0: as many as can be."""
 
     def is_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
@@ -162,6 +164,7 @@ class SpecPart(msgspec.Struct, frozen=True):
     overflow: Overflow | None = None
     notes: Notes | None = None
     """Those that are named; an empty text ends one."""
+    max_in_flight: int | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""

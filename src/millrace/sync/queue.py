@@ -73,7 +73,9 @@ class Queue(Publishing):
         (`limits.LEASE_BYTES_MAX`), but always the first one. Where the call is interrupted, nothing
         stays leased. Whoever makes a call again with the same id `attempt`, because the answer was
         lost, gets the same messages under the same receipts: for five minutes, as long as none of
-        them was settled, released, extended or ran out. The queue must then have one shard.
+        them was settled, released, extended or ran out. The queue must then have one shard. Where
+        `max_in_flight` messages are with workers, it is given nothing before one of them has ended
+        or is ready again.
 
         Raises:
             Full: too many messages are in flight; settle some first.

@@ -4,6 +4,7 @@ G1: while a lease call holds messages of a group, no other call gets any of it; 
 failed or was released waits for its next attempt.
 G2: what was given back of a group comes before all that is younger.
 G3: no more messages of a group are in flight than `group_in_flight` says.
+G4: no more messages of a queue are with workers than `max_in_flight` says.
 That none is forgotten is seen at the end of a run, when the queues must be empty.
 """
 
@@ -42,10 +43,14 @@ def check_groups(history: History) -> list[str]:
     found: list[str] = []
     given: dict[int, list[Lease]] = defaultdict(list)
     for lease in history.of(Lease):
-        if lease.is_ok and lease.rows and history.shards[lease.shard].order != "none":
+        shard = history.shards[lease.shard]
+        if lease.is_ok and lease.rows and (shard.order != "none" or shard.max_in_flight):
             given[lease.shard].append(lease)
-    for shard, leases in given.items():
-        found += _Groups(history, shard, leases).check()
+    for number, leases in given.items():
+        groups = _Groups(history, number, leases)
+        found += groups.check_maximum()
+        if history.shards[number].order != "none":
+            found += groups.check()
     return found
 
 
@@ -92,6 +97,25 @@ class _Groups:
                 found += self._check_in_flight(lease, group, rows, known)
                 known |= {row.seq: _Given(lease, row) for row in rows}
         return found
+
+    def check_maximum(self) -> list[str]:
+        """G4, whenever something was handed out."""
+        found: list[str] = []
+        most = self._shard.max_in_flight
+        known: dict[int, _Given] = {}
+        for lease in self._leases if most else ():
+            known |= {row.seq: _Given(lease, row) for row in lease.rows}
+            held = [seq for seq, given in known.items() if self._has(given, lease)]
+            if len(held) > most:
+                found.append(
+                    f"G4: {held} of {self._number} were with workers when lease {lease.version} "
+                    "was given"
+                )
+        return found
+
+    def _has(self, given: _Given, lease: Lease) -> bool:
+        """Whether a worker had the message when `lease` was given, for sure."""
+        return given.lease is lease or self._is_held(given, lease)
 
     def _group(self, row: Seen) -> bytes:
         return b"" if self._shard.order == "strict" else group_of(self._history, row)

@@ -253,6 +253,7 @@ class Shard:
     max_bytes: int = 0
     is_dropping: bool = False
     """What does not fit drops the oldest that wait; else it is refused."""
+    max_in_flight: int = 0
 
 
 class History:

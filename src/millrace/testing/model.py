@@ -146,6 +146,10 @@ class Model(ModelFollowers):
                 rows = [self.rows[seq] for seq in known.seqs]
                 return {row.seq: (row.deliveries, row.failures) for row in rows}
         ready = sorted((row for row in self.rows.values() if self._is_ready(row)), key=_turn)
+        if self.limits.max_in_flight:
+            count = min(count, self.limits.max_in_flight - self._held())
+        if count <= 0:
+            return {}
         taken: list[ModelRow] = []
         for row in ready:
             if len(taken) == count:
@@ -172,6 +176,14 @@ class Model(ModelFollowers):
             token, dict.fromkeys(seqs, "open"), dict.fromkeys(seqs, deadline)
         )
         return {row.seq: (row.deliveries, row.failures) for row in taken}
+
+    def _held(self) -> int:
+        """How many are with workers."""
+        holds = [(self.leases[row.lease], row.seq) for row in self.rows.values() if row.lease]
+        return sum(
+            lease.seqs[seq] in ("open", "freed") and lease.deadlines[seq] > self.now
+            for lease, seq in holds
+        )
 
     def _is_ready(self, row: ModelRow) -> bool:
         if row.state != "live" or row.body is None:

@@ -75,3 +75,4 @@ class Limits:
     """Whether it names a queue for its dead letters."""
     keep_messages: int = 0
     """Of a `log` without keys."""
+    max_in_flight: int = 0

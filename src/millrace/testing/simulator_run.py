@@ -34,6 +34,7 @@ from millrace.testing.workload import (
     SLICED,
     TAPE,
     TURNED,
+    WEIRS,
     Client,
     Over,
     Session,
@@ -305,7 +306,8 @@ def make_clients(world: World) -> list[Client]:
     clients.append(Subscriber("s0", world))
     sliced = chance.choice(SLICED)
     clients += make_sliced(world, sliced, 20)
-    for number, queue in enumerate([*chance.sample(BOUNDED, 2), chance.choice(AGING)], 22):
+    pairs = [*chance.sample(BOUNDED, 2), chance.choice(AGING), chance.choice(WEIRS)]
+    for number, queue in enumerate(pairs, 22):
         clients += make_pair(world, queue, number)
     return clients + make_shard_clients(world)
 
@@ -334,6 +336,13 @@ def make_bounded_clients(world: World) -> list[Client]:
     """Clients of queues that hold so much, alone."""
     found = [make_pair(world, queue, at) for at, queue in enumerate(BOUNDED, 1)]
     return [client for clients in [*found, _make_takers(world)] for client in clients]
+
+
+def make_weir_clients(world: World) -> list[Client]:
+    """Clients of queues that hand out so many messages at once, alone."""
+    found = [make_pair(world, queue, 10 * at) for at, queue in enumerate(WEIRS, 1)]
+    others: list[Client] = [Worker(f"{queue}1", world, queue, "plain") for queue in WEIRS]
+    return [client for clients in [*found, others, _make_takers(world)] for client in clients]
 
 
 def make_aging_clients(world: World) -> list[Client]:

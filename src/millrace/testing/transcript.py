@@ -447,6 +447,7 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         max_bytes=int(options.get("max_bytes", "0")),
         overflow="drop" if "drop" in words else "refuse",
         notes=notes_of(words),
+        max_in_flight=int(options.get("max_in_flight", "0")),
     )
 
 

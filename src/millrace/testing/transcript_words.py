@@ -45,6 +45,7 @@ _OPTIONS = (
     "group_in_flight",
     "rate",
     "max_messages",
+    "max_in_flight",
     "max_bytes",
     "group_rate",
     "partitions",

@@ -51,7 +51,8 @@ def say_answer(answer: Result, now: int) -> list[str]:
             return [_leased(answer)]
         case LeasedAcross():
             parts = [f"shard {shard}, {_leased(part)}" for shard, part in answer.parts]
-            return parts or ["nothing to lease"]
+            none = "nothing to lease, bounded" if answer.bounded else "nothing to lease"
+            return parts or [none]
         case Vector():
             refs = [f"{at}: {_snapshot(ref)}" for at, ref in enumerate(answer.refs)]
             return [f"snapshot {answer.number} of {len(refs)} shards", *refs]
@@ -118,7 +119,7 @@ def _published(answer: Published) -> str:
 
 def _leased(answer: Leased) -> str:
     if not answer.seqs:
-        return "nothing to lease"
+        return "nothing to lease, bounded" if answer.bounded else "nothing to lease"
     counts = "".join(
         f", {seq} delivered {deliveries}x failed {failures}x"
         for seq, (deliveries, failures) in answer.counts.items()

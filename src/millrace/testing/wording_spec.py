@@ -11,6 +11,7 @@ def bounded(spec: QueueSpec) -> str:
     out = f", at most {spec.max_messages} messages" if spec.max_messages else ""
     out += f", at most {spec.max_bytes} bytes" if spec.max_bytes else ""
     out += ", drops the oldest" if spec.overflow == "drop" else ""
+    out += f", at most {spec.max_in_flight} in flight" if spec.max_in_flight else ""
     return out + say_notes(spec.notes)
 
 

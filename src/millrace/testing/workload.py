@@ -67,6 +67,7 @@ class Shape(NamedTuple):
     max_messages: int = 0
     max_bytes: int = 0
     overflow: str | None = None
+    max_in_flight: int = 0
 
 
 DAYS = 100 * 24 * 3600
@@ -122,6 +123,10 @@ QUEUES = {
     "spill": Shape(max_messages=5, overflow="drop"),
     "spool": Shape(retention="log", keep=100),
     "band": Shape(retention="log", keep=DAYS, keep_bytes=100_000),
+    "weir": Shape(max_in_flight=3),
+    "sluice": Shape(
+        order="fair", max_in_flight=3, dead_letter=DEAD, max_failures=2, max_deliveries=4
+    ),
 }
 
 SLICED = ["slices", "spread"]
@@ -129,6 +134,9 @@ SLICED = ["slices", "spread"]
 
 BOUNDED = ["narrow", "bulky", "leaky", "spill"]
 """Queues that hold so much, and no more."""
+
+WEIRS = ["weir", "sluice"]
+"""Queues of which so many messages are with workers, and no more."""
 
 AGING = ["spool", "band"]
 """Logs that keep their messages for a time, or so many bytes of them."""
@@ -347,7 +355,7 @@ class Client:
         rows = tuple(self._make_row(keyed=keyed) for _ in range(count))
         for row in rows if turns and place.name in (*TURNED, *DROPPING) else ():
             self._draw_turn(row)
-        for row in rows if turns and place.name in ORDERED else ():
+        for row in rows if turns and place.name in (*ORDERED, *WEIRS) else ():
             self._draw_group(row)
         for row in rows if turns and place.name in MORTAL else ():
             if ttl_ms := self.chance.choice([None, None, 20, 300, 2_000, DAYS * 1000]):
@@ -440,4 +448,5 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         max_messages=shape.max_messages,
         max_bytes=shape.max_bytes,
         is_dropping=shape.overflow == "drop",
+        max_in_flight=shape.max_in_flight,
     )

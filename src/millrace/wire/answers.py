@@ -97,12 +97,13 @@ class LeasedShape:
             answer.deadline_ms,
             _COUNTS.pack(answer.counts, blobs) if answer.counts else None,
             _TURNS.pack(answer.turns, blobs) if answer.turns else None,
+            answer.bounded,
         ]
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> Leased:
-        if type(raw) is not list or len(raw) != 5:
+        if type(raw) is not list or len(raw) != 6:
             raise wrong(raw, field, "what a lease call handed out")
-        lease, seqs, deadline_ms, counts, turns = raw
+        lease, seqs, deadline_ms, counts, turns, bounded = raw
         found = _COUNTS.unpack(counts, "counts", blobs) if counts is not None else {}
         order = _TURNS.unpack(turns, "turns", blobs) if turns is not None else ()
         return Leased(
@@ -111,6 +112,7 @@ class LeasedShape:
             _NUMBER.unpack(deadline_ms, "deadline_ms", blobs),
             cast("dict[int, tuple[int, int]]", found),
             cast("tuple[BitMap64, ...]", order),
+            _FLAG.unpack(bounded, "bounded", blobs),
         )
 
 
@@ -178,7 +180,7 @@ _PART_ANSWERS: dict[int, tuple[type, Shape]] = {
 _ALONE: dict[int, tuple[type, Shape]] = {
     2: (Leased, _LEASED),
     9: (type(None), Optional(_NUMBER)),
-    10: (LeasedAcross, Form(LeasedAcross, Many(Record(SHARD, _LEASED), limits.SHARDS_MAX))),
+    10: (LeasedAcross, Form(LeasedAcross, Many(Record(SHARD, _LEASED), limits.SHARDS_MAX), _FLAG)),
     11: (Vector, Form(Vector, _NUMBER, Many(_SNAPSHOT, limits.SHARDS_MAX))),
     12: (QueueRef, QUEUE_REF),
     13: (

@@ -186,6 +186,7 @@ SPEC_PART = Form(
     Optional(Whole(0, retain.RETENTION_BYTES_MAX)),
     Optional(Choice("refuse", "drop")),
     Optional(NOTES),
+    Optional(Whole(0, limits.IN_FLIGHT_MAX)),
 )
 
 _NEXT = Form(NextSnapshot, _NAME, _NUMBER, _NUMBER, _PIN_MS, Data(0, HISTORY_BYTES))

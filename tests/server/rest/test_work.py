@@ -33,6 +33,22 @@ def test_a_message_is_published_leased_and_settled(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_lease_call_is_told_of_the_maximum(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            for shards in (1, 2):
+                path = f"/v1/spaces/default/queues/jobs{shards}"
+                await server.ask("PUT", path, {"max_in_flight": 1, "shards": shards})
+                for _ in range(2 * shards):
+                    await server.ask("POST", f"{path}/messages", {"body": "x"})
+                given = await server.ask("POST", f"{path}/leases", {"count": 5})
+                assert (len(given.items("messages")), "bounded" in given.json) == (shards, False)
+                more = await server.ask("POST", f"{path}/leases", {"count": 5})
+                assert more.json == {"messages": [], "bounded": True}
+
+    asyncio.run(main())
+
+
 def test_a_lease_waits_at_the_queue(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:

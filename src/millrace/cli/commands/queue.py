@@ -124,6 +124,12 @@ def _setting_options(body: F) -> F:
             help="So many messages are there at most; 0: any number. [0]",
         ),
         click.option(
+            "--max-in-flight",
+            type=int,
+            metavar="N",
+            help="So many messages are with workers at most; 0: as many as can be. [0]",
+        ),
+        click.option(
             "--max-bytes",
             type=SIZE,
             metavar="SIZE",

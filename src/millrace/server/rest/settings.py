@@ -82,6 +82,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notes: dict[str, str] | None = None
     """Small texts by their names, kept with the queue. Those that are named are put, one with an
     empty text goes, and the others stay."""
+    max_in_flight: int | None = None
+    """So many messages are with workers at most, neither ended nor ready again; 0: as many as can
+    be."""
 
 
 def settings_in(told: Settings) -> QueueSettings:
@@ -126,6 +129,7 @@ def settings_out(spec: QueueSpec) -> Settings:
         max_bytes=spec.max_bytes,
         overflow=spec.overflow,
         notes=dict(spec.notes),
+        max_in_flight=spec.max_in_flight,
     )
 
 

@@ -9,10 +9,9 @@ from msgspec import UNSET, UnsetType
 
 from millrace import limits
 from millrace.client.calls import calls_of
-from millrace.client.lease import Lease
-from millrace.client.leasing import lease_command
+from millrace.client.leasing import Handed, lease_command
 from millrace.client.message import by_turns
-from millrace.client.queue import Queue, read_leased
+from millrace.client.queue import Queue, lease_handed, read_leased
 from millrace.client.submitting import Submits
 from millrace.core.answers import Leased, Outcome
 from millrace.core.commands import Lease as Command
@@ -43,10 +42,12 @@ class LeaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An id of the caller's own: the same call again is given the same messages."""
 
 
-class Leases(msgspec.Struct, frozen=True):
+class Leases(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages that are the caller's now; none, if none came."""
 
     messages: list[LeaseOut]
+    bounded: bool = False
+    """There are none because as many are with workers as `max_in_flight` allows."""
 
 
 def _lease_quick(ask: Ask, told: LeaseAsk, engine: Submits) -> Under | None:
@@ -75,7 +76,7 @@ class _Leasing(Under):
         engine, shards = self.engine, self.queue.shards
         shard, seqs = shards.first, answer.seqs
         if not seqs:
-            return self.none()
+            return self._given([], bounded=answer.bounded)
         rows = engine.rows_at_hand(shard, seqs, limits.LEASE_BYTES_MAX)
         if rows is None or len(rows) < len(seqs):
             # They have to be fetched; or are fewer than were leased.
@@ -90,10 +91,10 @@ class _Leasing(Under):
     def none(self) -> Response:
         return self._given([])
 
-    def _given(self, found: list[LeaseOut]) -> Response:
+    def _given(self, found: list[LeaseOut], *, bounded: bool = False) -> Response:
         queue = self.queue
         self.ask.server.handed.note(queue.space, queue.name, self.command.count, len(found))
-        return Response(200, encode(Leases(found)))
+        return Response(200, encode(Leases(found, bounded)))
 
 
 class _Polling(_Leasing, Poll):
@@ -107,21 +108,19 @@ async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     holding = ask.server.holding
     reserved = await holding.reserve(ask.principal, "in_flight", told.count)
 
-    async def use() -> list[Lease]:
-        return await ask.queue(
-            lambda queue: queue.lease(
-                reserved.count, seconds=told.seconds, wait=told.wait, attempt=told.attempt
-            )
-        )
+    async def use() -> Handed:
+        asked = lease_command(reserved.count, told.seconds, told.wait, told.attempt)
+        return await ask.queue(lambda queue: lease_handed(queue, *asked))
 
     try:
-        found = await (ask.until(use) if told.wait > 0 else use()) or []
+        handed = await (ask.until(use) if told.wait > 0 else use()) or Handed([], bounded=False)
+        found = handed.leases
         if found:
             holding.keep(reserved, (one.receipt for one in found), found[0].deadline_ms)
     finally:
         reserved.cancel()
     ask.server.handed.note(ask.params["space"], ask.params["queue"], told.count, len(found))
-    return Leases([lease_out(one) for one in found])
+    return Leases([lease_out(one) for one in found], handed.bounded)
 
 
 class ReceiptsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
