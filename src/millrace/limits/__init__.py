@@ -7,6 +7,7 @@ chapters: what uses a bound says `limits.NAME`.
 from __future__ import annotations
 
 from millrace.limits.access import *
+from millrace.limits.aws import *
 from millrace.limits.cache import *
 from millrace.limits.dead_letter import *
 from millrace.limits.disk import *

@@ -242,6 +242,8 @@ class AccessKey(msgspec.Struct, frozen=True):
     made_ms: int
     expires_ms: int = 0
     of: str = ""
+    account: str = ""
+    """Of AWS, twelve digits; empty: that of the server's settings."""
 
 
 def make_token(secret: bytes) -> str:

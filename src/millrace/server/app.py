@@ -86,6 +86,7 @@ class App:
         self._guard = guard
         self._own = Own(guard)
         self._faces: dict[FaceName, Face] = {**(faces or {}), "own": self._own}
+        self._routes = ROUTES.only(self._faces)
         self._traffic = Traffic()
         self._handed = Handed()
         self._watch: Watch | None = None
@@ -134,7 +135,7 @@ class App:
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""
-        found = ROUTES.find(request.path)
+        found = self._routes.find(request.path)
         route = self._route(request, found[0]) if found is not None else None
         is_public = isinstance(route, Route) and route.verb == "public"
         principal = Principal("", (), peer)

@@ -44,6 +44,7 @@ from millrace.server.access import (
     make_token,
 )
 from millrace.server.audit import AUDIT, Actor, Audit
+from millrace.server.aws.names import is_account
 from millrace.server.ledger import Ledger
 from millrace.server.record import Kind, Known, Made, Rights
 from millrace.server.roll import Roll
@@ -224,13 +225,22 @@ class Book:
             await self._commit(gone, by, "token.revoke", target, token.id)
 
     async def new_key(
-        self, user: str, name: str, by: Actor, *, seconds: float | None = None
+        self,
+        user: str,
+        name: str,
+        by: Actor,
+        *,
+        seconds: float | None = None,
+        account: str = "",
     ) -> tuple[AccessKey, str]:
         """Make an access key; returns it with its secret. As `new_token` otherwise."""
         async with self._acts:
             made_ms, expires_ms = self._times(user, name, seconds)
             key_id = new_key_id(secrets.token_bytes(10))
-            key = AccessKey(key_id, user, name, made_ms, expires_ms, self._known(user).id)
+            if account and not is_account(account):
+                raise Invalid(f"account is {account[:40]!r}, not twelve digits", field="account")
+            of = self._known(user).id
+            key = AccessKey(key_id, user, name, made_ms, expires_ms, of, account)
             secret = self.secret_of(key.id)
             changes: dict[str, Known | None] = {record.access_key(key.id): key}
             await self._commit(changes, by, "key.new", f"{user}/{name}", key.id)

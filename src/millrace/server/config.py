@@ -21,6 +21,7 @@ from millrace.errors import Invalid, MillraceError
 from millrace.server import declared
 from millrace.server.access import UNBOUNDED, Quota, parse_rule
 from millrace.server.address import Address, parse_address
+from millrace.server.aws.names import Home
 from millrace.server.config_file import ConfigFile, read_file
 from millrace.server.declared import DeclaredQueue, DeclaredTopic, DeclaredUser
 from millrace.server.roll import ANONYMOUS_RULES
@@ -38,6 +39,7 @@ from millrace.server.setting import (
     seconds,
     setting,
     several,
+    shaped,
     share,
     whole,
 )
@@ -49,6 +51,8 @@ PREFIX = "MILLRACE_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 
 ADDRESSES = several("addresses", lambda name, text: str(parse_address(text, name)))
+ACCOUNT = shaped("[0-9]{12}", "twelve digits")
+REGION = shaped("[a-z0-9-]{1,64}", "a region such as eu-central-1")
 RULES = several("rules", lambda _, text: str(parse_rule(text)))
 
 
@@ -95,6 +99,10 @@ class ServerSettings:
     key_file: Path | None = setting(
         None, PATH, f"What secrets of access keys are made of. [{ACCESS_KEY_FILE} in the folder]"
     )
+    aws_account: str = setting(
+        "000000000000", ACCOUNT, "The account of AWS whose queues are those of the space `default`."
+    )
+    aws_region: str = setting("us-east-1", REGION, "And the region.")
     connections_max: int = setting(
         limits.CONNECTIONS_MAX, whole(1, 1_000_000), "Connections at a time.", live=True
     )
@@ -142,6 +150,11 @@ class ServerSettings:
     def addresses(self) -> list[Address]:
         """Where to listen."""
         return [parse_address(text, "listen") for text in self.listen]
+
+    @property
+    def aws_home(self) -> Home:
+        """The account and region of AWS whose queues are those of the space `default`."""
+        return Home(self.aws_account, self.aws_region)
 
     @property
     def admin_token_path(self) -> Path:

@@ -35,6 +35,7 @@ class _Token(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     made_ms: int
     expires_ms: int = 0
     of: str = ""
+    account: str = ""
 
 
 class Rights(msgspec.Struct, frozen=True):
@@ -92,7 +93,8 @@ def encode(known: Known) -> bytes:
         return msgspec.json.encode(_User(rules, known.quota, known.id))
     if isinstance(known, Made):
         return msgspec.json.encode(known)
-    made = _Token(known.user, known.name, known.made_ms, known.expires_ms, known.of)
+    account = known.account if isinstance(known, AccessKey) else ""
+    made = _Token(known.user, known.name, known.made_ms, known.expires_ms, known.of, account)
     return msgspec.json.encode(made)
 
 
@@ -116,9 +118,8 @@ def decode(key: str, body: bytes) -> Known:
             raise Unread("its key is of no kind that is known")
         found = decode_json(body, _Token)
         if kind == "key":
-            return AccessKey(
-                rest, found.user, found.name, found.made_ms, found.expires_ms, found.of
-            )
+            times = (found.made_ms, found.expires_ms)
+            return AccessKey(rest, found.user, found.name, *times, found.of, found.account)
         digest = bytes.fromhex(rest)
         if len(digest) != 32:
             raise Unread("its key has no digest of 32 bytes")

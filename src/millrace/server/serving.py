@@ -12,6 +12,8 @@ from millrace.client.millrace import Millrace, engine_of
 from millrace.server import config
 from millrace.server.address import Address, parse_address
 from millrace.server.app import App
+from millrace.server.aws.face import AwsFace
+from millrace.server.aws.known import Directory
 from millrace.server.book import Book
 from millrace.server.clock import now_ms
 from millrace.server.config import ServerSettings
@@ -56,16 +58,23 @@ class Serving:
         if self._exporting is not None:
             self._ending.push_async_callback(self._exporting.stop)
             engine_of(millrace).telemetry = self._exporting.telemetry
+        desk = Desk(millrace)
         self._app = App(
-            Desk(millrace),
+            desk,
             self._guard,
             quotas=self._quotas,
             book=book,
             body_bytes_max=settings.body_bytes_max,
             frontend=frontend,
+            faces={"aws": self._aws(settings, desk)},
         )
         self._app.site.connections_max = room_for(settings.connections_max)
         self._app.use(self._watch(settings))
+
+    def _aws(self, settings: ServerSettings, desk: Desk) -> AwsFace:
+        scheme = "https" if settings.is_tls else "http"
+        directory = Directory(desk)
+        return AwsFace(self._guard, self._book, settings.aws_home, directory, scheme=scheme)
 
     def _watch(self, settings: ServerSettings) -> Watch | None:
         """What sees every request, if anything is to."""

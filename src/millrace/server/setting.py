@@ -6,6 +6,7 @@ Rule: a value is taken whole or refused, with the name of the setting, what it t
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -182,6 +183,19 @@ def one_of(*words: str) -> Taken:
         return text
 
     return Taken(f"one of {', '.join(words)}", read, is_text=True)
+
+
+def shaped(pattern: str, words: str) -> Taken:
+    """A text of a certain shape."""
+    shape = re.compile(pattern)
+
+    def read(name: str, value: object) -> str:
+        text = exact.text(value)
+        if text is None or shape.fullmatch(text) is None:
+            raise _refuse(name, value, words)
+        return text
+
+    return Taken(words, read, is_text=True)
 
 
 def several(words: str, read_one: Callable[[str, str], str]) -> Taken:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millrace.server.aws.all import ROUTES as AWS
 from millrace.server.rest.all import ROUTES as OWN
 
-ROUTES = OWN.join()
+ROUTES = OWN.join(AWS)

@@ -21,11 +21,10 @@ from millrace.cli.verbs import Verbs
 def key() -> None:
     """Make, list or revoke access keys.
 
-    An access key is an id and a secret, with which AWS clients sign requests (SigV4). Such requests
-    are not answered yet, so that keys open nothing until then. A secret is told once. It is not
-    kept: it follows from the id and from the file `access.key` in the folder, of mode 0600. Without
-    that file access keys are good for nothing; so keep it, apart from backups, which do not hold
-    it.
+    An access key is an id and a secret, with which clients of SQS and SNS sign requests (SigV4). A
+    secret is told once. It is not kept: it follows from the id and from the file `access.key` in
+    the folder, of mode 0600. Without that file access keys are good for nothing; so keep it, apart
+    from backups, which do not hold it.
     """
 
 
@@ -33,11 +32,18 @@ def key() -> None:
 @click.argument("user")
 @click.option("--name", default="key", show_default=True, help="What to call it.")
 @click.option("--for", "seconds", type=DURATION, metavar="TIME", help="It expires after this.")
-async def new(shell: Shell, user: str, *, name: str, seconds: float | None) -> None:
+@click.option(
+    "--account", metavar="DIGITS", help="The account of AWS that it is of: twelve digits."
+)
+async def new(
+    shell: Shell, user: str, *, name: str, seconds: float | None, account: str | None
+) -> None:
     """Make an access key for USER, and print its id and its secret: this once."""
     async with open_book(shell, with_keys=True) as book:
         find_user(book, user)
-        made, secret = await book.new_key(user, name, by(shell, book), seconds=seconds)
+        made, secret = await book.new_key(
+            user, name, by(shell, book), seconds=seconds, account=account or ""
+        )
     shell.out.note("the secret is not shown again")
     shell.out.listing(
         "key",

@@ -55,6 +55,7 @@ class Request:
 
     __slots__ = (
         "body",
+        "caller",
         "context",
         "headers",
         "keep_alive",
@@ -77,6 +78,8 @@ class Request:
         self.keep_alive = True
         self.refusal: Refusal | None = None
         """Set by whoever judged the head: the body is not kept."""
+        self.caller: object = None
+        """What they found out about who sent it, where that takes the body to be proved."""
         self.context: object = None
         """What the same judge found: who asks, and for what."""
         self.owner = ""

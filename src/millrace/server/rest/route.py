@@ -9,7 +9,7 @@ in the description, and none is unchecked.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -44,7 +44,17 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Ask:
     """A request on its way through a route."""
 
-    __slots__ = ("desk", "is_counted", "params", "principal", "request", "route", "server", "waits")
+    __slots__ = (
+        "desk",
+        "is_charged",
+        "is_counted",
+        "params",
+        "principal",
+        "request",
+        "route",
+        "server",
+        "waits",
+    )
 
     def __init__(
         self,
@@ -64,6 +74,8 @@ class Ask:
         self.server = server
         self.waits = False
         """It may take its time: it waits for what is not there yet."""
+        self.is_charged = False
+        """It counts against its caller's quota already, where its face proves callers later."""
         self.is_counted = False
         """What became of it is known, and counted."""
 
@@ -219,11 +231,11 @@ class Routes:
 
     def join(self, *others: Routes) -> Routes:
         """These and those of others, in one table."""
-        joined = Routes(self.face)
-        for table in (self, *others):
-            for route in table.all:
-                joined.add(route)
-        return joined
+        return _table(route for table in (self, *others) for route in table.all)
+
+    def only(self, faces: Container[FaceName]) -> Routes:
+        """Those of these APIs."""
+        return _table(route for route in self.all if route.face in faces)
 
     def find(self, path: str) -> tuple[dict[str, Route], dict[str, str]] | None:
         """The routes of an address by method, and what stands in the place of its names.
@@ -349,6 +361,13 @@ class Routes:
             return function
 
         return add
+
+
+def _table(routes: Iterable[Route]) -> Routes:
+    table = Routes()
+    for route in routes:
+        table.add(route)
+    return table
 
 
 _encoder = msgspec.json.Encoder()

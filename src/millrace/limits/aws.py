@@ -1,0 +1,92 @@
+"""What SQS and SNS allow, where this server has no bound of its own that is nearer."""
+
+from __future__ import annotations
+
+AWS_SKEW_SECONDS_MAX = 900
+"""How far the clock of whoever signs a request may be off; as AWS has it."""
+
+AWS_PRESIGNED_SECONDS_MAX = 7 * 86_400
+"""How long an address that was signed beforehand may be used; as AWS has it."""
+
+AWS_SIGNING_KEYS_MAX = 4096
+"""Keys of a day, region and service that are remembered: to make one takes four digests."""
+
+AWS_ADDRESSES_MAX = 4096
+"""Addresses of queues whose parts are remembered."""
+
+AWS_FORM_FIELDS_MAX = 5000
+"""Fields of a form: a batch of ten messages with ten attributes each has some 500."""
+
+AWS_FORM_DEPTH_MAX = 8
+"""Dots in the name of a field: the deepest that any action has is six."""
+
+SQS_BATCH_MAX = 10
+"""Entries of a batch, and messages of a receive; as SQS has it."""
+
+SQS_MESSAGE_BYTES_MAX = 1024 * 1024
+"""Bytes of a message with its attributes, and of all messages of a batch; as SQS has it."""
+
+SQS_MESSAGE_BYTES_MIN = 1024
+"""The least that a queue can have as its maximum; as SQS has it."""
+
+SQS_ATTRIBUTES_MAX = 10
+"""Attributes of a message; as SQS has it."""
+
+SQS_ATTRIBUTE_NAME_CHARS_MAX = 256
+"""Characters of an attribute's name, or of its type; as SQS has it."""
+
+SQS_VISIBILITY_SECONDS_MAX = 43_200
+"""How long nobody else gets a message; as SQS has it."""
+
+SQS_WAIT_SECONDS_MAX = 20
+"""How long a receive waits; as SQS has it."""
+
+SQS_DELAY_SECONDS_MAX = 900
+"""How long a message may be delayed; as SQS has it."""
+
+SQS_RETENTION_SECONDS_MIN = 60
+"""The shortest time that messages are kept for; as SQS has it."""
+
+SQS_RETENTION_SECONDS_MAX = 1_209_600
+"""The longest; as SQS has it."""
+
+SQS_RECEIVES_MAX = 1000
+"""How often a message may be received before it is a dead letter; as SQS has it."""
+
+SQS_IN_FLIGHT_MAX = 120_000
+"""Messages of a queue that were received and not deleted; as SQS has it."""
+
+SQS_NAME_CHARS_MAX = 80
+"""Characters of a queue's name; as SQS has it."""
+
+SQS_ID_CHARS_MAX = 128
+"""Characters of a group, a de-duplication id or an attempt id; as SQS has it."""
+
+SQS_ENTRY_ID_CHARS_MAX = 80
+"""Characters of the id of an entry of a batch; as SQS has it."""
+
+SQS_DEDUP_SECONDS = 300
+"""How long a de-duplication id is remembered; as SQS has it."""
+
+SQS_TAGS_MAX = 50
+"""Tags of a queue; as SQS has it."""
+
+SQS_LIST_MAX = 1000
+"""Queues that are listed at once; as SQS has it."""
+
+SQS_MOVES_LISTED_MAX = 10
+"""Tasks that move messages, of which a queue tells; as SQS has it."""
+
+SQS_MOVE_PER_SECOND_MAX = 500
+"""Messages that a task moves in a second; as SQS has it."""
+
+SQS_KNOWN_SECONDS = 1.0
+"""For how long a queue's settings are taken as they were last seen. AWS says that a change may take
+a minute to be seen everywhere; here it takes so long, and in the process that made it no time."""
+
+SQS_KNOWN_MAX = 10_000
+"""Queues whose settings are remembered."""
+
+SQS_POLICY_CHARS_MAX = 20_000
+"""Characters of a queue's policy: as many as SQS takes, and less than a queue's notes have room
+for."""

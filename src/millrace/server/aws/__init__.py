@@ -1,0 +1,1 @@
+"""What all APIs of AWS share: who signed, how calls are read and answered."""

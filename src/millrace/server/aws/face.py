@@ -1,0 +1,219 @@
+"""Who asks, of the APIs of AWS, and how they are told errors.
+
+Rule 1: a key is known by its id, at the head of a request; that whoever sent it has the secret is
+seen when the body is there (`Caller.prove`), before anything is done.
+Rule 2: where those of this machine need no token, they need no key either: a key that nobody has
+is taken for none. One that somebody has must be theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from uuid import uuid4
+
+import msgspec
+
+from millrace.errors import Exhausted, MillraceError
+from millrace.server.access import Principal
+from millrace.server.aws.fault import Fault, fault_of, unknown_caller
+from millrace.server.aws.form import text_of
+from millrace.server.aws.known import Directory
+from millrace.server.aws.names import Home, is_account, space_of
+from millrace.server.aws.sigv4 import (
+    Signed,
+    read_signed,
+    see_signature,
+    see_time,
+    signature_of,
+    signing_key,
+)
+from millrace.server.book import Book
+from millrace.server.clock import now_ms
+from millrace.server.guard import Guard
+from millrace.server.http.parser import Request
+from millrace.server.http.response import Response
+
+JSON = "application/x-amz-json-1.0"
+XML = "text/xml"
+NAMESPACES = {
+    "sqs": "http://queue.amazonaws.com/doc/2012-11-05/",
+    "sns": "http://sns.amazonaws.com/doc/2010-03-31/",
+    "sts": "https://sts.amazonaws.com/doc/2011-06-15/",
+}
+
+
+class Caller:
+    """Who sent a request, as far as its head tells."""
+
+    __slots__ = (
+        "aws",
+        "call",
+        "home",
+        "is_proved",
+        "key_id",
+        "principal",
+        "secret",
+        "service",
+        "signed",
+    )
+
+    def __init__(
+        self,
+        aws: AwsFace,
+        principal: Principal,
+        home: Home,
+        signed: Signed | None,
+        secret: str | None,
+    ) -> None:
+        self.aws = aws
+        self.principal = principal
+        self.home = home
+        """The account and region that they ask in."""
+        self.signed = signed
+        self.secret = secret
+        """With which they have signed; None: there is nothing to be proved."""
+        self.service = signed.service if signed is not None else ""
+        self.key_id = signed.key_id if signed is not None else ""
+        self.is_proved = secret is None
+        self.call: object = None
+        """What they ask for, once that was read."""
+
+    def prove(self, request: Request) -> None:
+        """See that the request was signed with the secret.
+
+        Raises:
+            Fault: it was not, or too long ago.
+        """
+        if self.is_proved:
+            return
+        signed, secret = self.signed, self.secret
+        assert signed is not None
+        assert secret is not None
+        see_time(signed, time.time())
+        key = signing_key(secret, signed.date, signed.region, signed.service)
+        expected = signature_of(
+            signed, key, request.method, request.path, request.query, request.headers, request.body
+        )
+        see_signature(expected, signed)
+        self.is_proved = True
+
+
+class AwsFace:
+    """The APIs of AWS."""
+
+    proves_later = True
+
+    def __init__(
+        self, guard: Guard, book: Book, home: Home, directory: Directory, *, scheme: str = "http"
+    ) -> None:
+        """`home`: the account and region whose space is `default`; `scheme`: what is spoken."""
+        self._guard = guard
+        self._book = book
+        self.directory = directory
+        self.usual = home
+        self.scheme = scheme
+
+    def admit(
+        self, request: Request, params: dict[str, str], peer: str
+    ) -> Principal | MillraceError:
+        try:
+            caller = self._caller(request, peer)
+        except Fault as fault:
+            # Counted as others are; what is told is what clients of AWS know.
+            failed = self._guard.fail(peer)
+            return failed if isinstance(failed, Exhausted) else fault
+        if isinstance(caller, MillraceError):
+            return caller
+        request.caller = caller
+        return caller.principal
+
+    def who(self, request: Request, params: dict[str, str], peer: str) -> Principal | None:
+        try:
+            caller = self._caller(request, peer)
+        except Fault:
+            return None
+        return caller.principal if isinstance(caller, Caller) else None
+
+    def _caller(self, request: Request, peer: str) -> Caller | MillraceError:
+        signed = read_signed(request.headers, request.query)
+        if signed is None:
+            known = self._guard.admit(request.headers, peer)
+            if isinstance(known, MillraceError):
+                return known
+            return Caller(self, known, self.usual, None, None)
+        account = signed.key_id if is_account(signed.key_id) else self.usual.account
+        home = Home(account, signed.region)
+        found = self._book.roll.key(signed.key_id, now_ms())
+        if found is not None:
+            key, principal = found
+            home = Home(key.account or account, signed.region)
+            return Caller(self, principal.at(peer), home, signed, self._book.secret_of(key.id))
+        without = {name: text for name, text in request.headers.items() if name != "authorization"}
+        anonymous = self._guard.who(without, peer)
+        if anonymous is None:
+            raise unknown_caller()
+        return Caller(self, anonymous, home, signed, None)
+
+    def failed(self, peer: str) -> None:
+        """Count a signature that was wrong."""
+        self._guard.fail(peer)
+
+    def space(self, home: Home) -> str:
+        """The space of an account and region."""
+        return space_of(home, self.usual)
+
+    def answer_error(self, request: Request, error: MillraceError) -> Response:
+        return answer_fault(request, fault_of(error))
+
+
+# --- Answers -------------------------------------------------------------------------------------
+
+
+def _ids() -> Callable[[], str]:
+    """Makes ids of requests: one after the other, under a beginning of this process."""
+    beginning = str(uuid4())[:24]
+    numbers = count(1)
+
+    def make() -> str:
+        return f"{beginning}{next(numbers) & 0xFFFFFFFFFFFF:012x}"
+
+    return make
+
+
+request_id = _ids()
+
+
+def is_json(request: Request) -> bool:
+    """Whether it is asked, and answered, in JSON."""
+    return request.headers.get("content-type", "").startswith("application/x-amz-json")
+
+
+def service_of(request: Request) -> str:
+    """The service that a request is for, as far as its head tells."""
+    target = request.headers.get("x-amz-target", "")
+    if target.startswith("AmazonSQS."):
+        return "sqs"
+    caller = request.caller
+    service = caller.service if isinstance(caller, Caller) else ""
+    return service if service in NAMESPACES else "sqs"
+
+
+def answer_fault(request: Request, fault: Fault) -> Response:
+    """What is answered to an error, in the protocol of the request."""
+    one = request_id()
+    headers = {"x-amzn-requestid": one}
+    if is_json(request):
+        whose = "Sender" if fault.is_sender else "Receiver"
+        headers["x-amzn-query-error"] = f"{fault.query};{whose}"
+        told = {"__type": f"com.amazonaws.sqs#{fault.kind}", "message": fault.message}
+        return Response(fault.status, msgspec.json.encode(told), type=JSON, headers=headers)
+    whose = "Sender" if fault.is_sender else "Receiver"
+    text = (
+        f'<?xml version="1.0"?>\n<ErrorResponse xmlns="{NAMESPACES[service_of(request)]}"><Error>'
+        f"<Type>{whose}</Type><Code>{text_of(fault.query)}</Code>"
+        f"<Message>{text_of(fault.message)}</Message><Detail/></Error>"
+        f"<RequestId>{one}</RequestId></ErrorResponse>"
+    )
+    return Response(fault.status, text.encode(), type=XML, headers=headers)

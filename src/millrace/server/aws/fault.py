@@ -1,0 +1,91 @@
+"""Errors as AWS tells them: a code, a text, a status, and whose fault it is."""
+
+from __future__ import annotations
+
+from millrace.errors import (
+    Denied,
+    Exhausted,
+    Invalid,
+    MillraceError,
+    NotFound,
+    Refused,
+    Retry,
+    TooLarge,
+    Unauthenticated,
+)
+
+
+class Fault(Refused):
+    """An error with the code that clients of AWS look at."""
+
+    code = "aws"
+
+    def __init__(self, kind: str, message: str, *, status: int = 400, query: str = "") -> None:
+        """`kind` is the name that the service's model gives it; `query` that of the older protocol,
+        where it is another."""
+        super().__init__(message)
+        self.kind = kind
+        self.status = status
+        self.query = query or kind
+
+    @property
+    def is_sender(self) -> bool:
+        """Whether it is the fault of whoever asks."""
+        return self.status < 500
+
+
+def invalid_parameter(message: str) -> Fault:
+    """A parameter that the action does not take."""
+    return Fault("InvalidParameterValueException", message, query="InvalidParameterValue")
+
+
+def bad_value(value: object, name: str, why: str) -> Fault:
+    """A parameter of a value that it cannot have, in the words of SQS."""
+    return invalid_parameter(f"Value {value} for parameter {name} is invalid. Reason: {why}")
+
+
+def missing_parameter(name: str) -> Fault:
+    """A parameter that the action needs."""
+    return Fault(
+        "MissingRequiredParameterException",
+        f"The request must contain the parameter {name}.",
+        query="MissingParameter",
+    )
+
+
+def unsupported(message: str) -> Fault:
+    """Something that this server does not do."""
+    return Fault(
+        "UnsupportedOperation", message, query="AWS.SimpleQueueService.UnsupportedOperation"
+    )
+
+
+def denied(message: str) -> Fault:
+    """Who asks may not do this."""
+    return Fault("AccessDeniedException", message, status=403, query="AccessDenied")
+
+
+def unknown_caller() -> Fault:
+    """Nobody is known by what was sent."""
+    return Fault(
+        "InvalidClientTokenId",
+        "The security token included in the request is invalid.",
+        status=403,
+    )
+
+
+def fault_of(error: MillraceError) -> Fault:
+    """Any error, as AWS would tell it."""
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, Denied):
+        return denied(error.message)
+    if isinstance(error, Unauthenticated):
+        return unknown_caller()
+    if isinstance(error, Exhausted):
+        return Fault("ThrottlingException", error.message, status=400, query="Throttling")
+    if isinstance(error, NotFound | Invalid | TooLarge | Refused):
+        return invalid_parameter(error.message)
+    if isinstance(error, Retry):
+        return Fault("ServiceUnavailable", error.message, status=503)
+    return Fault("InternalFailure", error.message, status=500)

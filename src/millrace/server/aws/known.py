@@ -1,0 +1,140 @@
+"""Queues as clients of AWS see them: what SQS knows of a queue and the core does not is kept in its
+notes.
+
+Rule: a queue is taken as it was last seen for a moment (`SQS_KNOWN_SECONDS`): AWS promises no more.
+What was changed by this process is seen at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from struct import Struct
+from typing import TypeVar
+
+from millrace import limits
+from millrace.client.queue import Queue
+from millrace.core.spec import QueueSpec
+from millrace.errors import NotFound
+from millrace.server.rest.desk import Desk
+
+T = TypeVar("T")
+
+PREFIX = "aws."
+"""Before the names of notes and headers that are of AWS."""
+
+TAG = f"{PREFIX}tag:"
+SALT = f"{PREFIX}salt"
+CREATED = f"{PREFIX}created"
+MODIFIED = f"{PREFIX}modified"
+VISIBILITY = "VisibilityTimeout"
+WAIT = "ReceiveMessageWaitTimeSeconds"
+SIZE = "MaximumMessageSize"
+SCOPE = "DeduplicationScope"
+USUAL = {
+    VISIBILITY: "30",
+    WAIT: "0",
+    SIZE: str(limits.SQS_MESSAGE_BYTES_MAX),
+}
+_PLACE = Struct("<QQ")
+
+
+class Known:
+    """A queue, and what SQS makes of its settings."""
+
+    __slots__ = (
+        "dedup_by_group",
+        "is_fifo",
+        "max_bytes",
+        "notes",
+        "queue",
+        "salt",
+        "seen",
+        "spec",
+        "visibility_seconds",
+        "wait_seconds",
+    )
+
+    def __init__(self, queue: Queue, spec: QueueSpec, seen: float) -> None:
+        self.queue = queue
+        self.spec = spec
+        self.seen = seen
+        self.notes = dict(spec.notes)
+        self.is_fifo = queue.name.endswith(".fifo")
+        self.visibility_seconds = int(self.note(VISIBILITY))
+        self.wait_seconds = int(self.note(WAIT))
+        self.max_bytes = int(self.note(SIZE))
+        self.dedup_by_group = self.notes.get(PREFIX + SCOPE) == "messageGroup"
+        self.salt = self.notes.get(SALT, "").encode()[:64]
+
+    def note(self, attribute: str) -> str:
+        """An attribute that is kept in the notes."""
+        return self.notes.get(PREFIX + attribute, USUAL.get(attribute, ""))
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags of the queue."""
+        return {
+            name.removeprefix(TAG): text[1:]
+            for name, text in self.notes.items()
+            if name.startswith(TAG)
+        }
+
+    def message_id(self, seq: int) -> str:
+        """By which SQS knows a message: it follows from where the message is, and from the queue's
+        own salt, so that those of a queue of the same name, elsewhere or before, are others."""
+        place = _PLACE.pack(self.queue.shards.first, seq)
+        text = blake2b(place, digest_size=16, key=self.salt).hexdigest()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class Directory:
+    """The queues that were asked for lately."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._known: dict[tuple[str, str], Known] = {}
+
+    def known(self, space: str, name: str) -> Known | None:
+        """The queue, if it was seen a moment ago."""
+        found = self._known.get((space, name))
+        if found is None or time.monotonic() - found.seen > limits.SQS_KNOWN_SECONDS:
+            return None
+        return found
+
+    async def use(self, space: str, name: str, use: Callable[[Known], Awaitable[T]]) -> T:
+        """What `use` comes to with the queue.
+
+        Raises:
+            NotFound: there is none of this name; its field is `queue`.
+        """
+        known = self.known(space, name)
+        if known is not None:
+            try:
+                return await use(known)
+            except NotFound as error:
+                if error.field != "queue":
+                    raise
+        return await use(await self.look(space, name))
+
+    async def look(self, space: str, name: str) -> Known:
+        """The queue as it is now.
+
+        Raises:
+            NotFound: there is none of this name.
+        """
+        self.forget(space, name)
+
+        async def read(queue: Queue) -> Known:
+            return Known(queue, await queue.spec(), time.monotonic())
+
+        found = await self._desk.queue(space, name, read)
+        if len(self._known) >= limits.SQS_KNOWN_MAX:
+            self._known.pop(next(iter(self._known)))
+        self._known[space, name] = found
+        return found
+
+    def forget(self, space: str, name: str) -> None:
+        """Something of it was changed."""
+        self._known.pop((space, name), None)

@@ -1,0 +1,265 @@
+"""Signatures of requests: AWS Signature Version 4, in a header or in the address.
+
+Rule 1: what is signed is the request as it came, byte by byte: method, path, query, the headers
+that it names, and the body.
+Rule 2: every header that means something to AWS (`x-amz-…`) is among the signed ones, and so is the
+host: nothing of a signed request can be put to another use.
+Rule 3: a signature is good for a quarter of an hour around its time; one in an address for as long
+as that says, a week at most.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from calendar import timegm
+from functools import lru_cache
+from hashlib import sha256
+from time import strptime
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from millrace import limits
+from millrace.server.aws.fault import Fault
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+_HEADER = re.compile(
+    rf"{ALGORITHM}\s+"
+    r"Credential=([^/,\s]{1,128})/([0-9]{8})/([a-z0-9-]{1,64})/([a-z0-9-]{1,64})/aws4_request\s*,"
+    r"\s*SignedHeaders=([a-z0-9!#$%&'*+.^_`|~;-]{1,2000})\s*,"
+    r"\s*Signature=([0-9a-f]{64})\s*"
+)
+_CREDENTIAL = re.compile(
+    r"([^/]{1,128})/([0-9]{8})/([a-z0-9-]{1,64})/([a-z0-9-]{1,64})/aws4_request"
+)
+_TIME = re.compile(r"[0-9]{8}T[0-9]{6}Z")
+_HEX = re.compile(r"[0-9a-f]{64}")
+_OWN_PREFIX = "x-amz-"
+_UNRESERVED = "-_.~"
+
+
+class Signed(NamedTuple):
+    """What a request says of its signature."""
+
+    key_id: str
+    date: str
+    region: str
+    service: str
+    headers: tuple[str, ...]
+    """The names of those that are signed, in lower case."""
+    signature: str
+    time: str
+    """When it was signed, as 20260131T120000Z."""
+    seconds: int = 0
+    """For how long it may be used; 0: it stands in a header, and is of now."""
+
+    @property
+    def scope(self) -> str:
+        """What the key is good for."""
+        return f"{self.date}/{self.region}/{self.service}/aws4_request"
+
+
+def incomplete(message: str) -> Fault:
+    """What is signed cannot be told."""
+    return Fault("IncompleteSignature", message, status=403)
+
+
+def _mismatch(message: str) -> Fault:
+    return Fault("SignatureDoesNotMatch", message, status=403)
+
+
+def read_signed(headers: dict[str, str], query: str) -> Signed | None:
+    """What a request says of its signature; None: it has none.
+
+    Raises:
+        Fault: it has one that cannot be read.
+    """
+    given = headers.get("authorization")
+    if given is not None:
+        if not given.startswith(ALGORITHM):
+            return None
+        return _in_header(headers, given)
+    return _in_query(query) if "X-Amz-Signature=" in query else None
+
+
+def _in_header(headers: dict[str, str], given: str) -> Signed:
+    found = _HEADER.fullmatch(given)
+    if found is None:
+        raise incomplete(
+            "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' "
+            "parameters, in this order."
+        )
+    key_id, date, region, service, names, signature = found.groups()
+    time = headers.get("x-amz-date", "")
+    if _TIME.fullmatch(time) is None:
+        raise incomplete(
+            "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header; "
+            "send X-Amz-Date."
+        )
+    signed = Signed(key_id, date, region, service, tuple(names.split(";")), signature, time)
+    _see_headers(signed, headers)
+    return signed
+
+
+def _see_headers(signed: Signed, headers: dict[str, str]) -> None:
+    names = signed.headers
+    if "host" not in names:
+        raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+    for name in headers:
+        if name.startswith(_OWN_PREFIX) and name not in names:
+            raise _mismatch(f"{name!r} must be a 'SignedHeader' in the AWS Authorization.")
+
+
+def _in_query(query: str) -> Signed:
+    given: dict[str, str] = {}
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        if name.startswith("X-Amz-"):
+            if name in given:
+                raise incomplete(f"{name} stands twice in the query.")
+            given[name] = unquote(value)
+    found = _CREDENTIAL.fullmatch(given.get("X-Amz-Credential", ""))
+    seconds = given.get("X-Amz-Expires", "")
+    time = given.get("X-Amz-Date", "")
+    signature = given.get("X-Amz-Signature", "")
+    if (
+        found is None
+        or given.get("X-Amz-Algorithm") != ALGORITHM
+        or not (seconds.isascii() and seconds.isdigit() and len(seconds) < 8)
+        or _TIME.fullmatch(time) is None
+        or _HEX.fullmatch(signature) is None
+        or "X-Amz-SignedHeaders" not in given
+    ):
+        raise incomplete(
+            "A query that is signed needs X-Amz-Algorithm, X-Amz-Credential, X-Amz-Date, "
+            "X-Amz-Expires, X-Amz-SignedHeaders and X-Amz-Signature."
+        )
+    if not 1 <= int(seconds) <= limits.AWS_PRESIGNED_SECONDS_MAX:
+        raise incomplete(
+            f"X-Amz-Expires must be from 1 to {limits.AWS_PRESIGNED_SECONDS_MAX} seconds."
+        )
+    names = tuple(given["X-Amz-SignedHeaders"].lower().split(";"))
+    key_id, date, region, service = found.groups()
+    signed = Signed(key_id, date, region, service, names, signature, time, int(seconds))
+    if "host" not in names:
+        raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+    return signed
+
+
+def see_time(signed: Signed, now: float) -> None:
+    """See that the signature is of now.
+
+    Raises:
+        Fault: it is too old, of the future, or of another day than its key.
+    """
+    if not signed.time.startswith(signed.date):
+        raise _mismatch(
+            "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from "
+            f"HTTP: '{signed.date}' != '{signed.time[:8]}', from '{signed.time}'."
+        )
+    at = _seconds(signed.time)
+    skew = limits.AWS_SKEW_SECONDS_MAX
+    latest = at + (signed.seconds or skew)
+    if now > latest:
+        raise _mismatch(f"Signature expired: {signed.time} is too long ago for the server's clock.")
+    if at > now + skew:
+        raise _mismatch(f"Signature not yet current: {signed.time} is after the server's clock.")
+
+
+@lru_cache(maxsize=64)
+def _seconds(time: str) -> int:
+    try:
+        return timegm(strptime(time, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise incomplete(f"X-Amz-Date {time} is no time.") from None
+
+
+@lru_cache(maxsize=limits.AWS_SIGNING_KEYS_MAX)
+def signing_key(secret: str, date: str, region: str, service: str) -> bytes:
+    """What a day's requests to a service of a region are signed with."""
+    key = f"AWS4{secret}".encode()
+    for part in (date, region, service, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
+
+
+def signature_of(
+    signed: Signed,
+    key: bytes,
+    method: str,
+    path: str,
+    query: str,
+    headers: dict[str, str],
+    body: bytes | bytearray | memoryview,
+) -> str:
+    """The signature that the request should have.
+
+    Raises:
+        Fault: a header that it names as signed is not there.
+    """
+    lines: list[str] = []
+    for name in signed.headers:
+        value = headers.get(name)
+        if value is None:
+            raise _mismatch(f"The header {name!r} is signed, and was not sent.")
+        if "  " in value or value != value.strip():
+            value = " ".join(value.split())
+        lines.append(f"{name}:{value}\n")
+    canonical = "\n".join(
+        (
+            method,
+            _canonical_path(path),
+            _canonical_query(query) if query else "",
+            "".join(lines),
+            ";".join(signed.headers),
+            sha256(body).hexdigest(),
+        )
+    )
+    digest = sha256(canonical.encode("latin-1")).hexdigest()
+    text = f"{ALGORITHM}\n{signed.time}\n{signed.scope}\n{digest}"
+    return hmac.digest(key, text.encode(), "sha256").hex()
+
+
+def see_signature(expected: str, signed: Signed) -> None:
+    """See that the signature is the expected one.
+
+    Raises:
+        Fault: it is not.
+    """
+    if not hmac.compare_digest(expected, signed.signature):
+        raise _mismatch(
+            "The request signature we calculated does not match the signature you provided. Check "
+            "your AWS Secret Access Key and signing method. Consult the service documentation for "
+            "details."
+        )
+
+
+def _canonical_path(path: str) -> str:
+    if path == "/":
+        return path
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if parts:
+                parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    whole = "/" + "/".join(parts) + ("/" if path.endswith("/") and parts else "")
+    return quote(whole, safe=f"/{_UNRESERVED}", encoding="latin-1")
+
+
+def _canonical_query(query: str) -> str:
+    pairs: list[tuple[str, str]] = []
+    for pair in query.split("&"):
+        if not pair:
+            continue
+        name, _, value = pair.partition("=")
+        name = _encoded(name)
+        if name != "X-Amz-Signature":
+            pairs.append((name, _encoded(value)))
+    return "&".join(f"{name}={value}" for name, value in sorted(pairs))
+
+
+def _encoded(text: str) -> str:
+    """A part of a query, written in the one way that is signed."""
+    return quote(unquote(text, encoding="latin-1"), safe=_UNRESERVED, encoding="latin-1")

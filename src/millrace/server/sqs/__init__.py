@@ -1,0 +1,1 @@
+"""SQS, spoken as its clients expect it."""

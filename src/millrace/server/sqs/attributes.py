@@ -1,0 +1,269 @@
+"""The attributes of a queue: how they are set, and how they are told.
+
+What the core has a setting for is that setting: retention is `ttl`, DelaySeconds `delay`,
+RedrivePolicy `dead_letter` and `max_deliveries`. What it has none for stands in the notes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import msgspec
+
+from millrace import limits
+from millrace.client.settings import QueueSettings
+from millrace.server.aws.fault import bad_value, invalid_parameter
+from millrace.server.aws.known import (
+    CREATED,
+    MODIFIED,
+    PREFIX,
+    SCOPE,
+    SIZE,
+    VISIBILITY,
+    WAIT,
+    Known,
+)
+from millrace.server.aws.names import Home, arn_of, read_arn
+from millrace.server.sqs.faults import bad_attribute, unknown_attribute
+
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_NAME_CHARS_MAX}}}")
+_BOUNDS = {
+    VISIBILITY: (0, limits.SQS_VISIBILITY_SECONDS_MAX),
+    WAIT: (0, limits.SQS_WAIT_SECONDS_MAX),
+    SIZE: (limits.SQS_MESSAGE_BYTES_MIN, limits.SQS_MESSAGE_BYTES_MAX),
+    "MessageRetentionPeriod": (limits.SQS_RETENTION_SECONDS_MIN, limits.SQS_RETENTION_SECONDS_MAX),
+    "DelaySeconds": (0, limits.SQS_DELAY_SECONDS_MAX),
+    "KmsDataKeyReusePeriodSeconds": (60, 86_400),
+}
+_FLAGS = ("FifoQueue", "ContentBasedDeduplication", "SqsManagedSseEnabled")
+_WORDS = {
+    SCOPE: ("messageGroup", "queue"),
+    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+}
+_TEXTS = ("Policy", "RedriveAllowPolicy", "KmsMasterKeyId")
+_FIFO_ONLY = ("ContentBasedDeduplication", SCOPE, "FifoThroughputLimit")
+SETTABLE = (*_BOUNDS, *_FLAGS, *_WORDS, *_TEXTS, "RedrivePolicy")
+_COUNTED = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible",
+    "ApproximateNumberOfMessagesDelayed",
+)
+ALL = (*SETTABLE, *_COUNTED, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn")
+RETENTION_SECONDS = 345_600
+"""How long messages are kept that nobody says more about; as SQS has it."""
+
+
+def check_name(name: str, *, is_fifo: bool) -> None:
+    """See that a queue can be named so.
+
+    Raises:
+        Fault: it cannot.
+    """
+    stem = name.removesuffix(".fifo")
+    if is_fifo and not name.endswith(".fifo"):
+        raise bad_value(
+            name,
+            "QueueName",
+            "The name of a FIFO queue can only include alphanumeric "
+            "characters, hyphens, or underscores, must end with .fifo suffix and be 1 "
+            f"to {limits.SQS_NAME_CHARS_MAX} in length.",
+        )
+    if (
+        _NAME.fullmatch(stem) is None
+        or len(name) > limits.SQS_NAME_CHARS_MAX
+        or (name.endswith(".fifo") and not is_fifo)
+    ):
+        raise invalid_parameter(
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to "
+            f"{limits.SQS_NAME_CHARS_MAX} in length"
+        )
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What attributes say: settings of the core, and notes."""
+
+    settings: QueueSettings
+    notes: dict[str, str]
+    letters: tuple[str, str] | None = None
+    """Space and name of the queue that takes dead letters."""
+
+
+class Redrive(msgspec.Struct, frozen=True):
+    """Where dead letters go, and when."""
+
+    deadLetterTargetArn: str  # noqa: N815
+    maxReceiveCount: int  # noqa: N815
+
+
+def wanted(
+    given: Mapping[str, str], space_of: Callable[[Home], str], *, is_fifo: bool, is_new: bool
+) -> Wanted:
+    """What attributes say.
+
+    Raises:
+        Fault: there is no such attribute, or it cannot be so.
+    """
+    settings: dict[str, object] = {}
+    notes: dict[str, str] = {}
+    letters: tuple[str, str] | None = None
+    for name, text in given.items():
+        if name not in SETTABLE or (name in _FIFO_ONLY and not is_fifo):
+            raise unknown_attribute(name)
+        _see(name, text)
+        if name == "FifoQueue":
+            _see_fifo(text, is_fifo=is_fifo, is_new=is_new)
+        elif name == "MessageRetentionPeriod":
+            settings["ttl"] = int(text)
+        elif name == "DelaySeconds":
+            settings["delay"] = int(text)
+        elif name == "ContentBasedDeduplication":
+            settings["dedup_by_body"] = text.lower() == "true"
+        elif name == "RedrivePolicy":
+            letters = _redrive(text, settings, space_of)
+            notes[PREFIX + name] = text
+        else:
+            if name in ("Policy", "RedriveAllowPolicy") and text:
+                _see_json(name, text)
+            notes[PREFIX + name] = text.lower() if name in _FLAGS else text
+    _see_throughput(given)
+    return Wanted(cast("QueueSettings", settings), notes, letters)
+
+
+def _see(name: str, text: str) -> None:
+    """See that a text may be the value of an attribute."""
+    if name in _BOUNDS:
+        least, most = _BOUNDS[name]
+        is_whole = text.isascii() and text.isdigit() and len(text) < 10
+        is_none = not text and name == "KmsDataKeyReusePeriodSeconds"
+        is_fit = is_none or (is_whole and least <= int(text) <= most)
+    elif name in _FLAGS:
+        is_fit = text.lower() in ("true", "false")
+    else:
+        is_fit = name not in _WORDS or text in _WORDS[name]
+    if not is_fit:
+        raise bad_attribute(name)
+
+
+def _see_fifo(text: str, *, is_fifo: bool, is_new: bool) -> None:
+    if is_new and text.lower() == "false":
+        raise unknown_attribute("FifoQueue")
+    if (text.lower() == "true") != is_fifo:
+        raise bad_attribute("FifoQueue", "Modifying queue type is not supported.")
+
+
+def _see_throughput(given: Mapping[str, str]) -> None:
+    if given.get("FifoThroughputLimit") == "perMessageGroupId" and given.get(SCOPE) == "queue":
+        raise bad_attribute(
+            "FifoThroughputLimit",
+            "perMessageGroupId can be set only when DeduplicationScope is messageGroup.",
+        )
+
+
+def _see_json(name: str, text: str) -> None:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise bad_attribute(name) from None
+    if not isinstance(found, dict):
+        raise bad_attribute(name)
+
+
+def _redrive(
+    text: str, settings: dict[str, object], space_of: Callable[[Home], str]
+) -> tuple[str, str] | None:
+    if not text:
+        settings["dead_letter"], settings["max_deliveries"] = "", 0
+        return None
+    policy = read_redrive(text)
+    if policy is None:
+        raise bad_value(text[:300], "RedrivePolicy", "Redrive policy is not a valid JSON map.")
+    if not 1 <= policy.maxReceiveCount <= limits.SQS_RECEIVES_MAX:
+        raise bad_value(
+            text[:300],
+            "RedrivePolicy",
+            f"Invalid value for maxReceiveCount: {policy.maxReceiveCount}, valid values are from 1 "
+            f"to {limits.SQS_RECEIVES_MAX} both inclusive.",
+        )
+    target = read_arn(policy.deadLetterTargetArn)
+    if target is None or target.service != "sqs":
+        raise bad_value(text[:300], "RedrivePolicy", "Invalid value for deadLetterTargetArn.")
+    settings["max_deliveries"] = policy.maxReceiveCount
+    space = space_of(target.home)
+    settings["dead_letter"] = target.name
+    return space, target.name
+
+
+def read_redrive(text: str) -> Redrive | None:
+    """A redrive policy; None: it is none."""
+    try:
+        found = msgspec.json.decode(text)
+        if not isinstance(found, dict) or isinstance(found.get("maxReceiveCount"), bool):
+            return None
+        return Redrive(str(found["deadLetterTargetArn"]), int(found["maxReceiveCount"]))
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many messages a queue has, by what may be done with them."""
+
+    ready: int
+    in_flight: int
+    delayed: int
+
+
+def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
+    """All attributes of a queue, by the names of SQS."""
+    spec, notes = known.spec, known.notes
+    found = {
+        VISIBILITY: str(known.visibility_seconds),
+        SIZE: str(known.max_bytes),
+        WAIT: str(known.wait_seconds),
+        "DelaySeconds": str(spec.delay_ms // 1000),
+        "MessageRetentionPeriod": str(spec.ttl_ms // 1000 or RETENTION_SECONDS),
+        "ApproximateNumberOfMessages": str(counts.ready),
+        "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
+        "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
+        "CreatedTimestamp": notes.get(CREATED, "0"),
+        "LastModifiedTimestamp": notes.get(MODIFIED, notes.get(CREATED, "0")),
+        "QueueArn": arn_of("sqs", home, known.queue.name),
+        "SqsManagedSseEnabled": _managed(known),
+    }
+    if known.is_fifo:
+        found["FifoQueue"] = "true"
+        found["ContentBasedDeduplication"] = "true" if spec.dedup_by_body else "false"
+        found[SCOPE] = known.note(SCOPE) or "queue"
+        found["FifoThroughputLimit"] = known.note("FifoThroughputLimit") or "perQueue"
+    for name in _TEXTS:
+        if known.note(name):
+            found[name] = known.note(name)
+    if known.note("KmsMasterKeyId"):
+        found["KmsDataKeyReusePeriodSeconds"] = known.note("KmsDataKeyReusePeriodSeconds") or "300"
+    if spec.dead_letter:
+        found["RedrivePolicy"] = _policy(known, home)
+    return found
+
+
+def _managed(known: Known) -> str:
+    given = known.note("SqsManagedSseEnabled")
+    return given or ("false" if known.note("KmsMasterKeyId") else "true")
+
+
+def _policy(known: Known, home: Home) -> str:
+    """As it was given, if it still says what the queue does."""
+    spec, given = known.spec, known.note("RedrivePolicy")
+    policy = read_redrive(given) if given else None
+    name = spec.dead_letter.rpartition("/")[2]
+    if (
+        policy is not None
+        and policy.maxReceiveCount == spec.max_deliveries
+        and policy.deadLetterTargetArn.endswith(f":{name}")
+    ):
+        return given
+    made = {
+        "deadLetterTargetArn": arn_of("sqs", home, name),
+        "maxReceiveCount": spec.max_deliveries,
+    }
+    return msgspec.json.encode(made).decode()

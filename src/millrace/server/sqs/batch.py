@@ -1,0 +1,30 @@
+"""What all batches have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from millrace import limits
+from millrace.server.sqs.faults import bad_entry_id, no_entries, same_ids, too_many_entries
+
+_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_ENTRY_ID_CHARS_MAX}}}")
+
+
+def see_entries(ids: Sequence[str], name: str) -> None:
+    """See that a batch has entries, not too many, each with an id of its own.
+
+    Raises:
+        Fault: it is not so.
+    """
+    if not ids:
+        raise no_entries(name)
+    if len(ids) > limits.SQS_BATCH_MAX:
+        raise too_many_entries(len(ids))
+    seen: set[str] = set()
+    for one in ids:
+        if _ID.fullmatch(one) is None:
+            raise bad_entry_id()
+        if one in seen:
+            raise same_ids(one)
+        seen.add(one)

@@ -1,0 +1,77 @@
+"""Which queue a call names, and using it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from millrace.errors import NotFound
+from millrace.server.access import Verb
+from millrace.server.aws.calls import Call
+from millrace.server.aws.known import Known
+from millrace.server.aws.names import Home, read_url
+from millrace.server.sqs.faults import bad_address, no_queue
+
+T = TypeVar("T")
+
+
+def home_at(call: Call[Any], url: str) -> tuple[Home, str]:
+    """Whose queue an address is of, and its name.
+
+    Raises:
+        Fault: it is no address of a queue.
+    """
+    found = read_url(url)
+    if found is None:
+        raise bad_address(url)
+    account, region, name = found
+    return Home(account, region or call.caller.home.region), name
+
+
+def place_at(call: Call[Any], url: str, verb: Verb | None) -> tuple[str, str]:
+    """Space and name of the queue at an address, with which the caller may do this; None: anything
+    at all, to see what it is like.
+
+    Raises:
+        Fault: it is no address of a queue.
+        Denied: they may not.
+    """
+    home, name = home_at(call, url)
+    space = call.aws.space(home)
+    if verb is not None or not call.sees(space, name):
+        call.check(verb or "watch", space, name)
+    return space, name
+
+
+def known_at(call: Call[Any], url: str, verb: Verb) -> Known | None:
+    """The queue at an address, if it was seen a moment ago and has one shard."""
+    space, name = place_at(call, url, verb)
+    known = call.aws.directory.known(space, name)
+    return known if known is not None and known.queue.shards.is_one else None
+
+
+async def use_at(
+    call: Call[Any], url: str, verb: Verb | None, use: Callable[[Known], Awaitable[T]]
+) -> T:
+    """What `use` comes to with the queue at an address.
+
+    Raises:
+        Fault: it is no address of a queue, or there is none.
+        Denied: whoever asks may not do this.
+    """
+    space, name = place_at(call, url, verb)
+    try:
+        return await call.aws.directory.use(space, name, use)
+    except NotFound as error:
+        if error.field != "queue":
+            raise
+        raise no_queue() from error
+
+
+def url_of(call: Call[Any], home: Home, name: str) -> str:
+    """The address of a queue, by the host that the caller has asked at."""
+    request = call.ask.request
+    host = request.headers.get("host", "localhost")
+    forwarded = request.headers.get("x-forwarded-proto", "")
+    scheme = forwarded if forwarded in ("http", "https") else call.aws.scheme
+    return f"{scheme}://{host}/{home.account}/{name}"

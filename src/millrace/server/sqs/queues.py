@@ -1,0 +1,295 @@
+"""Making, finding, changing and ending queues."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from typing import Any
+
+from millrace import limits
+from millrace.client.settings import QueueSettings
+from millrace.errors import Exists, NotFound
+from millrace.server.aws.calls import Call
+from millrace.server.aws.fault import bad_value, invalid_parameter
+from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, SALT, TAG, Known
+from millrace.server.aws.names import Home, is_account, read_arn
+from millrace.server.rest.act import Act, queue_made
+from millrace.server.sqs import attributes
+from millrace.server.sqs.attributes import ALL, RETENTION_SECONDS, SETTABLE, Counts, Wanted
+from millrace.server.sqs.faults import no_queue, queue_exists, unknown_attribute
+from millrace.server.sqs.place import home_at, place_at, url_of, use_at
+from millrace.server.sqs.service import SQS
+from millrace.server.sqs.shapes import (
+    AttributesOut,
+    CreateQueueIn,
+    GetAttributesIn,
+    GetQueueUrlIn,
+    ListQueuesIn,
+    ListQueuesOut,
+    ListSourcesIn,
+    ListSourcesOut,
+    OfQueue,
+    QueueUrlOut,
+    SetAttributesIn,
+)
+from millrace.server.sqs.tags import see_tags
+
+HIDDEN = "sns-"
+"""Before the names of queues that are not the caller's own affair."""
+
+
+@SQS.action("CreateQueue", CreateQueueIn, QueueUrlOut)
+async def create_queue(call: Call[CreateQueueIn]) -> QueueUrlOut:
+    """Make a queue, or see that the one that is there is like this."""
+    told, home = call.told, call.caller.home
+    name = told.queue_name
+    is_fifo = told.attributes.get("FifoQueue", "").lower() == "true"
+    attributes.check_name(name, is_fifo=is_fifo)
+    space = call.aws.space(home)
+    call.check("manage", space, name)
+    tags = {**told.tags, **told.more_tags}
+    see_tags(tags)
+    found = attributes.wanted(told.attributes, call.aws.space, is_fifo=is_fifo, is_new=True)
+    await _see_letters(call, found, space, is_fifo=is_fifo)
+    try:
+        known = await call.aws.directory.look(space, name)
+    except NotFound:
+        act = Act("create_queue", f"{space}/{name}", makes=queue_made(space, name))
+        await call.ask.server.act(
+            call.ask, act, lambda: _make(call, space, name, found, tags, is_fifo=is_fifo)
+        )
+    else:
+        _see_same(known, told.attributes, home)
+    return QueueUrlOut(url_of(call, home, name))
+
+
+async def _make(
+    call: Call[CreateQueueIn],
+    space: str,
+    name: str,
+    found: Wanted,
+    tags: dict[str, str],
+    *,
+    is_fifo: bool,
+) -> None:
+    now = str(int(time.time()))
+    notes = {
+        **{note: text for note, text in found.notes.items() if text},
+        **{TAG + tag: f"={text}" for tag, text in tags.items()},
+        CREATED: now,
+        MODIFIED: now,
+        SALT: secrets.token_hex(16),
+    }
+    settings: QueueSettings = {
+        "ttl": RETENTION_SECONDS,
+        "dedup": limits.SQS_DEDUP_SECONDS,
+        **found.settings,
+        "order": "group" if is_fifo else "none",
+        "notes": notes,
+    }
+    try:
+        await call.ask.desk.millrace.queue(name, space=space, **settings)
+    except Exists:
+        # Somebody else was faster.
+        known = await call.aws.directory.look(space, name)
+        _see_same(known, call.told.attributes, call.caller.home)
+    call.aws.directory.forget(space, name)
+
+
+async def _see_letters(call: Call[Any], found: Wanted, space: str, *, is_fifo: bool) -> None:
+    """See that dead letters may go where a queue wants them."""
+    if found.letters is None:
+        return
+    at, name = found.letters
+    policy = found.notes[f"{PREFIX}RedrivePolicy"][:300]
+    if at != space:
+        raise bad_value(
+            policy, "RedrivePolicy", "Dead-letter target must be of the same account and region."
+        )
+    if name.endswith(".fifo") != is_fifo:
+        kind = "FIFO" if is_fifo else "standard"
+        raise bad_value(
+            policy, "RedrivePolicy", f"Dead-letter queue of a {kind} queue must be a {kind} queue."
+        )
+    try:
+        await call.ask.desk.millrace.find(name, space=at)
+    except NotFound as error:
+        raise bad_value(policy, "RedrivePolicy", "Dead letter target does not exist.") from error
+    call.check("publish", at, name)
+
+
+def _see_same(known: Known, given: dict[str, str], home: Home) -> None:
+    """See that a queue that is there is as it is asked for.
+
+    Raises:
+        Fault: it is not.
+    """
+    told = attributes.told(known, home, Counts(0, 0, 0))
+    for name, text in given.items():
+        is_flag = text.lower() in ("true", "false")
+        is_same = told.get(name, "") == (text.lower() if is_flag else text)
+        if name == "RedrivePolicy" and not is_same:
+            is_same = attributes.read_redrive(text) == attributes.read_redrive(told.get(name, ""))
+        if not is_same:
+            raise queue_exists(name)
+
+
+@SQS.action("GetQueueUrl", GetQueueUrlIn, QueueUrlOut)
+async def get_queue_url(call: Call[GetQueueUrlIn]) -> QueueUrlOut:
+    """Where a queue is."""
+    told, home = call.told, call.caller.home
+    if told.owner:
+        if not is_account(told.owner):
+            raise bad_value(told.owner[:100], "QueueOwnerAWSAccountId", "It has twelve digits.")
+        home = Home(told.owner, home.region)
+    space = call.aws.space(home)
+    if not call.sees(space, told.queue_name):
+        raise no_queue()
+    try:
+        await call.ask.desk.millrace.find(told.queue_name, space=space)
+    except NotFound as error:
+        raise no_queue() from error
+    return QueueUrlOut(url_of(call, home, told.queue_name))
+
+
+@SQS.action("ListQueues", ListQueuesIn, ListQueuesOut)
+async def list_queues(call: Call[ListQueuesIn]) -> ListQueuesOut:
+    """The queues that whoever asks may do anything with."""
+    told, home = call.told, call.caller.home
+    space = call.aws.space(home)
+    names = [
+        name
+        for name in await call.ask.desk.millrace.queues(space=space)
+        if name.startswith(told.queue_name_prefix)
+        and not name.startswith(HIDDEN)
+        and call.sees(space, name)
+    ]
+    page, token = page_of(names, told.next_token, told.max_results)
+    return ListQueuesOut([url_of(call, home, name) for name in page], token)
+
+
+def page_of(names: Sequence[str], token: str, most: int | None) -> tuple[list[str], str | None]:
+    """A page of names that are in order, and what the next one begins with.
+
+    Raises:
+        Fault: the token is none, or the page too large.
+    """
+    if most is not None and not 1 <= most <= limits.SQS_LIST_MAX:
+        raise bad_value(most, "MaxResults", f"MaxResults must be 1 to {limits.SQS_LIST_MAX}.")
+    after = ""
+    if token:
+        try:
+            after = urlsafe_b64decode(token.encode()).decode()
+        except ValueError as error:
+            raise invalid_parameter("Invalid or expired next token.") from error
+    rest = [name for name in names if name > after]
+    page = rest[: most or limits.SQS_LIST_MAX]
+    is_more = most is not None and len(rest) > len(page)
+    return page, urlsafe_b64encode(page[-1].encode()).decode() if is_more else None
+
+
+@SQS.action("GetQueueAttributes", GetAttributesIn, AttributesOut)
+async def get_queue_attributes(call: Call[GetAttributesIn]) -> AttributesOut:
+    """What a queue is like, and how many messages it has."""
+    names = call.told.attribute_names
+    for name in names:
+        if name not in ALL and name != "All":
+            raise unknown_attribute(name)
+    home, _ = home_at(call, call.told.queue_url)
+
+    async def use(known: Known) -> dict[str, str]:
+        stats = await known.queue.stats()
+        holders = await known.queue.holders()
+        in_flight = min(holders.in_flight, stats["live"])
+        return attributes.told(known, home, Counts(stats["live"] - in_flight, in_flight, 0))
+
+    space, name = place_at(call, call.told.queue_url, None)
+    call.aws.directory.forget(space, name)
+    found = await use_at(call, call.told.queue_url, None, use)
+    if "All" in names:
+        return AttributesOut(found)
+    return AttributesOut({name: found[name] for name in names if name in found})
+
+
+@SQS.action("SetQueueAttributes", SetAttributesIn)
+async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
+    """Change what a queue is like."""
+    told = call.told
+    space, name = place_at(call, told.queue_url, "manage")
+    for attribute in told.attributes:
+        if attribute not in SETTABLE:
+            raise unknown_attribute(attribute)
+
+    async def use(known: Known) -> None:
+        found = attributes.wanted(
+            told.attributes, call.aws.space, is_fifo=known.is_fifo, is_new=False
+        )
+        await _see_letters(call, found, space, is_fifo=known.is_fifo)
+        notes = {**found.notes, MODIFIED: str(int(time.time()))}
+        settings: QueueSettings = {**found.settings, "notes": notes}
+        act = Act("set_queue_attributes", f"{space}/{name}")
+        await call.ask.server.act(call.ask, act, lambda: known.queue.configure(**settings))
+
+    await use_at(call, told.queue_url, "manage", use)
+    call.aws.directory.forget(space, name)
+
+
+@SQS.action("DeleteQueue", OfQueue)
+async def delete_queue(call: Call[OfQueue]) -> None:
+    """End a queue with all that it holds."""
+    space, name = place_at(call, call.told.queue_url, "manage")
+    act = Act("delete_queue", f"{space}/{name}", ends=queue_made(space, name))
+    await call.ask.server.act(
+        call.ask, act, lambda: call.ask.desk.millrace.delete_queue(name, space=space)
+    )
+    call.aws.directory.forget(space, name)
+
+
+@SQS.action("PurgeQueue", OfQueue)
+async def purge_queue(call: Call[OfQueue]) -> None:
+    """End every message that is there now."""
+    space, name = place_at(call, call.told.queue_url, "manage")
+
+    async def use(known: Known) -> None:
+        act = Act("purge_queue", f"{space}/{name}")
+        await call.ask.server.act(call.ask, act, known.queue.purge)
+
+    await use_at(call, call.told.queue_url, "manage", use)
+
+
+@SQS.action("ListDeadLetterSourceQueues", ListSourcesIn, ListSourcesOut)
+async def list_dead_letter_source_queues(call: Call[ListSourcesIn]) -> ListSourcesOut:
+    """The queues whose dead letters go to this one."""
+    told = call.told
+    home, _ = home_at(call, told.queue_url)
+
+    async def use(known: Known) -> list[str]:
+        return await sources_of(call, known.queue.space, known.queue.name)
+
+    names = await use_at(call, told.queue_url, None, use)
+    page, token = page_of(names, told.next_token, told.max_results)
+    return ListSourcesOut([url_of(call, home, name) for name in page], token)
+
+
+async def sources_of(call: Call[Any], space: str, letters: str) -> list[str]:
+    """The queues whose dead letters go to one, in order."""
+    found: list[str] = []
+    millrace = call.ask.desk.millrace
+    for name in await millrace.queues(space=space):
+        try:
+            spec = await (await millrace.find(name, space=space)).spec()
+        except NotFound:
+            continue
+        if spec.dead_letter == f"{space}/{letters}" and call.sees(space, name):
+            found.append(name)
+    return found
+
+
+def place_of_arn(call: Call[Any], arn: str) -> tuple[str, str] | None:
+    """Space and name of the queue that an ARN names; None: it names none."""
+    found = read_arn(arn)
+    if found is None or found.service != "sqs":
+        return None
+    return call.aws.space(found.home), found.name

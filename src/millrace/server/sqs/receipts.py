@@ -1,0 +1,192 @@
+"""Deleting messages, and holding them for longer or shorter.
+
+Late receipts are as AWS has them (ADR 0057): a late delete succeeds on a standard queue, whether or
+not somebody else has the message by now, and is refused on a FIFO queue; a late change of the time
+is answered, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace import limits
+from millrace.client.calls import calls_of
+from millrace.client.submitting import Submits
+from millrace.core.answers import Outcome
+from millrace.core.commands import Settle
+from millrace.errors import Forged, Gone, Refused, Stale
+from millrace.server.aws.calls import Call
+from millrace.server.aws.fault import Fault, bad_value
+from millrace.server.aws.known import Known
+from millrace.server.clock import now_ms
+from millrace.server.http.response import Response
+from millrace.server.rest.under import Under
+from millrace.server.sqs.batch import see_entries
+from millrace.server.sqs.faults import bad_receipt
+from millrace.server.sqs.place import known_at, use_at
+from millrace.server.sqs.service import SQS
+from millrace.server.sqs.shapes import (
+    BatchOut,
+    ChangeVisibilityBatchIn,
+    ChangeVisibilityIn,
+    DeleteMessageBatchIn,
+    DeleteMessageIn,
+    DoneEntry,
+    FailedEntry,
+)
+
+
+def _deleted(known: Known, receipt: str, error: Refused | None) -> None:
+    """Judge what became of a delete.
+
+    Raises:
+        Fault: it was refused, and AWS would say so.
+    """
+    if error is None:
+        return
+    if isinstance(error, Stale | Gone):
+        if known.is_fifo:
+            raise bad_value(receipt, "ReceiptHandle", "The receipt handle has expired.")
+        return
+    raise error
+
+
+# --- Deleting ------------------------------------------------------------------------------------
+
+
+def _begin_delete(call: Call[DeleteMessageIn], engine: Submits) -> Under | None:
+    known = known_at(call, call.told.queue_url, "work")
+    if known is None:
+        return None
+    queue = known.queue
+    receipt = call.told.receipt_handle
+    try:
+        [one] = calls_of(engine, queue.shards, queue.name, [receipt])
+    except Forged as error:
+        raise bad_receipt(receipt) from error
+    command = Settle(one.lease, one.seqs, one.history)
+    under = _Deleting(call.ask, engine, engine.submit(one.shard, command))
+    under.call, under.known = call, known
+    return under
+
+
+class _Deleting(Under):
+    __slots__ = ("call", "known")
+
+    call: Call[DeleteMessageIn]
+    known: Known
+
+    def read(self, answer: object) -> Response:
+        assert isinstance(answer, Outcome)
+        receipt = self.call.told.receipt_handle
+        self.ask.server.holding.let_go([receipt])
+        _deleted(self.known, receipt, next(iter(answer.refused.values()), None))
+        return self.call.answer(None)
+
+
+@SQS.action("DeleteMessage", DeleteMessageIn, begins=_begin_delete)
+async def delete_message(call: Call[DeleteMessageIn]) -> None:
+    """Settle a message."""
+
+    async def use(known: Known) -> None:
+        await _delete(call, known, call.told.receipt_handle)
+
+    await use_at(call, call.told.queue_url, "work", use)
+
+
+async def _delete(call: Call[Any], known: Known, receipt: str) -> None:
+    try:
+        await known.queue.settle(receipt)
+    except Forged as error:
+        raise bad_receipt(receipt) from error
+    except (Stale, Gone) as error:
+        _deleted(known, receipt, error)
+    finally:
+        call.ask.server.holding.let_go([receipt])
+
+
+@SQS.action("DeleteMessageBatch", DeleteMessageBatchIn, BatchOut)
+async def delete_message_batch(call: Call[DeleteMessageBatchIn]) -> BatchOut:
+    """Settle up to ten messages; each is judged alone."""
+    entries = call.told.entries
+    see_entries([entry.id for entry in entries], "DeleteMessageBatchRequestEntry")
+
+    async def use(known: Known) -> BatchOut:
+        done: list[DoneEntry] = []
+        failed: list[FailedEntry] = []
+        for entry in entries:
+            try:
+                await _delete(call, known, entry.receipt_handle)
+            except Fault as fault:
+                failed.append(failed_entry(entry.id, fault))
+            else:
+                done.append(DoneEntry(entry.id))
+        return BatchOut(done, failed)
+
+    return await use_at(call, call.told.queue_url, "work", use)
+
+
+def failed_entry(one: str, fault: Fault) -> FailedEntry:
+    """An entry of a batch that was refused."""
+    return FailedEntry(one, fault.is_sender, fault.query, fault.message)
+
+
+# --- Holding -------------------------------------------------------------------------------------
+
+
+async def _change(call: Call[Any], known: Known, receipt: str, seconds: int) -> None:
+    if not 0 <= seconds <= limits.SQS_VISIBILITY_SECONDS_MAX:
+        raise bad_value(
+            seconds,
+            "VisibilityTimeout",
+            f"VisibilityTimeout must be an integer between 0 and "
+            f"{limits.SQS_VISIBILITY_SECONDS_MAX}.",
+        )
+    queue, holding = known.queue, call.ask.server.holding
+    try:
+        if seconds:
+            await queue.extend(receipt, seconds)
+            holding.extend([receipt], now_ms() + seconds * 1000)
+        else:
+            await queue.release(receipt)
+            holding.let_go([receipt])
+    except Forged as error:
+        raise bad_receipt(receipt) from error
+    except (Stale, Gone):
+        # Too late: nothing changes, and nobody is told.
+        return
+
+
+@SQS.action("ChangeMessageVisibility", ChangeVisibilityIn)
+async def change_message_visibility(call: Call[ChangeVisibilityIn]) -> None:
+    """Hold a message for so long from now; 0 gives it back."""
+    told = call.told
+
+    async def use(known: Known) -> None:
+        await _change(call, known, told.receipt_handle, told.visibility_timeout)
+
+    await use_at(call, told.queue_url, "work", use)
+
+
+@SQS.action("ChangeMessageVisibilityBatch", ChangeVisibilityBatchIn, BatchOut)
+async def change_message_visibility_batch(call: Call[ChangeVisibilityBatchIn]) -> BatchOut:
+    """Hold up to ten messages; each is judged alone."""
+    entries = call.told.entries
+    see_entries([entry.id for entry in entries], "ChangeMessageVisibilityBatchRequestEntry")
+
+    async def use(known: Known) -> BatchOut:
+        done: list[DoneEntry] = []
+        failed: list[FailedEntry] = []
+        for entry in entries:
+            seconds = entry.visibility_timeout
+            if seconds is None:
+                seconds = known.visibility_seconds
+            try:
+                await _change(call, known, entry.receipt_handle, seconds)
+            except Fault as fault:
+                failed.append(failed_entry(entry.id, fault))
+            else:
+                done.append(DoneEntry(entry.id))
+        return BatchOut(done, failed)
+
+    return await use_at(call, call.told.queue_url, "work", use)

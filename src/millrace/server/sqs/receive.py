@@ -1,0 +1,290 @@
+"""Receiving messages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import NamedTuple
+
+from millrace import limits
+from millrace.client.lease import Lease
+from millrace.client.leasing import lease_command
+from millrace.client.message import by_turns
+from millrace.client.queue import read_leased
+from millrace.client.submitting import Submits
+from millrace.core.answers import Leased
+from millrace.core.bury import PREFIX as DEAD_PREFIX
+from millrace.core.commands import Lease as Command
+from millrace.core.group_cells import GROUP_HEADER
+from millrace.core.model import Headers, History, Row, Seq
+from millrace.core.receipt import Receipt
+from millrace.server.aws.calls import Call
+from millrace.server.aws.fault import Fault, bad_value
+from millrace.server.aws.known import Known
+from millrace.server.aws.names import arn_of, home_of
+from millrace.server.http.response import Response
+from millrace.server.http.site import Answer
+from millrace.server.rest.under import Poll, Under
+from millrace.server.sqs.place import known_at, use_at
+from millrace.server.sqs.service import SQS
+from millrace.server.sqs.shapes import MessageOut, ReceiveMessageIn, ReceiveMessageOut
+from millrace.server.sqs.values import (
+    DEDUP,
+    SENDER,
+    TRACE,
+    TRACE_ATTRIBUTE,
+    attributes_digest,
+    attributes_out,
+    chosen,
+    digest_of,
+)
+
+SYSTEM = frozenset(
+    {
+        "All",
+        "SenderId",
+        "SentTimestamp",
+        "ApproximateReceiveCount",
+        "ApproximateFirstReceiveTimestamp",
+        "SequenceNumber",
+        "MessageDeduplicationId",
+        "MessageGroupId",
+        TRACE_ATTRIBUTE,
+        "DeadLetterQueueSourceArn",
+    }
+)
+_NOTHING = ReceiveMessageOut()
+
+
+class Wish(NamedTuple):
+    """What a receive asks for."""
+
+    command: Command
+    wait_ms: int
+    system: Collection[str]
+
+
+def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
+    """What a receive asks for.
+
+    Raises:
+        Fault: something of it cannot be so.
+    """
+    count = told.max_number_of_messages
+    if count is None:
+        count = 1
+    elif not 1 <= count <= limits.SQS_BATCH_MAX:
+        raise bad_value(
+            count,
+            "MaxNumberOfMessages",
+            f"Must be between 1 and {limits.SQS_BATCH_MAX}, if provided.",
+        )
+    seconds = told.visibility_timeout
+    if seconds is None:
+        seconds = known.visibility_seconds
+    elif not 0 <= seconds <= limits.SQS_VISIBILITY_SECONDS_MAX:
+        raise bad_value(
+            seconds,
+            "VisibilityTimeout",
+            f"Must be >= 0 and <= {limits.SQS_VISIBILITY_SECONDS_MAX}, if provided.",
+        )
+    wait = told.wait_time_seconds
+    if wait is None:
+        wait = known.wait_seconds
+    elif not 0 <= wait <= limits.SQS_WAIT_SECONDS_MAX:
+        raise bad_value(
+            wait,
+            "WaitTimeSeconds",
+            f"Must be >= 0 and <= {limits.SQS_WAIT_SECONDS_MAX}, if provided.",
+        )
+    attempt = told.receive_request_attempt_id
+    if attempt is not None and not known.is_fifo:
+        raise bad_value(
+            attempt[:200],
+            "ReceiveRequestAttemptId",
+            "The request include parameter that is not valid for this queue type.",
+        )
+    if attempt is not None and not 1 <= len(attempt) <= limits.SQS_ID_CHARS_MAX:
+        raise bad_value(
+            attempt[:200], "ReceiveRequestAttemptId", f"1 to {limits.SQS_ID_CHARS_MAX} in length."
+        )
+    system = [*told.attribute_names, *told.message_system_attribute_names]
+    for name in system:
+        if name not in SYSTEM:
+            raise Fault("InvalidAttributeName", f"Unknown Attribute {name}.")
+    # A lease of no time would never be: one of a millisecond is over when the answer is there.
+    command, wait_ms = lease_command(count, seconds or 0.001, wait, attempt)
+    return Wish(command, wait_ms, system)
+
+
+class _Given(NamedTuple):
+    """A message that was handed out."""
+
+    seq: int
+    time_ms: int
+    headers: Headers
+    body: bytes
+    receipt: str
+    deliveries: int
+
+
+def _out(
+    call: Call[ReceiveMessageIn], known: Known, given: _Given, system: Collection[str]
+) -> MessageOut:
+    headers = given.headers
+    attributes = {}
+    digest: str | None = None
+    names = call.told.message_attribute_names
+    if headers and names:
+        attributes = chosen(attributes_out(headers), names)
+        digest = attributes_digest(attributes) if attributes else None
+    return MessageOut(
+        known.message_id(given.seq),
+        given.receipt,
+        digest_of(given.body),
+        _text(given.body),
+        _system(call, known, given, system) if system else {},
+        digest,
+        attributes,
+    )
+
+
+def _text(body: bytes) -> str:
+    """A body as text; one that is none was not published through SQS."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body.decode("utf-8", "replace")
+
+
+def _system(
+    call: Call[ReceiveMessageIn], known: Known, given: _Given, names: Collection[str]
+) -> dict[str, str]:
+    headers = dict(given.headers)
+    found = {
+        "SenderId": headers.get(SENDER, call.caller.home.account.encode()).decode(),
+        "SentTimestamp": str(given.time_ms),
+        "ApproximateReceiveCount": str(given.deliveries),
+        "ApproximateFirstReceiveTimestamp": str(
+            int(time.time() * 1000) if given.deliveries == 1 else given.time_ms
+        ),
+    }
+    for name, header in (
+        ("MessageGroupId", GROUP_HEADER),
+        ("MessageDeduplicationId", DEDUP),
+        (TRACE_ATTRIBUTE, TRACE),
+    ):
+        if header in headers:
+            found[name] = headers[header].decode("utf-8", "replace")
+    if known.is_fifo:
+        found["SequenceNumber"] = f"{given.seq:020d}"
+    source = headers.get(f"{DEAD_PREFIX}queue")
+    if source is not None:
+        space, _, name = source.decode("utf-8", "replace").partition("/")
+        home = home_of(space, call.aws.usual)
+        if home is not None:
+            found["DeadLetterQueueSourceArn"] = arn_of("sqs", home, name)
+    return found if "All" in names else {name: found[name] for name in names if name in found}
+
+
+def _begin(call: Call[ReceiveMessageIn], engine: Submits) -> Under | None:
+    ask = call.ask
+    known = known_at(call, call.told.queue_url, "work")
+    if known is None or ask.server.quotas.of(call.caller.principal).in_flight:
+        return None
+    wish = _wish(known, call.told)
+    if wish.wait_ms and ask.server.stopping.is_set:
+        return None
+    asked = engine.submit(known.queue.shards.first, wish.command, wish.wait_ms)
+    ask.waits = wish.wait_ms > 0
+    under = (_Polling if wish.wait_ms else _Receiving)(ask, engine, asked)
+    under.call, under.known, under.wish = call, known, wish
+    return under
+
+
+class _Receiving(Under):
+    __slots__ = ("call", "known", "wish")
+
+    call: Call[ReceiveMessageIn]
+    known: Known
+    wish: Wish
+
+    def read(self, answer: object) -> Answer:
+        assert isinstance(answer, Leased)
+        engine, seqs = self.engine, answer.seqs
+        if not seqs:
+            return self.none()
+        shard = self.known.queue.shards.first
+        rows = engine.rows_at_hand(shard, seqs, limits.LEASE_BYTES_MAX)
+        if rows is None or len(rows) < len(seqs):
+            return self._fetched(answer)
+        proved = engine.proved(shard, answer.lease)
+        history = History(proved.history)
+        given = []
+        for row in by_turns(rows, answer.turns):
+            receipt = Receipt(shard, history, Seq(row.seq), answer.lease)
+            deliveries = answer.counts.get(row.seq, (1, 0))[0]
+            given.append(_given_row(row, engine.sealed(receipt, proved), deliveries))
+        return self._told(given)
+
+    async def _fetched(self, leased: Leased) -> Response:
+        found = await read_leased(self.known.queue, self.wish.command, leased)
+        return self._told([_given_lease(one) for one in found])
+
+    def none(self) -> Response:
+        self._note(0)
+        return self.call.answer(_NOTHING)
+
+    def _told(self, given: list[_Given]) -> Response:
+        self._note(len(given))
+        system = self.wish.system
+        found = [_out(self.call, self.known, one, system) for one in given]
+        return self.call.answer(ReceiveMessageOut(found))
+
+    def _note(self, count: int) -> None:
+        queue = self.known.queue
+        self.ask.server.handed.note(queue.space, queue.name, self.wish.command.count, count)
+
+
+class _Polling(_Receiving, Poll):
+    __slots__ = ()
+
+
+def _given_row(row: Row, receipt: str, deliveries: int) -> _Given:
+    return _Given(row.seq, row.time_ms, row.headers, row.body or b"", receipt, deliveries)
+
+
+def _given_lease(one: Lease) -> _Given:
+    return _Given(one.seq, one.time_ms, one.headers, one.body or b"", one.receipt, one.deliveries)
+
+
+@SQS.action("ReceiveMessage", ReceiveMessageIn, ReceiveMessageOut, begins=_begin)
+async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
+    """Lease up to ten messages."""
+    ask, told, principal = call.ask, call.told, call.caller.principal
+
+    async def use(known: Known) -> ReceiveMessageOut:
+        wish = _wish(known, told)
+        command = wish.command
+        holding = ask.server.holding
+        reserved = await holding.reserve(principal, "in_flight", command.count)
+
+        async def lease() -> list[Lease]:
+            return await known.queue.lease(
+                reserved.count,
+                seconds=command.lease_ms / 1000,
+                wait=wish.wait_ms / 1000,
+                attempt=command.attempt or None,
+            )
+
+        try:
+            found = await (ask.until(lease) if wish.wait_ms else lease()) or []
+            if found:
+                holding.keep(reserved, (one.receipt for one in found), found[0].deadline_ms)
+        finally:
+            reserved.cancel()
+        ask.server.handed.note(known.queue.space, known.queue.name, command.count, len(found))
+        given = map(_given_lease, found)
+        return ReceiveMessageOut([_out(call, known, one, wish.system) for one in given])
+
+    return await use_at(call, told.queue_url, "work", use)

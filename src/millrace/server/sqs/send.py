@@ -1,0 +1,295 @@
+"""Sending messages.
+
+Rule: the messages of a batch that are as they must be are published at once; each of the others is
+told why it was not.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import NamedTuple
+
+from millrace import limits
+from millrace.client.message import Message, publish_one, publish_rows
+from millrace.client.submitting import Submits
+from millrace.core import check
+from millrace.core.answers import Published
+from millrace.core.group_cells import GROUP_HEADER
+from millrace.core.model import Message as CheckedMessage
+from millrace.server.aws.calls import Call
+from millrace.server.aws.fault import Fault, bad_value, invalid_parameter, missing_parameter
+from millrace.server.aws.known import Known
+from millrace.server.http.response import Response
+from millrace.server.rest.under import Under
+from millrace.server.sqs.batch import see_entries
+from millrace.server.sqs.faults import batch_too_long
+from millrace.server.sqs.place import known_at, use_at
+from millrace.server.sqs.service import SQS
+from millrace.server.sqs.shapes import (
+    FailedEntry,
+    MessageIn,
+    SendMessageBatchIn,
+    SendMessageBatchOut,
+    SendMessageIn,
+    SendMessageOut,
+    SentEntry,
+)
+from millrace.server.sqs.values import (
+    DEDUP,
+    SENDER,
+    TRACE,
+    TRACE_ATTRIBUTE,
+    attributes_digest,
+    attributes_in,
+    digest_of,
+    see_text,
+    trace_in,
+)
+
+_ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SQS_ID_CHARS_MAX}}}")
+_NOT_HERE = "The request include parameter that is not valid for this queue type."
+ANONYMOUS = "anonymous"
+
+
+class Ready(NamedTuple):
+    """A message that may be published."""
+
+    message: CheckedMessage
+    delay: int | None
+    dedup: str | None
+    size: int
+    told: MessageIn
+
+
+def ready(known: Known, told: MessageIn, sender: str) -> Ready:
+    """The message that a call sends.
+
+    Raises:
+        Fault: something of it cannot be so.
+    """
+    text = told.message_body
+    if not text:
+        raise missing_parameter("MessageBody")
+    see_text(text)
+    body = text.encode()
+    headers: list[tuple[str, bytes]] = []
+    size = len(body)
+    if told.message_attributes:
+        headers = attributes_in(told.message_attributes)
+        size += sum(len(name.encode()) + len(value) for name, value in headers)
+    if size > known.max_bytes:
+        raise invalid_parameter(
+            "One or more parameters are invalid. Reason: Message must be shorter than "
+            f"{known.max_bytes} bytes."
+        )
+    if told.message_system_attributes:
+        trace = trace_in(told.message_system_attributes)
+        if trace is not None:
+            headers.append((TRACE, trace))
+    dedup = _turns(known, told, body, headers)
+    if sender != ANONYMOUS:
+        headers.append((SENDER, sender.encode()))
+    delay = told.delay_seconds
+    if delay is not None and not 0 <= delay <= limits.SQS_DELAY_SECONDS_MAX:
+        raise bad_value(
+            delay,
+            "DelaySeconds",
+            f"DelaySeconds must be >= 0 and <= {limits.SQS_DELAY_SECONDS_MAX}.",
+        )
+    return Ready(check.message(body, None, headers), delay, dedup, size, told)
+
+
+def _turns(
+    known: Known, told: MessageIn, body: bytes, headers: list[tuple[str, bytes]]
+) -> str | None:
+    """Adds the headers of the message's group and id; returns what it is de-duplicated by."""
+    group, dedup = told.message_group_id, told.message_deduplication_id
+    _see_id(group, "MessageGroupId")
+    if group is not None:
+        headers.append((GROUP_HEADER, group.encode()))
+    if not known.is_fifo:
+        if dedup is not None:
+            raise bad_value(dedup, "MessageDeduplicationId", _NOT_HERE)
+        return None
+    if group is None:
+        raise missing_parameter("MessageGroupId")
+    if told.delay_seconds:
+        raise bad_value(told.delay_seconds, "DelaySeconds", _NOT_HERE)
+    _see_id(dedup, "MessageDeduplicationId")
+    if dedup is None:
+        if not known.spec.dedup_by_body:
+            raise invalid_parameter(
+                "The queue should either have ContentBasedDeduplication enabled or "
+                "MessageDeduplicationId provided explicitly"
+            )
+        dedup = sha256(body).hexdigest()
+    headers.append((DEDUP, dedup.encode()))
+    return f"{group}\n{dedup}" if known.dedup_by_group else dedup
+
+
+def _see_id(text: str | None, name: str) -> None:
+    if text is not None and _ID.fullmatch(text) is None:
+        raise bad_value(
+            text[:200],
+            name,
+            f"{name} can only include alphanumeric and punctuation characters. 1 to "
+            f"{limits.SQS_ID_CHARS_MAX} in length.",
+        )
+
+
+def _sent(known: Known, told: MessageIn, body: bytes, seq: int | None) -> SendMessageOut:
+    attributes = told.message_attributes
+    system = told.message_system_attributes
+    seq = seq or 0
+    return SendMessageOut(
+        digest_of(body),
+        known.message_id(seq),
+        attributes_digest(attributes) if attributes else None,
+        attributes_digest({TRACE_ATTRIBUTE: system[TRACE_ATTRIBUTE]}) if system else None,
+        f"{seq:020d}" if known.is_fifo else None,
+    )
+
+
+# --- One -----------------------------------------------------------------------------------------
+
+
+def _begin_send(call: Call[SendMessageIn], engine: Submits) -> Under | None:
+    known = known_at(call, call.told.queue_url, "publish")
+    if known is None:
+        return None
+    one = ready(known, call.told, call.caller.principal.name)
+    command = publish_one(one.message, None, None, one.delay, one.dedup, None)
+    under = _Sending(call.ask, engine, engine.submit(known.queue.shards.first, command))
+    under.call, under.known, under.ready = call, known, one
+    return under
+
+
+class _Sending(Under):
+    __slots__ = ("call", "known", "ready")
+
+    call: Call[SendMessageIn]
+    known: Known
+    ready: Ready
+
+    def read(self, answer: object) -> Response:
+        assert isinstance(answer, Published)
+        places = self.known.queue.shards.names(answer)
+        seq = places[0] if places else None
+        body = self.ready.message.body or b""
+        return self.call.answer(_sent(self.known, self.call.told, body, seq))
+
+
+@SQS.action("SendMessage", SendMessageIn, SendMessageOut, begins=_begin_send)
+async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
+    """Publish a message."""
+    told = call.told
+
+    async def use(known: Known) -> SendMessageOut:
+        one = ready(known, told, call.caller.principal.name)
+        seq = await known.queue.publish(
+            one.message.body or b"", headers=one.message.headers, delay=one.delay, dedup=one.dedup
+        )
+        return _sent(known, told, one.message.body or b"", seq)
+
+    return await use_at(call, told.queue_url, "publish", use)
+
+
+# --- Several -------------------------------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """The messages of a batch, in its order."""
+
+    ids: list[str]
+    good: list[Ready]
+    failed: list[FailedEntry]
+
+    @property
+    def rows(self) -> list[Message]:
+        """As they are published."""
+        return [
+            Message(
+                one.message.body,
+                headers=one.message.headers,
+                delay=one.delay,
+                dedup=one.dedup,
+            )
+            for one in self.good
+        ]
+
+
+def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
+    see_entries([entry.id for entry in told.entries], "SendMessageBatchRequestEntry")
+    ids: list[str] = []
+    good: list[Ready] = []
+    failed: list[FailedEntry] = []
+    for entry in told.entries:
+        try:
+            one = ready(known, entry, sender)
+        except Fault as fault:
+            failed.append(FailedEntry(entry.id, fault.is_sender, fault.query, fault.message))
+            continue
+        ids.append(entry.id)
+        good.append(one)
+    size = sum(one.size for one in good)
+    if size > limits.SQS_MESSAGE_BYTES_MAX:
+        raise batch_too_long(limits.SQS_MESSAGE_BYTES_MAX, size)
+    return Batch(ids, good, failed)
+
+
+def _sent_all(known: Known, batch: Batch, seqs: list[int]) -> SendMessageBatchOut:
+    places = seqs or [0] * len(batch.good)
+    sent: list[SentEntry] = []
+    for one_id, one, seq in zip(batch.ids, batch.good, places, strict=True):
+        out = _sent(known, one.told, one.message.body or b"", seq)
+        sent.append(
+            SentEntry(
+                out.body_md5,
+                out.message_id,
+                out.attributes_md5,
+                out.system_md5,
+                out.sequence_number,
+                id=one_id,
+            )
+        )
+    return SendMessageBatchOut(sent, batch.failed)
+
+
+def _begin_batch(call: Call[SendMessageBatchIn], engine: Submits) -> Under | None:
+    known = known_at(call, call.told.queue_url, "publish")
+    if known is None:
+        return None
+    batch = _batch(known, call.told, call.caller.principal.name)
+    if not batch.good:
+        return None
+    command = publish_rows(batch.rows, None, None, None, None)
+    under = _SendingBatch(call.ask, engine, engine.submit(known.queue.shards.first, command))
+    under.call, under.known, under.batch = call, known, batch
+    return under
+
+
+class _SendingBatch(Under):
+    __slots__ = ("batch", "call", "known")
+
+    call: Call[SendMessageBatchIn]
+    known: Known
+    batch: Batch
+
+    def read(self, answer: object) -> Response:
+        assert isinstance(answer, Published)
+        seqs = list(self.known.queue.shards.names(answer))
+        return self.call.answer(_sent_all(self.known, self.batch, seqs))
+
+
+@SQS.action("SendMessageBatch", SendMessageBatchIn, SendMessageBatchOut, begins=_begin_batch)
+async def send_message_batch(call: Call[SendMessageBatchIn]) -> SendMessageBatchOut:
+    """Publish up to ten messages."""
+    told = call.told
+
+    async def use(known: Known) -> SendMessageBatchOut:
+        batch = _batch(known, told, call.caller.principal.name)
+        seqs = list(await known.queue.publish_many(batch.rows)) if batch.good else []
+        return _sent_all(known, batch, seqs)
+
+    return await use_at(call, told.queue_url, "publish", use)

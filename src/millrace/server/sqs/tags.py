@@ -1,0 +1,187 @@
+"""Tags of queues, and what policies allow."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from millrace import limits
+from millrace.server.aws.calls import Call
+from millrace.server.aws.fault import bad_value, invalid_parameter
+from millrace.server.aws.known import MODIFIED, PREFIX, TAG, Known
+from millrace.server.aws.names import arn_of, is_account
+from millrace.server.rest.act import Act
+from millrace.server.sqs.faults import over_limit
+from millrace.server.sqs.place import home_at, place_at, use_at
+from millrace.server.sqs.service import SQS
+from millrace.server.sqs.shapes import (
+    AddPermissionIn,
+    OfQueue,
+    RemovePermissionIn,
+    TagQueueIn,
+    TagsOut,
+    UntagQueueIn,
+)
+
+POLICY = f"{PREFIX}Policy"
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ACTIONS = frozenset(
+    {
+        "*",
+        "SendMessage",
+        "ReceiveMessage",
+        "DeleteMessage",
+        "ChangeMessageVisibility",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "PurgeQueue",
+    }
+)
+
+
+def see_tags(tags: Mapping[str, str]) -> None:
+    """See that a queue can have these tags.
+
+    Raises:
+        Fault: it cannot.
+    """
+    if len(tags) > limits.SQS_TAGS_MAX:
+        raise over_limit(f"Too many tags added for queue, up to {limits.SQS_TAGS_MAX}.")
+    for name, text in tags.items():
+        if not 1 <= len(name) <= 128 or len(text) > 256 or name.lower().startswith("aws:"):
+            raise bad_value(
+                name[:200],
+                "Tags",
+                "A key has 1 to 128 characters and does not begin with aws:, a value up to 256.",
+            )
+
+
+async def _note(call: Call[Any], known: Known, name: str, notes: Mapping[str, str]) -> None:
+    act = Act(name, f"{known.queue.space}/{known.queue.name}")
+    await call.ask.server.act(call.ask, act, lambda: known.queue.configure(notes=notes))
+    call.aws.directory.forget(known.queue.space, known.queue.name)
+
+
+@SQS.action("TagQueue", TagQueueIn)
+async def tag_queue(call: Call[TagQueueIn]) -> None:
+    """Give a queue tags, or other values of those that it has."""
+    told = call.told
+    _forget(call, told.queue_url)
+
+    async def use(known: Known) -> None:
+        see_tags({**known.tags, **told.tags})
+        notes = {TAG + tag: f"={text}" for tag, text in told.tags.items()}
+        await _note(call, known, "tag_queue", notes)
+
+    await use_at(call, told.queue_url, "manage", use)
+
+
+@SQS.action("UntagQueue", UntagQueueIn)
+async def untag_queue(call: Call[UntagQueueIn]) -> None:
+    """Take tags off."""
+    told = call.told
+
+    async def use(known: Known) -> None:
+        await _note(call, known, "untag_queue", {TAG + tag: "" for tag in told.tag_keys})
+
+    await use_at(call, told.queue_url, "manage", use)
+
+
+@SQS.action("ListQueueTags", OfQueue, TagsOut)
+async def list_queue_tags(call: Call[OfQueue]) -> TagsOut:
+    """The tags of a queue."""
+    _forget(call, call.told.queue_url)
+
+    async def use(known: Known) -> TagsOut:
+        return TagsOut(known.tags)
+
+    return await use_at(call, call.told.queue_url, None, use)
+
+
+def _forget(call: Call[Any], url: str) -> None:
+    """Have a queue looked at as it is now."""
+    space, name = place_at(call, url, None)
+    call.aws.directory.forget(space, name)
+
+
+# --- Policies ------------------------------------------------------------------------------------
+
+
+def _statements(known: Known) -> tuple[dict[str, object], list[object]]:
+    text = known.notes.get(POLICY, "")
+    policy: dict[str, object] = msgspec.json.decode(text) if text else {}
+    found = policy.get("Statement", [])
+    return policy, list(found) if isinstance(found, list) else [found]
+
+
+def _is_labelled(statement: object, label: str) -> bool:
+    return isinstance(statement, dict) and statement.get("Sid") == label
+
+
+@SQS.action("AddPermission", AddPermissionIn)
+async def add_permission(call: Call[AddPermissionIn]) -> None:
+    """Write a statement into the queue's policy; what callers may do is told by their rules."""
+    told = call.told
+    if _LABEL.fullmatch(told.label) is None:
+        raise bad_value(told.label[:100], "Label", "1 to 80 letters, digits, hyphens, underscores.")
+    if not told.accounts or not all(map(is_account, told.accounts)):
+        raise bad_value(told.accounts[:10], "PrincipalId", "Unable to verify.")
+    for action in told.actions or [""]:
+        if action not in _ACTIONS:
+            raise bad_value(
+                f"SQS:{action[:80]}",
+                "ActionName",
+                f"Please refer to the appropriate WSDL for a list of valid actions: "
+                f"{', '.join(sorted(_ACTIONS))}.",
+            )
+    home, name = home_at(call, told.queue_url)
+    _forget(call, told.queue_url)
+
+    async def use(known: Known) -> None:
+        policy, statements = _statements(known)
+        if any(_is_labelled(one, told.label) for one in statements):
+            raise bad_value(told.label, "Label", "Already exists.")
+        made = {
+            "Sid": told.label,
+            "Effect": "Allow",
+            "Principal": {"AWS": [f"arn:aws:iam::{account}:root" for account in told.accounts]},
+            "Action": [f"SQS:{action}" for action in told.actions],
+            "Resource": arn_of("sqs", home, name),
+        }
+        policy.setdefault("Version", "2012-10-17")
+        policy.setdefault("Id", f"{arn_of('sqs', home, name)}/SQSDefaultPolicy")
+        policy["Statement"] = [*statements, made]
+        await _put_policy(call, known, "add_permission", policy)
+
+    await use_at(call, told.queue_url, "manage", use)
+
+
+@SQS.action("RemovePermission", RemovePermissionIn)
+async def remove_permission(call: Call[RemovePermissionIn]) -> None:
+    """Take a statement out of the queue's policy."""
+    told = call.told
+    _forget(call, told.queue_url)
+
+    async def use(known: Known) -> None:
+        policy, statements = _statements(known)
+        rest = [one for one in statements if not _is_labelled(one, told.label)]
+        if len(rest) == len(statements):
+            raise bad_value(told.label[:100], "Label", "can't find label on existing policy.")
+        policy["Statement"] = rest
+        await _put_policy(call, known, "remove_permission", policy if rest else {})
+
+    await use_at(call, told.queue_url, "manage", use)
+
+
+async def _put_policy(call: Call[Any], known: Known, name: str, policy: dict[str, object]) -> None:
+    text = msgspec.json.encode(policy).decode() if policy else ""
+    if len(text) > limits.SQS_POLICY_CHARS_MAX:
+        raise invalid_parameter(
+            f"A policy has up to {limits.SQS_POLICY_CHARS_MAX} characters, not {len(text)}."
+        )
+    await _note(call, known, name, {POLICY: text, MODIFIED: str(int(time.time()))})

@@ -1,0 +1,227 @@
+"""Attributes of messages: as headers, as clients see them, and their digests.
+
+An attribute is a header of its name; of those that are not plain text (`String`), the types stand
+in one header more. So other protocols see them as what they are, and headers that others set are
+attributes here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import md5
+from struct import Struct
+
+import msgspec
+
+from millrace import limits
+from millrace.core.model import Headers
+from millrace.server.aws.fault import bad_value, invalid_parameter
+from millrace.server.aws.known import PREFIX
+from millrace.server.sqs.faults import bad_contents
+from millrace.server.sqs.shapes import AttributeValue
+
+TYPES = f"{PREFIX}types"
+TRACE = f"{PREFIX}trace"
+DEDUP = f"{PREFIX}dedup"
+SENDER = f"{PREFIX}sender"
+TRACE_ATTRIBUTE = "AWSTraceHeader"
+OWN_PREFIXES = (PREFIX, "millrace-")
+"""Before the names of headers that are no attributes."""
+
+_LENGTH = Struct(">I")
+_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{limits.SQS_ATTRIBUTE_NAME_CHARS_MAX}}}")
+_TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+
+
+def see_text(text: str) -> None:
+    """See that XML can hold a text.
+
+    Raises:
+        Fault: it cannot.
+    """
+    if _REFUSED.search(text) is not None:
+        raise bad_contents()
+
+
+def digest_of(body: bytes) -> str:
+    """The MD5 of a body."""
+    return md5(body, usedforsecurity=False).hexdigest()
+
+
+def attributes_in(given: Mapping[str, AttributeValue]) -> list[tuple[str, bytes]]:
+    """The headers of attributes.
+
+    Raises:
+        Fault: one of them cannot be so.
+    """
+    if len(given) > limits.SQS_ATTRIBUTES_MAX:
+        raise invalid_parameter(
+            f"Number of message attributes [{len(given)}] exceeds the allowed maximum "
+            f"[{limits.SQS_ATTRIBUTES_MAX}]."
+        )
+    headers: list[tuple[str, bytes]] = []
+    types: dict[str, str] = {}
+    for name, value in given.items():
+        _see_name(name)
+        headers.append((name, _value_in(name, value)))
+        if value.data_type != "String":
+            types[name] = value.data_type
+    if types:
+        headers.append((TYPES, msgspec.json.encode(types)))
+    return headers
+
+
+def _see_name(name: str) -> None:
+    if not name:
+        raise invalid_parameter(
+            "The message attribute name must contain non-empty message attribute name."
+        )
+    if _NAME.fullmatch(name) is None or name.startswith(".") or name.endswith(".") or ".." in name:
+        raise invalid_parameter(
+            "The message attribute name can contain the following characters: A-Z, a-z, 0-9, "
+            "underscore (_), hyphen (-), and period (.); it must not start or end with a period, "
+            "have periods in succession, or more than "
+            f"{limits.SQS_ATTRIBUTE_NAME_CHARS_MAX} characters."
+        )
+    if name.lower().startswith(("aws.", "amazon.")):
+        raise invalid_parameter(
+            f"The message attribute name '{name}' must not start with AWS-reserved prefixes."
+        )
+
+
+def _value_in(name: str, value: AttributeValue) -> bytes:
+    kind = value.data_type
+    if not kind:
+        raise invalid_parameter(
+            f"The message attribute '{name}' must contain a non-empty message attribute type."
+        )
+    found = _TYPE.fullmatch(kind)
+    if found is None:
+        raise invalid_parameter(
+            f"The message attribute '{name}' has an invalid message attribute type, the set of "
+            "supported type prefixes is Binary, Number, and String."
+        )
+    if len(kind) > limits.SQS_ATTRIBUTE_NAME_CHARS_MAX:
+        raise invalid_parameter(f"The type of the message attribute '{name}' is too long.")
+    if value.string_list_values or value.binary_list_values:
+        raise invalid_parameter(
+            "Message attribute list values in SendMessage operation are not supported."
+        )
+    if found[1] == "Binary":
+        data = value.binary_value
+        if not data:
+            raise _empty(name, kind)
+        return data
+    text = value.string_value
+    if not text:
+        raise _empty(name, kind)
+    see_text(text)
+    if found[1] == "Number" and (_NUMBER.fullmatch(text.strip()) is None or len(text) > 300):
+        raise invalid_parameter(
+            f"Can't cast the value of message (user) attribute '{name}' to a number."
+        )
+    return text.encode()
+
+
+def _empty(name: str, kind: str) -> Exception:
+    return invalid_parameter(
+        f"The message attribute '{name}' must contain a non-empty value of its type '{kind}'."
+    )
+
+
+def trace_in(given: Mapping[str, AttributeValue]) -> bytes | None:
+    """The system attribute that may be sent.
+
+    Raises:
+        Fault: there are others, or it cannot be so.
+    """
+    trace: bytes | None = None
+    for name, value in given.items():
+        if name != TRACE_ATTRIBUTE:
+            raise bad_value(name, "MessageSystemAttributes", f"Only {TRACE_ATTRIBUTE} can be sent.")
+        if value.data_type != "String" or not value.string_value:
+            raise invalid_parameter(
+                f"The system attribute {TRACE_ATTRIBUTE} must be a String with a value."
+            )
+        see_text(value.string_value)
+        trace = value.string_value.encode()
+    return trace
+
+
+def attributes_out(headers: Headers) -> dict[str, AttributeValue]:
+    """The attributes that headers are."""
+    types: dict[str, str] = {}
+    pairs: list[tuple[str, bytes]] = []
+    for name, value in headers:
+        if name == TYPES:
+            types = _types_of(value)
+        elif not name.startswith(OWN_PREFIXES):
+            pairs.append((name, value))
+    found: dict[str, AttributeValue] = {}
+    for name, value in pairs:
+        kind = types.get(name, "String")
+        text = None if kind.startswith("Binary") else _text(value)
+        if text is None:
+            kind = kind if kind.startswith("Binary") else "Binary"
+            found[name] = AttributeValue(binary_value=value, data_type=kind)
+        else:
+            found[name] = AttributeValue(string_value=text, data_type=kind)
+    return found
+
+
+def _types_of(value: bytes) -> dict[str, str]:
+    try:
+        found = msgspec.json.decode(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {name: kind for name, kind in found.items() if isinstance(kind, str)}
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if _REFUSED.search(text) is None else None
+
+
+def chosen(
+    attributes: Mapping[str, AttributeValue], names: Iterable[str]
+) -> dict[str, AttributeValue]:
+    """The attributes that a receive asks for: by name, by a beginning (`x.*`), or all."""
+    wanted = set(names)
+    if "All" in wanted or ".*" in wanted:
+        return dict(attributes)
+    starts = tuple(name[:-2] for name in wanted if name.endswith(".*"))
+    return {
+        name: value
+        for name, value in attributes.items()
+        if name in wanted or (starts and name.startswith(starts))
+    }
+
+
+def attributes_digest(attributes: Mapping[str, AttributeValue]) -> str:
+    """The MD5 of attributes, as clients check it."""
+    return _digest(
+        [
+            (name, value.data_type, value.binary_value, value.string_value)
+            for name, value in attributes.items()
+        ]
+    )
+
+
+def _digest(pairs: Sequence[tuple[str, str, bytes | None, str | None]]) -> str:
+    parts: list[bytes] = []
+    for name, kind, data, text in sorted(pairs):
+        is_binary = kind.startswith("Binary")
+        value = data if is_binary else (text or "").encode()
+        for piece in (name.encode(), kind.encode()):
+            parts += (_LENGTH.pack(len(piece)), piece)
+        assert value is not None
+        parts += (b"\x02" if is_binary else b"\x01", _LENGTH.pack(len(value)), value)
+    return md5(b"".join(parts), usedforsecurity=False).hexdigest()
