@@ -1,6 +1,7 @@
 """Spoiled requests to a server: it answers or cuts off, makes no mistake, and holds nothing after.
 
-Heads, addresses, JSON, lines of JSON, Arrow, frames of calls, receipts, tickets, ids of events.
+Heads, addresses, JSON, lines of JSON, Arrow, frames of calls, receipts, tickets, ids of events and
+of messages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from millrace.core.commands import Command
 from millrace.wire.calls import Ask, Call, FindQueue, ListQueues
 from millrace.wire.codec import Sheet
 from tests.fuzz.mutate import SEED, mutated, rounds
-from tests.server.rest.harness import Served, served, until
+from tests.server.rest.harness import Answer, Served, served, until
 from tests.wire.samples import COMMANDS, SHARD
 
 SPACE = "/v1/spaces/default"
@@ -62,6 +63,26 @@ def _frames() -> Iterator[bytes]:
         sheet = Sheet()
         sheet.call(3, call)
         yield b"".join(sheet.take())
+
+
+def _dynamiq(put: Answer) -> list[Sample]:
+    """Requests to Dynamiq's routes, with the id of a message."""
+    mail, known = "/v1/queues/mail", put.body.decode()
+    settings = {"visibility_timeout": 2.5, "min_partitions": 2, "max_partitions": 9}
+    more = {"max_partition_age": 60, "compressed_messages": True}
+    return [
+        Sample("PATCH", mail, msgspec.json.encode(settings | more)),
+        Sample("PUT", "/v1/queues/fax", msgspec.json.encode(settings)),
+        Sample("GET", mail),
+        Sample("PUT", f"{mail}/message", b"\xffas it is"),
+        Sample("GET", f"{mail}/messages/3"),
+        Sample("GET", f"{mail}/message/{known}"),
+        Sample("DELETE", f"{mail}/messages/{known},1,2"),
+        Sample("DELETE", f"{mail}/message/{known}"),
+        Sample("PUT", "/v1/topics/news/queues/mail"),
+        Sample("PUT", "/v1/topics/news/message", b"to all"),
+        Sample("DELETE", "/v1/topics/news/queues/mail"),
+    ]
 
 
 async def samples(server: Served) -> list[Sample]:
@@ -125,6 +146,7 @@ async def samples(server: Served) -> list[Sample]:
         Sample("GET", f"{ORDERS}/messages?after=1&count=3"),
         Sample("GET", f"{ORDERS}/events?after=1", headers=b"last-event-id: 2\r\n"),
         Sample("GET", f"{SPACE}/stats/events?every=60"),
+        *_dynamiq(await server.ask("PUT", "/v1/queues/mail/message", b"x")),
         Sample("HEAD", f"{ORDERS}/messages/1"),
         Sample("GET", "/metrics", headers=b"traceparent: 00-" + b"a" * 32 + b"-b-01\r\n"),
         *(
@@ -170,6 +192,7 @@ def test_a_server_makes_no_mistake_whatever_it_is_sent(
         random = Random(f"{SEED}/server")
         async with served(tmp_path) as server:
             await server.millrace.topic("news")
+            await server.millrace.queue("mail", delivery="partitions")
             await (await server.millrace.find("orders")).publish_many([b"x"] * 20)
             good = await samples(server)
             bodies = [sample.body for sample in good if sample.body]

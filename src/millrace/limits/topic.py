@@ -42,3 +42,7 @@ FORWARD_MEMORY_BYTES_MAX = 16 * 1024 * 1024
 
 FORWARD_RESULTS_MAX = 256
 """The newest parcels of a topic of which is known where their rows are in the queues."""
+
+ARRIVAL_SECONDS_MAX = 20
+"""How long a publish through Dynamiq's routes waits for its ids in all queues: that takes some
+milliseconds, unless a queue is full; and clients wait for half a minute or a minute."""

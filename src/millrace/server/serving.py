@@ -19,6 +19,7 @@ from millrace.server.clock import now_ms
 from millrace.server.config import ServerSettings
 from millrace.server.counted import Counts, Handed
 from millrace.server.descriptors import room_for
+from millrace.server.dynamiq.face import Dynamiq
 from millrace.server.exporting import exporting_of
 from millrace.server.guard import Guard
 from millrace.server.listen import Listener
@@ -66,7 +67,10 @@ class Serving:
             book=book,
             body_bytes_max=settings.body_bytes_max,
             frontend=frontend,
-            faces={"aws": self._aws(settings, desk)},
+            faces={
+                "aws": self._aws(settings, desk),
+                "dynamiq": Dynamiq(self._guard),
+            },
         )
         self._app.site.connections_max = room_for(settings.connections_max)
         self._app.use(self._watch(settings))

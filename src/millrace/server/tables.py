@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.server.aws.all import ROUTES as AWS
+from millrace.server.dynamiq.all import ROUTES as DYNAMIQ
 from millrace.server.rest.all import ROUTES as OWN
 
-ROUTES = OWN.join(AWS)
+ROUTES = OWN.join(AWS, DYNAMIQ)

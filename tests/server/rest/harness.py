@@ -18,6 +18,7 @@ from millrace.client.remote import RemoteEngine
 from millrace.errors import MillraceError, Unauthenticated
 from millrace.server.access import Principal, Rule, parse_rule
 from millrace.server.app import App
+from millrace.server.dynamiq.face import Dynamiq
 from millrace.server.listen import Listener
 from millrace.server.local import Local
 from millrace.server.rest.desk import Desk
@@ -218,7 +219,7 @@ async def serving(
 ) -> AsyncIterator[Served]:
     """A server of a Millrace that is open."""
     door = Door()
-    app = App(Desk(asked), door)
+    app = App(Desk(asked), door, faces={"dynamiq": Dynamiq(door)})
     listener = Listener(app.site)
     _, port = await listener.listen("127.0.0.1", 0)
     try:

@@ -13,10 +13,12 @@ from millrace.server.access import Principal, Quota, User, parse_rule
 from millrace.server.app import App
 from millrace.server.audit import Actor
 from millrace.server.book import Book
+from millrace.server.dynamiq.face import Dynamiq
 from millrace.server.listen import Listener
 from millrace.server.quota import Quotas
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.desk import Desk
+from millrace.server.rest.face import Face, FaceName
 from millrace.server.rest.steward import is_act, made_by
 from tests.client.harness import SMALL, eventually, run
 from tests.server.rest.harness import Answer, Door, Served
@@ -54,7 +56,9 @@ async def served(folder: Path) -> AsyncIterator[Served]:
         book = await Book.open(m)
         for user in USERS:
             await book.add_user(user, Actor("root"))
-        app = App(Desk(m), Named(book), quotas=Quotas(), book=book)
+        named = Named(book)
+        faces: dict[FaceName, Face] = {"dynamiq": Dynamiq(named)}
+        app = App(Desk(m), named, quotas=Quotas(), book=book, faces=faces)
         listener = Listener(app.site)
         _, port = await listener.listen("127.0.0.1", 0)
         try:
@@ -225,6 +229,26 @@ def test_acts_are_noted_before_they_are_answered(tmp_path: Path) -> None:
                 ("ada", "configure_queue", "default/a", "done"),
                 ("ada", "configure_queue", "default/a", "failed"),
                 ("ada", "delete_queue", "default/a", "done"),
+            ]
+
+    run(main())
+
+
+def test_subscriptions_are_noted(tmp_path: Path) -> None:
+    """They are answered by 200 also when they were made: that is no sign of one that was there."""
+
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            news = "/v1/spaces/default/topics/news"
+            await site.ask("PUT", news, {}, role="ada")
+            told = {"queue": "orders"}
+            made = await site.ask("PUT", f"{news}/subscriptions/s", told, role="ada")
+            assert made.status == 200
+            await site.ask("DELETE", f"{news}/subscriptions/s", role="ada")
+            assert await notes(site) == [
+                ("ada", "make_topic", "default/news", "done"),
+                ("ada", "subscribe", "default/news/s", "done"),
+                ("ada", "unsubscribe", "default/news/s", "done"),
             ]
 
     run(main())

@@ -33,6 +33,9 @@ _NAME: Json = {
 }
 _PARAM = re.compile(r"\{(\w+)\}")
 
+_OWN = "millrace.server.rest."
+"""Where what is described comes from; other APIs have bodies of the same names."""
+
 
 def describe(routes: Routes, version: str) -> Json:
     """The whole description."""
@@ -170,12 +173,12 @@ def _responses(route: Route, of: dict[object, Json]) -> Json:
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    """Every struct that is there."""
+    """Every struct of this API."""
     found: list[type[msgspec.Struct]] = []
     waiting = list(msgspec.Struct.__subclasses__())
     while waiting:
         kind = waiting.pop()
-        if kind not in found and kind.__module__.startswith("millrace.server."):
+        if kind not in found and kind.__module__.startswith(_OWN):
             found.append(kind)
         waiting.extend(kind.__subclasses__())
     return found

@@ -184,6 +184,8 @@ class Route:
     """Begins to answer it without a task, where that can be."""
     face: FaceName = "own"
     """The API that it is of."""
+    space: str = ""
+    """Where that is which the address names, if the address does not say so itself."""
 
     @property
     def takes_query(self) -> bool:
@@ -196,6 +198,7 @@ class _Step:
     words: dict[str, _Step] = field(default_factory=dict)
     any: _Step | None = None
     name: str = ""
+    space: str = ""
     routes: dict[str, Route] = field(default_factory=dict)
 
 
@@ -205,9 +208,11 @@ _PARAM = re.compile(r"\{(\w+)\}")
 class Routes:
     """Every route, and which one a request is for."""
 
-    def __init__(self, face: FaceName = "own") -> None:
-        """`face`: the API that the routes are of which functions are made into here."""
+    def __init__(self, face: FaceName = "own", *, space: str = "") -> None:
+        """`face`: the API that the routes are of which functions are made into here; `space`: the
+        one that they are about, where their addresses name none."""
         self.face = face
+        self.space = space
         self.all: list[Route] = []
         self._root = _Step()
         self._known: dict[str, tuple[dict[str, Route], dict[str, str]]] = {}
@@ -227,6 +232,8 @@ class Routes:
             assert step.any.name == found[1], route.path
             step = step.any
         assert route.method not in step.routes, route.path
+        assert not step.routes or step.space == route.space, route.path
+        step.space = route.space
         step.routes[route.method] = route
 
     def join(self, *others: Routes) -> Routes:
@@ -263,6 +270,8 @@ class Routes:
                 return None
             step = step.any
             params[step.name] = unquote(word) if "%" in word else word
+        if step.space:
+            params = {"space": step.space, **params}
         return (step.routes, params) if step.routes else None
 
     def json(
@@ -315,6 +324,7 @@ class Routes:
                     also_status=also_status,
                     quick=None if quick is None else begin,
                     face=self.face,
+                    space=self.space,
                 )
             )
             return function
@@ -356,6 +366,7 @@ class Routes:
                     query,
                     quick=quick,
                     face=self.face,
+                    space=self.space,
                 )
             )
             return function

@@ -49,7 +49,7 @@ class Steward:
                 (is_new and not is_done) or (is_done and ask.route.method == "DELETE")
             ):
                 await self._book.unclaim(made.kind, made.name)
-            if is_act(ask.route) and not (ask.route.method == "PUT" and response.status == 200):
+            if is_act(ask.route) and not _was_so(ask.route, response):
                 await self._note(ask, "done" if is_done else "failed", f"{response.status}")
         except MillraceError as error:
             # It was done, perhaps, but what must be written of it was not: nobody may think that
@@ -128,6 +128,12 @@ class Steward:
 def is_act(route: Route) -> bool:
     """Whether it is one of an administrator: it changes what there is, or who may do what."""
     return route.verb in ("manage", "admin") and route.method not in ("GET", "HEAD")
+
+
+def _was_so(route: Route, response: Response) -> bool:
+    """Whether it was to make something that was there already, and is so where it is told apart."""
+    is_told = 201 in (route.status, *route.also_status)
+    return route.method == "PUT" and response.status == 200 and is_told
 
 
 def made_by(route: Route, params: dict[str, str]) -> Made | None:
