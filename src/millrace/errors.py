@@ -102,6 +102,12 @@ class Stale(Refused):
     code = "stale"
 
 
+class Late(Stale):
+    """The deadline was over when it was decided, and that was asked to count."""
+
+    code = "late"
+
+
 class Superseded(Stale):
     """A newer revision of the key has replaced the leased message."""
 

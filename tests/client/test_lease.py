@@ -99,6 +99,28 @@ async def test_a_receipt_holds_until_another_has_the_message(m: Millrace, clock:
 
 
 @timed
+async def test_who_asks_to_be_on_time_is_refused_what_is_late(m: Millrace, clock: Clock) -> None:
+    queue = await filled(m, 3)
+    first, second, third = await queue.lease(3, seconds=30)
+    await queue.extend(third.receipt, 60, on_time=True)
+    assert await queue.settle([first], on_time=True) == {}
+    clock.forward(seconds=31)
+    refused = await queue.settle([first, second, third], on_time=True)
+    assert {seq: type(error) for seq, error in refused.items()} == {2: errors.Late}
+    for late in (
+        queue.settle(second, on_time=True),
+        queue.release(second, on_time=True, delay=5),
+        queue.extend(second.receipt, 30, on_time=True),
+    ):
+        with pytest.raises(errors.Late) as told:
+            await late
+        assert (told.value.code, told.value.field) == ("late", "receipt")
+    assert (await queue.stats())["settled"] == 2
+    await queue.settle(second.receipt)
+    assert (await queue.stats())["settled"] == 3
+
+
+@timed
 async def test_an_extended_message_stays(m: Millrace, clock: Clock) -> None:
     queue = await filled(m, 2)
     kept, left = await queue.lease(2, seconds=30)

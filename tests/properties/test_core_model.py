@@ -290,19 +290,33 @@ class Driver:
             keep,
         )
 
-    def settle(self, receipt: Receipt, seqs: list[int]) -> None:
+    def settle(self, receipt: Receipt, seqs: list[int], *, on_time: bool = False) -> None:
         self.ask(
-            Settle(LeaseId(receipt.lease), BitMap64(seqs), receipt.history),
-            lambda: self.model.settle(receipt.lease, receipt.token, seqs),
+            Settle(LeaseId(receipt.lease), BitMap64(seqs), receipt.history, on_time),
+            lambda: self.model.settle(receipt.lease, receipt.token, seqs, on_time=on_time),
         )
 
     def release(
-        self, receipt: Receipt, seqs: list[int], *, failed: bool, delay: int, unseen: bool
+        self,
+        receipt: Receipt,
+        seqs: list[int],
+        *,
+        failed: bool,
+        delay: int,
+        unseen: bool,
+        on_time: bool,
     ) -> None:
+        lease, found = LeaseId(receipt.lease), BitMap64(seqs)
         self.ask(
-            Release(LeaseId(receipt.lease), BitMap64(seqs), receipt.history, failed, delay, unseen),
+            Release(lease, found, receipt.history, failed, delay, unseen, on_time),
             lambda: self.model.release(
-                receipt.lease, receipt.token, seqs, failed=failed, delay=delay, unseen=unseen
+                receipt.lease,
+                receipt.token,
+                seqs,
+                failed=failed,
+                delay=delay,
+                unseen=unseen,
+                on_time=on_time,
             ),
         )
 
@@ -327,10 +341,15 @@ class Driver:
         place = Start.END if start < 0 else start
         self.ask(Rewind(place), lambda: self.model.rewind(start))
 
-    def extend(self, receipt: Receipt, seqs: list[int], lease_ms: int) -> None:
+    def extend(
+        self, receipt: Receipt, seqs: list[int], lease_ms: int, *, on_time: bool = False
+    ) -> None:
+        lease, found = LeaseId(receipt.lease), BitMap64(seqs)
         self.ask(
-            Extend(LeaseId(receipt.lease), BitMap64(seqs), receipt.history, lease_ms),
-            lambda: self.model.extend(receipt.lease, receipt.token, seqs, lease_ms),
+            Extend(lease, found, receipt.history, lease_ms, on_time),
+            lambda: self.model.extend(
+                receipt.lease, receipt.token, seqs, lease_ms, on_time=on_time
+            ),
         )
 
     def transact(
@@ -711,7 +730,7 @@ class CoreMachine(RuleBasedStateMachine):
             seqs = [*seqs, max(seqs) + 1]
         match kind:
             case "settle":
-                driver.settle(receipt, seqs)
+                driver.settle(receipt, seqs, on_time=data.draw(SOMETIMES))
             case "release":
                 driver.release(
                     receipt,
@@ -719,13 +738,15 @@ class CoreMachine(RuleBasedStateMachine):
                     failed=data.draw(st.booleans()),
                     delay=data.draw(DELAYS),
                     unseen=data.draw(SOMETIMES),
+                    on_time=data.draw(SOMETIMES),
                 )
             case "discard":
                 driver.discard(receipt, seqs)
             case "replace":
                 driver.replace(receipt, seqs[0], Message(b"r", data.draw(KEYS)))
             case "extend":
-                driver.extend(receipt, seqs, data.draw(st.sampled_from([1, 90_000])))
+                for_ms = data.draw(st.sampled_from([1, 90_000]))
+                driver.extend(receipt, seqs, for_ms, on_time=data.draw(SOMETIMES))
             case _:
                 is_first = data.draw(st.booleans())
                 driver.transact(receipt, seqs, self._messages(data), is_first=is_first)

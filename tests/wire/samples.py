@@ -73,7 +73,7 @@ from millrace.core.topic_commands import (
     TopicRef,
     Unsubscribe,
 )
-from millrace.errors import Gone, Superseded
+from millrace.errors import Gone, Late, Superseded
 
 H = b"h" * 16
 PROVED = LeaseId(Proved.of(7, b"", b"p" * 12))
@@ -100,8 +100,11 @@ COMMANDS: list[object] = [
     Lease(1, 1, "attempt"),
     Settle(PROVED, ONE, H),
     Settle(PROVED, SOME, H),
+    Settle(PROVED, ONE, H, True),
     Release(PROVED, SOME, H, True, 1000, False),
+    Release(PROVED, ONE, H, False, 0, False, True),
     Extend(PROVED, ONE, H, 5000),
+    Extend(PROVED, ONE, H, 5000, True),
     Discard(PROVED, ONE, H),
     Replace(PROVED, ONE, H, MESSAGE, 1000),
     Replace(PROVED, ONE, H, Message(b"z" * 50_000, b"k"), 1000),
@@ -155,7 +158,9 @@ ANSWERS: list[object] = [
     LEASED,
     Leased(LeaseId(0), BitMap64(), 5, {}),
     Leased(LeaseId(0), BitMap64(), 5, {}, bounded=True),
-    Outcome(SOME, {4: Superseded("newer", field="lease"), 5: Gone("gone", limit=3)}, 99),
+    Outcome(
+        SOME, {4: Superseded("newer", field="lease"), 5: Gone("gone", limit=3), 6: Late("late")}, 99
+    ),
     CursorCell(1, True, Position(H, 1, 0, 2), 5, 3, False, 2, True),
     REF,
     QueueSpec(keyed=True, dead_letter="default/dead"),

@@ -118,21 +118,23 @@ class Queue(Publishing):
         command = LeaseCommand(count, lease_ms)
         return Work(self._engine, lambda wait_ms: self._lease(command, wait_ms), idle_ms=idle_ms)
 
-    async def settle(self, leases: Leases) -> dict[int, Refused]:
+    async def settle(self, leases: Leases, *, on_time: bool = False) -> dict[int, Refused]:
         """Settle a lease or a receipt, or several; see `Lease.settle`.
 
         A single one that is refused raises why. Of several each is judged alone: the seqs that were
-        refused come back, with the reason.
+        refused come back, with the reason. With `on_time` also those are refused, as `Late`, whose
+        deadline is over, although nobody else has leased them; nothing becomes of them.
 
         Raises:
             Forged: a receipt or lease is not of this queue; nothing was settled.
             Retry: some of several may have been settled. Ask again with the same ones: that
                 settles the others, and answers for all of them.
         """
-        return await self._end(leases, lambda c: Settle(c.lease, c.seqs, c.history))
+        timed = check.flag(on_time, "on_time")
+        return await self._end(leases, lambda c: Settle(c.lease, c.seqs, c.history, timed))
 
     async def release(
-        self, leases: Leases, *, failed: bool = False, delay: float = 0
+        self, leases: Leases, *, failed: bool = False, delay: float = 0, on_time: bool = False
     ) -> dict[int, Refused]:
         """Give a lease or a receipt back, or several; see `Lease.release`.
 
@@ -140,8 +142,10 @@ class Queue(Publishing):
         """
         failed = check.flag(failed, "failed")
         delay_ms = check.millis(delay, "delay", limits.DELAY_MS_MAX, least_ms=0)
+        timed = check.flag(on_time, "on_time")
         return await self._end(
-            leases, lambda c: Release(c.lease, c.seqs, c.history, failed, delay_ms)
+            leases,
+            lambda c: Release(c.lease, c.seqs, c.history, failed, delay_ms, on_time=timed),
         )
 
     async def discard(self, leases: Leases) -> dict[int, Refused]:
@@ -157,13 +161,18 @@ class Queue(Publishing):
         [call] = calls_of(self._engine, self._shards, self._name, [receipt])
         return await replace_call(self._engine, self._keepalive, self._shards, call, body, lease_ms)
 
-    async def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
+    async def extend(
+        self, leases: Leases, seconds: float, *, on_time: bool = False
+    ) -> dict[int, Refused]:
         """Hold a lease or a receipt, or several, for so many seconds from now.
 
         Refusals come as with `settle`.
         """
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
-        return await self._end(leases, lambda c: Extend(c.lease, c.seqs, c.history, lease_ms))
+        timed = check.flag(on_time, "on_time")
+        return await self._end(
+            leases, lambda c: Extend(c.lease, c.seqs, c.history, lease_ms, timed)
+        )
 
     async def _end(self, leases: Leases, make: Make) -> dict[int, Refused]:
         return await end_calls(self._engine, self._shards, self._name, leases, make)

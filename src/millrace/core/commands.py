@@ -110,6 +110,8 @@ class Settle(msgspec.Struct, frozen=True):
     lease: LeaseId
     seqs: BitMap64
     history: bytes
+    on_time: bool = False
+    """Those whose deadline is over are refused (`Late`), although the receipt holds."""
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -124,6 +126,8 @@ class Release(msgspec.Struct, frozen=True):
     """Nobody gets them before so much time has passed."""
     unseen: bool = False
     """Nobody has seen them: the delivery does not count."""
+    on_time: bool = False
+    """As for `Settle`."""
 
 
 class Discard(msgspec.Struct, frozen=True):
@@ -141,6 +145,8 @@ class Extend(msgspec.Struct, frozen=True):
     seqs: BitMap64
     history: bytes
     lease_ms: int
+    on_time: bool = False
+    """As for `Settle`."""
 
 
 class Bury(msgspec.Struct, frozen=True):

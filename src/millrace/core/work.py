@@ -3,7 +3,7 @@
 Rule 1: check first, change after.
 Rule 2: a receipt holds as long as its lease is the message's latest, past the deadline too. But
 where an order allows one lease call at a time, nobody takes back what had run out while another one
-has its turn.
+has its turn; and a command may ask to be on time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millrace.core.leased_commands import Replace
 from millrace.core.model import NEVER_MS, Death, Seq, Start
 from millrace.core.takeover import shared_index
 from millrace.core.view import View
-from millrace.errors import Gone, Invalid, NotFound, Refused, Stale, Superseded
+from millrace.errors import Gone, Invalid, Late, NotFound, Refused, Stale, Superseded
 
 
 def deleted() -> NotFound:
@@ -43,6 +43,15 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) 
         if shared is None or lease.index > shared:
             error = Gone("the receipt is of a history that was replaced", field="receipt")
             return Outcome(BitMap64(), dict.fromkeys(seqs, error))
+    if isinstance(command, Settle | Release | Extend) and command.on_time:
+        late = _late(lease, seqs, draft.now)
+        if late:
+            over = Late(
+                "the deadline of the message was over, and it was asked to be on time",
+                field="receipt",
+            )
+            rest = judge(draft, msgspec.structs.replace(command, seqs=seqs - late))
+            return Outcome(rest.done, {**dict.fromkeys(late, over), **rest.refused})
     if isinstance(command, Extend | Replace):
         passed = groups.passed_on(draft, lease, seqs & lease.open)
         if passed:
@@ -63,6 +72,11 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) 
     elif isinstance(command, Discard):
         done |= seqs & _lost(lease)
     return Outcome(done, {seq: _refusal(lease, seq) for seq in seqs - done})
+
+
+def _late(lease: LeaseState, seqs: BitMap64, now: int) -> BitMap64:
+    """Those of the messages that the lease still has, although their time is over."""
+    return BitMap64([seq for seq in seqs & lease.open if lease.deadline_of(seq) <= now])
 
 
 def _refusal(lease: LeaseState, seq: int) -> Refused:

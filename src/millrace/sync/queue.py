@@ -95,28 +95,29 @@ class Queue(Publishing):
         """
         return Work(self._portal, self._twin.work(batch=batch, seconds=seconds, idle=idle))
 
-    def settle(self, leases: Leases) -> dict[int, Refused]:
+    def settle(self, leases: Leases, *, on_time: bool = False) -> dict[int, Refused]:
         """Settle a lease or a receipt, or several; see `Lease.settle`.
 
         A single one that is refused raises why. Of several each is judged alone: the seqs that were
-        refused come back, with the reason.
+        refused come back, with the reason. With `on_time` also those are refused, as `Late`, whose
+        deadline is over, although nobody else has leased them; nothing becomes of them.
 
         Raises:
             Forged: a receipt or lease is not of this queue; nothing was settled.
             Retry: some of several may have been settled. Ask again with the same ones: that
                 settles the others, and answers for all of them.
         """
-        return self._portal.run(partial(self._twin.settle, twins(leases)))
+        return self._portal.run(partial(self._twin.settle, twins(leases), on_time=on_time))
 
     def release(
-        self, leases: Leases, *, failed: bool = False, delay: float = 0
+        self, leases: Leases, *, failed: bool = False, delay: float = 0, on_time: bool = False
     ) -> dict[int, Refused]:
         """Give a lease or a receipt back, or several; see `Lease.release`.
 
         Refusals come as with `settle`.
         """
         return self._portal.run(
-            partial(self._twin.release, twins(leases), failed=failed, delay=delay)
+            partial(self._twin.release, twins(leases), failed=failed, delay=delay, on_time=on_time)
         )
 
     def discard(self, leases: Leases) -> dict[int, Refused]:
@@ -133,12 +134,14 @@ class Queue(Publishing):
             lambda found: Lease(self._portal, found),
         )
 
-    def extend(self, leases: Leases, seconds: float) -> dict[int, Refused]:
+    def extend(
+        self, leases: Leases, seconds: float, *, on_time: bool = False
+    ) -> dict[int, Refused]:
         """Hold a lease or a receipt, or several, for so many seconds from now.
 
         Refusals come as with `settle`.
         """
-        return self._portal.run(partial(self._twin.extend, twins(leases), seconds))
+        return self._portal.run(partial(self._twin.extend, twins(leases), seconds, on_time=on_time))
 
     def session(
         self,

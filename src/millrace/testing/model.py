@@ -222,7 +222,9 @@ class Model(ModelFollowers):
             self._bury(row, "dead_lettered" if self.limits.buries else "dropped")
         return len(rows)
 
-    def judge(self, what: str, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
+    def judge(
+        self, what: str, lease_id: int, token: int, seqs: list[int], *, on_time: bool = False
+    ) -> dict[int, str]:
         """done, or the error, of each message."""
         lease = self.leases.get(lease_id)
         if lease is None or lease.token != token:
@@ -247,10 +249,14 @@ class Model(ModelFollowers):
         for seq in seqs:
             state = lease.seqs.get(seq, "purged")
             out[seq] = "done" if state in {"open", *again} else errors[state]
+            if on_time and state == "open" and lease.deadlines[seq] <= self.now:
+                out[seq] = "Late"
         return out
 
-    def settle(self, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
-        out = self.judge("settle", lease_id, token, seqs)
+    def settle(
+        self, lease_id: int, token: int, seqs: list[int], *, on_time: bool = False
+    ) -> dict[int, str]:
+        out = self.judge("settle", lease_id, token, seqs, on_time=on_time)
         for row in self._open(lease_id, out):
             self._leave(row, "settled")
             if not self.log:
@@ -266,8 +272,9 @@ class Model(ModelFollowers):
         failed: bool = False,
         delay: int = 0,
         unseen: bool = False,
+        on_time: bool = False,
     ) -> dict[int, str]:
-        out = self.judge("release", lease_id, token, seqs)
+        out = self.judge("release", lease_id, token, seqs, on_time=on_time)
         for row in self._open(lease_id, out):
             row.failures += failed
             row.deliveries -= unseen
@@ -288,8 +295,10 @@ class Model(ModelFollowers):
             self._doom(row, "discarded")
         return out
 
-    def extend(self, lease_id: int, token: int, seqs: list[int], lease_ms: int) -> dict[int, str]:
-        out = self.judge("extend", lease_id, token, seqs)
+    def extend(
+        self, lease_id: int, token: int, seqs: list[int], lease_ms: int, *, on_time: bool = False
+    ) -> dict[int, str]:
+        out = self.judge("extend", lease_id, token, seqs, on_time=on_time)
         for row in self._open(lease_id, out):
             self.leases[lease_id].deadlines[row.seq] = self.now + lease_ms
         return out

@@ -147,12 +147,14 @@ class SessionModel(Model):
         del self.sessions[number]
         return len(held)
 
-    def extend(self, lease_id: int, token: int, seqs: list[int], lease_ms: int) -> dict[int, str]:
+    def extend(
+        self, lease_id: int, token: int, seqs: list[int], lease_ms: int, *, on_time: bool = False
+    ) -> dict[int, str]:
         known = self.leases.get(lease_id)
         if known is not None and max(known.deadlines.values()) >= NEVER_MS:
             # Its session holds it.
             return self.judge("extend", lease_id, token, seqs)
-        return super().extend(lease_id, token, seqs, lease_ms)
+        return super().extend(lease_id, token, seqs, lease_ms, on_time=on_time)
 
     def tick(self, remembered_ms: int) -> None:
         super().tick(remembered_ms)

@@ -236,18 +236,18 @@ class Play:
 
     def _leased_command(self, verb: str, words: list[str], options: dict[str, str]) -> Command:
         lease, seqs = LeaseId(int(words[0])), seqs_of(words[1])
-        history = self._history(options, self.group.history)
+        history, on_time = self._history(options, self.group.history), "on_time" in words
         if verb == "settle":
-            return Settle(lease, seqs, history)
+            return Settle(lease, seqs, history, on_time)
         if verb == "release":
             delay = millis(options.get("delay", "0s"))
-            return Release(lease, seqs, history, "failed" in words, delay)
+            return Release(lease, seqs, history, "failed" in words, delay, on_time=on_time)
         if verb == "discard":
             return Discard(lease, seqs, history)
         if verb == "replace":
             [message] = rows(words[2:])
             return Replace(lease, seqs, history, message, millis(options.get("for", "30s")))
-        return Extend(lease, seqs, history, millis(options["for"]))
+        return Extend(lease, seqs, history, millis(options["for"]), on_time)
 
     def _session_command(
         self, verb: str, name: str, words: list[str], options: dict[str, str]

@@ -1,4 +1,7 @@
-"""Those who work: lease, settle, settle late, release, discard, extend, crash and forget."""
+"""Those who work: lease, settle, settle late, release, discard, extend, crash and forget.
+
+O1: who asks to be on time has settled nothing after its deadline, and is not late before.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,8 @@ class Held(NamedTuple):
     version: int
     receipt: str
     failures: int = 0
+    deadline_ms: int = 0
+    """When its time is over, for sure, as long as nothing was asked of it; 0: not known."""
 
 
 class Worker(Client):
@@ -89,7 +94,9 @@ class Worker(Client):
         return leases
 
     async def _work(self, session: Session, place: Place, lease: Leased) -> None:
-        held = Held(place.shard, lease.seq, lease.version, lease.receipt, lease.failures)
+        held = Held(
+            place.shard, lease.seq, lease.version, lease.receipt, lease.failures, lease.deadline_ms
+        )
         actions = {"settle": 8, "release": 2, "extend": 2, "pass on": 3, "keep": 2, "forget": 1}
         if QUEUES[place.name].dead_letter:
             actions |= {"release": 10, "forget": 3, "discard": 3}
@@ -115,7 +122,13 @@ class Worker(Client):
 
     async def _settle(self, session: Session, place: Place, held: Held) -> None:
         call = Settle(shard=held.shard, seq=held.seq, version=held.version)
-        await self._end(session, call, held, place.queue.settle([held.receipt]))
+        on_time = bool(held.deadline_ms) and self.chance.random() < 0.3
+        clock = self.world.clock
+        asked_ms, jumps = clock.now_ms(), clock.jumps
+        work = place.queue.settle([held.receipt], on_time=on_time)
+        await self._end(session, call, held, work)
+        if on_time and clock.jumps == jumps:
+            self._judge_time(call, held, asked_ms)
         if call.is_ok and self.chance.random() < 0.1:
             # Once more, as if the answer had been lost: it is answered as before.
             again = Settle(shard=held.shard, seq=held.seq, version=held.version)
@@ -123,6 +136,15 @@ class Worker(Client):
             excuses = ("Gone", "NotFound", "Full", "Closed")
             if again.outcome is Outcome.REFUSED and not again.error.startswith(excuses):
                 self.blame(f"I5: a repeated settle of {held.seq}: {again.error}")
+
+    def _judge_time(self, call: Settle, held: Held, asked_ms: int) -> None:
+        """Who asked to be on time, and was not, has settled nothing."""
+        if call.is_ok and asked_ms >= held.deadline_ms:
+            self.blame(f"O1: {held.seq} was settled at {asked_ms}, late by {held.deadline_ms}")
+        clock = self.world.clock
+        is_late = call.error.startswith("Late") and not clock.jumps
+        if is_late and clock.now_ms() < held.deadline_ms:
+            self.blame(f"O1: {held.seq} was late before {held.deadline_ms}: {call.error}")
 
     async def _release(self, session: Session, place: Place, held: Held) -> None:
         failed = self.chance.random() < 0.5
@@ -157,12 +179,13 @@ class Worker(Client):
             await self.ask(session, call, work, note)
         except Over:
             if isinstance(call, Settle):
-                self._doubtful.append(held)
+                self._doubtful.append(held._replace(deadline_ms=0))
             raise
         if call.outcome is Outcome.OPEN and isinstance(call, Settle):
-            self._doubtful.append(held)
-        if _is_passing(call):
-            self._keep(held)
+            self._doubtful.append(held._replace(deadline_ms=0))
+        if _is_passing(call) or call.error.startswith("Late"):
+            # What comes of it now is not known by its first deadline alone.
+            self._keep(held._replace(deadline_ms=0))
 
     async def _extend(self, session: Session, lease: Leased, held: Held) -> None:
         call = Extend(shard=held.shard, seq=held.seq, version=held.version)
@@ -171,7 +194,7 @@ class Worker(Client):
             call.deadline_ms = lease.deadline_ms
 
         await self.ask(session, call, lease.extend(self.chance.choice([0.1, 1, 10])), note)
-        self._keep(held)
+        self._keep(held._replace(deadline_ms=0))
 
     async def _pass_on(self, session: Session, lease: Leased, held: Held) -> None:
         """Settle the input and publish the output, at once."""
@@ -191,10 +214,10 @@ class Worker(Client):
         try:
             await self.ask_together(session, [settle, publish], work(), note)
         except Over:
-            self._doubtful.append(held)
+            self._doubtful.append(held._replace(deadline_ms=0))
             raise
         if settle.outcome is Outcome.OPEN:
-            self._doubtful.append(held)
+            self._doubtful.append(held._replace(deadline_ms=0))
 
     # --- The end -------------------------------------------------------------------------------
 

@@ -197,9 +197,9 @@ _PARTS: dict[int, tuple[type, Shape]] = {
     3: (Settle, SettleShape()),
     4: (
         Release,
-        Form(Release, PROOF, Seqs(), HISTORY, _FLAG, Whole(0, limits.DELAY_MS_MAX), _FLAG),
+        Form(Release, PROOF, Seqs(), HISTORY, _FLAG, Whole(0, limits.DELAY_MS_MAX), _FLAG, _FLAG),
     ),
-    5: (Extend, Form(Extend, PROOF, Seqs(), HISTORY, _LEASE_MS)),
+    5: (Extend, Form(Extend, PROOF, Seqs(), HISTORY, _LEASE_MS, _FLAG)),
     6: (Discard, Form(Discard, PROOF, Seqs(), HISTORY)),
     11: (Purge, Form(Purge)),
     12: (Rewind, Form(Rewind, START)),

@@ -15,6 +15,7 @@ _KINDS: tuple[type[MillraceError], ...] = (
     errors.NotFound,
     errors.Exists,
     errors.Stale,
+    errors.Late,
     errors.Superseded,
     errors.Suspected,
     errors.Gone,

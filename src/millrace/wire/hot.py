@@ -290,17 +290,20 @@ class SettleShape:
     def pack(self, value: object, blobs: Blobs) -> list[object]:
         command = cast("Settle", value)
         lease = PROOF.pack(command.lease, blobs)
-        return [lease, _SEQS.pack(command.seqs, blobs), command.history]
+        return [lease, _SEQS.pack(command.seqs, blobs), command.history, command.on_time]
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> Settle:
-        if type(raw) is not list or len(raw) != 3:
+        if type(raw) is not list or len(raw) != 4:
             raise wrong(raw, field, "a settle")
-        history = raw[2]
+        history, on_time = raw[2], raw[3]
         if type(history) is not bytes or len(history) != HISTORY_BYTES:
             raise wrong(history, "history", "16 bytes")
+        if type(on_time) is not bool:
+            raise wrong(on_time, "on_time", "True or False")
         lease = PROOF.unpack(raw[0], "lease", blobs)
         return Settle(
             cast("LeaseId", lease),
             _SEQS.unpack(raw[1], "seqs", blobs),
             history,
+            on_time,
         )

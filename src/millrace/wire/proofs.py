@@ -55,8 +55,8 @@ def judged(prove: Prove, shard: ShardId, command: Command) -> Command:
     if kind is Publish or kind is Lease:
         return command
     match command:
-        case Settle(lease=lease, seqs=seqs, history=history):
-            return Settle(_lease(prove, shard, lease, history), seqs, history)
+        case Settle(lease=lease, seqs=seqs, history=history, on_time=on_time):
+            return Settle(_lease(prove, shard, lease, history), seqs, history, on_time)
         case Release() | Extend() | Discard() | Replace():
             lease = _lease(prove, shard, command.lease, command.history)
             return msgspec.structs.replace(command, lease=lease)

@@ -129,6 +129,13 @@ class ReceiptsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     receipts: Receipts
 
 
+class SettleAsk(ReceiptsAsk, frozen=True, forbid_unknown_fields=True):
+    """Which messages are done."""
+
+    on_time: bool = False
+    """Those whose deadline is over are refused, although nobody else has leased them."""
+
+
 class RefusedOut(msgspec.Struct, frozen=True):
     """A message of which something was refused."""
 
@@ -171,7 +178,7 @@ def _each(told: list[str]) -> list[str]:
     return each
 
 
-def _settle_quick(ask: Ask, told: ReceiptsAsk, engine: Submits) -> Under | None:
+def _settle_quick(ask: Ask, told: SettleAsk, engine: Submits) -> Under | None:
     queue = ask.known()
     if queue is None:
         return None
@@ -180,7 +187,7 @@ def _settle_quick(ask: Ask, told: ReceiptsAsk, engine: Submits) -> Under | None:
     if len(calls) != 1:
         return None
     [call] = calls
-    command = Settle(call.lease, call.seqs, call.history)
+    command = Settle(call.lease, call.seqs, call.history, told.on_time)
     under = _Settling(ask, engine, engine.submit(call.shard, command))
     under.receipts = receipts
     return under
@@ -196,11 +203,12 @@ class _Settling(Under):
         return Response(200, encode(_let_go(self.ask, self.receipts, answer.refused)))
 
 
-@ROUTES.json("POST", f"{QUEUE}/settle", "work", ReceiptsAsk, Ended, tag="work", quick=_settle_quick)
-async def settle(ask: Ask, told: ReceiptsAsk) -> Ended:
+@ROUTES.json("POST", f"{QUEUE}/settle", "work", SettleAsk, Ended, tag="work", quick=_settle_quick)
+async def settle(ask: Ask, told: SettleAsk) -> Ended:
     """The work on these messages is done: nobody gets them again."""
     receipts = _each(told.receipts)
-    return _let_go(ask, receipts, await ask.queue(lambda queue: queue.settle(receipts)))
+    refused = await ask.queue(lambda queue: queue.settle(receipts, on_time=told.on_time))
+    return _let_go(ask, receipts, refused)
 
 
 class ReleaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -211,6 +219,8 @@ class ReleaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It counts as a failure."""
     delay: float = 0
     """Seconds before anybody gets them."""
+    on_time: bool = False
+    """As for settling."""
 
 
 @ROUTES.json("POST", f"{QUEUE}/release", "work", ReleaseAsk, Ended, tag="work")
@@ -221,7 +231,9 @@ async def release(ask: Ask, told: ReleaseAsk) -> Ended:
         ask,
         receipts,
         await ask.queue(
-            lambda queue: queue.release(receipts, failed=told.failed, delay=told.delay)
+            lambda queue: queue.release(
+                receipts, failed=told.failed, delay=told.delay, on_time=told.on_time
+            )
         ),
     )
 
@@ -238,13 +250,17 @@ class ExtendAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     receipts: Receipts
     seconds: float = 30
+    on_time: bool = False
+    """As for settling."""
 
 
 @ROUTES.json("POST", f"{QUEUE}/extend", "work", ExtendAsk, Ended, tag="work")
 async def extend(ask: Ask, told: ExtendAsk) -> Ended:
     """Hold messages for longer."""
     receipts = _each(told.receipts)
-    refused = await ask.queue(lambda queue: queue.extend(receipts, told.seconds))
+    refused = await ask.queue(
+        lambda queue: queue.extend(receipts, told.seconds, on_time=told.on_time)
+    )
     ask.server.holding.extend(receipts, now_ms() + int(told.seconds * 1000))
     return _ended(receipts, refused)
 
