@@ -25,6 +25,15 @@ from millrace.errors import Forged, Invalid, MillraceError, Refused
 from millrace.server import config, record
 from millrace.server.access import judge, make_token, parse_rule
 from millrace.server.address import parse_address
+from millrace.server.cassieq.signature import (
+    Rights,
+    is_same,
+    read_rights,
+    read_time,
+    request_text,
+    write_rights,
+    write_time,
+)
 from millrace.server.guard import credentials, is_own
 from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.rest.events import _places
@@ -257,6 +266,36 @@ def _certificate(data: bytes) -> None:
 
 
 TOKEN = make_token(bytes(32)).encode()
+CASSIEQ_KEY = "a" * 40
+
+
+def _cassieq(data: bytes) -> None:
+    given = text(data)
+    time = read_time(given)
+    if time is not None:
+        assert read_time(write_time(time)) == time
+        assert request_text("acme", "GET", given, time)
+    found = read_rights(given)
+    if found is None:
+        return
+    rights, signature = found
+    assert set(rights.letters) <= set("rpuagcd")
+    written = write_rights("acme", rights, CASSIEQ_KEY)
+    again = read_rights(written)
+    assert again is not None
+    assert again[0] == rights
+    assert is_same(signature, again[1]) == (signature == again[1])
+
+
+def _addresses() -> list[bytes]:
+    time = read_time("2026-01-31T12:00:00Z")
+    rights = Rights("rpuagcd", time, time, "jobs")
+    return [
+        write_rights("acme", rights, CASSIEQ_KEY).encode(),
+        b"auth=r&st=2026-01-31T12:00:00+01:00&sig=x&popReceipt=y",
+        b"2026-01-31T12:00:00.123Z",
+    ]
+
 
 PARSERS: dict[str, tuple[Callable[[bytes], None], list[bytes], int]] = {
     "requests": (_request, REQUESTS, 1500),
@@ -282,6 +321,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], None], list[bytes], int]] = {
         ],
         500,
     ),
+    "cassieq": (_cassieq, _addresses(), 500),
     "event ids": (_event_id, [b"3,4", b"0", b"5,5"], 300),
 }
 

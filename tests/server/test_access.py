@@ -19,6 +19,7 @@ from millrace.server.access import (
     judge,
     make_token,
     may,
+    narrowed,
     parse_rule,
 )
 
@@ -148,3 +149,28 @@ def test_a_token_says_nothing_but_itself() -> None:
     assert not is_token("xx_" + text[3:])
     assert len(digest_of(text)) == 32
     assert digest_of("\udc80") != digest_of("")
+
+
+VERB_LISTS = st.lists(st.sampled_from(VERBS), unique=True).map(tuple)
+
+
+@given(RULES, VERB_LISTS, SPACES, st.none() | NAMES, st.sampled_from(VERBS), SPACES, NAMES)
+def test_narrowed_rules_allow_what_both_do(
+    rules: tuple[Rule, ...],
+    verbs: tuple[Verb, ...],
+    space: str,
+    queue: str | None,
+    verb: Verb,
+    where: str,
+    name: str,
+) -> None:
+    found = may(narrowed(rules, verbs, space, queue or "*"), verb, where, name)
+    is_within = verb in verbs and where == space and queue in (None, name)
+    both = is_within and may(rules, verb, where, name)
+    if where == SYSTEM and "admin" not in verbs:
+        # Nothing there is to be had without it.
+        assert not found
+    elif where == SYSTEM:
+        assert not found or may(rules, verb, where, name)
+    else:
+        assert found == both

@@ -54,6 +54,10 @@ QUOTA_HELD_MAX = 100_000
 QUOTA_RECOUNT_MAX = 256
 """Messages in flight of which is asked, before someone is refused, whether they still are."""
 
+CASSIEQ_SKEW_MS_MAX = 5_000
+"""How far the time of a request that was signed in CassieQ's way may be from the server's, as it is
+there: for so long whoever overheard such a request can send it again."""
+
 AUDIT_TEXT_CHARS_MAX = 500
 """Of each text in a note of the audit."""
 

@@ -112,6 +112,20 @@ def may(rules: tuple[Rule, ...], verb: Verb, space: str, name: str) -> bool:
     return judge(rules, verb, space, name).allowed
 
 
+def narrowed(
+    rules: tuple[Rule, ...], verbs: tuple[Verb, ...], space: str, name: str = "*"
+) -> tuple[Rule, ...]:
+    """What rules allow of these verbs in one space, or of one queue in it, and no more."""
+    found: list[Rule] = []
+    for rule in rules:
+        if not rule.allow:
+            found.append(rule)
+        elif _fits(rule.space, space) and (name == "*" or _fits(rule.name, name)):
+            both = tuple(verb for verb in rule.verbs if verb in verbs)
+            found.append(Rule(True, both, space, rule.name if name == "*" else name))
+    return tuple(found)
+
+
 def _fits(pattern: str, name: str) -> bool:
     """Whether a name fits; * stands for any part of it.
 

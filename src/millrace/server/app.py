@@ -95,6 +95,7 @@ class App:
         self.sessions = Sessions()
         self.streams = Slots()
         self.quotas = Quotas() if quotas is None else quotas
+        self.book = book
         self._steward = None if book is None else Steward(book, self.quotas)
         keeping = None if book is None else Keeping(book, self.quotas)
         engine = engine_of(desk.millrace)

@@ -15,6 +15,7 @@ from millrace.server.app import App
 from millrace.server.aws.face import AwsFace
 from millrace.server.aws.known import Directory
 from millrace.server.book import Book
+from millrace.server.cassieq.face import Cassieq
 from millrace.server.clock import now_ms
 from millrace.server.config import ServerSettings
 from millrace.server.counted import Counts, Handed
@@ -70,6 +71,7 @@ class Serving:
             faces={
                 "aws": self._aws(settings, desk),
                 "dynamiq": Dynamiq(self._guard),
+                "cassieq": Cassieq(self._guard, book),
             },
         )
         self._app.site.connections_max = room_for(settings.connections_max)

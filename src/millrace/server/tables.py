@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from millrace.server.aws.all import ROUTES as AWS
+from millrace.server.cassieq.all import ROUTES as CASSIEQ
 from millrace.server.dynamiq.all import ROUTES as DYNAMIQ
 from millrace.server.rest.all import ROUTES as OWN
 
-ROUTES = OWN.join(AWS, DYNAMIQ)
+ROUTES = OWN.join(AWS, CASSIEQ, DYNAMIQ)

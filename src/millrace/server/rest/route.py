@@ -9,7 +9,7 @@ in the description, and none is unchecked.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -406,15 +406,18 @@ class _Reader(Generic[Takes]):
         return decode(self._decoder, ask.request.body or b"{}")
 
 
-def read_query(ask: Ask, kind: type[Takes]) -> Takes:
-    """What the query says, by the same types as a body."""
+def read_query(ask: Ask, kind: type[Takes], *, beside: Collection[str] = ()) -> Takes:
+    """What the query says, by the same types as a body; names `beside` it say something else."""
+    told = ask.query()
+    if beside:
+        told = {name: value for name, value in told.items() if name not in beside}
     try:
-        return convert(ask.query(), kind, strict=False)
+        return convert(told, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
 
 
-def decode(decoder: msgspec.json.Decoder[Takes], data: bytes | bytearray | memoryview) -> Takes:
+def decode(decoder: msgspec.json.Decoder[T], data: bytes | bytearray | memoryview) -> T:
     """What JSON says.
 
     Raises:

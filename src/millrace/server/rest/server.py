@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from millrace.errors import MillraceError
+from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.counted import Handed
 from millrace.server.holding import Holding
@@ -54,6 +55,11 @@ class Server(Protocol):
     @property
     def service(self) -> Service:
         """What calls of other programs are made through."""
+        ...
+
+    @property
+    def book(self) -> Book | None:
+        """Who is known, and how that is changed; None where nobody is written down."""
         ...
 
     @property

@@ -1,0 +1,1 @@
+"""CassieQ's routes, over the same queues."""
