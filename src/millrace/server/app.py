@@ -140,7 +140,7 @@ class App:
         route = self._route(request, found[0]) if found is not None else None
         is_public = isinstance(route, Route) and route.verb == "public"
         principal = Principal("", (), peer)
-        face = self._face(route)
+        face = self._face(route if found is None else next(iter(found[0].values())))
         if not is_public:
             known = face.admit(request, found[1] if found is not None else {}, peer)
             if isinstance(known, MillraceError):

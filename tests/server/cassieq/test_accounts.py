@@ -89,7 +89,9 @@ def test_users_who_are_no_accounts_are_left_alone(tmp_path: Path) -> None:
                 refused = await server.admin("POST", ACCOUNTS, name)
                 assert refused.status in (400, 413), name
             for body in ({"accountName": "x"}, 5, b"acme"):
-                assert (await server.admin("POST", ACCOUNTS, body)).status == 400
+                refused = await server.admin("POST", ACCOUNTS, body)
+                assert refused.status == 400
+                assert '"acme"' in refused.text("message")
             assert (await server.admin("GET", f"{ACCOUNTS}?x=1")).status == 400
 
     run(main())
@@ -160,7 +162,7 @@ def test_an_administrator_signs_addresses_for_others(tmp_path: Path) -> None:
             body = {
                 "accountName": "acme",
                 "keyName": "secondary",
-                "levels": ["a", "r"],
+                "levels": ["AckMessage", "r"],
                 "startTime": server.time(-60),
                 "endTime": "2099-01-01T01:00:00+01:00",
                 "queueName": "jobs",

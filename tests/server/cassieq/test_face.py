@@ -294,6 +294,18 @@ def test_a_header_says_more_than_an_address(tmp_path: Path) -> None:
     run(main())
 
 
+def test_another_method_is_told_of_to_who_is_known(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with site(tmp_path) as server:
+            told = await server.key("GET", "jobs/messages")
+            assert (told.status, told.headers["allow"]) == (405, "DELETE, POST, PUT")
+            assert (await server.plain("GET", "jobs/messages")).status == 401
+            signed = query(server.primary, LETTERS)
+            assert (await server.plain("GET", f"jobs/messages?{signed}")).status == 403
+
+    run(main())
+
+
 def test_tokens_of_the_server_are_good_here_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as server:

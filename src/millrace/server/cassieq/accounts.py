@@ -88,7 +88,7 @@ def _out(book: Book, name: str) -> AccountOut:
 async def create_account(ask: Ask) -> Response:
     """Make an account with two keys; the body is its name, as JSON."""
     query_of(ask, NoQuery)
-    name = check.name(decode(_name_in, ask.request.body), "account")
+    name = check.name(_name(ask), "account")
     if name == SYSTEM:
         raise Invalid(f"{SYSTEM!r} is the server's own space", field="account")
     book, by = _book(ask), actor_of(ask.principal)
@@ -96,6 +96,14 @@ async def create_account(ask: Ask) -> Response:
     for key in KEY_NAMES:
         await book.new_key(name, key, by)
     return Response(201, encode(_out(book, name)))
+
+
+def _name(ask: Ask) -> str:
+    try:
+        return decode(_name_in, ask.request.body)
+    except Invalid as error:
+        text = """the body is the name of the account as JSON, with its quotes: "acme\""""
+        raise Invalid(text, field="body") from error
 
 
 @ROUTES.raw("GET", ACCOUNTS, "admin", gives=list[AccountOut])
@@ -196,9 +204,10 @@ async def create_signed_query(ask: Ask) -> Response:
 
 
 def _rights(told: PermissionIn) -> Rights:
-    letters = letters_of("".join(told.levels))
+    short = {level.name: level.letter for level in LEVELS}
+    letters = letters_of("".join(short.get(level, level) for level in told.levels))
     if not letters:
-        known = ", ".join(level.letter for level in LEVELS)
+        known = ", ".join(f"{letter} ({name})" for name, letter in short.items())
         raise Invalid(f"levels are {told.levels!r}; there are {known}", field="levels")
     start, end = _time(told.start_time, "startTime"), _time(told.end_time, "endTime")
     queue = None if told.queue_name is None else check.name(told.queue_name, "queueName")

@@ -178,7 +178,7 @@ class PermissionIn(
     account_name: str
     key_name: str
     levels: Annotated[list[str], msgspec.Meta(min_length=1, max_length=7)]
-    """Letters."""
+    """Letters, or the names of levels."""
     start_time: str | None = None
     end_time: str | None = None
     queue_name: str | None = None

@@ -88,7 +88,7 @@ class Cassieq:
                 return _unknown() if found is None else found.at(peer)
             if scheme == "signed":
                 return self._by_signature(account, request, rest, peer, is_new=is_new)
-        return self._guard.who(request.headers, peer) or _unknown()
+        return self._guard.who(request.headers, peer) or _unknown(takes_key=account is not None)
 
     def _by_signature(
         self, account: str, request: Request, signature: str, peer: str, *, is_new: bool
@@ -152,12 +152,14 @@ class Cassieq:
         return Response(status, msgspec.json.encode(told), headers=headers)
 
 
-def _unknown() -> Unauthenticated:
-    return Unauthenticated(
-        "nobody is known by this; send 'authorization: Key …' with a key of the account, "
-        "'authorization: Signed …' with the time, an address that was signed, or a token",
-        field="authorization",
-    )
+def _unknown(*, takes_key: bool = True) -> Unauthenticated:
+    way = "a token that is good as 'authorization: Bearer mr_…'"
+    if takes_key:
+        way = (
+            "'authorization: Key …' with a key of the account, 'authorization: Signed …' with the "
+            f"time, an address that was signed, or {way}"
+        )
+    return Unauthenticated(f"nobody is known by this; send {way}", field="authorization")
 
 
 def _too_late(text: str) -> Unauthenticated:
