@@ -179,6 +179,6 @@ ANSWERS: list[object] = [
     TopicRef(SHARD, True),
     TopicCell(5, 10, (("a", "b"),)),
     Subscribed(3, 4, True),
-    Holders(1, 2, (Holder("cursor", "c", 3, 4, 5, 6, 7, True),), 9),
+    Holders(1, 2, (Holder("cursor", "c", 3, 4, 5, 6, 7, True),), 9, 8, 7),
     (Published(Seq(4), 2), Outcome(ONE, {}), 4, True, REF),
 ]

@@ -63,4 +63,6 @@ async def all_holders(engine: Engine, shards: Shards) -> Holders:
         shards.place(shards.first, wanted),
         tuple(held),
         sum(holders.in_flight for holders in found),
+        sum(holders.held_by_workers for holders in found),
+        sum(holders.delayed for holders in found),
     )

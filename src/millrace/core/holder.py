@@ -41,3 +41,8 @@ class Holders(msgspec.Struct, frozen=True):
     held: tuple[Holder, ...]
     in_flight: int = 0
     """Messages that were handed out and have not ended, those included that were given back."""
+    held_by_workers: int = 0
+    """Those of them that nobody else can be given now: their time is not over, or their return is
+    delayed."""
+    delayed: int = 0
+    """Messages that were never handed out and whose delay is not over; of very many, the next."""

@@ -19,6 +19,7 @@ from millrace.core.draft import Draft
 from millrace.core.holder import Holder, Holders
 from millrace.core.model import QueueSpec
 from millrace.core.view import View
+from millrace.core.waiting import due_of
 from millrace.errors import Invalid, Refused
 
 CURSOR_RETAIN_BYTES = 256 * 1024**3
@@ -231,4 +232,19 @@ def list_holders(draft: Draft) -> Holders | Need:
         first, count = view.doomed.min(), len(view.doomed)
         held.append(Holder("dead letters", "", first, count, 0, 0))
     wanted = max(_wanted(view), view.ended_to) + 1
-    return Holders(view.ended_to + 1, wanted, tuple(held), len(view.holder))
+    counts = (len(view.holder), _held_by_workers(view, now), _delayed(view, now))
+    return Holders(view.ended_to + 1, wanted, tuple(held), *counts)
+
+
+def _held_by_workers(view: View, now: int) -> int:
+    """How many messages are neither ended, nor ready again, nor dead letters."""
+    over = BitMap64()
+    for lease_id in {lease_id for at, lease_id in view.deadlines if at <= now}:
+        lease = view.leases.get(lease_id)
+        if lease is not None and not lease.ended_ms:
+            over |= lease.due(now)
+    return len(view.holder) - len(over | view.returned | view.doomed)
+
+
+def _delayed(view: View, now: int) -> int:
+    return sum(len(cell.seqs) for key, cell in view.due if due_of(key) > now)

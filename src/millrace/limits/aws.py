@@ -90,3 +90,6 @@ SQS_KNOWN_MAX = 10_000
 SQS_POLICY_CHARS_MAX = 20_000
 """Characters of a queue's policy: as many as SQS takes, and less than a queue's notes have room
 for."""
+
+SQS_PEEK_MAX = 100
+"""Messages that are looked at without being received: each is explained, which takes a moment."""

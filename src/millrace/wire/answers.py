@@ -207,7 +207,10 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     17: (TopicRef, Form(TopicRef, SHARD, _FLAG)),
     18: (TopicCell, TOPIC_CELL),
     19: (Subscribed, Form(Subscribed, _NUMBER, _NUMBER, _FLAG)),
-    20: (Holders, Form(Holders, _NUMBER, _NUMBER, Many(_HOLDER, _ROWS_MAX), _NUMBER)),
+    20: (
+        Holders,
+        Form(Holders, _NUMBER, _NUMBER, Many(_HOLDER, _ROWS_MAX), _NUMBER, _NUMBER, _NUMBER),
+    ),
     21: (tuple, Many(OneOf(_PART_ANSWERS, "an answer"), limits.TRANSACTION_PARTS_MAX)),
 }
 

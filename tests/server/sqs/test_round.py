@@ -8,6 +8,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.server.aws.site import ACCOUNT, NOBODY, Aws, AwsSite, Key, make_key
+from tests.server.sqs.codes import code_of
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
@@ -68,11 +69,6 @@ def test_what_rest_publishes_is_received_here(
     [got] = sqs.receive_message(QueueUrl=url, MessageAttributeNames=["colour"])["Messages"]
     assert got["Body"] == "from REST"
     assert got["MessageAttributes"] == {"colour": {"DataType": "String", "StringValue": "red"}}
-
-
-def code_of(error: pytest.ExceptionInfo[ClientError]) -> tuple[str, int]:
-    response = error.value.response
-    return response["Error"]["Code"], response["ResponseMetadata"]["HTTPStatusCode"]
 
 
 def test_who_signs_with_another_secret_is_refused(site: AwsSite) -> None:

@@ -13,6 +13,7 @@ from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask, Routes
 from millrace.server.rest.under import Under
 from millrace.server.sqs.all import SQS
+from millrace.server.sqs.peek import peek
 
 ROUTES = Routes("aws")
 SERVICES = Services(SQS, STS)
@@ -28,6 +29,12 @@ async def _call(ask: Ask) -> Response:
     """Do what a call asks for."""
     SERVICES.read(ask)
     return await answer_call(ask)
+
+
+PEEK = "/_aws/sqs/messages"
+for _path in (PEEK, f"{PEEK}/{{region}}/{{account}}/{{queue}}"):
+    for _method in ("GET", "POST"):
+        ROUTES.raw(_method, _path, "known")(peek)
 
 
 for _path in ("/", "/{account}/{queue}", "/queue/{region}/{account}/{queue}"):

@@ -160,6 +160,24 @@ async def answer_call(ask: Ask) -> Response:
         raise fault_of(error) from error
 
 
+def prove(ask: Ask, caller: Caller) -> None:
+    """See that whoever asks is who they say they are, and count the request against their quota.
+
+    Raises:
+        Fault: they are not.
+        Exhausted: they have had what they may have.
+    """
+    if not caller.is_proved:
+        try:
+            caller.prove(ask.request)
+        except Fault:
+            caller.aws.failed(caller.principal.where)
+            raise
+    if not ask.is_charged:
+        ask.server.quotas.take(caller.principal, now_ms(), size=len(ask.request.body))
+        ask.is_charged = True
+
+
 class Services:
     """All services that are spoken, and the call that a request makes."""
 
@@ -184,16 +202,7 @@ class Services:
         assert isinstance(caller, Caller)
         if isinstance(caller.call, Call):
             return caller.call
-        if not caller.is_proved:
-            try:
-                caller.prove(request)
-            except Fault:
-                caller.aws.failed(caller.principal.where)
-                raise
-        if not ask.is_charged:
-            principal = caller.principal
-            ask.server.quotas.take(principal, now_ms(), size=len(request.body))
-            ask.is_charged = True
+        prove(ask, caller)
         call = self._json(ask, caller) if is_json(request) else self._form(ask, caller)
         caller.call = call
         ask.route = call.action.route

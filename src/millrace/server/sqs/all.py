@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millrace.server.sqs import queues, receipts, receive, send, tags
+from millrace.server.sqs import moves, queues, receipts, receive, send, tags
 from millrace.server.sqs.service import SQS
 
-MODULES = (queues, tags, send, receive, receipts)
+MODULES = (queues, tags, send, receive, receipts, moves)
 
 __all__ = ["MODULES", "SQS"]

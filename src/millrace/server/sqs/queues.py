@@ -85,6 +85,7 @@ async def _make(
     settings: QueueSettings = {
         "ttl": RETENTION_SECONDS,
         "dedup": limits.SQS_DEDUP_SECONDS,
+        "max_in_flight": limits.SQS_IN_FLIGHT_MAX,
         **found.settings,
         "order": "group" if is_fifo else "none",
         "notes": notes,
@@ -200,10 +201,12 @@ async def get_queue_attributes(call: Call[GetAttributesIn]) -> AttributesOut:
     home, _ = home_at(call, call.told.queue_url)
 
     async def use(known: Known) -> dict[str, str]:
-        stats = await known.queue.stats()
         holders = await known.queue.holders()
-        in_flight = min(holders.in_flight, stats["live"])
-        return attributes.told(known, home, Counts(stats["live"] - in_flight, in_flight, 0))
+        live = (await known.queue.stats())["live"]
+        # The two were not asked at once.
+        held = min(holders.held_by_workers, live)
+        delayed = min(holders.delayed, live - held)
+        return attributes.told(known, home, Counts(live - held - delayed, held, delayed))
 
     space, name = place_at(call, call.told.queue_url, None)
     call.aws.directory.forget(space, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millrace import limits
 from millrace.client.lease import Lease
@@ -25,6 +25,7 @@ from millrace.server.aws.names import arn_of, home_of
 from millrace.server.http.response import Response
 from millrace.server.http.site import Answer
 from millrace.server.rest.under import Poll, Under
+from millrace.server.sqs.faults import over_limit
 from millrace.server.sqs.place import known_at, use_at
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import MessageOut, ReceiveMessageIn, ReceiveMessageOut
@@ -117,7 +118,7 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
     return Wish(command, wait_ms, system)
 
 
-class _Given(NamedTuple):
+class Given(NamedTuple):
     """A message that was handed out."""
 
     seq: int
@@ -129,7 +130,7 @@ class _Given(NamedTuple):
 
 
 def _out(
-    call: Call[ReceiveMessageIn], known: Known, given: _Given, system: Collection[str]
+    call: Call[ReceiveMessageIn], known: Known, given: Given, system: Collection[str]
 ) -> MessageOut:
     headers = given.headers
     attributes = {}
@@ -142,14 +143,14 @@ def _out(
         known.message_id(given.seq),
         given.receipt,
         digest_of(given.body),
-        _text(given.body),
-        _system(call, known, given, system) if system else {},
+        text_of(given.body),
+        system_of(call, known, given, system) if system else {},
         digest,
         attributes,
     )
 
 
-def _text(body: bytes) -> str:
+def text_of(body: bytes) -> str:
     """A body as text; one that is none was not published through SQS."""
     try:
         return body.decode()
@@ -157,9 +158,10 @@ def _text(body: bytes) -> str:
         return body.decode("utf-8", "replace")
 
 
-def _system(
-    call: Call[ReceiveMessageIn], known: Known, given: _Given, names: Collection[str]
+def system_of(
+    call: Call[Any], known: Known, given: Given, names: Collection[str]
 ) -> dict[str, str]:
+    """What SQS itself knows of a message, as far as it is asked for."""
     headers = dict(given.headers)
     found = {
         "SenderId": headers.get(SENDER, call.caller.home.account.encode()).decode(),
@@ -185,6 +187,13 @@ def _system(
         if home is not None:
             found["DeadLetterQueueSourceArn"] = arn_of("sqs", home, name)
     return found if "All" in names else {name: found[name] for name in names if name in found}
+
+
+def too_many(known: Known) -> Fault:
+    """As many messages are with workers as the queue allows."""
+    return over_limit(
+        f"Too many messages are in flight: up to {known.spec.max_in_flight} of a queue may be."
+    )
 
 
 def _begin(call: Call[ReceiveMessageIn], engine: Submits) -> Under | None:
@@ -213,6 +222,8 @@ class _Receiving(Under):
         assert isinstance(answer, Leased)
         engine, seqs = self.engine, answer.seqs
         if not seqs:
+            if answer.bounded and not self.known.is_fifo and not self.wish.wait_ms:
+                raise too_many(self.known)
             return self.none()
         shard = self.known.queue.shards.first
         rows = engine.rows_at_hand(shard, seqs, limits.LEASE_BYTES_MAX)
@@ -235,7 +246,7 @@ class _Receiving(Under):
         self._note(0)
         return self.call.answer(_NOTHING)
 
-    def _told(self, given: list[_Given]) -> Response:
+    def _told(self, given: list[Given]) -> Response:
         self._note(len(given))
         system = self.wish.system
         found = [_out(self.call, self.known, one, system) for one in given]
@@ -250,12 +261,12 @@ class _Polling(_Receiving, Poll):
     __slots__ = ()
 
 
-def _given_row(row: Row, receipt: str, deliveries: int) -> _Given:
-    return _Given(row.seq, row.time_ms, row.headers, row.body or b"", receipt, deliveries)
+def _given_row(row: Row, receipt: str, deliveries: int) -> Given:
+    return Given(row.seq, row.time_ms, row.headers, row.body or b"", receipt, deliveries)
 
 
-def _given_lease(one: Lease) -> _Given:
-    return _Given(one.seq, one.time_ms, one.headers, one.body or b"", one.receipt, one.deliveries)
+def _given_lease(one: Lease) -> Given:
+    return Given(one.seq, one.time_ms, one.headers, one.body or b"", one.receipt, one.deliveries)
 
 
 @SQS.action("ReceiveMessage", ReceiveMessageIn, ReceiveMessageOut, begins=_begin)

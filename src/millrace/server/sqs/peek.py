@@ -1,0 +1,109 @@
+"""Looking at the messages of a queue without receiving them, for tests and for people.
+
+The address and its answers are those that users of emulators know: `/_aws/sqs/messages`, answered
+as a receive in XML, or in JSON where that is accepted.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from millrace import limits
+from millrace.core.answers import Explanation
+from millrace.core.model import Row
+from millrace.errors import MillraceError
+from millrace.server.aws.calls import Call, prove
+from millrace.server.aws.face import Caller
+from millrace.server.aws.fault import fault_of, missing_parameter
+from millrace.server.aws.known import Known
+from millrace.server.http.response import Response
+from millrace.server.rest.route import Ask
+from millrace.server.sqs.place import use_at
+from millrace.server.sqs.receive import Given, system_of, text_of
+from millrace.server.sqs.service import SQS
+from millrace.server.sqs.shapes import MessageOut, ReceiveMessageOut
+from millrace.server.sqs.values import attributes_digest, attributes_out, digest_of
+
+_RECEIPT = "SQS/BACKDOOR/ACCESS"
+"""In the place of a receipt: nothing was leased."""
+
+_VISIBLE = frozenset({"ready", "returned", "blocked", "limited"})
+
+
+async def peek(ask: Ask) -> Response:
+    """The messages of a queue, leased and delayed ones too where that is asked for."""
+    caller = ask.request.caller
+    assert isinstance(caller, Caller)
+    try:
+        prove(ask, caller)
+        call = Call(ask, caller, SQS.actions["ReceiveMessage"], ReceiveMessageOut(), is_json=False)
+        return await _peek(call)
+    except MillraceError as error:
+        raise fault_of(error) from error
+
+
+async def _peek(call: Call[ReceiveMessageOut]) -> Response:
+    request, params = call.ask.request, call.ask.params
+    asked = dict(parse_qsl(request.query)) | dict(parse_qsl(bytes(request.body).decode("latin-1")))
+    url = asked.get("QueueUrl", "")
+    if "queue" in params:
+        url = f"/queue/{params['region']}/{params['account']}/{params['queue']}"
+    if not url:
+        raise missing_parameter("QueueUrl")
+    with_held = asked.get("ShowInvisible", "").lower() == "true"
+    with_delayed = asked.get("ShowDelayed", "").lower() == "true"
+
+    async def use(known: Known) -> list[MessageOut]:
+        found: list[MessageOut] = []
+        for row in await known.queue.peek(limits.SQS_PEEK_MAX):
+            about = await known.queue.explain(row.seq)
+            is_shown = about.state in _VISIBLE or (with_held and about.state == "leased")
+            if is_shown or (with_delayed and about.state == "delayed"):
+                found.append(_out(call, known, row, about))
+        return found
+
+    messages = await use_at(call, url, "read", use)
+    if "application/json" in request.headers.get("accept", ""):
+        told = {"Message": [_plain(one) for one in messages]}
+        body = {"ReceiveMessageResponse": {"ReceiveMessageResult": told}}
+        return Response(200, msgspec.json.encode(body))
+    return call.answer(ReceiveMessageOut(messages))
+
+
+def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanation) -> MessageOut:
+    body = row.body or b""
+    given = Given(row.seq, row.time_ms, row.headers, body, _RECEIPT, about.deliveries)
+    system = system_of(call, known, given, ("All",))
+    if not about.deliveries:
+        del system["ApproximateFirstReceiveTimestamp"]
+    system["IsVisible"] = "true" if about.state in _VISIBLE else "false"
+    system["IsDelayed"] = "true" if about.state == "delayed" else "false"
+    attributes = attributes_out(row.headers)
+    return MessageOut(
+        known.message_id(row.seq),
+        _RECEIPT,
+        digest_of(body),
+        text_of(body),
+        system,
+        attributes_digest(attributes) if attributes else None,
+        attributes,
+    )
+
+
+def _plain(one: MessageOut) -> dict[str, object]:
+    """A message as XML has it, in JSON."""
+    plain: dict[str, object] = {
+        "MessageId": one.message_id,
+        "ReceiptHandle": one.receipt_handle,
+        "MD5OfBody": one.body_md5,
+        "Body": one.body,
+        "Attribute": [{"Name": name, "Value": text} for name, text in one.attributes.items()],
+    }
+    if one.message_attributes:
+        plain["MessageAttribute"] = [
+            {"Name": name, "Value": msgspec.to_builtins(value)}
+            for name, value in one.message_attributes.items()
+        ]
+    return plain
