@@ -64,7 +64,7 @@ def _begin_delete(call: Call[DeleteMessageIn], engine: Submits) -> Under | None:
         [one] = calls_of(engine, queue.shards, queue.name, [receipt])
     except Forged as error:
         raise bad_receipt(receipt) from error
-    command = Settle(one.lease, one.seqs, one.history)
+    command = Settle(one.lease, one.seqs, one.history, on_time=known.is_fifo)
     under = _Deleting(call.ask, engine, engine.submit(one.shard, command))
     under.call, under.known = call, known
     return under
@@ -96,7 +96,7 @@ async def delete_message(call: Call[DeleteMessageIn]) -> None:
 
 async def _delete(call: Call[Any], known: Known, receipt: str) -> None:
     try:
-        await known.queue.settle(receipt)
+        await known.queue.settle(receipt, on_time=known.is_fifo)
     except Forged as error:
         raise bad_receipt(receipt) from error
     except (Stale, Gone) as error:
@@ -145,10 +145,10 @@ async def _change(call: Call[Any], known: Known, receipt: str, seconds: int) -> 
     queue, holding = known.queue, call.ask.server.holding
     try:
         if seconds:
-            await queue.extend(receipt, seconds)
+            await queue.extend(receipt, seconds, on_time=True)
             holding.extend([receipt], now_ms() + seconds * 1000)
         else:
-            await queue.release(receipt)
+            await queue.release(receipt, on_time=True)
             holding.let_go([receipt])
     except Forged as error:
         raise bad_receipt(receipt) from error
