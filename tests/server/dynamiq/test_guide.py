@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from millrace import limits
 from millrace.core import bounds
 from millrace.server.dynamiq.all import ROUTES
 from tests.server.rest.harness import Answer, served
@@ -76,4 +77,6 @@ def test_every_test_that_the_table_names_is_there() -> None:
 
 def test_bounds_are_those_of_the_program() -> None:
     assert f"follows the load; up to {bounds.PARTITIONS_MAX} " in TEXT
-    assert f"422 more than {bounds.DELETE_IDS_MAX:,}" in TEXT
+    assert f"an address of more than {limits.HTTP_URL_BYTES_MAX // 1024} KiB" in TEXT
+    assert f"up to {limits.LEASE_MESSAGES_MAX:,} |" in TEXT
+    assert f"more than {limits.ARRIVAL_SECONDS_MAX} seconds" in TEXT

@@ -8,11 +8,14 @@ import socket
 from base64 import b64encode
 from pathlib import Path
 
+import pytest
+
+from millrace import limits
 from millrace.core.message_id import IDS
 from millrace.server.address import Address
 from millrace.server.counted import Handed
 from millrace.server.statsd import Statsd
-from tests.server.dynamiq.harness import MAIL, QUEUES, error, put, take, text_error, value
+from tests.server.dynamiq.harness import MAIL, NEWS, QUEUES, error, put, take, text_error, value
 from tests.server.rest.harness import served, until_told
 
 
@@ -41,6 +44,22 @@ def test_d4_messages_are_put_taken_found_and_deleted_by_their_ids(tmp_path: Path
             assert (await server.millrace.find("mail")).shards.key
             stats = await (await server.millrace.find("mail")).stats()
             assert (stats["published"], stats["settled"], stats["live"]) == (5, 3, 2)
+
+    asyncio.run(main())
+
+
+def test_as_many_are_deleted_as_an_address_has_room_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.ask("PUT", MAIL)
+            queue = await server.millrace.find("mail")
+            ids = [str(one) for one in await queue.publish_many([b"x"] * 401)]
+            longest = [str(IDS - 1 - number) for number in range(450 - len(ids))]
+            refused = await server.ask("DELETE", f"{MAIL}/messages/{','.join(ids + longest)}")
+            assert refused.status == 414
+            gone = await server.ask("DELETE", f"{MAIL}/messages/{','.join(ids[:400])}")
+            assert value(gone) == (200, {"deleted": 400})
+            assert [one["id"] for one in await take(server)] == ids[400:]
 
     asyncio.run(main())
 
@@ -146,6 +165,22 @@ def test_a_body_that_is_no_text_comes_back_as_it_was(tmp_path: Path) -> None:
             found = await server.ask("GET", f"{MAIL}/message/{ids[0]}")
             assert json.loads(found.body) == {"messages": taken[:1]}
 
+    asyncio.run(main())
+
+
+def test_a_body_that_no_queue_takes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.ask("PUT", MAIL)
+            await server.ask("PUT", NEWS)
+            for path in (MAIL, NEWS):
+                status, text = error(await server.ask("PUT", f"{path}/message", b"x" * 101))
+                assert (status, "100" in text) == (413, True), text
+            assert await take(server) == []
+
+    monkeypatch.setattr(limits, "BODY_BYTES_MAX", 100)
     asyncio.run(main())
 
 
