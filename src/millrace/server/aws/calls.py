@@ -18,7 +18,13 @@ from millrace.decoding import json_decoder
 from millrace.errors import MillraceError
 from millrace.server.access import Verb
 from millrace.server.aws.face import JSON, NAMESPACES, XML, Caller, is_json, request_id
-from millrace.server.aws.fault import Fault, fault_of, invalid_parameter, missing_parameter
+from millrace.server.aws.fault import (
+    Fault,
+    fault_of,
+    invalid_parameter,
+    missing_parameter,
+    unsupported,
+)
 from millrace.server.aws.form import Named, Tree, read_fields, read_form, tree_of, write_xml
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
@@ -213,7 +219,7 @@ class Services:
         target = request.headers.get("x-amz-target", "")
         action = self._targets.get(target)
         if action is None:
-            raise Fault("UnknownOperationException", f"The operation {target[:100]!r} is unknown.")
+            raise unsupported(f"The operation {target[:100]} is not supported here.")
         try:
             told = action.decoder.decode(request.body or b"{}")
         except msgspec.ValidationError as error:
@@ -254,10 +260,7 @@ class Services:
             action = service.actions.get(name)
             if action is not None:
                 return action
-        raise Fault(
-            "InvalidAction",
-            f"The action {name[:100]} is not valid for this endpoint.",
-        )
+        raise unsupported(f"The operation {name[:100]} is not supported here.")
 
 
 def _at_queue(tree: Tree, params: Mapping[str, str]) -> None:
@@ -272,4 +275,6 @@ def _unfit(error: msgspec.ValidationError) -> Fault:
     text = str(error)
     if "missing required field" in text:
         return missing_parameter(text.split("`")[1])
+    if "contains unknown field" in text:
+        return unsupported(f"The parameter {text.split('`')[1]} is not supported here.")
     return invalid_parameter(text)

@@ -48,6 +48,10 @@ Named = Mapping[str, Items | Pairs]
 protocols alike. Of one that has another form in some actions, under `Action.name`, too."""
 
 
+AROUND = frozenset({"Action", "Version", "Timestamp", "AWSAccessKeyId"})
+"""Fields of a form that are no parameters of the action."""
+
+
 def read_fields(text: str) -> dict[str, str]:
     """The fields of a form.
 
@@ -91,16 +95,20 @@ def read_form(tree: Tree, kind: type[T], named: Named, action: str) -> T:
     Raises:
         msgspec.ValidationError: it does not say what is needed, or otherwise than it can be.
     """
-    return convert(_plain(tree, kind, named, action), kind, strict=False)
+    known = {name: below for name, below in tree.items() if name not in AROUND}
+    return convert(_plain(known, kind, named, action), kind, strict=False)
 
 
 def _plain(tree: Tree, kind: object, named: Named, action: str) -> dict[str, object]:
-    """The tree with its lists and maps as such, as far as the kind has them."""
+    """The tree with its lists and maps as such, as far as the kind has them; what it has not stays
+    as it is, to be refused."""
     plain: dict[str, object] = {}
+    read: set[str] = set()
     for field in msgspec.structs.fields(kind):  # type: ignore[arg-type]
         name = field.encode_name
         form = named.get(f"{action}.{name}") or named.get(name)
         inner = _inner(field.type)
+        read.add(name if form is None else form.way[0])
         if form is None:
             if name in tree:
                 below = tree[name]
@@ -117,6 +125,7 @@ def _plain(tree: Tree, kind: object, named: Named, action: str) -> dict[str, obj
                 _key(item, form.key): _value(item, form.value, inner, named, action)
                 for item in items
             }
+    plain.update({name: below for name, below in tree.items() if name not in read})
     return plain
 
 

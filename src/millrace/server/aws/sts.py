@@ -9,7 +9,7 @@ from millrace.server.aws.calls import Call, Service
 STS = Service("sts")
 
 
-class Nothing(msgspec.Struct, frozen=True):
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call that says nothing but who sent it."""
 
 

@@ -38,8 +38,8 @@ NAMED: Named = {
 }
 
 
-class Takes(msgspec.Struct, frozen=True, rename="pascal"):
-    """What an action is asked; what it does not know is not looked at, as AWS does it."""
+class Takes(msgspec.Struct, frozen=True, rename="pascal", forbid_unknown_fields=True):
+    """What an action is asked; what it does not know is refused, and not passed over."""
 
 
 class Gives(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True):
@@ -167,7 +167,7 @@ class RemovePermissionIn(Takes, frozen=True):
 # --- Messages ------------------------------------------------------------------------------------
 
 
-class AttributeValue(Gives, frozen=True):
+class AttributeValue(Gives, frozen=True, forbid_unknown_fields=True):
     """An attribute of a message."""
 
     string_value: str | None = None
