@@ -96,7 +96,7 @@ docs: $(READY) ## check the documents and show the next release's notes
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
 	@$(BIN)/towncrier build --draft --version next
 
-services: $(READY) ## fetch the servers that tests run: PostgreSQL, Redis, OpenSearch (`test` does it when needed)
+services: $(READY) ## fetch the servers and clients that tests run: PostgreSQL, Redis, OpenSearch, boto3 of old (`test` does it when needed)
 	@$(BIN)/python -m tests.services
 
 spark: $(READY) $(SPARK42)/.ready services ## run the tests of Spark alone, and once more on Spark 4.2, in an environment of its own
@@ -108,6 +108,7 @@ lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --all-extras --group dev --no-emit-project --no-annotate --no-header --output-file requirements.lock >/dev/null
 	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --extra cli --extra otel --extra server --no-dev --no-emit-project --no-annotate --no-header --output-file deploy/requirements.lock >/dev/null
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --default-index https://pypi.org/simple --generate-hashes --no-annotate --no-header --constraint <(sed -nE '/^pyspark==/d; s/^([a-z].*) \\$$/\1/p' requirements.lock) --extra cli --extra delta --extra iceberg --extra otel --extra postgres --extra redis --extra server --extra spark --extra sql --output-file tests/spark/spark42.lock pyproject.toml tests/spark/spark42.in >/dev/null
+	@for lock in tests/integration/locks/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --default-index https://pypi.org/simple --generate-hashes --no-annotate --no-header --output-file $${lock%.in}.lock $$lock >/dev/null; done
 
 clean: ## remove everything that was built, .venv included
 	@rm -rf .venv $(SPARK42) build dist .hypothesis .ruff_cache .mypy_cache .pytest_cache

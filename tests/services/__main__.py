@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from millrace.errors import NotFound
 from millrace.spark.java import find_java
+from tests.integration.environments import have_pythons
 from tests.services.missing import Missing
 from tests.services.postgres import have_postgres
 from tests.services.redis import have_redis
@@ -17,6 +18,7 @@ NEEDED: tuple[tuple[str, Callable[[], object]], ...] = (
     ("PostgreSQL", have_postgres),
     ("Redis", have_redis),
     ("OpenSearch (45 MB)", have_search),
+    ("clients of AWS in Python (20 MB)", have_pythons),
 )
 
 

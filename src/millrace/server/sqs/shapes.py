@@ -214,7 +214,7 @@ class SendMessageBatchIn(Takes, frozen=True):
     """Messages, and where they go."""
 
     queue_url: str
-    entries: list[SendEntry]
+    entries: list[SendEntry] = []
 
 
 class SentEntry(SendMessageOut, frozen=True, kw_only=True):
@@ -235,8 +235,8 @@ class FailedEntry(Gives, frozen=True):
 class SendMessageBatchOut(Gives, frozen=True):
     """What became of each."""
 
-    successful: list[SentEntry]
-    failed: list[FailedEntry]
+    successful: list[SentEntry] = []
+    failed: list[FailedEntry] = []
 
 
 class ReceiveMessageIn(Takes, frozen=True):
@@ -288,7 +288,7 @@ class DeleteMessageBatchIn(Takes, frozen=True):
     """Which messages."""
 
     queue_url: str
-    entries: list[ReceiptEntry]
+    entries: list[ReceiptEntry] = []
 
 
 class DoneEntry(Gives, frozen=True):
@@ -300,8 +300,8 @@ class DoneEntry(Gives, frozen=True):
 class BatchOut(Gives, frozen=True):
     """What became of each."""
 
-    successful: list[DoneEntry]
-    failed: list[FailedEntry]
+    successful: list[DoneEntry] = []
+    failed: list[FailedEntry] = []
 
 
 class ChangeVisibilityIn(Takes, frozen=True):
@@ -324,7 +324,7 @@ class ChangeVisibilityBatchIn(Takes, frozen=True):
     """Which messages, and for how long each."""
 
     queue_url: str
-    entries: list[VisibilityEntry]
+    entries: list[VisibilityEntry] = []
 
 
 # --- Moving dead letters -------------------------------------------------------------------------
