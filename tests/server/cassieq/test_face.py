@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
-from millrace.server.access import User, parse_rule
+from millrace.errors import Unauthenticated
+from millrace.server.access import VERBS, Principal, User, parse_rule
+from millrace.server.cassieq.all import ROUTES
+from millrace.server.cassieq.face import Cassieq
+from millrace.server.guard import Guard
+from millrace.server.http.parser import Request
 from tests.client.harness import run
 from tests.server.cassieq.harness import ACCOUNTS, BY, Site, at, error, receipt, signature, site
 from tests.server.cassieq.harness import told_of as listed
@@ -306,6 +311,39 @@ def test_another_method_is_told_of_to_who_is_known(tmp_path: Path) -> None:
     run(main())
 
 
+def test_who_was_let_in_is_judged_again_by_all_but_the_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with site(tmp_path) as server:
+            face = Cassieq(Guard(lambda: server.book.roll, server.clock), server.book)
+            params = {"space": "acme", "queue": "jobs"}
+            time = server.time()
+            sig = signature(server.primary, "acme", "GET", at("jobs"), time)
+            signed = asked({"authorization": f"Signed {sig}", "x-cassieq-request-time": time})
+            lines = query(server.primary, "g", f"endTime:{server.time(9)}", et=server.time(9))
+            address = asked({}, lines)
+            for request in (signed, address):
+                assert isinstance(face.admit(request, params, "::1"), Principal)
+            server.clock.forward(seconds=60)
+            for request in (signed, address):
+                assert isinstance(face.admit(request, params, "::1"), Unauthenticated)
+                found = face.who(request, params, "::1")
+                assert found is not None
+                assert (found.name, found.where) == ("acme", "::1")
+            await server.admin("DELETE", f"{ACCOUNTS}/acme/keys/primary")
+            for request in (signed, address):
+                assert face.who(request, params, "::1") is None
+
+    run(main())
+
+
+def asked(headers: dict[str, str], query: str = "") -> Request:
+    """A request for the definition of the queue."""
+    request = Request()
+    request.method, request.path = "GET", at("jobs")
+    request.headers, request.query = headers, query
+    return request
+
+
 def test_tokens_of_the_server_are_good_here_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with site(tmp_path) as server:
@@ -316,6 +354,31 @@ def test_tokens_of_the_server_are_good_here_too(tmp_path: Path) -> None:
             refused = await server.plain("GET", "jobs/messages/next", headers=headers)
             assert error(refused) == (403, "Error", "GetMessage")
             assert (await server.admin("GET", at("jobs"))).status == 200
+
+    run(main())
+
+
+def test_who_may_do_all_else_is_refused_everywhere(tmp_path: Path) -> None:
+    names = {"space": "acme", "queue": "jobs", "key": "primary"}
+
+    async def main() -> None:
+        async with site(tmp_path) as server:
+            await server.book.add_user(User("weak"), BY)
+            _, token = await server.book.new_token("weak", "t", BY)
+            headers = {"authorization": f"Bearer {token}"}
+            for route in ROUTES.all:
+                verb = "manage" if route.name == "create_queue" else route.verb
+                if verb == "known":
+                    continue
+                others = ",".join(one for one in VERBS if one != verb)
+                rules = (f"allow {others} */*", "allow * other/*", "allow * acme/other")
+                await server.book.set_user(User("weak", tuple(map(parse_rule, rules))), BY)
+                path = route.path.format(**names)
+                refused = await server.plain(
+                    route.method, path, {"queueName": "jobs"}, headers=headers
+                )
+                assert error(refused)[:2] == (403, "Error"), route.path
+            assert await server.size() == 0
 
     run(main())
 

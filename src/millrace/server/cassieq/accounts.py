@@ -137,16 +137,22 @@ async def delete_account(ask: Ask) -> Response:
     user = _find(book, name)
     ended = msgspec.structs.replace(user, rules=(account_rule(name), _ended_rule(name)))
     await book.set_user(ended, by)
-    millrace = ask.desk.millrace
+    await _end_all(ask, name)
+    await book.remove_user(name, by)
+    # Another process may have heard late that the account may do nothing any more.
+    await _end_all(ask, name)
+    return Response(204)
 
+
+async def _end_all(ask: Ask, name: str) -> None:
+    """End every topic and queue of a space."""
+    millrace = ask.desk.millrace
     for topic in await millrace.topics(space=name):
         act = Act("delete_topic", f"{name}/{topic}", ends=topic_made(name, topic))
         await ask.server.act(ask, act, partial(millrace.delete_topic, topic, space=name))
     for queue in await millrace.queues(space=name):
         act = Act("delete_queue", f"{name}/{queue}", ends=queue_made(name, queue))
         await ask.server.act(ask, act, partial(millrace.delete_queue, queue, space=name))
-    await book.remove_user(name, by)
-    return Response(204)
 
 
 @ROUTES.raw("POST", KEYS, "admin", takes=KeyIn, gives=str, status=201)
