@@ -52,6 +52,30 @@ def test_a_run_that_does_not_use_it_pays_nothing(inner: pytest.Pytester) -> None
     )
 
 
+def test_each_test_has_a_server_of_its_own(inner: pytest.Pytester) -> None:
+    passes(
+        inner,
+        """
+        import json, urllib.request
+        import pytest
+
+        seen = []
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_queue(millrace_server, number):
+            address = f"{millrace_server.url}/v1/spaces/default/queues"
+            with urllib.request.urlopen(address) as answer:
+                assert json.load(answer)["names"] == []
+            made = urllib.request.Request(f"{address}/orders", method="PUT")
+            with urllib.request.urlopen(made) as answer:
+                assert answer.status == 201
+            assert millrace_server.url not in seen
+            seen.append(millrace_server.url)
+        """,
+        passed=2,
+    )
+
+
 def test_each_test_has_an_engine_of_its_own(inner: pytest.Pytester) -> None:
     passes(
         inner,
@@ -347,7 +371,7 @@ def test_a_failing_test_leaves_nothing_behind(inner: pytest.Pytester) -> None:
 def test_the_page_of_the_guide_says_what_is_so(inner: pytest.Pytester) -> None:
     page = (ROOT / "docs" / "guide" / "testing.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     inner.makepyfile(**{f"test_block_{at}": block for at, block in enumerate(blocks)})
     tests = page.count("\ndef test_")
     inner.runpytest_subprocess("-q", timeout=100).assert_outcomes(passed=tests)

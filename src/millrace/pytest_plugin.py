@@ -17,6 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from millrace import Millrace, Settings, sync
     from millrace.testing.frozen import FrozenClock
+    from millrace.testing.serving import TestServer
 
     OpenMillrace = Callable[..., AbstractAsyncContextManager[Millrace]]
     """What `millrace_open` is: `async with millrace_open() as m`."""
@@ -86,6 +87,23 @@ def millrace_open(
                 yield m
 
         yield opened
+
+
+@pytest.fixture
+def millrace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    """A server for this test alone, at a port of its own: `millrace_server.url`.
+
+    It speaks everything that `millrace serve` does; `boto3.client("sqs", **millrace_server.aws)`
+    is a client of its queues. Programs of this machine need no token.
+    """
+    from millrace.testing.serving import TestServer
+
+    with _folder(tmp_path_factory) as folder:
+        server = TestServer(folder / "data")
+        try:
+            yield server
+        finally:
+            server.close()
 
 
 @contextmanager
