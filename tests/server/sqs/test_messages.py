@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
@@ -264,3 +265,42 @@ def test_messages_are_looked_at_without_being_received(
         ("new", "true"),
     ]
     assert bodies(sqs, url) == ["new"]
+
+
+def test_beyond_so_many_in_flight_a_receive_is_told(
+    site: AwsSite, sqs: SQSClient, url: str, name: str
+) -> None:
+    path = f"/v1/spaces/default/queues/{name}"
+    assert site.process.ask("PATCH", path, {"max_in_flight": 2}).status == 200
+    for body in "abc":
+        sqs.send_message(QueueUrl=url, MessageBody=body)
+    held = receive(sqs, url)
+    assert [one["Body"] for one in held] == ["a", "b"]
+    with pytest.raises(ClientError) as error:
+        receive(sqs, url)
+    assert code_of(error) == ("OverLimit", 403)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=held[0]["ReceiptHandle"])
+    assert bodies(sqs, url) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("action", "given"),
+    [("CreateTable", {}), ("ReceiveMessage", {"QueueUrl": "q", "Colour": "red"})],
+)
+def test_what_is_not_listed_is_unsupported(
+    site: AwsSite, action: str, given: dict[str, str]
+) -> None:
+    request = urllib.request.Request(
+        site.url,
+        json.dumps(given).encode(),
+        {
+            "Authorization": f"Bearer {site.process.token}",
+            "Content-Type": "application/x-amz-json-1.0",
+            "X-Amz-Target": f"AmazonSQS.{action}",
+        },
+    )
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request)
+    told = json.loads(error.value.read())
+    assert error.value.code == 400
+    assert told["__type"] == "com.amazonaws.sqs#UnsupportedOperation"
