@@ -26,6 +26,7 @@ from millrace.errors import Invalid, NotFound, Refused
 from millrace.server.access import Quota, User, parse_rule
 from millrace.server.audit import Actor
 from millrace.server.book import Book
+from millrace.server.sqs import attributes
 
 BY = Actor("settings")
 """Who acts where the settings say something."""
@@ -108,12 +109,30 @@ def read_queues(values: object, where: Where) -> tuple[DeclaredQueue, ...]:
         with (at := At(where, "queues", key)):
             space, name = _named(key, "queue")
             settings = {one: value for one, value in table.items() if one not in _FIXED}
+            if "sqs" in settings:
+                settings = _as_sqs(space, name, settings.pop("sqs")) | settings
             make_spec(space, cast("QueueSettings", settings))
             shards, route = table.get("shards"), table.get("route")
             if shards is not None:
                 shards = check.count(shards, "shards", limits.SHARDS_MAX)
             out.append(DeclaredQueue(space, name, settings, shards, check.route(route), at))
     return tuple(out)
+
+
+def _as_sqs(space: str, name: str, given: object) -> dict[str, object]:
+    """The settings of a queue as SQS would make it with these attributes."""
+    if not isinstance(given, dict):
+        raise Invalid(
+            "sqs is no table of attributes, such as {VisibilityTimeout = 60}", field="sqs"
+        )
+    told = {
+        attribute: str(value).lower() if isinstance(value, bool) else str(value)
+        for attribute, value in given.items()
+    }
+    is_fifo = name.endswith(".fifo")
+    attributes.check_name(name, is_fifo=is_fifo)
+    found = attributes.wanted(told, lambda _: space, is_fifo=is_fifo, is_new=True)
+    return {**attributes.usual(is_fifo=is_fifo), **found.settings, "notes": found.notes}
 
 
 def read_topics(values: object, where: Where) -> tuple[DeclaredTopic, ...]:

@@ -97,6 +97,16 @@ class Redrive(msgspec.Struct, frozen=True):
     maxReceiveCount: int  # noqa: N815
 
 
+def usual(*, is_fifo: bool) -> QueueSettings:
+    """The settings of a queue of which nothing is said."""
+    return {
+        "ttl": RETENTION_SECONDS,
+        "dedup": limits.SQS_DEDUP_SECONDS,
+        "max_in_flight": limits.SQS_IN_FLIGHT_MAX,
+        "order": "group" if is_fifo else "none",
+    }
+
+
 def wanted(
     given: Mapping[str, str], space_of: Callable[[Home], str], *, is_fifo: bool, is_new: bool
 ) -> Wanted:

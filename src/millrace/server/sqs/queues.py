@@ -17,7 +17,7 @@ from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, SALT, TAG, Know
 from millrace.server.aws.names import Home, is_account, read_arn
 from millrace.server.rest.act import Act, queue_made
 from millrace.server.sqs import attributes
-from millrace.server.sqs.attributes import ALL, RETENTION_SECONDS, SETTABLE, Counts, Wanted
+from millrace.server.sqs.attributes import ALL, SETTABLE, Counts, Wanted
 from millrace.server.sqs.faults import no_queue, queue_exists, unknown_attribute
 from millrace.server.sqs.place import home_at, place_at, url_of, use_at
 from millrace.server.sqs.service import SQS
@@ -83,11 +83,8 @@ async def _make(
         SALT: secrets.token_hex(16),
     }
     settings: QueueSettings = {
-        "ttl": RETENTION_SECONDS,
-        "dedup": limits.SQS_DEDUP_SECONDS,
-        "max_in_flight": limits.SQS_IN_FLIGHT_MAX,
+        **attributes.usual(is_fifo=is_fifo),
         **found.settings,
-        "order": "group" if is_fifo else "none",
         "notes": notes,
     }
     try:
