@@ -18,6 +18,7 @@ from millrace.limits.memory import *
 from millrace.limits.pipeline import *
 from millrace.limits.request import *
 from millrace.limits.sink import *
+from millrace.limits.sns import *
 from millrace.limits.spark import *
 from millrace.limits.topic import *
 from millrace.limits.turn import *

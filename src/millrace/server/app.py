@@ -267,6 +267,10 @@ class App:
         """What lease calls were given."""
         return self._handed
 
+    def face(self, name: FaceName) -> Face:
+        """One of the APIs."""
+        return self._faces[name]
+
     async def metrics(self) -> bytes:
         """What it has counted."""
         there = await names_of(self._desk.millrace)

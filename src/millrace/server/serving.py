@@ -26,6 +26,8 @@ from millrace.server.guard import Guard
 from millrace.server.listen import Listener
 from millrace.server.quota import Quotas
 from millrace.server.rest.desk import Desk
+from millrace.server.sns.deliver import Deliverer
+from millrace.server.sns.exchange import Exchange
 from millrace.server.statsd import Statsd
 from millrace.server.tls import Certificates
 from millrace.server.watch import AccessLog, Watch
@@ -61,6 +63,7 @@ class Serving:
             self._ending.push_async_callback(self._exporting.stop)
             engine_of(millrace).telemetry = self._exporting.telemetry
         desk = Desk(millrace)
+        self._aws_face = self._aws(settings, desk)
         self._app = App(
             desk,
             self._guard,
@@ -69,7 +72,7 @@ class Serving:
             body_bytes_max=settings.body_bytes_max,
             frontend=frontend,
             faces={
-                "aws": self._aws(settings, desk),
+                "aws": self._aws_face,
                 "dynamiq": Dynamiq(self._guard),
                 "cassieq": Cassieq(self._guard, book),
             },
@@ -79,8 +82,10 @@ class Serving:
 
     def _aws(self, settings: ServerSettings, desk: Desk) -> AwsFace:
         scheme = "https" if settings.is_tls else "http"
-        directory = Directory(desk)
-        return AwsFace(self._guard, self._book, settings.aws_home, directory, scheme=scheme)
+        home, exchange = settings.aws_home, Exchange(desk, settings.data)
+        deliverer = Deliverer(exchange, home)
+        parts = (home, Directory(desk), exchange, deliverer)
+        return AwsFace(self._guard, self._book, *parts, scheme=scheme)
 
     def _watch(self, settings: ServerSettings) -> Watch | None:
         """What sees every request, if anything is to."""
@@ -96,6 +101,8 @@ class Serving:
             statsd = Statsd(self._millrace, self._handed, address)
             self._ending.push_async_callback(statsd.stop)
             await statsd.start()
+        await self._aws_face.deliverer.start()
+        self._ending.push_async_callback(self._aws_face.deliverer.stop)
         listener = Listener(self._app.site)
         self._ending.push_async_callback(self._stop_listening, listener)
         tls = self._certificates.context if self._certificates is not None else None

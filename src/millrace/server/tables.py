@@ -6,5 +6,6 @@ from millrace.server.aws.all import ROUTES as AWS
 from millrace.server.cassieq.all import ROUTES as CASSIEQ
 from millrace.server.dynamiq.all import ROUTES as DYNAMIQ
 from millrace.server.rest.all import ROUTES as OWN
+from millrace.server.sns.routes import ROUTES as SNS
 
-ROUTES = OWN.join(AWS, CASSIEQ, DYNAMIQ)
+ROUTES = OWN.join(AWS, CASSIEQ, DYNAMIQ, SNS)

@@ -12,11 +12,12 @@ from millrace.server.aws.sts import STS
 from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask, Routes
 from millrace.server.rest.under import Under
+from millrace.server.sns.all import SNS
 from millrace.server.sqs.all import SQS
 from millrace.server.sqs.peek import peek
 
 ROUTES = Routes("aws")
-SERVICES = Services(SQS, STS)
+SERVICES = Services(SQS, SNS, STS)
 
 
 def _begin(ask: Ask, engine: Submits) -> Under | None:

@@ -53,6 +53,14 @@ class Call(Generic[Takes]):
         self.told = told
         self.is_json = is_json
 
+    @property
+    def base(self) -> str:
+        """Where the server is, by the host that the caller has asked at."""
+        headers = self.ask.request.headers
+        forwarded = headers.get("x-forwarded-proto", "")
+        scheme = forwarded if forwarded in ("http", "https") else self.aws.scheme
+        return f"{scheme}://{headers.get('host', 'localhost')}"
+
     def may(self, verb: Verb, space: str, name: str) -> bool:
         """Whether whoever asks may do this."""
         return self.caller.principal.may(verb, space, name)
@@ -120,6 +128,8 @@ class Service:
     target: str = ""
     """What stands before the dot of `x-amz-target`; empty: it is not spoken in JSON."""
     named: Named = field(default_factory=dict)
+    fault: Callable[[MillraceError], Fault] = fault_of
+    """How it tells errors that it did not foresee."""
     actions: dict[str, Action] = field(default_factory=dict)
 
     def action(
@@ -163,7 +173,7 @@ async def answer_call(ask: Ask) -> Response:
     try:
         return call.answer(await call.action.does(call))
     except MillraceError as error:
-        raise fault_of(error) from error
+        raise call.action.service.fault(error) from error
 
 
 def prove(ask: Ask, caller: Caller) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import count
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
@@ -34,6 +35,10 @@ from millrace.server.clock import now_ms
 from millrace.server.guard import Guard
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+
+if TYPE_CHECKING:
+    from millrace.server.sns.deliver import Deliverer
+    from millrace.server.sns.exchange import Exchange
 
 JSON = "application/x-amz-json-1.0"
 XML = "text/xml"
@@ -106,12 +111,22 @@ class AwsFace:
     proves_later = True
 
     def __init__(
-        self, guard: Guard, book: Book, home: Home, directory: Directory, *, scheme: str = "http"
+        self,
+        guard: Guard,
+        book: Book,
+        home: Home,
+        directory: Directory,
+        exchange: Exchange,
+        deliverer: Deliverer,
+        *,
+        scheme: str = "http",
     ) -> None:
         """`home`: the account and region whose space is `default`; `scheme`: what is spoken."""
         self._guard = guard
         self._book = book
         self.directory = directory
+        self.exchange = exchange
+        self.deliverer = deliverer
         self.usual = home
         self.scheme = scheme
 

@@ -13,6 +13,7 @@ from millrace.server.holding import Holding
 from millrace.server.http.response import Response
 from millrace.server.quota import Quotas
 from millrace.server.rest.act import Act
+from millrace.server.rest.face import Face, FaceName
 from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.slots import Slots
@@ -75,6 +76,10 @@ class Server(Protocol):
     @property
     def quotas(self) -> Quotas:
         """What callers may have."""
+        ...
+
+    def face(self, name: FaceName) -> Face:
+        """One of the APIs."""
         ...
 
     async def metrics(self) -> bytes:

@@ -21,7 +21,7 @@ from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask
 from millrace.server.sqs.place import use_at
-from millrace.server.sqs.receive import Given, system_of, text_of
+from millrace.server.sqs.receive import Given, system_of, text_of, told_of
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import MessageOut, ReceiveMessageOut
 from millrace.server.sqs.values import attributes_digest, attributes_out, digest_of
@@ -73,14 +73,14 @@ async def _peek(call: Call[ReceiveMessageOut]) -> Response:
 
 
 def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanation) -> MessageOut:
-    body = row.body or b""
-    given = Given(row.seq, row.time_ms, row.headers, body, _RECEIPT, about.deliveries)
+    given = Given(row.seq, row.time_ms, row.headers, row.body or b"", _RECEIPT, about.deliveries)
+    body, headers = told_of(call, known, given)
     system = system_of(call, known, given, ("All",))
     if not about.deliveries:
         del system["ApproximateFirstReceiveTimestamp"]
     system["IsVisible"] = "true" if about.state in _VISIBLE else "false"
     system["IsDelayed"] = "true" if about.state == "delayed" else "false"
-    attributes = attributes_out(row.headers)
+    attributes = attributes_out(headers)
     return MessageOut(
         known.message_id(row.seq),
         _RECEIPT,

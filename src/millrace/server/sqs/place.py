@@ -70,8 +70,4 @@ async def use_at(
 
 def url_of(call: Call[Any], home: Home, name: str) -> str:
     """The address of a queue, by the host that the caller has asked at."""
-    request = call.ask.request
-    host = request.headers.get("host", "localhost")
-    forwarded = request.headers.get("x-forwarded-proto", "")
-    scheme = forwarded if forwarded in ("http", "https") else call.aws.scheme
-    return f"{scheme}://{host}/{home.account}/{name}"
+    return f"{call.base}/{home.account}/{name}"

@@ -16,6 +16,7 @@ from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, SALT, TAG, Known
 from millrace.server.aws.names import Home, is_account, read_arn
 from millrace.server.rest.act import Act, queue_made
+from millrace.server.sns.headers import HIDDEN
 from millrace.server.sqs import attributes
 from millrace.server.sqs.attributes import ALL, SETTABLE, Counts, Wanted
 from millrace.server.sqs.faults import no_queue, queue_exists, unknown_attribute
@@ -35,9 +36,6 @@ from millrace.server.sqs.shapes import (
     SetAttributesIn,
 )
 from millrace.server.sqs.tags import see_tags
-
-HIDDEN = "sns-"
-"""Before the names of queues that are not the caller's own affair."""
 
 
 @SQS.action("CreateQueue", CreateQueueIn, QueueUrlOut)

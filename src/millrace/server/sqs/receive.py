@@ -25,6 +25,7 @@ from millrace.server.aws.names import arn_of, home_of
 from millrace.server.http.response import Response
 from millrace.server.http.site import Answer
 from millrace.server.rest.under import Poll, Under
+from millrace.server.sns.handing import handed, is_raw, subscription_of, topic_of
 from millrace.server.sqs.faults import over_limit
 from millrace.server.sqs.place import known_at, use_at
 from millrace.server.sqs.service import SQS
@@ -132,22 +133,40 @@ class Given(NamedTuple):
 def _out(
     call: Call[ReceiveMessageIn], known: Known, given: Given, system: Collection[str]
 ) -> MessageOut:
-    headers = given.headers
     attributes = {}
     digest: str | None = None
     names = call.told.message_attribute_names
+    body, headers = told_of(call, known, given)
     if headers and names:
         attributes = chosen(attributes_out(headers), names)
         digest = attributes_digest(attributes) if attributes else None
     return MessageOut(
         known.message_id(given.seq),
         given.receipt,
-        digest_of(given.body),
-        text_of(given.body),
+        digest_of(body),
+        text_of(body),
         system_of(call, known, given, system) if system else {},
         digest,
         attributes,
     )
+
+
+def told_of(call: Call[Any], known: Known, given: Given) -> tuple[bytes, Headers]:
+    """Body and headers as they are told: what came from a topic is within what SNS puts around it,
+    its attributes too, unless the queue has it raw."""
+    headers = given.headers
+    topic = topic_of(headers) if headers else None
+    if topic is None or is_raw(known.notes, topic):
+        return given.body, headers
+    text = handed(
+        given.body,
+        headers,
+        attributes_out(headers),
+        given.time_ms,
+        subscription_of(known.notes, topic),
+        call.aws.exchange.around(call.base),
+    )
+    return text.encode(), ()
 
 
 def text_of(body: bytes) -> str:

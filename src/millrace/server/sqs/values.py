@@ -18,6 +18,7 @@ from millrace import limits
 from millrace.core.model import Headers
 from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.known import PREFIX
+from millrace.server.sns.headers import ARRAYS
 from millrace.server.sqs.faults import bad_contents
 from millrace.server.sqs.shapes import AttributeValue
 
@@ -154,10 +155,13 @@ def trace_in(given: Mapping[str, AttributeValue]) -> bytes | None:
 def attributes_out(headers: Headers) -> dict[str, AttributeValue]:
     """The attributes that headers are."""
     types: dict[str, str] = {}
+    arrays: dict[str, str] = {}
     pairs: list[tuple[str, bytes]] = []
     for name, value in headers:
         if name == TYPES:
-            types = _types_of(value)
+            types = _texts_of(value)
+        elif name == ARRAYS:
+            arrays = _texts_of(value)
         elif not name.startswith(OWN_PREFIXES):
             pairs.append((name, value))
     found: dict[str, AttributeValue] = {}
@@ -169,17 +173,19 @@ def attributes_out(headers: Headers) -> dict[str, AttributeValue]:
             found[name] = AttributeValue(binary_value=value, data_type=kind)
         else:
             found[name] = AttributeValue(string_value=text, data_type=kind)
+    for name, text in arrays.items():
+        found[name] = AttributeValue(string_value=text, data_type=types.get(name, "String"))
     return found
 
 
-def _types_of(value: bytes) -> dict[str, str]:
+def _texts_of(value: bytes) -> dict[str, str]:
     try:
         found = msgspec.json.decode(value)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return {}
     if not isinstance(found, dict):
         return {}
-    return {name: kind for name, kind in found.items() if isinstance(kind, str)}
+    return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
 def _text(value: bytes) -> str | None:

@@ -1,0 +1,1 @@
+"""SNS, spoken as its clients expect it."""

@@ -1,0 +1,197 @@
+"""The deliverer: sends what is published to endpoints that are subscribed by HTTP.
+
+What is for an endpoint waits in a queue of its own, to which the topic forwards. The deliverer
+leases from it, sends, and settles what the endpoint has taken.
+
+Rule 1: nothing is settled that the endpoint did not take; what it took may be sent again after a
+crash.
+Rule 2: how often and when a message is sent again says the subscription; then it is a dead letter,
+as the queue has it.
+Rule 3: several processes may deliver from the same queues. Each knows those that were there when it
+began and those that were subscribed through it: one that ends leaves them to the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from uuid import uuid4
+
+from millrace import limits
+from millrace.client.lease import Lease
+from millrace.client.millrace import Millrace
+from millrace.client.queue import Queue
+from millrace.core.topic_cells import SubscriptionCell
+from millrace.errors import Fatal, Gone, MillraceError, NotFound, Stale
+from millrace.server.aws.known import PREFIX
+from millrace.server.aws.names import Home, arn_of, home_of
+from millrace.server.clock import now_ms
+from millrace.server.sns.envelope import confirmation
+from millrace.server.sns.exchange import Exchange
+from millrace.server.sns.handing import handed
+from millrace.server.sns.headers import (
+    BASE,
+    BODY_FOR,
+    ENDPOINT,
+    HIDDEN,
+    ID,
+    PENDING,
+    PROTOCOL,
+    TOKEN,
+)
+from millrace.server.sns.post import Sending, post
+from millrace.server.sns.subscription_attributes import RAW_DELIVERY, retries_of
+from millrace.server.sqs.values import attributes_out
+
+CONFIRM_PATH = "/_aws/sns/confirm"
+"""Where whoever was asked says yes."""
+
+_logger = logging.getLogger("millrace.server")
+
+
+class Deliverer:
+    """Sends what waits for endpoints."""
+
+    def __init__(self, exchange: Exchange, usual: Home) -> None:
+        """`usual`: the account and region whose space is `default`."""
+        self._exchange = exchange
+        self._usual = usual
+        self._lines: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._asking: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Go on with what was subscribed before."""
+        millrace = self._millrace
+        for space in await millrace.spaces():
+            for name in await millrace.queues(space=space):
+                if name.startswith(HIDDEN):
+                    self.take(space, name)
+
+    @property
+    def _millrace(self) -> Millrace:
+        return self._exchange.desk.millrace
+
+    def take(self, space: str, name: str) -> None:
+        """Deliver what comes to this queue."""
+        at = (space, name)
+        if at in self._lines:
+            return
+        task = asyncio.get_running_loop().create_task(self._deliver(space, name))
+        self._lines[at] = task
+        task.add_done_callback(lambda _: self._lines.pop(at, None))
+
+    def ask_endpoint(self, space: str, topic: str, cell: SubscriptionCell) -> None:
+        """Ask the endpoint of a subscription whether it wants what the topic has."""
+        self._begin(self._ask(space, topic, cell))
+
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def stop(self) -> None:
+        """Send nothing more; what was not settled is sent by whoever comes next."""
+        tasks = [*self._lines.values(), *self._asking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- Messages -------------------------------------------------------------------------------
+
+    async def _deliver(self, space: str, name: str) -> None:
+        """Until the queue is deleted."""
+        while True:
+            try:
+                queue = await self._millrace.find(name, space=space)
+                topic = dict((await queue.spec()).notes).get(f"{PREFIX}topic", "")
+                await self._follow(queue, topic)
+            except NotFound:
+                return
+            except Fatal:
+                return
+            except MillraceError as error:
+                _logger.warning("what waits for an endpoint in %s/%s: %s", space, name, error)
+                await asyncio.sleep(limits.SNS_TROUBLE_SECONDS)
+
+    async def _follow(self, queue: Queue, topic: str) -> None:
+        while True:
+            leases = await queue.lease(
+                limits.SNS_POST_AT_ONCE_MAX,
+                seconds=limits.SNS_POST_LEASE_SECONDS,
+                wait=limits.SNS_POST_WAIT_SECONDS,
+            )
+            if leases:
+                cell = await self._subscription(queue, topic)
+                await asyncio.gather(*(self._send(queue, topic, cell, one) for one in leases))
+
+    async def _subscription(self, queue: Queue, topic: str) -> SubscriptionCell:
+        known = await self._exchange.look(queue.space, topic)
+        wanted = queue.name.removeprefix(HIDDEN)
+        for cell in await known.subscriptions():
+            if cell.name == wanted:
+                return cell
+        raise NotFound("the subscription has ended", field="subscription")
+
+    async def _send(self, queue: Queue, topic: str, cell: SubscriptionCell, lease: Lease) -> None:
+        notes = dict(cell.notes)
+        home = home_of(queue.space, self._usual) or self._usual
+        arn = f"{arn_of('sns', home, topic)}:{cell.name}"
+        own = dict(lease.headers)
+        other = own.get(BODY_FOR[notes[PROTOCOL]])
+        body = lease.body if other is None else other
+        is_raw = notes.get(PREFIX + RAW_DELIVERY) == "true"
+        text = body.decode(errors="replace")
+        if not is_raw:
+            attributes = attributes_out(lease.headers)
+            around = self._exchange.around(notes[BASE])
+            text = handed(body, lease.headers, attributes, lease.time_ms, arn, around)
+        outcome = await post(
+            Sending(
+                notes[ENDPOINT],
+                text,
+                "Notification",
+                own.get(ID, b"").decode(errors="replace"),
+                arn.rpartition(":")[0],
+                arn,
+                is_raw,
+            )
+        )
+        try:
+            if outcome == "done":
+                await lease.settle()
+            elif outcome == "never":
+                await lease.discard()
+            else:
+                delay = retries_of(notes).seconds(lease.failures + 1)
+                await lease.release(failed=True, delay=delay)
+        except (Stale, Gone):
+            # It took longer than the lease: whoever has it now sends it again.
+            return
+
+    # --- Confirmation ---------------------------------------------------------------------------
+
+    async def _ask(self, space: str, topic: str, cell: SubscriptionCell) -> None:
+        """Send the question, as often as SNS would; whoever did not hear it subscribes again."""
+        notes = dict(cell.notes)
+        home = home_of(space, self._usual) or self._usual
+        arn, id, token = arn_of("sns", home, topic), str(uuid4()), notes[TOKEN]
+        known = await self._exchange.look(space, topic)
+        version = known.told(arn).version
+        url = f"{notes[BASE]}{CONFIRM_PATH}?Action=ConfirmSubscription&TopicArn={arn}&Token={token}"
+        around = self._exchange.around(notes[BASE])
+        text = confirmation(id, arn, token, url, now_ms(), around, version)
+        retries = retries_of(notes)
+        sending = Sending(notes[ENDPOINT], text, "SubscriptionConfirmation", id, arn)
+        for failures in range(1, retries.num_retries + 2):
+            if await post(sending) != "again" or not await self._is_pending(space, topic, cell):
+                return
+            await asyncio.sleep(retries.seconds(failures))
+
+    async def _is_pending(self, space: str, topic: str, cell: SubscriptionCell) -> bool:
+        try:
+            known = await self._exchange.look(space, topic)
+        except NotFound:
+            return False
+        cells = await known.subscriptions()
+        return any(one.name == cell.name and PENDING in dict(one.notes) for one in cells)

@@ -1,0 +1,146 @@
+"""Errors of SNS, in its words."""
+
+from __future__ import annotations
+
+from millrace.errors import (
+    Denied,
+    Exhausted,
+    Full,
+    MillraceError,
+    NotFound,
+    Refused,
+    Unauthenticated,
+)
+from millrace.server.aws.fault import Fault, fault_of
+
+
+def invalid(what: str) -> Fault:
+    """A parameter that cannot be so."""
+    return Fault(
+        "InvalidParameterException", f"Invalid parameter: {what}", query="InvalidParameter"
+    )
+
+
+def invalid_value(message: str) -> Fault:
+    """An attribute of a message that cannot be so."""
+    return Fault("InvalidParameterValueException", message, query="ParameterValueInvalid")
+
+
+def no_topic() -> Fault:
+    """The topic is not there."""
+    return Fault("NotFoundException", "Topic does not exist", status=404, query="NotFound")
+
+
+def no_subscription() -> Fault:
+    """The subscription is not there."""
+    return Fault("NotFoundException", "Subscription does not exist", status=404, query="NotFound")
+
+
+def no_resource() -> Fault:
+    """What is to be tagged is not there."""
+    return Fault(
+        "ResourceNotFoundException", "Resource does not exist", status=404, query="ResourceNotFound"
+    )
+
+
+def not_authorized(who: str, action: str, arn: str) -> Fault:
+    """Who asks may not do this."""
+    return Fault(
+        "AuthorizationErrorException",
+        f"User: {who or 'anonymous'} is not authorized to perform: SNS:{action} on resource: {arn}",
+        status=403,
+        query="AuthorizationError",
+    )
+
+
+def unsupported(action: str) -> Fault:
+    """Something that this server does not do."""
+    return Fault("UnsupportedOperation", f"The action {action} is not supported by this server.")
+
+
+def too_many_tags() -> Fault:
+    """A topic has no room for more tags."""
+    return Fault(
+        "TagLimitExceededException",
+        "Could not complete request: tag quota of per resource exceeded",
+        query="TagLimitExceeded",
+    )
+
+
+def too_many_subscriptions(message: str) -> Fault:
+    """A topic has no room for more subscriptions."""
+    return Fault(
+        "SubscriptionLimitExceededException",
+        message,
+        status=403,
+        query="SubscriptionLimitExceeded",
+    )
+
+
+def too_many_topics(message: str) -> Fault:
+    """There is no room for more topics."""
+    return Fault("TopicLimitExceededException", message, status=403, query="TopicLimitExceeded")
+
+
+def no_entries() -> Fault:
+    """A batch of nothing."""
+    return Fault(
+        "EmptyBatchRequestException",
+        "The batch request doesn't contain any entries.",
+        query="EmptyBatchRequest",
+    )
+
+
+def too_many_entries() -> Fault:
+    """A batch of too many."""
+    return Fault(
+        "TooManyEntriesInBatchRequestException",
+        "The batch request contains more entries than permissible.",
+        query="TooManyEntriesInBatchRequest",
+    )
+
+
+def same_ids() -> Fault:
+    """Two entries of a batch have one id."""
+    return Fault(
+        "BatchEntryIdsNotDistinctException",
+        "Two or more batch entries in the request have the same Id.",
+        query="BatchEntryIdsNotDistinct",
+    )
+
+
+def bad_entry_id() -> Fault:
+    """An entry of a batch has an id that it cannot have."""
+    return Fault(
+        "InvalidBatchEntryIdException",
+        "The Id of a batch entry in a batch request doesn't abide by the specification.",
+        query="InvalidBatchEntryId",
+    )
+
+
+def batch_too_long() -> Fault:
+    """All messages of a batch together are too large."""
+    return Fault(
+        "BatchRequestTooLongException",
+        "The length of all the batch messages put together is more than the limit.",
+        query="BatchRequestTooLong",
+    )
+
+
+def told(error: MillraceError) -> Fault:
+    """Any error, as SNS would tell it."""
+    if isinstance(error, Fault | Unauthenticated):
+        return fault_of(error)
+    if isinstance(error, NotFound):
+        return no_topic()
+    if isinstance(error, Denied):
+        return Fault(
+            "AuthorizationErrorException", error.message, status=403, query="AuthorizationError"
+        )
+    if isinstance(error, Exhausted | Full):
+        return Fault("ThrottledException", error.message, status=429, query="Throttled")
+    if isinstance(error, Refused):
+        return invalid(error.message)
+    return Fault(
+        "InternalErrorException", "Internal service error", status=500, query="InternalError"
+    )

@@ -1,0 +1,70 @@
+"""Handing out what came from a topic.
+
+Rule: what is around a message is made here, from its headers and from the notes of the queue that
+it is handed out from; no topic is looked at.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+
+from millrace.core.model import Headers
+from millrace.server.sns.envelope import Around, Notification, notification
+from millrace.server.sns.headers import ID, RAW, SUBJECT, SUBSCRIPTION, TOPIC, VERSION
+from millrace.server.sqs.shapes import AttributeValue
+
+
+def topic_of(headers: Headers) -> str | None:
+    """The ARN of the topic that a message came from; None: it was sent to its queue."""
+    for name, value in headers:
+        if name == TOPIC:
+            return value.decode(errors="replace")
+    return None
+
+
+def is_raw(notes: Mapping[str, str], topic: str) -> bool:
+    """Whether a queue with these notes hands out what comes from the topic as it is."""
+    return f"{RAW}{topic}" in notes
+
+
+def handed(
+    body: bytes,
+    headers: Headers,
+    attributes: Mapping[str, AttributeValue],
+    time_ms: int,
+    subscription: str,
+    around: Around,
+    sequence: str | None = None,
+) -> str:
+    """The JSON in which a message of a topic is handed out.
+
+    `attributes` are those that the headers are; `subscription` the ARN of whose it is.
+    """
+    own = dict(headers)
+    subject = own.get(SUBJECT)
+    return notification(
+        Notification(
+            own.get(ID, b"").decode(errors="replace"),
+            own.get(TOPIC, b"").decode(errors="replace"),
+            body.decode(errors="replace"),
+            time_ms,
+            None if subject is None else subject.decode(errors="replace"),
+            {name: _attribute(value) for name, value in attributes.items()},
+            sequence,
+            own.get(VERSION, b"1").decode(errors="replace"),
+        ),
+        around,
+        subscription,
+    )
+
+
+def subscription_of(notes: Mapping[str, str], topic: str) -> str:
+    """The ARN of the subscription by which a queue with these notes gets what the topic has."""
+    return f"{topic}:{notes.get(f'{SUBSCRIPTION}{topic}', '')}"
+
+
+def _attribute(value: AttributeValue) -> tuple[str, str]:
+    if value.binary_value is not None:
+        return value.data_type, b64encode(value.binary_value).decode()
+    return value.data_type, value.string_value or ""

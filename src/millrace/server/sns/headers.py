@@ -1,0 +1,43 @@
+"""The headers and notes by which messages and subscriptions of SNS are known."""
+
+from __future__ import annotations
+
+from millrace.server.aws.known import PREFIX
+
+TOPIC = f"{PREFIX}topic"
+"""The ARN of the topic that a message was published to."""
+
+ID = f"{PREFIX}id"
+"""By which SNS knows the message."""
+
+SUBJECT = f"{PREFIX}subject"
+VERSION = f"{PREFIX}signature"
+"""Of the signature, where it is not the first."""
+
+ARRAYS = f"{PREFIX}arrays"
+"""Of attributes that are arrays, which have a header for each element, the texts as they came."""
+
+BODY_FOR = {"http": f"{PREFIX}body-http", "https": f"{PREFIX}body-https"}
+"""What subscribers of a protocol get instead of the body."""
+
+RAW = "raw:"
+"""Before a topic's ARN, a note of a queue: what comes from there is handed out as it is."""
+
+SUBSCRIPTION = "subscription:"
+"""Before a topic's ARN, a note of a queue: the name of its subscription there."""
+
+PROTOCOL = f"{PREFIX}protocol"
+ENDPOINT = f"{PREFIX}endpoint"
+OWNER = f"{PREFIX}owner"
+TOKEN = f"{PREFIX}token"
+"""A note of a subscription: by which its endpoint confirms it."""
+
+PENDING = f"{PREFIX}pending"
+"""A note of a subscription that was not confirmed."""
+
+BASE = f"{PREFIX}base"
+"""A note of a subscription: where the server is, as its maker has it."""
+
+HIDDEN = "sns."
+"""Before the name of a subscription, the name of the queue of what waits to be sent to its
+endpoint. No queue of SQS is called so: their names have no dots."""

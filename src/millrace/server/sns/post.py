@@ -1,0 +1,85 @@
+"""Sending one message to an endpoint by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Literal
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from millrace import limits
+from millrace.client.http_connection import HttpConnection
+from millrace.client.line import Lost
+from millrace.client.tls import client_context
+
+Outcome = Literal["done", "again", "never"]
+"""The endpoint has it; it may take it later; it will never take it."""
+
+AGENT = "Amazon Simple Notification Service Agent"
+"""As which SNS speaks; endpoints may look at it."""
+
+_TOO_MANY = 429
+
+
+class Sending(msgspec.Struct, frozen=True):
+    """A message on its way to an endpoint."""
+
+    endpoint: str
+    body: str
+    kind: str
+    """Notification, SubscriptionConfirmation or UnsubscribeConfirmation."""
+    id: str
+    topic: str
+    subscription: str = ""
+    """Its ARN; empty: it is not confirmed."""
+    is_raw: bool = False
+
+
+def _context() -> ssl.SSLContext:
+    return client_context()
+
+
+async def post(sending: Sending) -> Outcome:
+    """Send a message; returns what the endpoint made of it."""
+    url = urlsplit(sending.endpoint)
+    try:
+        tls = _context() if url.scheme == "https" else None
+        async with asyncio.timeout(limits.SNS_POST_SECONDS_MAX):
+            connection = await HttpConnection.make(url, tls)
+            try:
+                body = sending.body.encode()
+                head = await connection.ask(_head(sending, len(body)), [body])
+            finally:
+                connection.close()
+    except (Lost, OSError, TimeoutError):
+        return "again"
+    if 200 <= head.status < 300:
+        return "done"
+    # What the endpoint refuses it refuses for good; only it may be in trouble, or have too much.
+    return "again" if head.status >= 500 or head.status == _TOO_MANY else "never"
+
+
+def _head(sending: Sending, length: int) -> bytes:
+    url = urlsplit(sending.endpoint)
+    path = quote(url.path or "/", safe="/%:@!$&'()*+,;=~-._")
+    if url.query:
+        path += f"?{url.query}"
+    host = url.netloc.rpartition("@")[2]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        f"host: {host}",
+        "content-type: text/plain; charset=UTF-8",
+        f"content-length: {length}",
+        f"user-agent: {AGENT}",
+        f"x-amz-sns-message-type: {sending.kind}",
+        f"x-amz-sns-message-id: {sending.id}",
+        f"x-amz-sns-topic-arn: {sending.topic}",
+    ]
+    if sending.subscription:
+        lines.append(f"x-amz-sns-subscription-arn: {sending.subscription}")
+    if sending.is_raw:
+        lines.append("x-amz-sns-rawdelivery: true")
+    lines += ["connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1")

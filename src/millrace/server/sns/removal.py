@@ -1,0 +1,28 @@
+"""What is left of a subscription that has ended, and goes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from millrace.client.queue import Queue
+from millrace.core.topic_cells import SubscriptionCell
+from millrace.errors import NotFound
+from millrace.server.aws.calls import Call
+from millrace.server.sns.headers import HIDDEN, RAW, SUBSCRIPTION
+
+
+async def let_go(call: Call[Any], topic: str, cell: SubscriptionCell) -> None:
+    """Take away what a queue knows of the topic, or the queue itself, if it was for an endpoint."""
+    space, _, name = cell.target.partition("/")
+    desk = call.aws.exchange.desk
+    if name.startswith(HIDDEN):
+        await desk.millrace.delete_queue(name, space=space)
+        return
+
+    async def forget(queue: Queue) -> None:
+        await queue.configure(notes={f"{RAW}{topic}": "", f"{SUBSCRIPTION}{topic}": ""})
+
+    with suppress(NotFound):
+        await desk.queue(space, name, forget)
+    call.aws.directory.forget(space, name)

@@ -1,0 +1,443 @@
+"""Subscriptions: made, confirmed, listed, changed, ended.
+
+A subscription of a queue is one of the core, from the topic to the queue. One of an endpoint goes
+to a queue of its own, from which the deliverer sends; until it is confirmed its filter lets nothing
+pass.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from millrace.client.queue import Queue
+from millrace.client.settings import QueueSettings
+from millrace.core.topic_cells import SubscriptionCell
+from millrace.errors import Full, Invalid, NotFound, TooLarge
+from millrace.server.aws.calls import Call
+from millrace.server.aws.known import PREFIX
+from millrace.server.aws.names import arn_of, home_of, read_arn
+from millrace.server.rest.act import Act
+from millrace.server.sns.exchange import Exchange, KnownTopic
+from millrace.server.sns.faults import (
+    invalid,
+    no_subscription,
+    no_topic,
+    not_authorized,
+    too_many_subscriptions,
+    unsupported,
+)
+from millrace.server.sns.filter_policy import NOTHING
+from millrace.server.sns.headers import (
+    BASE,
+    ENDPOINT,
+    HIDDEN,
+    OWNER,
+    PENDING,
+    PROTOCOL,
+    RAW,
+    SUBSCRIPTION,
+    TOKEN,
+)
+from millrace.server.sns.page import page_of
+from millrace.server.sns.place import Found, Place, find, look, place_at, subscription_at
+from millrace.server.sns.removal import let_go
+from millrace.server.sns.service import SNS
+from millrace.server.sns.shapes import (
+    AttributesOut,
+    ConfirmCall,
+    ListByTopicIn,
+    Listed,
+    OfSubscription,
+    Page,
+    SetSubscriptionAttributesIn,
+    SubscribeIn,
+    SubscriptionOut,
+    SubscriptionsOut,
+)
+from millrace.server.sns.subscription_attributes import (
+    DELIVERY,
+    RAW_DELIVERY,
+    REDRIVE,
+    filter_of,
+    retries_of,
+    see_attribute,
+    told,
+)
+from millrace.server.sns.topic_attributes import see_json
+
+PROTOCOLS = ("sqs", "http", "https")
+_OTHERS = ("email", "email-json", "sms", "application", "lambda", "firehose")
+_PENDING = "PendingConfirmation"
+_ENDPOINT_CHARS_MAX = 2048
+_IN_SUBSCRIBE = "Attributes Reason: "
+
+
+# --- Subscribe -----------------------------------------------------------------------------------
+
+
+@SNS.action("Subscribe", SubscribeIn, SubscriptionOut)
+async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
+    """Have what is published from now on go to a queue or an endpoint."""
+    asked = call.told
+    place = place_at(call, asked.topic_arn, "manage")
+    known = await look(call, place)
+    _see_endpoint(asked, place)
+    for name, value in asked.attributes.items():
+        see_attribute(name, value, place.arn, asked.endpoint, _IN_SUBSCRIBE)
+    notes = _notes_in(asked.attributes)
+    filter = filter_of(notes, _IN_SUBSCRIBE)
+    for cell in await known.subscriptions():
+        found = Found(place, known, cell)
+        if _endpoint(call, found) == (asked.protocol, asked.endpoint):
+            return await _again(call, found, notes)
+    notes |= {
+        PROTOCOL: asked.protocol,
+        ENDPOINT: asked.endpoint,
+        OWNER: call.caller.home.account,
+        BASE: call.base,
+    }
+    name = str(uuid4())
+    if asked.protocol == "sqs":
+        await _to_queue(call, known, place, name, filter, notes)
+        return SubscriptionOut(f"{place.arn}:{name}")
+    await _to_endpoint(call, known, place, name, notes)
+    arn = f"{place.arn}:{name}" if asked.return_subscription_arn else "pending confirmation"
+    return SubscriptionOut(arn)
+
+
+def _see_endpoint(asked: SubscribeIn, place: Place) -> None:
+    protocol, endpoint = asked.protocol, asked.endpoint
+    if protocol in _OTHERS:
+        raise unsupported(f"Subscribe with the protocol {protocol}")
+    if protocol not in PROTOCOLS:
+        raise invalid(f"Amazon SNS does not support this protocol string: {protocol}")
+    if not endpoint or len(endpoint) > _ENDPOINT_CHARS_MAX:
+        raise invalid("Endpoint")
+    if protocol == "sqs":
+        arn = read_arn(endpoint)
+        if arn is None or arn.service != "sqs":
+            raise invalid("SQS endpoint ARN")
+        if endpoint.endswith(".fifo") and not place.name.endswith(".fifo"):
+            raise invalid(
+                "Invalid parameter: Endpoint Reason: FIFO SQS Queues can not be subscribed to "
+                "standard SNS topics"
+            )
+        return
+    if place.name.endswith(".fifo"):
+        raise invalid(
+            "Invalid parameter: Endpoint Reason: Please use FIFO SQS queue as FIFO topics support "
+            "only queues"
+        )
+    if not endpoint.startswith(f"{protocol}://"):
+        raise invalid("Endpoint must match the specified protocol")
+    try:
+        host = urlsplit(endpoint).hostname
+        _ = urlsplit(endpoint).port
+    except ValueError:
+        host = None
+    if not host or not endpoint.isascii() or any(letter.isspace() for letter in endpoint):
+        raise invalid("Endpoint Reason: it is no address")
+
+
+def _notes_in(attributes: dict[str, str]) -> dict[str, str]:
+    notes = {PREFIX + name: value for name, value in attributes.items() if value}
+    raw = notes.get(PREFIX + RAW_DELIVERY)
+    if raw is not None:
+        notes[PREFIX + RAW_DELIVERY] = raw.lower()
+    return notes
+
+
+def _endpoint(call: Call[Any], found: Found) -> tuple[str, str]:
+    """Protocol and endpoint; of one that was not made by SNS, those that it would have."""
+    notes = found.notes
+    if ENDPOINT in notes:
+        return notes[PROTOCOL], notes[ENDPOINT]
+    space, _, name = found.cell.target.partition("/")
+    home = home_of(space, call.aws.usual)
+    return "sqs", name if home is None else arn_of("sqs", home, name)
+
+
+async def _again(call: Call[SubscribeIn], found: Found, notes: dict[str, str]) -> SubscriptionOut:
+    """What is answered to whoever subscribes an endpoint once more."""
+    there = found.notes
+    if any(there.get(name) != value for name, value in notes.items()):
+        raise invalid("Attributes Reason: Subscription already exists with different attributes")
+    if PENDING in there:
+        call.aws.deliverer.ask_endpoint(found.place.space, found.place.name, found.cell)
+        if not call.told.return_subscription_arn:
+            return SubscriptionOut("pending confirmation")
+    return SubscriptionOut(found.arn)
+
+
+async def _to_queue(
+    call: Call[SubscribeIn],
+    known: KnownTopic,
+    place: Place,
+    name: str,
+    filter: dict[str, object],
+    notes: dict[str, str],
+) -> None:
+    arn = read_arn(call.told.endpoint)
+    assert arn is not None
+    space = call.aws.space(arn.home)
+    if not call.may("publish", space, arn.name):
+        who = call.caller.principal.name
+        raise not_authorized(who, "Subscribe", call.told.endpoint)
+    topic = place.arn
+    is_raw = notes.get(PREFIX + RAW_DELIVERY) == "true"
+
+    async def make(queue: Queue) -> None:
+        await _make(call, known, queue, name, filter, notes)
+        raw = {f"{RAW}{topic}": "1"} if is_raw else {}
+        await queue.configure(notes={f"{SUBSCRIPTION}{topic}": name, **raw})
+
+    try:
+        await call.aws.exchange.desk.queue(space, arn.name, make)
+    except NotFound as error:
+        raise (invalid("SQS endpoint ARN") if error.field == "queue" else no_topic()) from error
+    call.aws.directory.forget(space, arn.name)
+
+
+async def _to_endpoint(
+    call: Call[SubscribeIn], known: KnownTopic, place: Place, name: str, notes: dict[str, str]
+) -> None:
+    exchange = call.aws.exchange
+    await exchange.prepare()
+    token = f"{place.space}/{place.name}/{name}/{secrets.token_hex(32)}".encode().hex()
+    notes |= {PENDING: "1", TOKEN: token}
+    millrace = exchange.desk.millrace
+    queue = await millrace.queue(
+        f"{HIDDEN}{name}", space=place.space, **_hidden(notes, topic=place.name)
+    )
+    try:
+        await _make(call, known, queue, name, NOTHING, notes)
+    except BaseException:
+        await millrace.delete_queue(f"{HIDDEN}{name}", space=place.space)
+        raise
+    call.aws.deliverer.take(place.space, f"{HIDDEN}{name}")
+    for cell in await known.subscriptions():
+        if cell.name == name:
+            call.aws.deliverer.ask_endpoint(place.space, place.name, cell)
+
+
+def _hidden(notes: dict[str, str], topic: str) -> QueueSettings:
+    """How the queue of an endpoint is, whose subscription to the topic has these notes."""
+    policy = notes.get(PREFIX + REDRIVE, "")
+    dead = ""
+    if policy:
+        arn = read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn", "")))
+        dead = "" if arn is None else arn.name
+    return {
+        "max_failures": retries_of(notes).num_retries + 1,
+        "dead_letter": dead,
+        "notes": {f"{PREFIX}topic": topic},
+    }
+
+
+async def _make(
+    call: Call[Any],
+    known: KnownTopic,
+    queue: Queue,
+    name: str,
+    filter: dict[str, object],
+    notes: dict[str, str],
+) -> None:
+    async def make() -> None:
+        await known.topic.subscribe(queue, filter=filter, name=name, notes=notes)
+
+    act = Act(call.action.name, f"{known.topic.space}/{known.topic.name}")
+    try:
+        await call.ask.server.act(call.ask, act, make)
+    except Full as error:
+        raise too_many_subscriptions(error.message) from error
+    except (Invalid, TooLarge) as error:
+        raise invalid(f"Attributes Reason: {error.message}") from error
+
+
+# --- Confirm -------------------------------------------------------------------------------------
+
+
+def read_token(token: str) -> tuple[str, str, str] | None:
+    """Space, topic and name of the subscription that a token is of; None: it is none."""
+    with suppress(ValueError):
+        parts = bytes.fromhex(token).decode().split("/")
+        if len(parts) == 4:
+            return parts[0], parts[1], parts[2]
+    return None
+
+
+async def confirm(exchange: Exchange, token: str) -> tuple[str, str, str]:
+    """Have an endpoint get what its topic has; again changes nothing. Returns the space and the
+    name of the topic, and the name of the subscription.
+
+    Raises:
+        Fault: it is not a token of any subscription.
+    """
+    read = read_token(token)
+    if read is None:
+        raise invalid("Token")
+    space, topic, name = read
+    try:
+        known = await exchange.look(space, topic)
+    except (NotFound, Invalid, TooLarge) as error:
+        raise invalid("Token") from error
+    for cell in await known.subscriptions():
+        notes = dict(cell.notes)
+        if cell.name != name or not hmac.compare_digest(notes.get(TOKEN, ""), token):
+            continue
+        if PENDING in notes:
+            await known.topic.configure_subscription(
+                name, filter=filter_of(notes), notes={PENDING: ""}
+            )
+        return read
+    raise invalid("Token")
+
+
+@SNS.action("ConfirmSubscription", ConfirmCall, SubscriptionOut)
+async def confirm_subscription(call: Call[ConfirmCall]) -> SubscriptionOut:
+    """Have an endpoint get what its topic has: its owner shows what it was told."""
+    asked = call.told
+    arn = read_arn(asked.topic_arn)
+    if arn is None or arn.service != "sns":
+        raise invalid("TopicArn")
+    read = read_token(asked.token)
+    if read is None or (read[0], read[1]) != (call.aws.space(arn.home), arn.name):
+        raise invalid("Token")
+    _, _, name = await confirm(call.aws.exchange, asked.token)
+    return SubscriptionOut(f"{asked.topic_arn}:{name}")
+
+
+# --- End, list -----------------------------------------------------------------------------------
+
+
+@SNS.action("Unsubscribe", OfSubscription)
+async def unsubscribe(call: Call[OfSubscription]) -> None:
+    """End a subscription; one that is not there is ended already."""
+    place, name = subscription_at(call, call.told.subscription_arn, "manage")
+    try:
+        known = await call.aws.exchange.look(place.space, place.name)
+    except NotFound:
+        return
+    cells = {cell.name: cell for cell in await known.subscriptions()}
+    if name not in cells:
+        return
+
+    async def end() -> None:
+        await known.topic.unsubscribe(name)
+
+    act = Act("Unsubscribe", f"{place.space}/{place.name}")
+    await call.ask.server.act(call.ask, act, end)
+    await let_go(call, place.arn, cells[name])
+
+
+def _listed(call: Call[Any], place: Place, known: KnownTopic, cell: SubscriptionCell) -> Listed:
+    found = Found(place, known, cell)
+    protocol, endpoint = _endpoint(call, found)
+    return Listed(
+        _PENDING if PENDING in found.notes else found.arn,
+        found.notes.get(OWNER, place.home.account),
+        protocol,
+        endpoint,
+        place.arn,
+    )
+
+
+@SNS.action("ListSubscriptionsByTopic", ListByTopicIn, SubscriptionsOut)
+async def list_subscriptions_by_topic(call: Call[ListByTopicIn]) -> SubscriptionsOut:
+    """The subscriptions of a topic, a hundred at a time."""
+    place = place_at(call, call.told.topic_arn, "read")
+    known = await look(call, place)
+    cells = {cell.name: cell for cell in await known.subscriptions()}
+    names, after = page_of(list(cells), call.told.next_token)
+    return SubscriptionsOut([_listed(call, place, known, cells[name]) for name in names], after)
+
+
+@SNS.action("ListSubscriptions", Page, SubscriptionsOut)
+async def list_subscriptions(call: Call[Page]) -> SubscriptionsOut:
+    """The subscriptions of the caller's account and region, a hundred at a time."""
+    home = call.caller.home
+    space = call.aws.space(home)
+    found: dict[str, Listed] = {}
+    for topic in await call.aws.exchange.desk.millrace.topics(space=space):
+        place = Place(space, topic, home)
+        if not call.may("read", space, topic):
+            continue
+        try:
+            known = await call.aws.exchange.look(space, topic)
+            cells = await known.subscriptions()
+        except NotFound:
+            # It has ended meanwhile.
+            continue
+        for cell in cells:
+            found[f"{topic}:{cell.name}"] = _listed(call, place, known, cell)
+    names, after = page_of(list(found), call.told.next_token)
+    return SubscriptionsOut([found[name] for name in names], after)
+
+
+# --- Attributes ----------------------------------------------------------------------------------
+
+
+@SNS.action("GetSubscriptionAttributes", OfSubscription, AttributesOut)
+async def get_subscription_attributes(call: Call[OfSubscription]) -> AttributesOut:
+    """All attributes of a subscription."""
+    found = await find(call, call.told.subscription_arn, "read")
+    protocol, endpoint = _endpoint(call, found)
+    return AttributesOut({**told(found), "Protocol": protocol, "Endpoint": endpoint})
+
+
+@SNS.action("SetSubscriptionAttributes", SetSubscriptionAttributesIn)
+async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -> None:
+    """Change an attribute of a subscription."""
+    asked = call.told
+    found = await find(call, asked.subscription_arn, "manage")
+    name, value = asked.attribute_name, asked.attribute_value
+    see_attribute(name, value, found.place.arn, _endpoint(call, found)[1])
+    if name == RAW_DELIVERY:
+        value = value.lower()
+    notes = {**found.notes, PREFIX + name: value}
+    filter = filter_of(notes)
+    is_pending = PENDING in notes
+
+    async def change() -> None:
+        await found.known.topic.configure_subscription(
+            found.cell.name,
+            filter=NOTHING if is_pending else filter,
+            notes={PREFIX + name: value},
+        )
+
+    act = Act("SetSubscriptionAttributes", f"{found.place.space}/{found.place.name}")
+    try:
+        await call.ask.server.act(call.ask, act, change)
+    except NotFound as error:
+        raise no_subscription() from error
+    except (Invalid, TooLarge) as error:
+        raise invalid(f"{name}: {error.message}") from error
+    await _tell_queue(call, found, name, notes)
+
+
+async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[str, str]) -> None:
+    """Have the queue of a subscription know what has changed and is its affair."""
+    space, _, name = found.cell.target.partition("/")
+    is_hidden = name.startswith(HIDDEN)
+    settings: QueueSettings
+    if is_hidden and changed in (REDRIVE, DELIVERY):
+        settings = _hidden(notes, found.place.name)
+    elif changed == RAW_DELIVERY and not is_hidden:
+        is_raw = notes[PREFIX + RAW_DELIVERY] == "true"
+        settings = {"notes": {f"{RAW}{found.place.arn}": "1" if is_raw else ""}}
+    else:
+        return
+
+    async def configure(queue: Queue) -> None:
+        await queue.configure(**settings)
+
+    try:
+        await call.aws.exchange.desk.queue(space, name, configure)
+    except NotFound as error:
+        raise no_subscription() from error
+    call.aws.directory.forget(space, name)

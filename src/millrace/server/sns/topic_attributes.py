@@ -1,0 +1,155 @@
+"""The attributes of a topic: which may be set, and how they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from millrace import limits
+from millrace.server.aws.fault import Fault
+from millrace.server.aws.known import PREFIX
+from millrace.server.sns.exchange import KnownTopic
+from millrace.server.sns.faults import invalid
+from millrace.server.sns.headers import PENDING
+from millrace.server.sns.place import Place
+
+_FEEDBACK = tuple(
+    f"{kind}{name}"
+    for kind in ("HTTP", "Firehose", "Lambda", "Application", "SQS")
+    for name in (
+        "SuccessFeedbackRoleArn",
+        "SuccessFeedbackSampleRate",
+        "FailureFeedbackRoleArn",
+    )
+)
+_TEXTS = ("DisplayName", "KmsMasterKeyId", *_FEEDBACK)
+_JSON = ("Policy", "DeliveryPolicy", "ArchivePolicy", "DataProtectionPolicy")
+_WORDS = {
+    "SignatureVersion": ("1", "2"),
+    "TracingConfig": ("PassThrough", "Active"),
+    "ContentBasedDeduplication": ("true", "false"),
+    "FifoThroughputScope": ("Topic", "MessageGroup"),
+}
+_FIFO_ONLY = ("ContentBasedDeduplication", "FifoThroughputScope", "ArchivePolicy")
+SETTABLE = (*_TEXTS, *_JSON, *_WORDS)
+FIFO = "FifoTopic"
+
+RETRIES = {
+    "minDelayTarget": limits.SNS_RETRY_SECONDS,
+    "maxDelayTarget": limits.SNS_RETRY_SECONDS,
+    "numRetries": limits.SNS_RETRIES,
+    "numMaxDelayRetries": 0,
+    "numNoDelayRetries": 0,
+    "numMinDelayRetries": 0,
+    "backoffFunction": "linear",
+}
+"""How often a message is sent again, unless something else is said."""
+
+
+def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
+    """See that an attribute of a topic can be so; one that is empty is taken away.
+
+    Raises:
+        Fault: it cannot, or there is none of this name.
+    """
+    if name not in SETTABLE or name == "DataProtectionPolicy":
+        raise invalid("AttributeName")
+    if name in _FIFO_ONLY and not is_fifo:
+        raise invalid(f"{name} Reason: {name} is only supported for FIFO topics")
+    if len(value.encode()) > limits.SNS_ATTRIBUTE_BYTES_MAX:
+        raise invalid(f"{name} Reason: the value is too long")
+    if not value:
+        return
+    if name in _WORDS and value not in _WORDS[name]:
+        raise invalid(f"{name}: Invalid value [{value}]. Must be {' or '.join(_WORDS[name])}.")
+    if name in _JSON:
+        see_json(name, value)
+
+
+def see_json(name: str, value: str, before: str = "") -> dict[str, object]:
+    """The object that a text of JSON is.
+
+    Raises:
+        Fault: it is none.
+    """
+    try:
+        found = msgspec.json.decode(value)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise _unread(name, before) from error
+    if not isinstance(found, dict):
+        raise _unread(name, before)
+    return found
+
+
+def _unread(name: str, before: str) -> Fault:
+    if name == "Policy":
+        return invalid("Policy Error: null")
+    return invalid(f"{before}{name}: failed to parse JSON.")
+
+
+def usual_policy(arn: str, account: str) -> str:
+    """The policy of a topic that was given none: its owner may do everything."""
+    actions = (
+        "GetTopicAttributes",
+        "SetTopicAttributes",
+        "AddPermission",
+        "RemovePermission",
+        "DeleteTopic",
+        "Subscribe",
+        "ListSubscriptionsByTopic",
+        "Publish",
+    )
+    statement = {
+        "Sid": "__default_statement_ID",
+        "Effect": "Allow",
+        "Principal": {"AWS": "*"},
+        "Action": [f"SNS:{action}" for action in actions],
+        "Resource": arn,
+        "Condition": {"StringEquals": {"AWS:SourceOwner": account}},
+    }
+    policy = {"Version": "2008-10-17", "Id": "__default_policy_ID", "Statement": [statement]}
+    return msgspec.json.encode(policy).decode()
+
+
+def effective(given: str) -> str:
+    """The policy of delivery that is followed, where this one was given."""
+    http: dict[str, object] = {
+        "defaultHealthyRetryPolicy": RETRIES,
+        "disableSubscriptionOverrides": False,
+        "defaultRequestPolicy": {"headerContentType": "text/plain; charset=UTF-8"},
+    }
+    if given:
+        named = msgspec.json.decode(given)
+        named = named.get("http") if isinstance(named, dict) else None
+        http.update(named if isinstance(named, dict) else {})
+    return msgspec.json.encode({"http": http}).decode()
+
+
+async def told(known: KnownTopic, place: Place) -> dict[str, str]:
+    """All attributes of a topic."""
+    notes = [dict(cell.notes) for cell in await known.subscriptions()]
+    pending = sum(PENDING in one for one in notes)
+    found = {
+        "TopicArn": place.arn,
+        "Owner": place.home.account,
+        "Policy": known.note("Policy") or usual_policy(place.arn, place.home.account),
+        "DisplayName": known.note("DisplayName"),
+        "SubscriptionsPending": str(pending),
+        "SubscriptionsConfirmed": str(len(notes) - pending),
+        "SubscriptionsDeleted": "0",
+        "EffectiveDeliveryPolicy": effective(known.note("DeliveryPolicy")),
+    }
+    if known.is_fifo:
+        found[FIFO] = "true"
+        found["ContentBasedDeduplication"] = known.note("ContentBasedDeduplication") or "false"
+        found["FifoThroughputScope"] = known.note("FifoThroughputScope") or "Topic"
+    for name in SETTABLE:
+        if known.note(name):
+            found.setdefault(name, known.note(name))
+    return found
+
+
+def notes_of(attributes: Mapping[str, str]) -> dict[str, str]:
+    """The notes that attributes are kept in."""
+    return {PREFIX + name: value for name, value in attributes.items()}

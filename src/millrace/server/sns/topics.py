@@ -1,0 +1,297 @@
+"""Topics: made, listed, changed, ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from millrace import limits
+from millrace.errors import Exists, Full, NotFound
+from millrace.server.aws.calls import Call
+from millrace.server.aws.known import TAG
+from millrace.server.rest.act import Act, topic_made
+from millrace.server.sns.exchange import KnownTopic
+from millrace.server.sns.faults import (
+    invalid,
+    no_resource,
+    too_many_tags,
+    too_many_topics,
+)
+from millrace.server.sns.page import page_of
+from millrace.server.sns.place import Place, look, place_at, see
+from millrace.server.sns.removal import let_go
+from millrace.server.sns.service import SNS
+from millrace.server.sns.shapes import (
+    AddPermissionIn,
+    AttributesOut,
+    CreateTopicIn,
+    Done,
+    ListTopicsOut,
+    OfResource,
+    OfTopic,
+    Page,
+    RemovePermissionIn,
+    SetTopicAttributesIn,
+    Tag,
+    TagIn,
+    TagsOut,
+    TopicOut,
+    UntagIn,
+)
+from millrace.server.sns.topic_attributes import (
+    FIFO,
+    notes_of,
+    see_attribute,
+    told,
+    usual_policy,
+)
+
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_NAME_CHARS_MAX}}}")
+_FIFO_NAME = re.compile(r"[A-Za-z0-9_-]+\.fifo")
+_ACTIONS = (
+    "Publish",
+    "RemovePermission",
+    "SetTopicAttributes",
+    "DeleteTopic",
+    "ListSubscriptionsByTopic",
+    "GetTopicAttributes",
+    "AddPermission",
+    "Subscribe",
+)
+
+
+# --- Made, listed, ended -------------------------------------------------------------------------
+
+
+@SNS.action("CreateTopic", CreateTopicIn, TopicOut)
+async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
+    """Make a topic, or see that the one that is there is like this."""
+    asked = call.told
+    attributes = dict(asked.attributes)
+    if asked.data_protection_policy:
+        raise invalid("DataProtectionPolicy Reason: it is not supported by this server")
+    is_fifo = attributes.pop(FIFO, "false")
+    if is_fifo not in ("true", "false"):
+        raise invalid("Attributes Reason: FifoTopic: Invalid value. Must be true or false.")
+    _see_name(asked.name, is_fifo=is_fifo == "true")
+    for name, value in attributes.items():
+        see_attribute(name, value, is_fifo=is_fifo == "true")
+    tags = _tags_in(asked.tags)
+    home = call.caller.home
+    place = Place(call.aws.space(home), asked.name, home)
+    see(call, "manage", place.space, place.name, place.arn)
+    exchange = call.aws.exchange
+    try:
+        known = await exchange.look(place.space, place.name)
+    except NotFound:
+        await exchange.prepare()
+        notes = {name: text for name, text in {**notes_of(attributes), **tags}.items() if text}
+
+        async def make() -> None:
+            millrace = exchange.desk.millrace
+            await millrace.topic(place.name, space=place.space, notes=notes)
+
+        made = topic_made(place.space, place.name)
+        act = Act("CreateTopic", f"{place.space}/{place.name}", makes=made)
+        try:
+            await call.ask.server.act(call.ask, act, make)
+        except Exists:
+            # Another has made it a moment ago.
+            _see_same(await exchange.look(place.space, place.name), attributes, asked.tags)
+        except Full as error:
+            raise too_many_topics(error.message) from error
+    else:
+        _see_same(known, attributes, asked.tags)
+    return TopicOut(place.arn)
+
+
+def _see_name(name: str, *, is_fifo: bool) -> None:
+    if is_fifo:
+        if _FIFO_NAME.fullmatch(name) is None or len(name) > limits.SNS_NAME_CHARS_MAX:
+            raise invalid(
+                "Fifo Topic names must end with .fifo and must be made up of only uppercase and "
+                "lowercase ASCII letters, numbers, underscores, and hyphens, and must be between "
+                f"1 and {limits.SNS_NAME_CHARS_MAX} characters long."
+            )
+    elif _NAME.fullmatch(name) is None:
+        raise invalid("Topic Name")
+
+
+def _see_same(known: KnownTopic, attributes: Mapping[str, str], tags: Sequence[Tag]) -> None:
+    if any(known.note(name) != value for name, value in attributes.items()):
+        raise invalid("Attributes Reason: Topic already exists with different attributes")
+    if tags and known.tags != {tag.key: tag.value for tag in tags}:
+        raise invalid("Tags Reason: Topic already exists with different tags")
+
+
+@SNS.action("DeleteTopic", OfTopic)
+async def delete_topic(call: Call[OfTopic]) -> None:
+    """End a topic and its subscriptions; one that is not there is ended already."""
+    place = place_at(call, call.told.topic_arn, "manage")
+    exchange = call.aws.exchange
+    try:
+        known = await exchange.look(place.space, place.name)
+    except NotFound:
+        return
+    cells = await known.subscriptions()
+
+    async def end() -> None:
+        await known.topic.delete()
+
+    act = Act(
+        "DeleteTopic", f"{place.space}/{place.name}", ends=topic_made(place.space, place.name)
+    )
+    await call.ask.server.act(call.ask, act, end)
+    exchange.forget(place.space, place.name)
+    for cell in cells:
+        await let_go(call, place.arn, cell)
+
+
+@SNS.action("ListTopics", Page, ListTopicsOut)
+async def list_topics(call: Call[Page]) -> ListTopicsOut:
+    """The topics of the caller's account and region, a hundred at a time."""
+    home = call.caller.home
+    space = call.aws.space(home)
+    names = await call.aws.exchange.desk.millrace.topics(space=space)
+    seen = [name for name in names if call.sees(space, name)]
+    some, after = page_of(seen, call.told.next_token)
+    return ListTopicsOut([TopicOut(Place(space, name, home).arn) for name in some], after)
+
+
+# --- Attributes ----------------------------------------------------------------------------------
+
+
+@SNS.action("GetTopicAttributes", OfTopic, AttributesOut)
+async def get_topic_attributes(call: Call[OfTopic]) -> AttributesOut:
+    """All attributes of a topic."""
+    place = place_at(call, call.told.topic_arn, "read")
+    return AttributesOut(await told(await look(call, place), place))
+
+
+@SNS.action("SetTopicAttributes", SetTopicAttributesIn)
+async def set_topic_attributes(call: Call[SetTopicAttributesIn]) -> None:
+    """Change an attribute of a topic."""
+    asked = call.told
+    place = place_at(call, asked.topic_arn, "manage")
+    known = await look(call, place)
+    see_attribute(asked.attribute_name, asked.attribute_value, is_fifo=known.is_fifo)
+    await _keep(call, place, known, notes_of({asked.attribute_name: asked.attribute_value}))
+
+
+async def _keep(call: Call[Any], place: Place, known: KnownTopic, notes: Mapping[str, str]) -> None:
+    async def keep() -> None:
+        await known.topic.configure(notes=notes)
+
+    act = Act(call.action.name, f"{place.space}/{place.name}")
+    await call.ask.server.act(call.ask, act, keep)
+    call.aws.exchange.forget(place.space, place.name)
+
+
+# --- Tags ----------------------------------------------------------------------------------------
+
+
+def _tags_in(tags: Sequence[Tag]) -> dict[str, str]:
+    """The notes that tags are kept in."""
+    if len({tag.key for tag in tags}) < len(tags):
+        raise invalid("Duplicated keys are not allowed.")
+    if len(tags) > limits.SNS_TAGS_MAX:
+        raise too_many_tags()
+    for tag in tags:
+        if not 1 <= len(tag.key) <= limits.SNS_TAG_KEY_CHARS_MAX:
+            raise invalid("TagKey")
+        if len(tag.value) > limits.SNS_TAG_VALUE_CHARS_MAX:
+            raise invalid("TagValue")
+    # A note that is empty goes; a tag may be.
+    return {f"{TAG}{tag.key}": f"={tag.value}" for tag in tags}
+
+
+@SNS.action("TagResource", TagIn, Done)
+async def tag_resource(call: Call[TagIn]) -> Done:
+    """Add tags to a topic, or change them."""
+    place = place_at(call, call.told.resource_arn, "manage", "ResourceArn")
+    notes = _tags_in(call.told.tags)
+    known = await look(call, place, no_resource())
+    if len({*known.tags, *(tag.key for tag in call.told.tags)}) > limits.SNS_TAGS_MAX:
+        raise too_many_tags()
+    await _keep(call, place, known, notes)
+    return Done()
+
+
+@SNS.action("UntagResource", UntagIn, Done)
+async def untag_resource(call: Call[UntagIn]) -> Done:
+    """Take tags from a topic."""
+    place = place_at(call, call.told.resource_arn, "manage", "ResourceArn")
+    known = await look(call, place, no_resource())
+    gone = {f"{TAG}{key}": "" for key in call.told.tag_keys if key in known.tags}
+    if gone:
+        await _keep(call, place, known, gone)
+    return Done()
+
+
+@SNS.action("ListTagsForResource", OfResource, TagsOut)
+async def list_tags_for_resource(call: Call[OfResource]) -> TagsOut:
+    """The tags of a topic."""
+    place = place_at(call, call.told.resource_arn, "read", "ResourceArn")
+    known = await look(call, place, no_resource())
+    return TagsOut([Tag(key, value) for key, value in known.tags.items()])
+
+
+# --- Permissions ---------------------------------------------------------------------------------
+
+
+def _policy(known: KnownTopic, place: Place) -> tuple[dict[str, Any], list[Any]]:
+    text = known.note("Policy") or usual_policy(place.arn, place.home.account)
+    policy = msgspec.json.decode(text)
+    statements = policy.get("Statement")
+    listed = statements if isinstance(statements, list) else [statements] if statements else []
+    return policy, listed
+
+
+@SNS.action("AddPermission", AddPermissionIn)
+async def add_permission(call: Call[AddPermissionIn]) -> None:
+    """Add a statement to the policy of a topic, which is kept and told; who may do what here is
+    the affair of the server's own rules."""
+    asked = call.told
+    place = place_at(call, asked.topic_arn, "manage")
+    known = await look(call, place)
+    if not asked.label or not asked.accounts or not asked.actions:
+        raise invalid("Label, AWSAccountId and ActionName Reason: no value for required parameter")
+    if any(action not in _ACTIONS for action in asked.actions):
+        raise invalid("Policy statement action out of service scope!")
+    policy, statements = _policy(known, place)
+    if any(isinstance(one, dict) and one.get("Sid") == asked.label for one in statements):
+        raise invalid("Statement already exists")
+    owners = [f"arn:aws:iam::{account}:root" for account in asked.accounts]
+    actions = [f"SNS:{action}" for action in asked.actions]
+    statements.append(
+        {
+            "Sid": asked.label,
+            "Effect": "Allow",
+            "Principal": {"AWS": owners[0] if len(owners) == 1 else owners},
+            "Action": actions[0] if len(actions) == 1 else actions,
+            "Resource": place.arn,
+        }
+    )
+    policy["Statement"] = statements
+    text = msgspec.json.encode(policy).decode()
+    see_attribute("Policy", text, is_fifo=known.is_fifo)
+    await _keep(call, place, known, notes_of({"Policy": text}))
+
+
+@SNS.action("RemovePermission", RemovePermissionIn)
+async def remove_permission(call: Call[RemovePermissionIn]) -> None:
+    """Take a statement from the policy of a topic."""
+    asked = call.told
+    place = place_at(call, asked.topic_arn, "manage")
+    known = await look(call, place)
+    policy, statements = _policy(known, place)
+    left = [
+        one for one in statements if not (isinstance(one, dict) and one.get("Sid") == asked.label)
+    ]
+    if len(left) == len(statements):
+        raise invalid("Label Reason: there is no statement of this label")
+    policy["Statement"] = left
+    await _keep(call, place, known, notes_of({"Policy": msgspec.json.encode(policy).decode()}))

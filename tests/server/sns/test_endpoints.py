@@ -1,0 +1,168 @@
+"""Endpoints that are subscribed by HTTP: asked, sent to, sent to again, given up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.server.aws.site import AwsSite
+from tests.server.sns.endpoint import Endpoint
+from tests.server.sns.queues import refused, taker
+from tests.server.sns.test_round import verify
+
+if TYPE_CHECKING:
+    from types_boto3_sns import SNSClient
+    from types_boto3_sns.type_defs import MessageAttributeValueTypeDef
+    from types_boto3_sqs import SQSClient
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with Endpoint() as found:
+        yield found
+
+
+def subscribed(sns: SNSClient, topic: str, endpoint: Endpoint, **attributes: str) -> str:
+    """The ARN of a subscription that was confirmed."""
+    made = sns.subscribe(
+        TopicArn=topic,
+        Protocol="http",
+        Endpoint=endpoint.url,
+        ReturnSubscriptionArn=True,
+        Attributes=attributes,
+    )["SubscriptionArn"]
+    endpoint.confirm()
+    return made
+
+
+def test_an_endpoint_is_asked_before_it_gets_anything(
+    sns: SNSClient, topic: str, endpoint: Endpoint
+) -> None:
+    made = sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    assert made["SubscriptionArn"] == "pending confirmation"
+    asked = endpoint.next()
+    assert asked.path == "/news?a=b"
+    assert asked.headers["x-amz-sns-topic-arn"] == topic
+    assert asked.headers["x-amz-sns-message-id"] == asked.json["MessageId"]
+    assert asked.headers["content-type"] == "text/plain; charset=UTF-8"
+    [listed] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    assert listed["SubscriptionArn"] == "PendingConfirmation"
+    assert sns.get_topic_attributes(TopicArn=topic)["Attributes"]["SubscriptionsPending"] == "1"
+    sns.publish(TopicArn=topic, Message="too early")
+    with pytest.raises(ClientError) as error:
+        sns.confirm_subscription(TopicArn=topic, Token="00")
+    assert refused(error) == ("InvalidParameter", 400, "Invalid parameter: Token")
+    token = asked.json["Token"]
+    arn = sns.confirm_subscription(TopicArn=topic, Token=token)["SubscriptionArn"]
+    assert sns.confirm_subscription(TopicArn=topic, Token=token)["SubscriptionArn"] == arn
+    sns.publish(TopicArn=topic, Message="héllo", Subject="s")
+    got = endpoint.next()
+    assert got.headers["x-amz-sns-message-type"] == "Notification"
+    assert got.headers["x-amz-sns-subscription-arn"] == arn
+    assert (got.json["Message"], got.json["Subject"]) == ("héllo", "s")
+    verify(got.json)
+    found = sns.get_subscription_attributes(SubscriptionArn=arn)["Attributes"]
+    assert (found["PendingConfirmation"], found["Protocol"]) == ("false", "http")
+    assert "healthyRetryPolicy" in json.loads(found["EffectiveDeliveryPolicy"])
+
+
+def test_whoever_subscribes_again_is_asked_again(
+    sns: SNSClient, topic: str, endpoint: Endpoint
+) -> None:
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    first = endpoint.next().json["Token"]
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    assert endpoint.confirm().json["Token"] == first
+    sns.publish(TopicArn=topic, Message="x")
+    assert endpoint.next().json["Message"] == "x"
+
+
+def test_a_forged_yes_is_refused(site: AwsSite, sns: SNSClient, topic: str) -> None:
+    for token in ("", "zz", "00", b"default/x/y/z".hex()):
+        with pytest.raises(HTTPError) as refusal:
+            urlopen(f"{site.url}/_aws/sns/confirm?Token={token}", timeout=30)
+        assert refusal.value.code == 400
+        refusal.value.close()
+    with pytest.raises(HTTPError) as refusal:
+        urlopen(f"{site.url}/_aws/sns/other.pem", timeout=30)
+    assert refusal.value.code in (400, 404)
+    refusal.value.close()
+
+
+def test_raw_messages_filters_and_texts_of_a_protocol(
+    sns: SNSClient, topic: str, endpoint: Endpoint
+) -> None:
+    subscribed(
+        sns,
+        topic,
+        endpoint,
+        RawMessageDelivery="true",
+        FilterPolicy='{"kind": ["order"]}',
+    )
+    order: dict[str, MessageAttributeValueTypeDef] = {
+        "kind": {"DataType": "String", "StringValue": "order"}
+    }
+    sns.publish(TopicArn=topic, Message="nothing")
+    texts = json.dumps({"default": "d", "http": "h"})
+    sns.publish(TopicArn=topic, Message=texts, MessageStructure="json", MessageAttributes=order)
+    got = endpoint.next()
+    assert (got.body, got.headers["x-amz-sns-rawdelivery"]) == ("h", "true")
+
+
+def test_what_fails_is_sent_again_and_then_is_a_dead_letter(
+    sns: SNSClient, sqs: SQSClient, topic: str, endpoint: Endpoint, name: str
+) -> None:
+    dead = taker(sqs, f"{name}-dead")
+    policy = {"healthyRetryPolicy": {"numRetries": 2, "numNoDelayRetries": 2}}
+    subscribed(
+        sns,
+        topic,
+        endpoint,
+        DeliveryPolicy=json.dumps(policy),
+        RedrivePolicy=json.dumps({"deadLetterTargetArn": dead.arn}),
+    )
+    endpoint.answer(500, 429)
+    sns.publish(TopicArn=topic, Message="third time lucky")
+    assert [endpoint.next().json["Message"] for _ in range(3)] == ["third time lucky"] * 3
+    endpoint.answer(500, 503, 500)
+    sns.publish(TopicArn=topic, Message="given up")
+    assert [endpoint.next().json["Message"] for _ in range(3)] == ["given up"] * 3
+    assert dead.bodies(1) == ["given up"]
+    endpoint.answer(400)
+    sns.publish(TopicArn=topic, Message="refused for good")
+    assert endpoint.next().json["Message"] == "refused for good"
+    assert dead.bodies(1) == ["refused for good"]
+
+
+def test_endpoints_get_what_comes_after_a_crash_until_they_leave(
+    tmp_path_factory: pytest.TempPathFactory, endpoint: Endpoint
+) -> None:
+    with AwsSite(tmp_path_factory.mktemp("crash")) as site:
+        sns = site.aws().sns
+        topic = sns.create_topic(Name="news")["TopicArn"]
+        made = subscribed(sns, topic, endpoint)
+        site.restart()
+        aws = site.aws()
+        aws.sns.publish(TopicArn=topic, Message="after")
+        assert endpoint.next().json["Message"] == "after"
+        assert "QueueUrls" not in aws.sqs.list_queues()
+        aws.sns.unsubscribe(SubscriptionArn=made)
+        other = taker(aws.sqs, "other")
+        aws.sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=other.arn)
+        aws.sns.publish(TopicArn=topic, Message="later")
+        assert other.bodies(1) == ["later"]
+        names = site.process.ask("GET", "/v1/spaces/default/queues").json["names"]
+        assert names == ["other"]
+
+
+def test_a_fifo_topic_has_no_endpoints(sns: SNSClient, name: str, endpoint: Endpoint) -> None:
+    topic = sns.create_topic(Name=f"{name}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
+    with pytest.raises(ClientError) as error:
+        sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    assert refused(error)[:2] == ("InvalidParameter", 400)

@@ -1,0 +1,113 @@
+"""Small parts: pages of lists, waits between retries, attributes that are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace import limits
+from millrace.server.aws.fault import Fault
+from millrace.server.sns.message import Told, ready
+from millrace.server.sns.page import page_of
+from millrace.server.sns.shapes import AttributeValue, MessageIn
+from millrace.server.sns.subscription_attributes import Retries, retries_of
+
+PLAIN = Told("arn", False, False, False, "1")
+FIFO = Told("arn", True, False, False, "1")
+
+
+def test_pages_go_on_where_the_last_one_ended() -> None:
+    names = [f"n{number:03d}" for number in range(250)]
+    found: list[str] = []
+    token: str | None = ""
+    while token is not None:
+        page, token = page_of(names, token)
+        assert len(page) <= limits.SNS_LIST_MAX
+        found += page
+    assert found == names
+
+
+@pytest.mark.parametrize(
+    ("retries", "seconds"),
+    [
+        (Retries(), [20, 20, 20]),
+        (Retries(10, 20, 5, 1, 1, 1), [0, 10, 10, 20, 20]),
+        (Retries(10, 30, 3), [10, 20, 30]),
+        (Retries(10, 30, 3, backoff_function="arithmetic"), [10, 15, 30]),
+        (Retries(10, 40, 3, backoff_function="exponential"), [10, 20, 40]),
+    ],
+)
+def test_waits_follow_the_policy(retries: Retries, seconds: list[float]) -> None:
+    found = [retries.seconds(failures) for failures in range(1, retries.num_retries + 1)]
+    assert found == seconds
+
+
+def test_the_policy_of_a_subscription_is_followed() -> None:
+    text = '{"healthyRetryPolicy": {"numRetries": 7, "minDelayTarget": 30}}'
+    found = retries_of({"aws.DeliveryPolicy": text})
+    assert (found.num_retries, found.min_delay_target, found.max_delay_target) == (7, 30, 30)
+    assert retries_of({}) == Retries()
+
+
+def value(kind: str, text: str | None = None, data: bytes | None = None) -> AttributeValue:
+    return AttributeValue(kind, text, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "text"),
+    [
+        ("", value("String", "x"), "Length of message attribute name"),
+        ("x" * 257, value("String", "x"), "Length of message attribute name"),
+        (".a", value("String", "x"), "Invalid message attribute name starting with character '.'"),
+        ("a.", value("String", "x"), "Invalid message attribute name ending with character '.'"),
+        ("a b", value("String", "x"), "Invalid non-alphanumeric character '#x20' was found"),
+        ("a..b", value("String", "x"), "Message attribute name can not have successive '.'"),
+        ("AWS.x", value("String", "x"), "The message attribute name 'AWS.x' must not start with"),
+        ("millrace-group", value("String", "x"), "The message attribute name 'millrace-group'"),
+        ("a", value("Text", "x"), "The message attribute 'a' has an invalid message attribute"),
+        ("a", value("String", ""), "The message attribute 'a' must contain non-empty message"),
+        ("a", value("Binary", "x"), "The message attribute 'a' with type 'Binary' must use field"),
+        ("a", value("Number", "five"), "Could not cast message attribute 'a' value to number."),
+        ("a", value("String.Array", str(list(range(41)))), "A message has up to 40 attributes"),
+    ],
+)
+def test_a_bad_attribute_is_refused(name: str, given: AttributeValue, text: str) -> None:
+    with pytest.raises(Fault) as refused:
+        ready(MessageIn("x", message_attributes={name: given}), PLAIN)
+    assert refused.value.query == "ParameterValueInvalid"
+    assert refused.value.message.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("told", "topic", "text"),
+    [
+        (MessageIn(""), PLAIN, "Empty message"),
+        (MessageIn("x", subject=""), PLAIN, "Subject"),
+        (MessageIn("x", subject="a\nb"), PLAIN, "Subject"),
+        (MessageIn("x", subject="s" * 101), PLAIN, "Subject"),
+        (MessageIn("x" * (256 * 1024 + 1)), PLAIN, "Message too long"),
+        (MessageIn("x", message_structure="xml"), PLAIN, "MessageStructure"),
+        (MessageIn("x", message_structure="json"), PLAIN, "Message Structure - JSON message body"),
+        (MessageIn("{}", message_structure="json"), PLAIN, "Message Structure - No default entry"),
+        (MessageIn("[]", message_structure="json"), PLAIN, "Message Structure - No default entry"),
+        (MessageIn("x", message_deduplication_id="d"), PLAIN, "MessageDeduplicationId Reason"),
+        (MessageIn("x"), FIFO, "The MessageGroupId parameter is required for FIFO topics"),
+        (MessageIn("x", message_group_id="g"), FIFO, "The topic should either have Content"),
+        (MessageIn("x", message_group_id="a b"), FIFO, "MessageGroupId Reason"),
+        (
+            MessageIn("x", message_attributes={"a": AttributeValue(string_value="x")}),
+            PLAIN,
+            "1 validation error detected: Value null at 'messageAttributes.a.member.dataType'",
+        ),
+    ],
+)
+def test_a_bad_message_is_refused(told: MessageIn, topic: Told, text: str) -> None:
+    with pytest.raises(Fault) as refused:
+        ready(told, topic)
+    assert refused.value.query == "InvalidParameter"
+    assert refused.value.message.startswith(f"Invalid parameter: {text}")
+
+
+def test_a_group_tells_repeats_apart_where_the_topic_says_so() -> None:
+    told = MessageIn("x", message_group_id="g", message_deduplication_id="d")
+    assert ready(told, FIFO).message.dedup == "d"
+    assert ready(told, FIFO._replace(dedup_by_group=True)).message.dedup == "g\nd"

@@ -1,0 +1,230 @@
+"""Topics, their attributes, tags and permissions, as boto3 sees them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from botocore.exceptions import ClientError
+
+from millrace import limits
+from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
+from tests.server.sns.queues import refused
+
+if TYPE_CHECKING:
+    from types_boto3_sns import SNSClient
+
+NOWHERE = f"arn:aws:sns:{REGION}:{ACCOUNT}:nowhere"
+
+
+def test_a_topic_is_made_once(sns: SNSClient, name: str) -> None:
+    given = {"DisplayName": "News", "SignatureVersion": "2"}
+    tags = [{"Key": "team", "Value": "a"}, {"Key": "empty", "Value": ""}]
+    made = sns.create_topic(Name=name, Attributes=given, Tags=tags)["TopicArn"]  # type: ignore[arg-type]
+    assert made == f"arn:aws:sns:{REGION}:{ACCOUNT}:{name}"
+    again = sns.create_topic(Name=name, Attributes=given, Tags=tags)["TopicArn"]  # type: ignore[arg-type]
+    assert sns.create_topic(Name=name)["TopicArn"] == again == made
+    with pytest.raises(ClientError) as error:
+        sns.create_topic(Name=name, Attributes={"DisplayName": "Other"})
+    assert refused(error) == (
+        "InvalidParameter",
+        400,
+        "Invalid parameter: Attributes Reason: Topic already exists with different attributes",
+    )
+    with pytest.raises(ClientError) as error:
+        sns.create_topic(Name=name, Tags=[{"Key": "team", "Value": "b"}])
+    assert refused(error)[2] == (
+        "Invalid parameter: Tags Reason: Topic already exists with different tags"
+    )
+    found = {
+        one["Key"]: one["Value"] for one in sns.list_tags_for_resource(ResourceArn=made)["Tags"]
+    }
+    assert found == {"team": "a", "empty": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "text"),
+    [
+        ("a b", {}, "Topic Name"),
+        ("", {}, "Topic Name"),
+        ("a.b", {}, "Topic Name"),
+        ("a.fifo", {}, "Topic Name"),
+        ("x" * (limits.SNS_NAME_CHARS_MAX + 1), {}, "Topic Name"),
+        ("a", {"FifoTopic": "true"}, "Fifo Topic names must end with .fifo"),
+        ("a", {"FifoTopic": "yes"}, "Attributes Reason: FifoTopic"),
+        ("a", {"Colour": "red"}, "AttributeName"),
+        ("a", {"ContentBasedDeduplication": "true"}, "ContentBasedDeduplication Reason"),
+        ("a", {"SignatureVersion": "3"}, "SignatureVersion: Invalid value [3]"),
+        ("a", {"DeliveryPolicy": "{"}, "DeliveryPolicy: failed to parse JSON."),
+        ("a", {"Policy": "[]"}, "Policy Error: null"),
+    ],
+)
+def test_a_bad_topic_is_refused(
+    sns: SNSClient, name: str, attributes: dict[str, str], text: str
+) -> None:
+    with pytest.raises(ClientError) as error:
+        sns.create_topic(Name=name, Attributes=attributes)
+    code, status, message = refused(error)
+    assert (code, status) == ("InvalidParameter", 400)
+    assert message.startswith(f"Invalid parameter: {text}")
+
+
+def test_attributes_are_told_and_changed(sns: SNSClient, topic: str) -> None:
+    found = sns.get_topic_attributes(TopicArn=topic)["Attributes"]
+    assert (found["TopicArn"], found["Owner"], found["DisplayName"]) == (topic, ACCOUNT, "")
+    assert (found["SubscriptionsConfirmed"], found["SubscriptionsPending"]) == ("0", "0")
+    statement = json.loads(found["Policy"])["Statement"][0]
+    assert (statement["Resource"], "SNS:Publish" in statement["Action"]) == (topic, True)
+    effective = json.loads(found["EffectiveDeliveryPolicy"])["http"]
+    assert effective["defaultHealthyRetryPolicy"]["numRetries"] == 3
+    policy = json.dumps({"http": {"disableSubscriptionOverrides": True}})
+    for name, value in (("DisplayName", "News"), ("DeliveryPolicy", policy)):
+        sns.set_topic_attributes(TopicArn=topic, AttributeName=name, AttributeValue=value)
+    found = sns.get_topic_attributes(TopicArn=topic)["Attributes"]
+    assert (found["DisplayName"], found["DeliveryPolicy"]) == ("News", policy)
+    assert json.loads(found["EffectiveDeliveryPolicy"])["http"]["disableSubscriptionOverrides"]
+    with pytest.raises(ClientError) as error:
+        sns.set_topic_attributes(TopicArn=topic, AttributeName="Owner", AttributeValue="1")
+    assert refused(error) == ("InvalidParameter", 400, "Invalid parameter: AttributeName")
+
+
+def test_a_fifo_topic_says_that_it_is_one(sns: SNSClient, name: str) -> None:
+    made = sns.create_topic(Name=f"{name}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
+    found = sns.get_topic_attributes(TopicArn=made)["Attributes"]
+    assert (found["FifoTopic"], found["ContentBasedDeduplication"]) == ("true", "false")
+
+
+def test_topics_are_listed_a_hundred_at_a_time(site: AwsSite) -> None:
+    elsewhere = site.aws(region="eu-west-9").sns
+    for number in range(limits.SNS_LIST_MAX + 1):
+        elsewhere.create_topic(Name=f"t{number:03d}")
+    first = elsewhere.list_topics()
+    assert len(first["Topics"]) == limits.SNS_LIST_MAX
+    rest = elsewhere.list_topics(NextToken=first["NextToken"])
+    assert [one["TopicArn"] for one in rest["Topics"]] == [
+        f"arn:aws:sns:eu-west-9:{ACCOUNT}:t{limits.SNS_LIST_MAX:03d}"
+    ]
+    assert "NextToken" not in rest
+    with pytest.raises(ClientError) as error:
+        elsewhere.list_topics(NextToken="\u2603")
+    assert refused(error)[2] == "Invalid parameter: NextToken"
+
+
+def test_a_topic_is_deleted_and_deleted_again(sns: SNSClient, topic: str) -> None:
+    sns.delete_topic(TopicArn=topic)
+    sns.delete_topic(TopicArn=topic)
+    assert topic not in [one["TopicArn"] for one in sns.list_topics()["Topics"]]
+    asks: list[Callable[[], object]] = [
+        lambda: sns.get_topic_attributes(TopicArn=topic),
+        lambda: sns.publish(TopicArn=topic, Message="x"),
+        lambda: sns.list_subscriptions_by_topic(TopicArn=topic),
+        lambda: sns.set_topic_attributes(
+            TopicArn=topic, AttributeName="DisplayName", AttributeValue="x"
+        ),
+        lambda: sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=topic),
+    ]
+    for ask in asks:
+        with pytest.raises(ClientError) as error:
+            ask()
+        assert refused(error) == ("NotFound", 404, "Topic does not exist")
+
+
+@pytest.mark.parametrize(
+    ("arn", "text"),
+    [
+        ("nothing", "TopicArn Reason: An ARN must have at least 6 elements, not 1"),
+        (f"arn:aws:sqs:{REGION}:{ACCOUNT}:x", "TopicArn"),
+        (f"arn:aws:sns:mars-1:{ACCOUNT}:x", "TopicArn"),
+        (f"arn:aws:sns:{REGION}:5:x", "TopicArn"),
+    ],
+)
+def test_what_is_no_topic_is_refused(sns: SNSClient, arn: str, text: str) -> None:
+    with pytest.raises(ClientError) as error:
+        sns.get_topic_attributes(TopicArn=arn)
+    assert refused(error) == ("InvalidParameter", 400, f"Invalid parameter: {text}")
+
+
+def test_tags_come_and_go(sns: SNSClient, topic: str) -> None:
+    sns.tag_resource(
+        ResourceArn=topic, Tags=[{"Key": "a", "Value": "1"}, {"Key": "b", "Value": ""}]
+    )
+    sns.tag_resource(ResourceArn=topic, Tags=[{"Key": "a", "Value": "2"}])
+    found = sns.list_tags_for_resource(ResourceArn=topic)["Tags"]
+    assert {one["Key"]: one["Value"] for one in found} == {"a": "2", "b": ""}
+    sns.untag_resource(ResourceArn=topic, TagKeys=["b", "none"])
+    assert sns.list_tags_for_resource(ResourceArn=topic)["Tags"] == [{"Key": "a", "Value": "2"}]
+    many = [{"Key": f"k{at}", "Value": "x"} for at in range(limits.SNS_TAGS_MAX)]
+    with pytest.raises(ClientError) as error:
+        sns.tag_resource(ResourceArn=topic, Tags=many)  # type: ignore[arg-type]
+    assert refused(error)[:2] == ("TagLimitExceeded", 400)
+    with pytest.raises(ClientError) as error:
+        sns.tag_resource(
+            ResourceArn=topic, Tags=[{"Key": "c", "Value": "1"}, {"Key": "c", "Value": "2"}]
+        )
+    assert refused(error)[2] == "Invalid parameter: Duplicated keys are not allowed."
+    with pytest.raises(ClientError) as error:
+        sns.list_tags_for_resource(ResourceArn=NOWHERE)
+    assert refused(error) == ("ResourceNotFound", 404, "Resource does not exist")
+
+
+def test_permissions_are_statements_of_the_policy(sns: SNSClient, topic: str) -> None:
+    sns.add_permission(
+        TopicArn=topic, Label="friends", AWSAccountId=["111111111111"], ActionName=["Publish"]
+    )
+    policy = json.loads(sns.get_topic_attributes(TopicArn=topic)["Attributes"]["Policy"])
+    assert policy["Statement"][1] == {
+        "Sid": "friends",
+        "Effect": "Allow",
+        "Principal": {"AWS": "arn:aws:iam::111111111111:root"},
+        "Action": "SNS:Publish",
+        "Resource": topic,
+    }
+    with pytest.raises(ClientError) as error:
+        sns.add_permission(
+            TopicArn=topic, Label="friends", AWSAccountId=["111111111111"], ActionName=["Publish"]
+        )
+    assert refused(error)[2] == "Invalid parameter: Statement already exists"
+    with pytest.raises(ClientError) as error:
+        sns.add_permission(TopicArn=topic, Label="x", AWSAccountId=["1"], ActionName=["Fly"])
+    assert refused(error)[2] == "Invalid parameter: Policy statement action out of service scope!"
+    sns.remove_permission(TopicArn=topic, Label="friends")
+    policy = json.loads(sns.get_topic_attributes(TopicArn=topic)["Attributes"]["Policy"])
+    assert len(policy["Statement"]) == 1
+    with pytest.raises(ClientError) as error:
+        sns.remove_permission(TopicArn=topic, Label="friends")
+    assert refused(error)[:2] == ("InvalidParameter", 400)
+
+
+def test_who_may_not_is_told_so(site: AwsSite, sns: SNSClient, topic: str, name: str) -> None:
+    key = make_key(site.folder, f"user-{name}", f"allow publish default/{name}")
+    other = site.aws(key).sns
+    other.publish(TopicArn=topic, Message="x")
+    asks: list[Callable[[], object]] = [
+        lambda: other.delete_topic(TopicArn=topic),
+        lambda: other.get_topic_attributes(TopicArn=topic),
+        lambda: other.create_topic(Name=f"{name}-more"),
+        lambda: other.publish(TopicArn=NOWHERE, Message="x"),
+    ]
+    for ask in asks:
+        with pytest.raises(ClientError) as error:
+            ask()
+        code, status, message = refused(error)
+        assert (code, status) == ("AuthorizationError", 403)
+        assert message.startswith(f"User: user-{name} is not authorized to perform: SNS:")
+    assert [one["TopicArn"] for one in other.list_topics()["Topics"]] == [topic]
+
+
+def test_what_is_not_done_here_says_so(sns: SNSClient, topic: str) -> None:
+    asks: list[Callable[[], object]] = [
+        lambda: sns.get_data_protection_policy(ResourceArn=topic),
+        lambda: sns.list_platform_applications(),
+        lambda: sns.publish(PhoneNumber="+41790000000", Message="x"),
+        lambda: sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example"),
+        lambda: sns.get_sms_attributes(),
+    ]
+    for ask in asks:
+        with pytest.raises(ClientError) as error:
+            ask()
+        assert refused(error)[:2] == ("UnsupportedOperation", 400)
