@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 
 from millrace.server.sqs.all import SQS
+from tests.server.process import Process
 
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs/guide/sqs.md").read_text(encoding="utf-8")
@@ -20,6 +25,35 @@ def rows() -> dict[str, tuple[list[str], list[str]]]:
         name: (parameters.split(", "), re.findall(r"`(\w+)`", tests))
         for name, parameters, _, tests in _ROW.findall(GUIDE)
     }
+
+
+def test_the_first_steps_of_the_page_lead_where_it_says(tmp_path: Path) -> None:
+    commands, _, *_ = re.findall(r"^```\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    [program] = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    [told] = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    first, add, key = commands.splitlines()
+    assert first == "millrace serve &"
+    with Process(tmp_path / "data") as server:
+        environment = {**os.environ, "MILLRACE_DATA": str(tmp_path / "data")}
+        for line in (add, key):
+            words = shlex.split(line, comments=True)
+            command = [sys.executable, "-m", "millrace.cli", *words[1:]]
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=True, timeout=60
+            )
+        found = dict(re.findall(r"(aws_\w+)\W+(\S+)", done.stdout))
+        environment |= {name.upper(): value for name, value in found.items()}
+        environment["AWS_ENDPOINT_URL_SQS"] = f"http://127.0.0.1:{server.port}"
+        environment["AWS_DEFAULT_REGION"] = "us-east-1"
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert ran.stdout == told, ran.stderr
 
 
 def test_every_action_is_listed_with_its_parameters() -> None:

@@ -232,7 +232,7 @@ def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
         SIZE: str(known.max_bytes),
         WAIT: str(known.wait_seconds),
         "DelaySeconds": str(spec.delay_ms // 1000),
-        "MessageRetentionPeriod": str(spec.ttl_ms // 1000 or RETENTION_SECONDS),
+        "MessageRetentionPeriod": _retention(known),
         "ApproximateNumberOfMessages": str(counts.ready),
         "ApproximateNumberOfMessagesNotVisible": str(counts.in_flight),
         "ApproximateNumberOfMessagesDelayed": str(counts.delayed),
@@ -254,6 +254,13 @@ def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
     if spec.dead_letter:
         found["RedrivePolicy"] = _policy(known, home)
     return found
+
+
+def _retention(known: Known) -> str:
+    """For how long messages are kept; of a queue that keeps them for ever, the longest that SQS
+    knows."""
+    seconds = known.spec.ttl_ms // 1000 or limits.SQS_RETENTION_SECONDS_MAX
+    return str(min(seconds, limits.SQS_RETENTION_SECONDS_MAX))
 
 
 def _managed(known: Known) -> str:
