@@ -27,6 +27,13 @@ def rows() -> dict[str, tuple[list[str], list[str]]]:
     }
 
 
+def _run(line: str, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "millrace.cli", *shlex.split(line, comments=True)[1:]]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+
+
 def test_the_first_steps_of_the_page_lead_where_it_says(tmp_path: Path) -> None:
     commands, _, *_ = re.findall(r"^```\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     [program] = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
@@ -35,13 +42,8 @@ def test_the_first_steps_of_the_page_lead_where_it_says(tmp_path: Path) -> None:
     assert first == "millrace serve &"
     with Process(tmp_path / "data") as server:
         environment = {**os.environ, "MILLRACE_DATA": str(tmp_path / "data")}
-        for line in (add, key):
-            words = shlex.split(line, comments=True)
-            command = [sys.executable, "-m", "millrace.cli", *words[1:]]
-            done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=True, timeout=60
-            )
-        found = dict(re.findall(r"(aws_\w+)\W+(\S+)", done.stdout))
+        said = [_run(line, environment) for line in (add, key)]
+        found = dict(re.findall(r"(aws_\w+)\W+(\S+)", said[-1]))
         environment |= {name.upper(): value for name, value in found.items()}
         environment["AWS_ENDPOINT_URL_SQS"] = f"http://127.0.0.1:{server.port}"
         environment["AWS_DEFAULT_REGION"] = "us-east-1"
