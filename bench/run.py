@@ -28,6 +28,7 @@ from bench import (
     sessions,
     snapshot_http,
     spark,
+    sqs,
     topics,
     work,
 )
@@ -69,6 +70,12 @@ GROUPS: dict[str, dict[str, Measurement]] = {
         "frontend_engine_cpu": frontends.frontend_engine_cpu,
         "idle_polls": server.idle_polls,
     },
+    "sqs": {
+        "single": sqs.single,
+        "batch": sqs.batch,
+        "idle_polls": sqs.idle_polls,
+        "backlog_rss": sqs.backlog_rss,
+    },
     "spark": {
         "read_100": lambda: spark.read_rows(100, 8_000_000, "read_100"),
         "read_1k": lambda: spark.read_rows(1024, 4_000_000, "read_1k"),
@@ -93,6 +100,12 @@ MEASURED_WITH = {
     "delayed_lateness_p99_ms": "delayed_lateness",
     "idle_polls_core_s": "idle_polls",
     "idle_polls_kb": "idle_polls",
+    "single_vs_elasticmq": "single",
+    "single_vs_elasticmq_h2": "single",
+    "single_vs_moto": "single",
+    "batch_vs_elasticmq": "batch",
+    "batch_vs_rest": "batch",
+    "backlog_rss_mb": "backlog_rss",
     "stream_noop": "read_1k",
     "sink_latency_p50_ms": "sink_latency",
     "sink_latency_p99_ms": "sink_latency",

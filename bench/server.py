@@ -131,7 +131,7 @@ async def idle_polls(polls: int = 10_000, seconds: float = 300.0) -> list[Result
     """What long polls cost that wait for nothing."""
     with scratch() as folder, served(folder / "data", "--set", "connections_max=20000") as server:
         pid = server.process.pid
-        before = _anonymous_kb(pid)
+        before = anonymous_kb(pid)
         loop = asyncio.get_running_loop()
         body = b'{"wait":%d}' % seconds
         head = (
@@ -147,7 +147,7 @@ async def idle_polls(polls: int = 10_000, seconds: float = 300.0) -> list[Result
             transport.write(head.encode() + body)
             open_ones.append(transport)
         await asyncio.sleep(5)
-        size = (_anonymous_kb(pid) - before) / polls
+        size = (anonymous_kb(pid) - before) / polls
         began, used = time.perf_counter(), cpu_of(pid)
         await asyncio.sleep(seconds - 60)
         spent = (cpu_of(pid) - used) / (time.perf_counter() - began) * 60
@@ -176,7 +176,7 @@ class _Ear(asyncio.Protocol):
         self._heard.append(b"")
 
 
-def _anonymous_kb(pid: int) -> int:
+def anonymous_kb(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1])

@@ -1,0 +1,3 @@
+module sqs_load
+
+go 1.22
