@@ -11,6 +11,9 @@ AWS_PRESIGNED_SECONDS_MAX = 7 * 86_400
 AWS_SIGNING_KEYS_MAX = 4096
 """Keys of a day, region and service that are remembered: to make one takes four digests."""
 
+AWS_STATED_MAX = 1024
+"""Beginnings of `Authorization` headers whose parts are remembered; each has up to 2.5 KB."""
+
 AWS_ADDRESSES_MAX = 4096
 """Addresses of queues whose parts are remembered."""
 

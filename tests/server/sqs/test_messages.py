@@ -129,6 +129,48 @@ def test_a_batch_tells_what_became_of_each(sqs: SQSClient, url: str) -> None:
     assert [one["Code"] for one in deleted["Failed"]] == ["ReceiptHandleIsInvalid"]
 
 
+def test_a_batch_deletes_messages_of_one_receive_and_of_several(sqs: SQSClient, url: str) -> None:
+    for part in ("abc", "d", "ef"):
+        entries: Any = [{"Id": one, "MessageBody": one} for one in part]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    first = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3)["Messages"]
+    second = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3)["Messages"]
+    assert len(first) == len(second) == 3
+    assert _deleted(sqs, url, first[:2]) == (["0", "1"], [])
+    assert _deleted(sqs, url, [first[2], second[0]]) == (["0", "1"], [])
+    assert _deleted(sqs, url, [second[1], second[1]]) == (["0", "1"], [])
+    told = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert told["ApproximateNumberOfMessagesNotVisible"] == "1"
+    assert _deleted(sqs, url, [*first, *second]) == (list("012345"), [])
+    assert bodies(sqs, url) == []
+
+
+def test_a_batch_of_a_fifo_queue_tells_which_receipts_are_late(sqs: SQSClient, fifo: str) -> None:
+    entries: Any = [
+        {"Id": one, "MessageBody": one, "MessageGroupId": one, "MessageDeduplicationId": one}
+        for one in "abc"
+    ]
+    sqs.send_message_batch(QueueUrl=fifo, Entries=entries)
+    got = receive(sqs, fifo)
+    sqs.change_message_visibility(
+        QueueUrl=fifo, ReceiptHandle=got[1]["ReceiptHandle"], VisibilityTimeout=0
+    )
+    assert _deleted(sqs, fifo, got) == (["0", "2"], ["1"])
+    assert bodies(sqs, fifo) == [got[1]["Body"]]
+
+
+def _deleted(
+    sqs: SQSClient, url: str, messages: list[MessageTypeDef]
+) -> tuple[list[str], list[str]]:
+    """The places of those that were deleted, and of those that were not."""
+    entries: Any = [
+        {"Id": str(at), "ReceiptHandle": one["ReceiptHandle"]} for at, one in enumerate(messages)
+    ]
+    told = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+    done, failed = told.get("Successful", []), told.get("Failed", [])
+    return [one["Id"] for one in done], [one["Id"] for one in failed]
+
+
 @pytest.mark.parametrize(
     ("ids", "code"),
     [

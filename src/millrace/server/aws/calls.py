@@ -85,9 +85,8 @@ class Call(Generic[Takes]):
         headers = {"x-amzn-requestid": one}
         if self.is_json:
             body = _encode(gives) if gives is not None else b""
-            response = Response(200, body, type=JSON, headers=headers)
-            response.headers["content-type"] = JSON
-            return response
+            headers["content-type"] = JSON
+            return Response(200, body, type=JSON, headers=headers)
         service, name = self.action.service, self.action.name
         inner = write_xml(gives, service.named, name)
         result = f"<{name}Result>{inner}</{name}Result>" if gives is not None else ""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import count
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import msgspec
 
+from millrace import limits
 from millrace.errors import Exhausted, MillraceError
 from millrace.server.access import Principal
 from millrace.server.aws.fault import Fault, fault_of, unknown_caller
@@ -124,6 +126,7 @@ class AwsFace:
         """`home`: the account and region whose space is `default`; `scheme`: what is spoken."""
         self._guard = guard
         self._book = book
+        self._secret_of = lru_cache(limits.AWS_SIGNING_KEYS_MAX)(book.secret_of)
         self.directory = directory
         self.exchange = exchange
         self.deliverer = deliverer
@@ -159,12 +162,12 @@ class AwsFace:
                 return known
             return Caller(self, known, self.usual, None, None)
         account = signed.key_id if is_account(signed.key_id) else self.usual.account
-        home = Home(account, signed.region)
         found = self._book.roll.key(signed.key_id, now_ms())
         if found is not None:
             key, principal = found
             home = Home(key.account or account, signed.region)
-            return Caller(self, principal.at(peer), home, signed, self._book.secret_of(key.id))
+            return Caller(self, principal.at(peer), home, signed, self._secret_of(key.id))
+        home = Home(account, signed.region)
         without = {name: text for name, text in request.headers.items() if name != "authorization"}
         anonymous = self._guard.who(without, peer)
         if anonymous is None:

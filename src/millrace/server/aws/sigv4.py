@@ -23,12 +23,13 @@ from millrace import limits
 from millrace.server.aws.fault import Fault
 
 ALGORITHM = "AWS4-HMAC-SHA256"
-_HEADER = re.compile(
+_STATED = re.compile(
     rf"{ALGORITHM}\s+"
     r"Credential=([^/,\s]{1,128})/([0-9]{8})/([a-z0-9-]{1,64})/([a-z0-9-]{1,64})/aws4_request\s*,"
     r"\s*SignedHeaders=([a-z0-9!#$%&'*+.^_`|~;-]{1,2000})\s*,"
-    r"\s*Signature=([0-9a-f]{64})\s*"
+    r"\s*Signature="
 )
+_SIGNATURE_CHARS = 64
 _CREDENTIAL = re.compile(
     r"([^/]{1,128})/([0-9]{8})/([a-z0-9-]{1,64})/([a-z0-9-]{1,64})/aws4_request"
 )
@@ -83,22 +84,35 @@ def read_signed(headers: dict[str, str], query: str) -> Signed | None:
 
 
 def _in_header(headers: dict[str, str], given: str) -> Signed:
-    found = _HEADER.fullmatch(given)
-    if found is None:
+    given = given.rstrip()
+    signature = given[-_SIGNATURE_CHARS:]
+    found = _stated(given[:-_SIGNATURE_CHARS])
+    if found is None or _HEX.fullmatch(signature) is None:
         raise incomplete(
             "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' "
             "parameters, in this order."
         )
-    key_id, date, region, service, names, signature = found.groups()
+    key_id, date, region, service, names = found
     time = headers.get("x-amz-date", "")
     if _TIME.fullmatch(time) is None:
         raise incomplete(
             "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header; "
             "send X-Amz-Date."
         )
-    signed = Signed(key_id, date, region, service, tuple(names.split(";")), signature, time)
+    signed = Signed(key_id, date, region, service, names, signature, time)
     _see_headers(signed, headers)
     return signed
+
+
+@lru_cache(maxsize=limits.AWS_STATED_MAX)
+def _stated(given: str) -> tuple[str, str, str, str, tuple[str, ...]] | None:
+    """Key, date, region, service and signed headers, as they stand before a signature; all requests
+    that a client sends in a day say the same."""
+    found = _STATED.fullmatch(given)
+    if found is None:
+        return None
+    key_id, date, region, service, names = found.groups()
+    return key_id, date, region, service, tuple(names.split(";"))
 
 
 def _see_headers(signed: Signed, headers: dict[str, str]) -> None:

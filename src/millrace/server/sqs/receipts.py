@@ -7,6 +7,7 @@ is answered, and changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from millrace import limits
@@ -14,6 +15,7 @@ from millrace.client.calls import calls_of
 from millrace.client.submitting import Submits
 from millrace.core.answers import Outcome
 from millrace.core.commands import Settle
+from millrace.core.receipt import read
 from millrace.errors import Forged, Gone, Refused, Stale
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import Fault, bad_value
@@ -33,7 +35,10 @@ from millrace.server.sqs.shapes import (
     DeleteMessageIn,
     DoneEntry,
     FailedEntry,
+    ReceiptEntry,
 )
+
+_ENTRY = "DeleteMessageBatchRequestEntry"
 
 
 def _deleted(known: Known, receipt: str, error: Refused | None) -> None:
@@ -105,22 +110,78 @@ async def _delete(call: Call[Any], known: Known, receipt: str) -> None:
         call.ask.server.holding.let_go([receipt])
 
 
-@SQS.action("DeleteMessageBatch", DeleteMessageBatchIn, BatchOut)
-async def delete_message_batch(call: Call[DeleteMessageBatchIn]) -> BatchOut:
-    """Settle up to ten messages; each is judged alone."""
-    entries = call.told.entries
-    see_entries([entry.id for entry in entries], "DeleteMessageBatchRequestEntry")
+def _begin_batch(call: Call[DeleteMessageBatchIn], engine: Submits) -> Under | None:
+    """Settle messages of one receive by one command; those of several go the way of all others."""
+    known = known_at(call, call.told.queue_url, "work")
+    if known is None:
+        return None
+    entries, queue = call.told.entries, known.queue
+    see_entries([entry.id for entry in entries], _ENTRY)
+    try:
+        calls = calls_of(
+            engine, queue.shards, queue.name, [entry.receipt_handle for entry in entries]
+        )
+    except Forged:
+        return None
+    one = calls[0]
+    if len(calls) > 1 or len(one.seqs) < len(entries):
+        return None
+    command = Settle(one.lease, one.seqs, one.history, on_time=known.is_fifo)
+    under = _DeletingBatch(call.ask, engine, engine.submit(one.shard, command))
+    under.call, under.known = call, known
+    return under
 
-    async def use(known: Known) -> BatchOut:
+
+class _DeletingBatch(Under):
+    __slots__ = ("call", "known")
+
+    call: Call[DeleteMessageBatchIn]
+    known: Known
+
+    def read(self, answer: object) -> Response:
+        assert isinstance(answer, Outcome)
+        entries, refused = self.call.told.entries, answer.refused
+        self.ask.server.holding.let_go([entry.receipt_handle for entry in entries])
+        if not refused:
+            return self.call.answer(BatchOut([DoneEntry(entry.id) for entry in entries]))
         done: list[DoneEntry] = []
         failed: list[FailedEntry] = []
         for entry in entries:
+            receipt = entry.receipt_handle
             try:
-                await _delete(call, known, entry.receipt_handle)
+                _deleted(self.known, receipt, refused.get(read(receipt)[0].seq))
             except Fault as fault:
                 failed.append(failed_entry(entry.id, fault))
             else:
                 done.append(DoneEntry(entry.id))
+        return self.call.answer(BatchOut(done, failed))
+
+
+@SQS.action("DeleteMessageBatch", DeleteMessageBatchIn, BatchOut, begins=_begin_batch)
+async def delete_message_batch(call: Call[DeleteMessageBatchIn]) -> BatchOut:
+    """Settle up to ten messages; each is judged alone."""
+    entries = call.told.entries
+    see_entries([entry.id for entry in entries], _ENTRY)
+
+    async def one(known: Known, entry: ReceiptEntry) -> DoneEntry | FailedEntry:
+        try:
+            await _delete(call, known, entry.receipt_handle)
+        except Fault as fault:
+            return failed_entry(entry.id, fault)
+        return DoneEntry(entry.id)
+
+    async def use(known: Known) -> BatchOut:
+        # All at once: they wait for one sync, not each for its own.
+        tried = (one(known, entry) for entry in entries)
+        done: list[DoneEntry] = []
+        failed: list[FailedEntry] = []
+        for found in await asyncio.gather(*tried, return_exceptions=True):
+            if isinstance(found, BaseException):
+                raise found
+            if isinstance(found, DoneEntry):
+                done.append(found)
+            else:
+                failed.append(found)
         return BatchOut(done, failed)
 
     return await use_at(call, call.told.queue_url, "work", use)

@@ -34,6 +34,7 @@ _LENGTH = Struct(">I")
 _NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{limits.SQS_ATTRIBUTE_NAME_CHARS_MAX}}}")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_CONTROLS = bytes(one for one in range(32) if one not in b"\t\n\r")
 _REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 
 
@@ -43,6 +44,9 @@ def see_text(text: str) -> None:
     Raises:
         Fault: it cannot.
     """
+    # Most are in ASCII, where this takes a fifth of the time.
+    if text.isascii() and len(text.encode().translate(None, _CONTROLS)) == len(text):
+        return
     if _REFUSED.search(text) is not None:
         raise bad_contents()
 
