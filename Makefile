@@ -10,7 +10,7 @@ READY := .venv/.ready
 SPARK42 := .venv-spark42
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload soak flips mutants bench docs check lock services spark clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload soak flips mutants bench docs check clients lock services spark clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -102,6 +102,9 @@ services: $(READY) ## fetch the servers and clients that tests run: PostgreSQL, 
 spark: $(READY) $(SPARK42)/.ready services ## run the tests of Spark alone, and once more on Spark 4.2, in an environment of its own
 	@$(BIN)/python -m pytest -m spark tests $(ARGS)
 	@$(SPARK42)/bin/python -m pytest -m spark tests/spark tests/pipeline tests/jobs $(ARGS)
+
+clients: $(READY) services ## have unchanged clients of AWS at a server: boto3, old and new, Celery, and all that takes longer
+	@$(BIN)/python -m pytest -m "long or not long" tests/integration $(ARGS)
 
 lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple

@@ -116,6 +116,10 @@ def _plain(tree: Tree, kind: object, named: Named, action: str) -> dict[str, obj
                 plain[name] = _plain(below, inner, named, action) if is_struct else below  # type: ignore[arg-type]
             continue
         items = _items(tree, form.way)
+        if items is None and tree.get(name) == "":
+            # So clients write a list of nothing: by its own name, not by that of its items.
+            read.add(name)
+            items = []
         if items is None:
             continue
         if isinstance(form, Items):
