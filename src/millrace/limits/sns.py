@@ -84,5 +84,8 @@ SNS_RETRY_SECONDS = 20
 SNS_RETRIES = 3
 """How often, unless the policy says otherwise; as SNS has it."""
 
+SNS_PER_SECOND_MAX = 100_000
+"""Messages that a policy may let an endpoint be sent in a second; more is as good as any number."""
+
 SNS_TROUBLE_SECONDS = 1.0
 """How long the deliverer rests where a queue cannot be read now."""

@@ -83,8 +83,13 @@ def test_whoever_subscribes_again_is_asked_again(
     assert endpoint.next().json["Message"] == "x"
 
 
-def test_a_forged_yes_is_refused(site: AwsSite, sns: SNSClient, topic: str) -> None:
-    for token in ("", "zz", "00", b"default/x/y/z".hex()):
+def test_a_forged_yes_is_refused(
+    site: AwsSite, sns: SNSClient, topic: str, name: str, endpoint: Endpoint
+) -> None:
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    asked = bytes.fromhex(endpoint.next().json["Token"]).decode()
+    forged = f"{asked.rpartition('/')[0]}/{'0' * 64}"
+    for token in ("", "zz", "00", b"default/x/y/z".hex(), forged.encode().hex()):
         with pytest.raises(HTTPError) as refusal:
             urlopen(f"{site.url}/_aws/sns/confirm?Token={token}", timeout=30)
         assert refusal.value.code == 400
@@ -138,6 +143,47 @@ def test_what_fails_is_sent_again_and_then_is_a_dead_letter(
     sns.publish(TopicArn=topic, Message="refused for good")
     assert endpoint.next().json["Message"] == "refused for good"
     assert dead.bodies(1) == ["refused for good"]
+
+
+def test_a_topic_says_how_its_endpoints_are_sent_to(
+    sns: SNSClient, sqs: SQSClient, topic: str, endpoint: Endpoint, name: str
+) -> None:
+    dead = taker(sqs, f"{name}-dead")
+    made = subscribed(
+        sns, topic, endpoint, RedrivePolicy=json.dumps({"deadLetterTargetArn": dead.arn})
+    )
+    policy = {
+        "defaultHealthyRetryPolicy": {"numRetries": 0},
+        "defaultThrottlePolicy": {"maxReceivesPerSecond": 50},
+        "defaultRequestPolicy": {"headerContentType": "application/json"},
+    }
+    sns.set_topic_attributes(
+        TopicArn=topic, AttributeName="DeliveryPolicy", AttributeValue=json.dumps({"http": policy})
+    )
+    told = sns.get_subscription_attributes(SubscriptionArn=made)["Attributes"]
+    effective = json.loads(told["EffectiveDeliveryPolicy"])
+    assert effective["throttlePolicy"] == {"maxReceivesPerSecond": 50}
+    endpoint.answer(500)
+    sns.publish(TopicArn=topic, Message="once")
+    assert endpoint.next().headers["content-type"] == "application/json"
+    assert dead.bodies(1) == ["once"]
+
+
+def test_several_processes_serve_topics_and_endpoints(
+    tmp_path_factory: pytest.TempPathFactory, endpoint: Endpoint
+) -> None:
+    with AwsSite(tmp_path_factory.mktemp("frontends"), "--frontends", "2") as site:
+        topic = site.aws().sns.create_topic(Name="news")["TopicArn"]
+        subscribed(site.aws().sns, topic, endpoint)
+        queue = taker(site.aws().sqs, "queue")
+        site.aws().sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
+        sent = [site.aws().sns.publish(TopicArn=topic, Message=str(at)) for at in range(6)]
+        ids = {one["MessageId"] for one in sent}
+        assert {endpoint.next().json["MessageId"] for _ in sent} == ids
+        got = [json.loads(one["Body"]) for one in queue.take(len(sent))]
+        assert {one["MessageId"] for one in got} == ids
+        for one in got:
+            verify(one)
 
 
 def test_endpoints_get_what_comes_after_a_crash_until_they_leave(

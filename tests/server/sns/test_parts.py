@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from millrace import limits
 from millrace.server.aws.fault import Fault
+from millrace.server.sns.delivery_policy import (
+    Delivery,
+    Retries,
+    delivery_of,
+    see_policy,
+    see_topic_policy,
+)
 from millrace.server.sns.message import Told, ready
 from millrace.server.sns.page import page_of
 from millrace.server.sns.shapes import AttributeValue, MessageIn
-from millrace.server.sns.subscription_attributes import Retries, retries_of
 
 PLAIN = Told("arn", False, False, False, "1")
 FIFO = Told("arn", True, False, False, "1")
@@ -41,11 +49,54 @@ def test_waits_follow_the_policy(retries: Retries, seconds: list[float]) -> None
     assert found == seconds
 
 
-def test_the_policy_of_a_subscription_is_followed() -> None:
-    text = '{"healthyRetryPolicy": {"numRetries": 7, "minDelayTarget": 30}}'
-    found = retries_of({"aws.DeliveryPolicy": text})
-    assert (found.num_retries, found.min_delay_target, found.max_delay_target) == (7, 30, 30)
-    assert retries_of({}) == Retries()
+def test_a_subscription_s_policy_comes_before_its_topic_s() -> None:
+    own = json.dumps(
+        {
+            "healthyRetryPolicy": {"numRetries": 7, "minDelayTarget": 30},
+            "throttlePolicy": {"maxReceivesPerSecond": 9},
+        }
+    )
+    general = {
+        "defaultHealthyRetryPolicy": {"numRetries": 5, "maxDelayTarget": 40},
+        "defaultRequestPolicy": {"headerContentType": "application/json"},
+    }
+    topic = json.dumps({"http": general})
+    assert delivery_of("", "") == Delivery()
+    assert delivery_of("", own) == Delivery(Retries(30, 30, 7), 9)
+    assert delivery_of(topic, own) == Delivery(Retries(30, 40, 7), 9, "application/json")
+    strict = json.dumps({"http": {**general, "disableSubscriptionOverrides": True}})
+    assert delivery_of(strict, own) == Delivery(Retries(20, 40, 5), 0, "application/json")
+
+
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        ({"healthyRetryPolicy": 5}, "healthyRetryPolicy must be an object"),
+        ({"healthyRetryPolicy": {"numRetries": 101}}, "healthyRetryPolicy.numRetries must be"),
+        ({"healthyRetryPolicy": {"numRetries": True}}, "healthyRetryPolicy.numRetries must be"),
+        ({"healthyRetryPolicy": {"minDelayTarget": 0}}, "healthyRetryPolicy.minDelayTarget must"),
+        (
+            {"healthyRetryPolicy": {"minDelayTarget": 9, "maxDelayTarget": 8}},
+            "healthyRetryPolicy.minDelayTarget must be less than or equal to maxDelayTarget",
+        ),
+        ({"healthyRetryPolicy": {"backoffFunction": "wild"}}, "healthyRetryPolicy.backoffFunction"),
+        ({"throttlePolicy": {"maxReceivesPerSecond": 0}}, "throttlePolicy.maxReceivesPerSecond"),
+        ({"requestPolicy": {"headerContentType": "x/y"}}, "requestPolicy.headerContentType"),
+        (
+            {"requestPolicy": {"headerContentType": "text/plain; x\r\nevil: 1"}},
+            "requestPolicy.headerContentType",
+        ),
+    ],
+)
+def test_a_bad_policy_of_delivery_is_refused(policy: dict[str, object], text: str) -> None:
+    with pytest.raises(Fault) as refused:
+        see_policy(policy, "Attributes Reason: ")
+    start = f"Invalid parameter: Attributes Reason: DeliveryPolicy: {text}"
+    assert refused.value.message.startswith(start)
+    with pytest.raises(Fault):
+        see_topic_policy(
+            {"http": {f"default{name[0].upper()}{name[1:]}": part for name, part in policy.items()}}
+        )
 
 
 def value(kind: str, text: str | None = None, data: bytes | None = None) -> AttributeValue:

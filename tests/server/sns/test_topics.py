@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from millrace import limits
+from millrace.server.sns.all import SNS
 from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
 from tests.server.sns.queues import refused
 
@@ -216,6 +217,10 @@ def test_who_may_not_is_told_so(site: AwsSite, sns: SNSClient, topic: str, name:
     assert [one["TopicArn"] for one in other.list_topics()["Topics"]] == [topic]
 
 
+def test_every_action_of_the_model_is_known(sns: SNSClient) -> None:
+    assert set(SNS.actions) == set(sns.meta.service_model.operation_names)
+
+
 def test_what_is_not_done_here_says_so(sns: SNSClient, topic: str) -> None:
     asks: list[Callable[[], object]] = [
         lambda: sns.get_data_protection_policy(ResourceArn=topic),
@@ -223,6 +228,10 @@ def test_what_is_not_done_here_says_so(sns: SNSClient, topic: str) -> None:
         lambda: sns.publish(PhoneNumber="+41790000000", Message="x"),
         lambda: sns.subscribe(TopicArn=topic, Protocol="email", Endpoint="a@b.example"),
         lambda: sns.get_sms_attributes(),
+        lambda: sns.create_topic(Name="kept", DataProtectionPolicy="{}"),
+        lambda: sns.create_topic(
+            Name="kept.fifo", Attributes={"FifoTopic": "true", "ArchivePolicy": "{}"}
+        ),
     ]
     for ask in asks:
         with pytest.raises(ClientError) as error:

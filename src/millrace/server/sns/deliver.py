@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from typing import NamedTuple
 from uuid import uuid4
 
 from millrace import limits
@@ -27,6 +28,7 @@ from millrace.errors import Fatal, Gone, MillraceError, NotFound, Stale
 from millrace.server.aws.known import PREFIX
 from millrace.server.aws.names import Home, arn_of, home_of
 from millrace.server.clock import now_ms
+from millrace.server.sns.delivery_policy import Delivery
 from millrace.server.sns.envelope import confirmation
 from millrace.server.sns.exchange import Exchange
 from millrace.server.sns.handing import handed
@@ -41,13 +43,21 @@ from millrace.server.sns.headers import (
     TOKEN,
 )
 from millrace.server.sns.post import Sending, post
-from millrace.server.sns.subscription_attributes import RAW_DELIVERY, retries_of
+from millrace.server.sns.subscription_attributes import RAW_DELIVERY, delivery
 from millrace.server.sqs.values import attributes_out
 
 CONFIRM_PATH = "/_aws/sns/confirm"
 """Where whoever was asked says yes."""
 
 _logger = logging.getLogger("millrace.server")
+
+
+class _Line(NamedTuple):
+    """A subscription of an endpoint, as it is now."""
+
+    arn: str
+    notes: dict[str, str]
+    how: Delivery
 
 
 class Deliverer:
@@ -122,21 +132,23 @@ class Deliverer:
                 wait=limits.SNS_POST_WAIT_SECONDS,
             )
             if leases:
-                cell = await self._subscription(queue, topic)
-                await asyncio.gather(*(self._send(queue, topic, cell, one) for one in leases))
+                line = await self._line(queue, topic)
+                await asyncio.gather(*(self._send(line, one) for one in leases))
 
-    async def _subscription(self, queue: Queue, topic: str) -> SubscriptionCell:
+    async def _line(self, queue: Queue, topic: str) -> _Line:
         known = await self._exchange.look(queue.space, topic)
         wanted = queue.name.removeprefix(HIDDEN)
+        home = home_of(queue.space, self._usual) or self._usual
         for cell in await known.subscriptions():
             if cell.name == wanted:
-                return cell
+                notes = dict(cell.notes)
+                return _Line(
+                    f"{arn_of('sns', home, topic)}:{wanted}", notes, delivery(notes, known)
+                )
         raise NotFound("the subscription has ended", field="subscription")
 
-    async def _send(self, queue: Queue, topic: str, cell: SubscriptionCell, lease: Lease) -> None:
-        notes = dict(cell.notes)
-        home = home_of(queue.space, self._usual) or self._usual
-        arn = f"{arn_of('sns', home, topic)}:{cell.name}"
+    async def _send(self, line: _Line, lease: Lease) -> None:
+        notes, arn = line.notes, line.arn
         own = dict(lease.headers)
         other = own.get(BODY_FOR[notes[PROTOCOL]])
         body = lease.body if other is None else other
@@ -155,6 +167,7 @@ class Deliverer:
                 arn.rpartition(":")[0],
                 arn,
                 is_raw,
+                line.how.content_type,
             )
         )
         try:
@@ -163,7 +176,7 @@ class Deliverer:
             elif outcome == "never":
                 await lease.discard()
             else:
-                delay = retries_of(notes).seconds(lease.failures + 1)
+                delay = line.how.retries.seconds(lease.failures + 1)
                 await lease.release(failed=True, delay=delay)
         except (Stale, Gone):
             # It took longer than the lease: whoever has it now sends it again.
@@ -181,7 +194,7 @@ class Deliverer:
         url = f"{notes[BASE]}{CONFIRM_PATH}?Action=ConfirmSubscription&TopicArn={arn}&Token={token}"
         around = self._exchange.around(notes[BASE])
         text = confirmation(id, arn, token, url, now_ms(), around, version)
-        retries = retries_of(notes)
+        retries = delivery(notes, known).retries
         sending = Sending(notes[ENDPOINT], text, "SubscriptionConfirmation", id, arn)
         for failures in range(1, retries.num_retries + 2):
             if await post(sending) != "again" or not await self._is_pending(space, topic, cell):

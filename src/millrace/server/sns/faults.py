@@ -53,9 +53,9 @@ def not_authorized(who: str, action: str, arn: str) -> Fault:
     )
 
 
-def unsupported(action: str) -> Fault:
+def unsupported(what: str) -> Fault:
     """Something that this server does not do."""
-    return Fault("UnsupportedOperation", f"The action {action} is not supported by this server.")
+    return Fault("UnsupportedOperation", f"{what} is not supported by this server.")
 
 
 def too_many_tags() -> Fault:

@@ -36,7 +36,7 @@ UNSUPPORTED = (
 
 async def refuse(call: Call[Anything]) -> None:
     """Say that this is not done here."""
-    raise unsupported(call.action.name)
+    raise unsupported(f"The action {call.action.name}")
 
 
 for _name in UNSUPPORTED:

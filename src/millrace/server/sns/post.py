@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import cache
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
@@ -13,6 +14,7 @@ from millrace import limits
 from millrace.client.http_connection import HttpConnection
 from millrace.client.line import Lost
 from millrace.client.tls import client_context
+from millrace.server.sns.delivery_policy import CONTENT_TYPE
 
 Outcome = Literal["done", "again", "never"]
 """The endpoint has it; it may take it later; it will never take it."""
@@ -35,9 +37,12 @@ class Sending(msgspec.Struct, frozen=True):
     subscription: str = ""
     """Its ARN; empty: it is not confirmed."""
     is_raw: bool = False
+    content_type: str = CONTENT_TYPE
 
 
+@cache
 def _context() -> ssl.SSLContext:
+    """To read the authorities that are trusted takes a while."""
     return client_context()
 
 
@@ -70,7 +75,7 @@ def _head(sending: Sending, length: int) -> bytes:
     lines = [
         f"POST {path} HTTP/1.1",
         f"host: {host}",
-        "content-type: text/plain; charset=UTF-8",
+        f"content-type: {sending.content_type}",
         f"content-length: {length}",
         f"user-agent: {AGENT}",
         f"x-amz-sns-message-type: {sending.kind}",

@@ -63,8 +63,8 @@ from millrace.server.sns.subscription_attributes import (
     DELIVERY,
     RAW_DELIVERY,
     REDRIVE,
+    delivery,
     filter_of,
-    retries_of,
     see_attribute,
     told,
 )
@@ -212,7 +212,7 @@ async def _to_endpoint(
     notes |= {PENDING: "1", TOKEN: token}
     millrace = exchange.desk.millrace
     queue = await millrace.queue(
-        f"{HIDDEN}{name}", space=place.space, **_hidden(notes, topic=place.name)
+        f"{HIDDEN}{name}", space=place.space, **hidden_settings(notes, known)
     )
     try:
         await _make(call, known, queue, name, NOTHING, notes)
@@ -225,17 +225,19 @@ async def _to_endpoint(
             call.aws.deliverer.ask_endpoint(place.space, place.name, cell)
 
 
-def _hidden(notes: dict[str, str], topic: str) -> QueueSettings:
+def hidden_settings(notes: dict[str, str], topic: KnownTopic) -> QueueSettings:
     """How the queue of an endpoint is, whose subscription to the topic has these notes."""
+    how = delivery(notes, topic)
     policy = notes.get(PREFIX + REDRIVE, "")
     dead = ""
     if policy:
         arn = read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn", "")))
         dead = "" if arn is None else arn.name
     return {
-        "max_failures": retries_of(notes).num_retries + 1,
+        "max_failures": how.retries.num_retries + 1,
+        "rate": how.per_second,
         "dead_letter": dead,
-        "notes": {f"{PREFIX}topic": topic},
+        "notes": {f"{PREFIX}topic": topic.topic.name},
     }
 
 
@@ -426,13 +428,17 @@ async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[s
     is_hidden = name.startswith(HIDDEN)
     settings: QueueSettings
     if is_hidden and changed in (REDRIVE, DELIVERY):
-        settings = _hidden(notes, found.place.name)
+        settings = hidden_settings(notes, found.known)
     elif changed == RAW_DELIVERY and not is_hidden:
         is_raw = notes[PREFIX + RAW_DELIVERY] == "true"
         settings = {"notes": {f"{RAW}{found.place.arn}": "1" if is_raw else ""}}
     else:
         return
 
+    await _configure(call, space, name, settings)
+
+
+async def _configure(call: Call[Any], space: str, name: str, settings: QueueSettings) -> None:
     async def configure(queue: Queue) -> None:
         await queue.configure(**settings)
 
@@ -441,3 +447,13 @@ async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[s
     except NotFound as error:
         raise no_subscription() from error
     call.aws.directory.forget(space, name)
+
+
+async def tell_endpoints(call: Call[Any], place: Place) -> None:
+    """Have the queues of a topic's endpoints know of its policy of delivery."""
+    known = await look(call, place)
+    for cell in await known.subscriptions():
+        space, _, name = cell.target.partition("/")
+        if name.startswith(HIDDEN):
+            settings = hidden_settings(dict(cell.notes), known)
+            await _configure(call, space, name, settings)

@@ -9,11 +9,13 @@ import msgspec
 from millrace import limits
 from millrace.server.aws.fault import Fault
 from millrace.server.aws.known import PREFIX
+from millrace.server.sns.delivery_policy import see_topic_policy, told_of_topic
 from millrace.server.sns.exchange import KnownTopic
-from millrace.server.sns.faults import invalid
+from millrace.server.sns.faults import invalid, unsupported
 from millrace.server.sns.headers import PENDING
 from millrace.server.sns.place import Place
 
+DELIVERY = "DeliveryPolicy"
 _FEEDBACK = tuple(
     f"{kind}{name}"
     for kind in ("HTTP", "Firehose", "Lambda", "Application", "SQS")
@@ -24,7 +26,7 @@ _FEEDBACK = tuple(
     )
 )
 _TEXTS = ("DisplayName", "KmsMasterKeyId", *_FEEDBACK)
-_JSON = ("Policy", "DeliveryPolicy", "ArchivePolicy", "DataProtectionPolicy")
+_JSON = ("Policy", DELIVERY, "ArchivePolicy")
 _WORDS = {
     "SignatureVersion": ("1", "2"),
     "TracingConfig": ("PassThrough", "Active"),
@@ -35,17 +37,6 @@ _FIFO_ONLY = ("ContentBasedDeduplication", "FifoThroughputScope", "ArchivePolicy
 SETTABLE = (*_TEXTS, *_JSON, *_WORDS)
 FIFO = "FifoTopic"
 
-RETRIES = {
-    "minDelayTarget": limits.SNS_RETRY_SECONDS,
-    "maxDelayTarget": limits.SNS_RETRY_SECONDS,
-    "numRetries": limits.SNS_RETRIES,
-    "numMaxDelayRetries": 0,
-    "numNoDelayRetries": 0,
-    "numMinDelayRetries": 0,
-    "backoffFunction": "linear",
-}
-"""How often a message is sent again, unless something else is said."""
-
 
 def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
     """See that an attribute of a topic can be so; one that is empty is taken away.
@@ -53,7 +44,7 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
     Raises:
         Fault: it cannot, or there is none of this name.
     """
-    if name not in SETTABLE or name == "DataProtectionPolicy":
+    if name not in SETTABLE:
         raise invalid("AttributeName")
     if name in _FIFO_ONLY and not is_fifo:
         raise invalid(f"{name} Reason: {name} is only supported for FIFO topics")
@@ -63,7 +54,11 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
         return
     if name in _WORDS and value not in _WORDS[name]:
         raise invalid(f"{name}: Invalid value [{value}]. Must be {' or '.join(_WORDS[name])}.")
-    if name in _JSON:
+    if name == "ArchivePolicy":
+        raise unsupported("An ArchivePolicy")
+    if name == DELIVERY:
+        see_topic_policy(see_json(name, value))
+    elif name in _JSON:
         see_json(name, value)
 
 
@@ -112,20 +107,6 @@ def usual_policy(arn: str, account: str) -> str:
     return msgspec.json.encode(policy).decode()
 
 
-def effective(given: str) -> str:
-    """The policy of delivery that is followed, where this one was given."""
-    http: dict[str, object] = {
-        "defaultHealthyRetryPolicy": RETRIES,
-        "disableSubscriptionOverrides": False,
-        "defaultRequestPolicy": {"headerContentType": "text/plain; charset=UTF-8"},
-    }
-    if given:
-        named = msgspec.json.decode(given)
-        named = named.get("http") if isinstance(named, dict) else None
-        http.update(named if isinstance(named, dict) else {})
-    return msgspec.json.encode({"http": http}).decode()
-
-
 async def told(known: KnownTopic, place: Place) -> dict[str, str]:
     """All attributes of a topic."""
     notes = [dict(cell.notes) for cell in await known.subscriptions()]
@@ -138,7 +119,7 @@ async def told(known: KnownTopic, place: Place) -> dict[str, str]:
         "SubscriptionsPending": str(pending),
         "SubscriptionsConfirmed": str(len(notes) - pending),
         "SubscriptionsDeleted": "0",
-        "EffectiveDeliveryPolicy": effective(known.note("DeliveryPolicy")),
+        "EffectiveDeliveryPolicy": told_of_topic(known.note(DELIVERY)),
     }
     if known.is_fifo:
         found[FIFO] = "true"

@@ -19,6 +19,7 @@ from millrace.server.sns.faults import (
     no_resource,
     too_many_tags,
     too_many_topics,
+    unsupported,
 )
 from millrace.server.sns.page import page_of
 from millrace.server.sns.place import Place, look, place_at, see
@@ -41,7 +42,9 @@ from millrace.server.sns.shapes import (
     TopicOut,
     UntagIn,
 )
+from millrace.server.sns.subscriptions import tell_endpoints
 from millrace.server.sns.topic_attributes import (
+    DELIVERY,
     FIFO,
     notes_of,
     see_attribute,
@@ -72,7 +75,7 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
     asked = call.told
     attributes = dict(asked.attributes)
     if asked.data_protection_policy:
-        raise invalid("DataProtectionPolicy Reason: it is not supported by this server")
+        raise unsupported("A DataProtectionPolicy")
     is_fifo = attributes.pop(FIFO, "false")
     if is_fifo not in ("true", "false"):
         raise invalid("Attributes Reason: FifoTopic: Invalid value. Must be true or false.")
@@ -179,6 +182,8 @@ async def set_topic_attributes(call: Call[SetTopicAttributesIn]) -> None:
     known = await look(call, place)
     see_attribute(asked.attribute_name, asked.attribute_value, is_fifo=known.is_fifo)
     await _keep(call, place, known, notes_of({asked.attribute_name: asked.attribute_value}))
+    if asked.attribute_name == DELIVERY:
+        await tell_endpoints(call, place)
 
 
 async def _keep(call: Call[Any], place: Place, known: KnownTopic, notes: Mapping[str, str]) -> None:
