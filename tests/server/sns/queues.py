@@ -30,7 +30,7 @@ class Taker:
         while len(found) < count:
             got = self.sqs.receive_message(
                 QueueUrl=self.url,
-                MaxNumberOfMessages=count - len(found),
+                MaxNumberOfMessages=min(10, count - len(found)),
                 WaitTimeSeconds=20,
                 MessageAttributeNames=["All"],
                 MessageSystemAttributeNames=["All"],

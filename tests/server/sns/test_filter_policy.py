@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from millrace.core import filters
+from millrace.core.filter_tests import WORDS
 from millrace.server.aws.fault import Fault
-from millrace.server.sns.filter_policy import ATTRIBUTES, BODY, NOTHING, read_policy
+from millrace.server.sns.filter_policy import ATTRIBUTES, BODY, NOTHING, SCOPES, read_policy
 
 
 def test_a_policy_is_a_filter_of_its_scope() -> None:
@@ -92,6 +96,25 @@ def test_choices_are_added_not_multiplied() -> None:
     assert read_policy(json.dumps({"$or": [{"a": many}, {"b": many}]}), ATTRIBUTES)
     with pytest.raises(Fault):
         read_policy(json.dumps({"a": many, "b": many}), ATTRIBUTES)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from([*WORDS, "$or", "$body", "a", ""]), inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "$or"]), JSON), st.sampled_from(SCOPES))
+def test_any_policy_is_a_filter_or_refused(policy: dict[str, object], scope: str) -> None:
+    found: object = policy
+    with suppress(Fault):
+        found = read_policy(json.dumps(policy), scope)
+        assert (filters.text(found) != "") is bool(policy)
+    assert isinstance(found, dict)
 
 
 def test_as_many_values_as_sns_allows_fit() -> None:

@@ -7,11 +7,13 @@ from base64 import b64decode
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256
 
+from tests.server.aws.site import AwsSite
 from tests.server.sns.queues import taker
 
 if TYPE_CHECKING:
@@ -100,6 +102,50 @@ def test_raw_delivery_may_be_chosen_and_changed(
     )
     sns.publish(TopicArn=topic, Message="within")
     assert queue.bodies(1) == ["within"]
+
+
+def test_dead_letters_of_a_raw_queue_are_raw(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    dead, queue = taker(sqs, f"{name}-dead"), taker(sqs, name)
+    made = sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=queue.arn,
+        Attributes={"RawMessageDelivery": "true"},
+    )["SubscriptionArn"]
+    policy = json.dumps({"deadLetterTargetArn": dead.arn, "maxReceiveCount": 1})
+    sqs.set_queue_attributes(QueueUrl=queue.url, Attributes={"RedrivePolicy": policy})
+    for is_raw in (True, False):
+        sns.set_subscription_attributes(
+            SubscriptionArn=made,
+            AttributeName="RawMessageDelivery",
+            AttributeValue="true" if is_raw else "false",
+        )
+        sns.publish(TopicArn=topic, Message="x")
+        [got] = sqs.receive_message(QueueUrl=queue.url, WaitTimeSeconds=20)["Messages"]
+        sqs.change_message_visibility(
+            QueueUrl=queue.url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0
+        )
+        [letter] = dead.take(1)
+        assert (letter["Body"] == "x") is is_raw
+
+
+def test_what_was_answered_is_there_after_a_kill(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with AwsSite(tmp_path_factory.mktemp("killed")) as site:
+        aws = site.aws()
+        topic = aws.sns.create_topic(Name="news")["TopicArn"]
+        queue = taker(aws.sqs, "queue")
+        aws.sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
+        sent = [aws.sns.publish(TopicArn=topic, Message=str(at))["MessageId"] for at in range(20)]
+        site.restart()
+        again = taker(site.aws().sqs, "queue")
+        found = [json.loads(one["Body"]) for one in again.take(len(sent))]
+        assert [one["MessageId"] for one in found] == sent
+        verify(found[0])
+        assert "Messages" not in site.aws().sqs.receive_message(QueueUrl=again.url)
 
 
 def test_every_queue_gets_what_its_policy_lets_pass(

@@ -168,6 +168,11 @@ def test_a_bad_endpoint_is_refused(
             json.dumps({"deadLetterTargetArn": f"arn:aws:sqs:mars-1:{ACCOUNT}:x"}),
             "RedrivePolicy: deadLetterTargetArn must be of the account and region",
         ),
+        (
+            "RedrivePolicy",
+            json.dumps({"deadLetterTargetArn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:none"}),
+            "RedrivePolicy: deadLetterTargetArn does not exist",
+        ),
         ("DeliveryPolicy", "[]", "DeliveryPolicy: failed to parse JSON."),
         (
             "DeliveryPolicy",

@@ -6,11 +6,13 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from botocore.exceptions import ClientError
 
 from millrace import limits
 from millrace.server.sns.all import SNS
+from millrace.server.sns.others import UNSUPPORTED
 from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
 from tests.server.sns.queues import refused
 
@@ -219,6 +221,18 @@ def test_who_may_not_is_told_so(site: AwsSite, sns: SNSClient, topic: str, name:
 
 def test_every_action_of_the_model_is_known(sns: SNSClient) -> None:
     assert set(SNS.actions) == set(sns.meta.service_model.operation_names)
+
+
+@pytest.mark.parametrize("name", sorted(set(SNS.actions) - set(UNSUPPORTED)))
+def test_an_action_takes_and_gives_what_its_model_says(sns: SNSClient, name: str) -> None:
+    action, model = SNS.actions[name], sns.meta.service_model.operation_model(name)
+    taken = {one.encode_name for one in msgspec.structs.fields(action.takes)}
+    assert model.input_shape is not None
+    assert taken == set(model.input_shape.members)
+    assert (action.gives is None) is (model.output_shape is None)
+    if action.gives is not None and model.output_shape is not None:
+        given = {one.encode_name for one in msgspec.structs.fields(action.gives)}
+        assert given == set(model.output_shape.members)
 
 
 def test_what_is_not_done_here_says_so(sns: SNSClient, topic: str) -> None:

@@ -45,6 +45,7 @@ from millrace.server.sns.headers import (
 )
 from millrace.server.sns.page import page_of
 from millrace.server.sns.place import Found, Place, find, look, place_at, subscription_at
+from millrace.server.sns.raw import share_raw
 from millrace.server.sns.removal import let_go
 from millrace.server.sns.service import SNS
 from millrace.server.sns.shapes import (
@@ -90,6 +91,7 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
     for name, value in asked.attributes.items():
         see_attribute(name, value, place.arn, asked.endpoint, _IN_SUBSCRIBE)
     notes = _notes_in(asked.attributes)
+    await _see_letters(call, notes, _IN_SUBSCRIBE)
     filter = filter_of(notes, _IN_SUBSCRIBE)
     for cell in await known.subscriptions():
         found = Found(place, known, cell)
@@ -142,6 +144,21 @@ def _see_endpoint(asked: SubscribeIn, place: Place) -> None:
         host = None
     if not host or not endpoint.isascii() or any(letter.isspace() for letter in endpoint):
         raise invalid("Endpoint Reason: it is no address")
+
+
+async def _see_letters(call: Call[Any], notes: dict[str, str], before: str = "") -> None:
+    """See that the queue of dead letters is there, and may be published to by who names it."""
+    policy = notes.get(PREFIX + REDRIVE, "")
+    arn = read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn"))) if policy else None
+    if arn is None:
+        return
+    space = call.aws.space(arn.home)
+    if not call.may("publish", space, arn.name):
+        raise not_authorized(call.caller.principal.name, call.action.name, policy)
+    try:
+        await call.aws.exchange.desk.millrace.find(arn.name, space=space)
+    except (NotFound, Invalid, TooLarge) as error:
+        raise invalid(f"{before}RedrivePolicy: deadLetterTargetArn does not exist") from error
 
 
 def _notes_in(attributes: dict[str, str]) -> dict[str, str]:
@@ -201,6 +218,8 @@ async def _to_queue(
     except NotFound as error:
         raise (invalid("SQS endpoint ARN") if error.field == "queue" else no_topic()) from error
     call.aws.directory.forget(space, arn.name)
+    if is_raw:
+        await share_raw(call, space, arn.name)
 
 
 async def _to_endpoint(
@@ -402,6 +421,8 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
     if name == RAW_DELIVERY:
         value = value.lower()
     notes = {**found.notes, PREFIX + name: value}
+    if name == REDRIVE:
+        await _see_letters(call, notes)
     filter = filter_of(notes)
     is_pending = PENDING in notes
 
@@ -436,6 +457,8 @@ async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[s
         return
 
     await _configure(call, space, name, settings)
+    if not is_hidden:
+        await share_raw(call, space, name)
 
 
 async def _configure(call: Call[Any], space: str, name: str, settings: QueueSettings) -> None:

@@ -17,6 +17,7 @@ from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, SALT, TAG, Know
 from millrace.server.aws.names import Home, is_account, read_arn
 from millrace.server.rest.act import Act, queue_made
 from millrace.server.sns.headers import HIDDEN
+from millrace.server.sns.raw import share_raw
 from millrace.server.sqs import attributes
 from millrace.server.sqs.attributes import ALL, SETTABLE, Counts, Wanted
 from millrace.server.sqs.faults import no_queue, queue_exists, unknown_attribute
@@ -232,6 +233,8 @@ async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
 
     await use_at(call, told.queue_url, "manage", use)
     call.aws.directory.forget(space, name)
+    if "RedrivePolicy" in told.attributes:
+        await share_raw(call, space, name)
 
 
 @SQS.action("DeleteQueue", OfQueue)
