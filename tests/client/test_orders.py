@@ -279,3 +279,39 @@ async def test_a_group_hears_of_another_rate(m: Millrace, clock: Clock) -> None:
         assert explained.until_ms <= clock() + rate.WAIT_MS_MAX
         clock.forward(seconds=(explained.until_ms - clock()) / 1000)
         assert await bodies(queue, 1) == [b"2"]
+
+
+def test_a_queue_becomes_fair_with_what_is_in_it(tmp_path: Path) -> None:
+    async def change() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("mail")
+            await queue.publish_many([b"1", b"2", b"3"])
+            await queue.lease(seconds=3600)
+            await queue.publish(b"late", delay=1000)
+            with pytest.raises(errors.Full) as refused:
+                await queue.configure(order="fair")
+            assert (refused.value.field, refused.value.limit) == (
+                "order",
+                limits.REORDERED_MESSAGES_MAX,
+            )
+            await queue.purge()
+            await queue.publish_many([b"1", b"2", b"3", b"4"])
+            [first, _] = await queue.lease(2, seconds=3600)
+            assert (await queue.configure(order="fair")).order == "fair"
+            await queue.publish_many([Message(b"a%d" % at, group="a") for at in range(3)])
+            await first.release()
+
+    async def go_on() -> None:
+        async with opened(tmp_path / "data") as m:
+            queue = await m.queue("mail", order="fair")
+            assert await bodies(queue, 2) == [b"1", b"a0"]
+            assert await bodies(queue) == [b"3", b"4", b"a1", b"a2"]
+            assert (await queue.explain(6)).state == "leased"
+            with pytest.raises(errors.Invalid, match="fixed"):
+                await queue.configure(order="none")
+            shards = await m.queue("shards", shards=2)
+            with pytest.raises(errors.Invalid, match="one shard"):
+                await shards.configure(order="fair")
+
+    run(change())
+    run(go_on())

@@ -10,13 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from millrace.core import weight
-from millrace.testing.checker_history import History, Lease, Publish
+from millrace.testing.checker_history import History, Lease, Other, Publish
 from millrace.testing.checker_length import HOLDS
 from millrace.testing.simulator_run import (
     Run,
     make_aging_clients,
     make_bounded_clients,
     make_sliced_clients,
+    make_tide_clients,
     make_weir_clients,
 )
 from millrace.testing.workload import Client, World
@@ -76,6 +77,14 @@ def test_workers_have_no_more_than_they_may() -> None:
         if len(lease.rows) == history.shards[lease.shard].max_in_flight < lease.count
     ]
     assert len(served) > 10
+
+
+def test_a_queue_becomes_fair_while_it_is_worked_on() -> None:
+    histories = play(make_tide_clients)
+    changes = [
+        call for history in histories for call in history.of(Other) if call.what == "configure"
+    ]
+    assert sum(call.is_ok for call in changes) >= len(SEEDS)
 
 
 def test_logs_end_their_oldest_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,8 @@ class QueueSettings(TypedDict, total=False):
     """"zstd" or "lz4": how messages that stay, and large publishes, are compressed from now on;
     "none": not at all."""
     order: str | None
-    """Who waits for whom: "none", "strict", "group" or "fair". Fixed when the queue is made."""
+    """Who waits for whom: "none", "strict", "group" or "fair". Fixed when the queue is
+    made, but that "none" may become "fair" while little is there."""
     group_in_flight: int | None
     """Of a group so many messages are handed out and not ended, at most; 0: any number."""
     rate: float | None

@@ -15,17 +15,18 @@ from millrace.core import (
     length,
     notes,
     partitions,
+    reorder,
     retain,
     topic,
 )
 from millrace.core.answers import QueueRef
-from millrace.core.commands import Configure, CreateQueue, DeleteQueue, Found, SpecPart
+from millrace.core.commands import Configure, CreateQueue, DeleteQueue, Found, Need, SpecPart
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, CatalogCell, QueueCell, QueueSpec, ShardId
 from millrace.core.receipt import SECRET_BYTES_MAX, SECRET_BYTES_MIN
 from millrace.core.view import View
-from millrace.errors import Exists, Invalid, NotFound, Refused, TooLarge
+from millrace.errors import Exists, Invalid, NotFound, Refused, Retry, TooLarge
 
 
 def found(draft: Draft, command: Found) -> CatalogCell | Refused:
@@ -60,7 +61,10 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         wanted = _wanted(command.spec, stored)
         other = _differences(stored, wanted)
         if draft is None or other:
-            is_fixed = (stored.keyed, stored.order) != (wanted.keyed, wanted.order)
+            orders = (stored.order, wanted.order)
+            is_fixed = stored.keyed != wanted.keyed or (
+                stored.order != wanted.order and orders != reorder.CHANGE
+            )
             way = "make another queue" if is_fixed else "configure it to change them"
             return Exists(
                 f"queue {command.name!r} is there with other settings: {', '.join(other)}; {way}",
@@ -176,13 +180,11 @@ def delete(desk: Desk, catalog: Draft, command: DeleteQueue) -> bool:
 # --- Settings ----------------------------------------------------------------------------------
 
 
-def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | None:
+def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | Retry | Need | None:
     spec = draft.view.spec
     wanted = _wanted(command.spec, spec)
     if wanted.keyed != spec.keyed:
         return Invalid("whether a queue is keyed is fixed when it is made", field="keyed")
-    if wanted.order != spec.order:
-        return Invalid("the order of a queue is fixed when it is made", field="order")
     if wanted.delivery != spec.delivery:
         return Invalid("the delivery of a queue is fixed when it is made", field="delivery")
     if spec.retention == "log" and wanted.retention == "work" and draft.view.pointers.next > 1:
@@ -199,14 +201,21 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | N
     refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
     refused = refused or groups.check_spec(wanted) or partitions.check_spec(wanted)
     refused = refused or length.check_spec(wanted) or notes.check(wanted.notes)
-    return refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
+    refused = refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
+    if refused is not None or wanted.order == spec.order:
+        return refused
+    return reorder.check(draft, spec, wanted, has_others=_has_others(desk, draft))
 
 
 def do_configure(draft: Draft, command: Configure) -> QueueSpec:
     before = draft.view.spec
     wanted = _wanted(command.spec, before)
     if wanted != before:
+        is_changed = wanted.order != before.order
+        waiting = reorder.take(draft) if is_changed else ()
         draft.put_spec(wanted)
+        if is_changed:
+            reorder.do(draft, waiting)
         lease.configured(draft)
         groups.configured(draft, before)
         partitions.configured(draft)

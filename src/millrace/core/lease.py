@@ -76,7 +76,7 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
         # What was given back is in flight already: it is handed out again at the limit too.
         return None if view.returned else _too_many_in_flight(view)
     wanted = min(wanted, room)
-    return aside.check_lease(draft, wanted) or _need_hidden(draft, wanted)
+    return aside.check_lease(draft, wanted) or need_fresh(draft, wanted)
 
 
 def _check_groups(draft: Draft, count: int) -> Retry | Need | None:
@@ -182,7 +182,7 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
         turns = (again, *turns) if again else turns
         turns = turns if len(turns) > 1 else ()
     else:
-        fresh = _take_fresh(draft, wanted)
+        fresh = take_fresh(draft, wanted)
         seqs = again | fresh if again else fresh
     deadline = draft.now + command.lease_ms
     if not seqs:
@@ -257,7 +257,7 @@ def _take_by_turns(draft: Draft, wanted: int) -> tuple[BitMap64, tuple[BitMap64,
     fresh = BitMap64()
     left = wanted - sum(map(len, turns))
     if left > 0 and aside.may_go_on(draft):
-        fresh = _take_fresh(draft, left)
+        fresh = take_fresh(draft, left)
         if fresh:
             turns.append(fresh)
         turns += aside.take(draft, left - len(fresh), least=0)
@@ -340,7 +340,7 @@ def is_empty(answer: object) -> bool:
     return isinstance(answer, Leased) and not answer.seqs
 
 
-def _need_hidden(draft: Draft, wanted: int) -> Need | None:
+def need_fresh(draft: Draft, wanted: int) -> Need | None:
     """Whether the window of known rows holds `wanted` ready ones, or reaches the end."""
     view = draft.view
     if not _has_gaps(view):
@@ -360,6 +360,15 @@ def _need_hidden(draft: Draft, wanted: int) -> Need | None:
             return Need(view.shard, hidden=(low, min(high, view.stored_seq)))
         learn_hidden(draft, low, high, BitMap64())
     return None
+
+
+def count_fresh(view: View) -> int:
+    """How many were never handed out, or a part of them that was asked for by `need_fresh`."""
+    first = view.first_fresh()
+    if not _has_gaps(view):
+        return view.last_seq - first + 1
+    ready = max(view.scanned - first + 1, 0)
+    return ready - view.hidden.range_cardinality(first, first + ready)
 
 
 def _has_gaps(view: View) -> bool:
@@ -393,7 +402,8 @@ def learn_hidden(draft: Draft, low: int, high: int, hidden: BitMap64) -> None:
     view.scanned = max(view.scanned, high)
 
 
-def _take_fresh(draft: Draft, count: int) -> BitMap64:
+def take_fresh(draft: Draft, count: int) -> BitMap64:
+    """The first that were never handed out, as far as they are known (`need_fresh`)."""
     view = draft.view
     low = view.first_fresh()
     if count <= 0 or low > view.last_seq:

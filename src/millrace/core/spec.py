@@ -59,7 +59,7 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     dead_letter_expired: bool = False
     """What expires is a dead letter, and goes where those go."""
     order: Order = "none"
-    """Who waits for whom. Fixed when the queue is made."""
+    """Who waits for whom. Fixed when the queue is made, but that `none` may become `fair`."""
     group_in_flight: int = 0
     """So many messages of a group are handed out and not ended, at most; 0: any number."""
     rate_us: int = 0

@@ -9,6 +9,10 @@ WINDOW_CELLS = 1_024
 """Cells of messages that wait apart which are asked for at once, some 4 ms; up to twice as many
 are held of each kind, some 500 KiB."""
 
+REORDERED_MESSAGES_MAX = 4_096
+"""Messages of a queue whose order is changed: each is written down in the batch that does it, some
+80 KB in all, or 400 KB where each has a lease of its own."""
+
 RING_TURNS = 10_240
 """Turns of groups that are asked for at once, and that one lease call takes at most; up to twice as
 many are held, some 1 MiB."""

@@ -254,6 +254,8 @@ class Shard:
     is_dropping: bool = False
     """What does not fit drops the oldest that wait; else it is refused."""
     max_in_flight: int = 0
+    is_changed: bool = False
+    """It was made without an order, and became fair: of a group, those from before wait apart."""
 
 
 class History:

@@ -126,8 +126,8 @@ def _check_first_deliveries(history: History) -> list[str]:
     firsts: dict[tuple[int, Rank], list[tuple[int, Lease]]] = defaultdict(list)
     """Shard and rank → seq and lease of first deliveries, so far."""
     for lease in sorted(history.of(Lease), key=lambda lease: (lease.shard, lease.version)):
-        if history.shards[lease.shard].partitions[1]:
-            # They come in the order of random ids.
+        if history.shards[lease.shard].partitions[1] or history.shards[lease.shard].is_changed:
+            # They come in the order of random ids; or some are of the group without a name.
             continue
         given: list[tuple[int, Rank]] = []
         has_groups = history.shards[lease.shard].order in ("group", "fair")

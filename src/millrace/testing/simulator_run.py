@@ -33,6 +33,7 @@ from millrace.testing.workload import (
     ORDERED,
     SLICED,
     TAPE,
+    TIDE,
     TURNED,
     WEIRS,
     Client,
@@ -44,7 +45,7 @@ from millrace.testing.workload_consumers import Consumer
 from millrace.testing.workload_deleters import Deleter
 from millrace.testing.workload_followers import Follower, Pinner
 from millrace.testing.workload_ids import Retrier, Sender
-from millrace.testing.workload_owners import Owner
+from millrace.testing.workload_owners import Owner, Turner
 from millrace.testing.workload_publishers import Publisher
 from millrace.testing.workload_shards import make_shard_clients
 from millrace.testing.workload_topics import Subscriber, TopicPublisher
@@ -306,7 +307,8 @@ def make_clients(world: World) -> list[Client]:
     clients.append(Subscriber("s0", world))
     sliced = chance.choice(SLICED)
     clients += make_sliced(world, sliced, 20)
-    pairs = [*chance.sample(BOUNDED, 2), chance.choice(AGING), chance.choice(WEIRS)]
+    clients.append(Turner("turner", world))
+    pairs = [*chance.sample(BOUNDED, 2), chance.choice(AGING), chance.choice(WEIRS), TIDE]
     for number, queue in enumerate(pairs, 22):
         clients += make_pair(world, queue, number)
     return clients + make_shard_clients(world)
@@ -343,6 +345,12 @@ def make_weir_clients(world: World) -> list[Client]:
     found = [make_pair(world, queue, 10 * at) for at, queue in enumerate(WEIRS, 1)]
     others: list[Client] = [Worker(f"{queue}1", world, queue, "plain") for queue in WEIRS]
     return [client for clients in [*found, others, _make_takers(world)] for client in clients]
+
+
+def make_tide_clients(world: World) -> list[Client]:
+    """Clients of a queue that becomes fair, alone."""
+    others: list[Client] = [Turner("turner", world), Worker("tide1", world, TIDE, "plain")]
+    return [*make_pair(world, TIDE, 1), *others, *_make_takers(world)]
 
 
 def make_aging_clients(world: World) -> list[Client]:

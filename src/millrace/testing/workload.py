@@ -52,7 +52,8 @@ class Shape(NamedTuple):
     retry_max: float = 0
     delay: float = 0
     compressed: str | None = None
-    order: str = "none"
+    order: str | None = "none"
+    """None: it is made without one, and becomes fair."""
     group_in_flight: int = 0
     ttl: float = 0
     dead_letter_expired: bool = False
@@ -123,6 +124,7 @@ QUEUES = {
     "spill": Shape(max_messages=5, overflow="drop"),
     "spool": Shape(retention="log", keep=100),
     "band": Shape(retention="log", keep=DAYS, keep_bytes=100_000),
+    "tide": Shape(order=None, dead_letter=DEAD, max_failures=3, retry_min=0.1),
     "weir": Shape(max_in_flight=3),
     "sluice": Shape(
         order="fair", max_in_flight=3, dead_letter=DEAD, max_failures=2, max_deliveries=4
@@ -134,6 +136,9 @@ SLICED = ["slices", "spread"]
 
 BOUNDED = ["narrow", "bulky", "leaky", "spill"]
 """Queues that hold so much, and no more."""
+
+TIDE = "tide"
+"""The queue that becomes fair in the midst of a run."""
 
 WEIRS = ["weir", "sluice"]
 """Queues of which so many messages are with workers, and no more."""
@@ -355,7 +360,7 @@ class Client:
         rows = tuple(self._make_row(keyed=keyed) for _ in range(count))
         for row in rows if turns and place.name in (*TURNED, *DROPPING) else ():
             self._draw_turn(row)
-        for row in rows if turns and place.name in (*ORDERED, *WEIRS) else ():
+        for row in rows if turns and place.name in (*ORDERED, *WEIRS, TIDE) else ():
             self._draw_group(row)
         for row in rows if turns and place.name in MORTAL else ():
             if ttl_ms := self.chance.choice([None, None, 20, 300, 2_000, DAYS * 1000]):
@@ -437,7 +442,7 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         retry_min_ms=round(shape.retry_min * 1000),
         retry_max_ms=round(shape.retry_max * 1000),
         delay_ms=round(shape.delay * 1000),
-        order=shape.order,
+        order=shape.order or "fair",
         group_in_flight=shape.group_in_flight,
         ttl_ms=round(shape.ttl * 1000),
         expired_are_letters=shape.dead_letter_expired,
@@ -449,4 +454,5 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         max_bytes=shape.max_bytes,
         is_dropping=shape.overflow == "drop",
         max_in_flight=shape.max_in_flight,
+        is_changed=shape.order is None,
     )

@@ -3,21 +3,54 @@
 from __future__ import annotations
 
 from millrace.errors import Fatal, MillraceError
-from millrace.testing.checker_history import Drop, Peek, Purge, Rewind
+from millrace.testing.checker_history import Drop, Other, Peek, Purge, Rewind
 from millrace.testing.workload import (
     DEAD,
     MORTAL,
     ORDERED,
     REEL,
+    TIDE,
     TURNED,
     Client,
     Over,
     Session,
+    World,
     seen_of,
 )
 
-LASTING = ["plain", "keyed", "log", "table", "fragile", "fickle", REEL, *TURNED, *ORDERED, *MORTAL]
+LASTING = [
+    "plain",
+    "keyed",
+    "log",
+    "table",
+    "fragile",
+    "fickle",
+    REEL,
+    TIDE,
+    *TURNED,
+    *ORDERED,
+    *MORTAL,
+]
 """Queues that nobody deletes."""
+
+
+class Turner(Client):
+    """Has a queue become fair, at some time; that may have to wait until little is there."""
+
+    def __init__(self, name: str, world: World) -> None:
+        super().__init__(name, world)
+        self._is_done = False
+
+    def think(self) -> float:
+        return self.chance.expovariate(1 / 0.5)
+
+    async def act(self, session: Session) -> None:
+        place = await session.queue(TIDE)
+        if self._is_done or self.chance.random() < 0.7:
+            return
+        call = Other(shard=place.shard, what="configure")
+        await self.ask(session, call, place.queue.configure(order="fair"), lambda c, spec: None)
+        self._is_done = call.is_ok
 
 
 class Owner(Client):

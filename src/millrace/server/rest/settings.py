@@ -54,7 +54,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compressed: Literal["none", "zstd", "lz4"] | None = None
     """How messages that stay, and large publishes, are compressed from now on."""
     order: Literal["none", "strict", "group", "fair"] | None = None
-    """Who waits for whom. Fixed when the queue is made."""
+    """Who waits for whom. Fixed when the queue is made, but that none may become fair."""
     group_in_flight: int | None = None
     """Of a group so many messages are handed out and not ended, at most; 0: any number."""
     rate: float | None = None
