@@ -166,7 +166,9 @@ def do_tick(draft: Draft) -> bool:
     if not _may_go(draft):
         return False
     due, found = _due(draft), view.facts.expiry or []
-    view.facts.expiry = None
+    # What is not due stays known: a call that needs something else, and is decided again while more
+    # is due that is not folded yet, does not ask for the same twice.
+    view.facts.expiry = None if len(due) == bounds.EXPIRY_CELLS_STEP else found[len(due) :]
     for key, cell in due:
         if not (cell.ids or cell.seqs):
             # It was let go by a batch that is not folded yet.

@@ -94,10 +94,13 @@ class Group:
         return answers
 
     def _decide(self, desk: Desk, shard: ShardId, command: Command) -> Result:
+        told: set[Need] = set()
         for _ in range(NEEDS_MAX):
             result = decide(desk, shard, command)
             if not isinstance(result, Need):
                 return result
+            assert result not in told, f"{command} needs the same twice: {result}"
+            told.add(result)
             draft = desk.draft(result.shard)
             assert draft is not None
             learn(draft, result, self.store)
