@@ -25,6 +25,15 @@ from millrace.errors import Forged, Invalid, MillraceError, Refused
 from millrace.server import config, record
 from millrace.server.access import judge, make_token, parse_rule
 from millrace.server.address import parse_address
+from millrace.server.aws.fault import Fault
+from millrace.server.aws.form import read_fields, read_form, tree_of
+from millrace.server.aws.sigv4 import (
+    read_signed,
+    see_signature,
+    see_time,
+    signature_of,
+    signing_key,
+)
 from millrace.server.cassieq.signature import (
     Rights,
     is_same,
@@ -37,6 +46,8 @@ from millrace.server.cassieq.signature import (
 from millrace.server.guard import credentials, is_own
 from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.rest.events import _places
+from millrace.server.sns.all import SNS
+from millrace.server.sqs.all import SQS
 from millrace.server.tls import validity_of
 from millrace.wire.calls import Ask
 from millrace.wire.codec import Sheet, read_answers, read_calls
@@ -265,6 +276,78 @@ def _certificate(data: bytes) -> None:
     assert begins.tzinfo is ends.tzinfo
 
 
+SIGNED = (
+    b"AWS4-HMAC-SHA256 Credential=MRAK1/20261116/us-east-1/sqs/aws4_request, "
+    b"SignedHeaders=content-type;host;x-amz-date, Signature=" + b"a" * 64
+)
+PRESIGNED = (
+    b"X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=MRAK1%2F20261116%2Fus-east-1%2Fsqs%2F"
+    b"aws4_request&X-Amz-Date=20261116T120000Z&X-Amz-Expires=60&X-Amz-SignedHeaders=host&"
+    b"X-Amz-Signature=" + b"b" * 64
+)
+
+
+def _signed(data: bytes) -> None:
+    """Who signed, in a header or in the address, and whether it is so."""
+    given = text(data)
+    headers = {"x-amz-date": "20261116T120000Z", "host": "h", "content-type": given[:50]}
+    for found, query in (({**headers, "authorization": given}, ""), (headers, given)):
+        try:
+            signed = read_signed(found, query)
+            if signed is None:
+                continue
+            see_time(signed, 1_794_830_400)
+            key = signing_key("secret", signed.date, signed.region, signed.service)
+            expected = signature_of(signed, key, "POST", "/", query, found, data)
+            see_signature(expected, signed)
+        except Fault:
+            continue
+        raise AssertionError("nobody has signed this")
+
+
+FORMS = [
+    b"Action=SendMessageBatch&QueueUrl=http%3A%2F%2Fh%2F000000000000%2Fq&"
+    b"SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.MessageBody=x+y&"
+    b"SendMessageBatchRequestEntry.1.MessageAttribute.1.Name=n&"
+    b"SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.DataType=Binary&"
+    b"SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.BinaryValue=AAE%3D",
+    b"Action=ReceiveMessage&MaxNumberOfMessages=10&AttributeName.1=All&AttributeName.2=SenderId",
+    b"Action=CreateQueue&QueueName=q&Attribute.1.Name=DelaySeconds&Attribute.1.Value=5&Tag.1.Key=a",
+    b"Action=Subscribe&TopicArn=a&Protocol=sqs&Attributes.entry.1.key=k&Attributes.entry.1.value=v",
+]
+
+
+def _form(data: bytes) -> None:
+    """Read as every action would read it."""
+    try:
+        tree = tree_of(read_fields(text(data)))
+    except Fault:
+        return
+    for service in (SQS, SNS):
+        for action in service.actions.values():
+            try:
+                read_form(tree, action.takes, service.named, action.name)
+            except (Fault, msgspec.ValidationError):
+                continue
+
+
+CALLS = [
+    b'{"QueueUrl":"http://h/000000000000/q","Entries":[{"Id":"a","MessageBody":"x",'
+    b'"MessageAttributes":{"n":{"DataType":"Binary","BinaryValue":"AAE="}}}]}',
+    b'{"QueueName":"q","Attributes":{"DelaySeconds":"5"},"tags":{"a":"b"}}',
+    b'{"QueueUrl":"u","MaxNumberOfMessages":10,"WaitTimeSeconds":0,"AttributeNames":["All"]}',
+]
+
+
+def _call(data: bytes) -> None:
+    """As every action would read it."""
+    for action in SQS.actions.values():
+        try:
+            action.decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+
+
 TOKEN = make_token(bytes(32)).encode()
 CASSIEQ_KEY = "a" * 40
 
@@ -322,6 +405,9 @@ PARSERS: dict[str, tuple[Callable[[bytes], None], list[bytes], int]] = {
         500,
     ),
     "cassieq": (_cassieq, _addresses(), 500),
+    "signatures": (_signed, [SIGNED, PRESIGNED], 1000),
+    "forms": (_form, FORMS, 200),
+    "calls in JSON": (_call, CALLS, 200),
     "event ids": (_event_id, [b"3,4", b"0", b"5,5"], 300),
 }
 
