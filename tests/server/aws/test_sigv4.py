@@ -130,6 +130,22 @@ def test_a_header_that_means_something_must_be_signed() -> None:
         read_signed({**sent, "authorization": without_host}, "")
 
 
+def test_so_must_one_beside_an_address_that_is_signed() -> None:
+    request = signed_by_botocore("GET", "/", {"Action": "GetQueueUrl"}, {}, b"", presigned=True)
+    query = urlsplit(str(request.url)).query
+    assert read_signed({"host": "127.0.0.1:7070"}, query) is not None
+    with pytest.raises(Fault, match="x-amz-target"):
+        read_signed({"host": "127.0.0.1:7070", "x-amz-target": "AmazonSQS.ListQueues"}, query)
+
+
+def test_a_plus_that_means_a_space_is_not_signed_as_a_plus() -> None:
+    request = signed_by_botocore("GET", "/", {"MessageBody": "1+1"}, {}, b"", presigned=True)
+    prove(request, b"")
+    request.url = str(request.url).replace("1%2B1", "1+1")
+    with pytest.raises(Fault, match="does not match"):
+        prove(request, b"")
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -15,7 +15,7 @@ import msgspec
 
 from millrace.client.submitting import Submits
 from millrace.decoding import json_decoder
-from millrace.errors import MillraceError
+from millrace.errors import Exhausted, MillraceError
 from millrace.server.access import Verb
 from millrace.server.aws.face import JSON, NAMESPACES, XML, Caller, is_json, request_id
 from millrace.server.aws.fault import (
@@ -180,14 +180,14 @@ def prove(ask: Ask, caller: Caller) -> None:
 
     Raises:
         Fault: they are not.
-        Exhausted: they have had what they may have.
+        Exhausted: they have had what they may have, or their address has failed too often.
     """
     if not caller.is_proved:
         try:
             caller.prove(ask.request)
-        except Fault:
-            caller.aws.failed(caller.principal.where)
-            raise
+        except Fault as fault:
+            failed = caller.aws.failed(caller.principal.where)
+            raise failed if isinstance(failed, Exhausted) else fault from None
     if not ask.is_charged:
         ask.server.quotas.take(caller.principal, now_ms(), size=len(ask.request.body))
         ask.is_charged = True

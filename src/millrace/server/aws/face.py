@@ -174,9 +174,9 @@ class AwsFace:
             raise unknown_caller()
         return Caller(self, anonymous, home, signed, None)
 
-    def failed(self, peer: str) -> None:
-        """Count a signature that was wrong."""
-        self._guard.fail(peer)
+    def failed(self, peer: str) -> MillraceError:
+        """Count a signature that was wrong; `Exhausted`, if there were too many of late."""
+        return self._guard.fail(peer)
 
     def space(self, home: Home) -> str:
         """The space of an account and region."""

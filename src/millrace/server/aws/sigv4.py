@@ -80,7 +80,7 @@ def read_signed(headers: dict[str, str], query: str) -> Signed | None:
         if not given.startswith(ALGORITHM):
             return None
         return _in_header(headers, given)
-    return _in_query(query) if "X-Amz-Signature=" in query else None
+    return _in_query(headers, query) if "X-Amz-Signature=" in query else None
 
 
 def _in_header(headers: dict[str, str], given: str) -> Signed:
@@ -124,7 +124,7 @@ def _see_headers(signed: Signed, headers: dict[str, str]) -> None:
             raise _mismatch(f"{name!r} must be a 'SignedHeader' in the AWS Authorization.")
 
 
-def _in_query(query: str) -> Signed:
+def _in_query(headers: dict[str, str], query: str) -> Signed:
     given: dict[str, str] = {}
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
@@ -155,8 +155,7 @@ def _in_query(query: str) -> Signed:
     names = tuple(given["X-Amz-SignedHeaders"].lower().split(";"))
     key_id, date, region, service = found.groups()
     signed = Signed(key_id, date, region, service, names, signature, time, int(seconds))
-    if "host" not in names:
-        raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+    _see_headers(signed, headers)
     return signed
 
 
@@ -275,5 +274,9 @@ def _canonical_query(query: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    """A part of a query, written in the one way that is signed."""
-    return quote(unquote(text, encoding="latin-1"), safe=_UNRESERVED, encoding="latin-1")
+    """A part of a query, written in the one way that is signed.
+
+    A plus is a space, as it is to whoever reads the form: what is signed is what is done.
+    """
+    plain = unquote(text.replace("+", " "), encoding="latin-1")
+    return quote(plain, safe=_UNRESERVED, encoding="latin-1")
