@@ -56,6 +56,9 @@ SQS_RETENTION_SECONDS_MAX = 1_209_600
 SQS_RECEIVES_MAX = 1000
 """How often a message may be received before it is a dead letter; as SQS has it."""
 
+SQS_SOURCES_MAX = 10
+"""Queues that a redrive allow policy names; as SQS has it."""
+
 SQS_IN_FLIGHT_MAX = 120_000
 """Messages of a queue that were received and not deleted; as SQS has it."""
 

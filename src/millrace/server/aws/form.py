@@ -11,6 +11,7 @@ their order counts.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import TypeAlias, TypeVar
@@ -47,6 +48,9 @@ Named = Mapping[str, Items | Pairs]
 """By the names that fields of calls and answers have in JSON; what is not there is called in both
 protocols alike. Of one that has another form in some actions, under `Action.name`, too."""
 
+
+NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
+"""Characters that no XML has, written however."""
 
 AROUND = frozenset({"Action", "Version", "Timestamp", "AWSAccessKeyId"})
 """Fields of a form that are no parameters of the action."""
@@ -238,5 +242,9 @@ def _element(name: str, value: object, named: Named, action: str, parts: list[st
 
 
 def text_of(text: str) -> str:
-    """A text within XML; line ends are written so that no reader changes them."""
-    return escape(text, {"\r": "&#xD;", '"': "&quot;"})
+    """A text within XML; line ends are written so that no reader changes them.
+
+    What XML cannot hold, which other protocols can publish, becomes a mark: one such character
+    would spoil the whole answer.
+    """
+    return escape(NOT_IN_XML.sub("\ufffd", text), {"\r": "&#xD;", '"': "&quot;"})

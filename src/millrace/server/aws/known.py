@@ -8,10 +8,12 @@ What was changed by this process is seen at once.
 from __future__ import annotations
 
 import time
+from asyncio import Lock
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from struct import Struct
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 from millrace import limits
 from millrace.client.queue import Queue
@@ -62,15 +64,22 @@ class Known:
         self.seen = seen
         self.notes = dict(spec.notes)
         self.is_fifo = queue.name.endswith(".fifo")
-        self.visibility_seconds = int(self.note(VISIBILITY))
-        self.wait_seconds = int(self.note(WAIT))
-        self.max_bytes = int(self.note(SIZE))
+        self.visibility_seconds = self._number(VISIBILITY)
+        self.wait_seconds = self._number(WAIT)
+        self.max_bytes = self._number(SIZE)
         self.dedup_by_group = self.notes.get(PREFIX + SCOPE) == "messageGroup"
         self.salt = self.notes.get(SALT, "").encode()[:64]
 
     def note(self, attribute: str) -> str:
         """An attribute that is kept in the notes."""
         return self.notes.get(PREFIX + attribute, USUAL.get(attribute, ""))
+
+    def _number(self, attribute: str) -> int:
+        """One that is a number. Notes are also written by other APIs, which do not look at them:
+        what is none is as if nothing was said."""
+        text = self.note(attribute)
+        is_number = text.isascii() and text.isdigit() and len(text) < 10
+        return int(text) if is_number else int(USUAL[attribute])
 
     @property
     def tags(self) -> dict[str, str]:
@@ -95,6 +104,9 @@ class Directory:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._known: dict[tuple[str, str], Known] = {}
+        self._looks: dict[tuple[str, str], object] = {}
+        """The newest look at a queue that is under way."""
+        self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
 
     def known(self, space: str, name: str) -> Known | None:
         """The queue, if it was seen a moment ago."""
@@ -125,16 +137,31 @@ class Directory:
             NotFound: there is none of this name.
         """
         self.forget(space, name)
+        mark = self._looks[space, name] = object()
 
         async def read(queue: Queue) -> Known:
             return Known(queue, await queue.spec(), time.monotonic())
 
-        found = await self._desk.queue(space, name, read)
+        try:
+            found = await self._desk.queue(space, name, read)
+        finally:
+            is_newest = self._looks.get((space, name)) is mark
+            if is_newest:
+                del self._looks[space, name]
+        if not is_newest:
+            # It was changed meanwhile, or is being looked at anew.
+            return found
         if len(self._known) >= limits.SQS_KNOWN_MAX:
             self._known.pop(next(iter(self._known)))
         self._known[space, name] = found
         return found
 
+    def turn(self, space: str, name: str) -> Lock:
+        """Held by whoever reads notes of a queue and writes what follows from them: others of this
+        process do so before or after, and nothing that they wrote is lost."""
+        return self._turns.setdefault((space, name), Lock())
+
     def forget(self, space: str, name: str) -> None:
         """Something of it was changed."""
         self._known.pop((space, name), None)
+        self._looks.pop((space, name), None)

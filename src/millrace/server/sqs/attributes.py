@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 
 from millrace import limits
 from millrace.client.settings import QueueSettings
+from millrace.decoding import json_decoder
 from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.known import (
     CREATED,
@@ -42,7 +43,11 @@ _WORDS = {
     SCOPE: ("messageGroup", "queue"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
-_TEXTS = ("Policy", "RedriveAllowPolicy", "KmsMasterKeyId")
+ALLOW = "RedriveAllowPolicy"
+_TEXTS = ("Policy", ALLOW, "KmsMasterKeyId")
+_KEY = f"{PREFIX}KmsMasterKeyId"
+_MANAGED = f"{PREFIX}SqsManagedSseEnabled"
+_NOTHING: Mapping[str, str] = {}
 _FIFO_ONLY = ("ContentBasedDeduplication", SCOPE, "FifoThroughputLimit")
 SETTABLE = (*_BOUNDS, *_FLAGS, *_WORDS, *_TEXTS, "RedrivePolicy")
 _COUNTED = (
@@ -108,9 +113,14 @@ def usual(*, is_fifo: bool) -> QueueSettings:
 
 
 def wanted(
-    given: Mapping[str, str], space_of: Callable[[Home], str], *, is_fifo: bool, is_new: bool
+    given: Mapping[str, str],
+    space_of: Callable[[Home], str],
+    *,
+    is_fifo: bool,
+    is_new: bool,
+    has: Mapping[str, str] = _NOTHING,
 ) -> Wanted:
-    """What attributes say.
+    """What attributes say of a queue that has these notes.
 
     Raises:
         Fault: there is no such attribute, or it cannot be so.
@@ -134,10 +144,13 @@ def wanted(
             letters = _redrive(text, settings, space_of)
             notes[PREFIX + name] = text
         else:
-            if name in ("Policy", "RedriveAllowPolicy") and text:
+            if name == "Policy" and text:
                 _see_json(name, text)
+            elif name == ALLOW and text and read_allowed(text) is None:
+                raise bad_attribute(name)
             notes[PREFIX + name] = text.lower() if name in _FLAGS else text
-    _see_throughput(given)
+    _see_throughput({**has, **notes})
+    _choose_encryption(notes)
     return Wanted(cast("QueueSettings", settings), notes, letters)
 
 
@@ -163,12 +176,28 @@ def _see_fifo(text: str, *, is_fifo: bool, is_new: bool) -> None:
         raise bad_attribute("FifoQueue", "Modifying queue type is not supported.")
 
 
-def _see_throughput(given: Mapping[str, str]) -> None:
-    if given.get("FifoThroughputLimit") == "perMessageGroupId" and given.get(SCOPE) == "queue":
+def _see_throughput(notes: Mapping[str, str]) -> None:
+    is_by_group = notes.get(f"{PREFIX}FifoThroughputLimit") == "perMessageGroupId"
+    if is_by_group and notes.get(PREFIX + SCOPE) != "messageGroup":
         raise bad_attribute(
             "FifoThroughputLimit",
             "perMessageGroupId can be set only when DeduplicationScope is messageGroup.",
         )
+
+
+def _choose_encryption(notes: dict[str, str]) -> None:
+    """A queue has one kind of encryption: whichever is asked for last takes the other's place."""
+    with_key = bool(notes.get(_KEY))
+    if notes.get(_MANAGED) == "true":
+        if with_key:
+            raise bad_attribute(
+                "SqsManagedSseEnabled",
+                "You can use one type of server-side encryption (SSE) at one time. You can either "
+                "enable KMS SSE or SQS SSE.",
+            )
+        notes[_KEY] = ""
+    elif with_key:
+        notes[_MANAGED] = "false"
 
 
 def _see_json(name: str, text: str) -> None:
@@ -209,11 +238,45 @@ def read_redrive(text: str) -> Redrive | None:
     """A redrive policy; None: it is none."""
     try:
         found = msgspec.json.decode(text)
-        if not isinstance(found, dict) or isinstance(found.get("maxReceiveCount"), bool):
+        if not isinstance(found, dict):
             return None
-        return Redrive(str(found["deadLetterTargetArn"]), int(found["maxReceiveCount"]))
+        count = found["maxReceiveCount"]
+        if isinstance(count, bool) or not isinstance(count, int | str):
+            return None
+        return Redrive(str(found["deadLetterTargetArn"]), int(count))
     except (msgspec.MsgspecError, ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+class Allowed(msgspec.Struct, frozen=True):
+    """Whose dead letters a queue takes."""
+
+    redrivePermission: Literal["allowAll", "denyAll", "byQueue"]  # noqa: N815
+    sourceQueueArns: tuple[str, ...] = ()  # noqa: N815
+
+
+_allowed = json_decoder(Allowed)
+
+
+def read_allowed(text: str) -> Allowed | None:
+    """A redrive allow policy; None: it is none."""
+    try:
+        found = _allowed.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    sources = found.sourceQueueArns
+    if found.redrivePermission != "byQueue":
+        return None if sources else found
+    is_fit = 1 <= len(sources) <= limits.SQS_SOURCES_MAX
+    return found if is_fit and all(map(read_arn, sources)) else None
+
+
+def takes_letters(known: Known, source: str) -> bool:
+    """Whether a queue takes the dead letters of the one that has this ARN."""
+    allowed = read_allowed(known.note(ALLOW))
+    if allowed is None or allowed.redrivePermission == "allowAll":
+        return True
+    return allowed.redrivePermission == "byQueue" and source in allowed.sourceQueueArns
 
 
 class Counts(msgspec.Struct, frozen=True):

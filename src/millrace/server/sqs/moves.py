@@ -19,7 +19,7 @@ from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import bad_value, invalid_parameter, missing_parameter
 from millrace.server.aws.known import Known
 from millrace.server.clock import now_ms
-from millrace.server.rest.jobs import Job
+from millrace.server.rest.jobs import Job, Jobs
 from millrace.server.sqs.faults import not_found
 from millrace.server.sqs.queues import place_of_arn, sources_of
 from millrace.server.sqs.service import SQS
@@ -83,19 +83,24 @@ async def start_message_move_task(call: Call[StartMoveIn]) -> StartMoveOut:
     if not await sources_of(call, space, name):
         raise invalid_parameter("Source queue must be configured as a Dead Letter Queue.")
     to = await _destination(call, told.destination_arn)
-    if any(job.state == "running" for job in jobs.of(_place(space, name))):
-        raise invalid_parameter(
-            "There is already a task running. Only one active task is allowed for a source queue "
-            "arn at a given time."
-        )
 
     async def use(known: Known) -> Redrive:
         return known.queue.redrive(to=to, where=lambda row: _may_go(call, to, row), rate=rate)
 
     redrive = await call.aws.directory.use(space, name, use)
+    _see_none_runs(jobs, space, name)
     move = Move(redrive, told.source_arn, told.destination_arn, rate, now_ms())
     job = jobs.begin(_place(space, name), move, redrive.run)
     return StartMoveOut(_handle(job, told.source_arn))
+
+
+def _see_none_runs(jobs: Jobs, space: str, name: str) -> None:
+    """To be followed by the beginning at once: whoever waits in between is overtaken."""
+    if any(job.state == "running" for job in jobs.of(_place(space, name))):
+        raise invalid_parameter(
+            "There is already a task running. Only one active task is allowed for a source queue "
+            "arn at a given time."
+        )
 
 
 async def _destination(call: Call[Any], arn: str | None) -> str | None:
@@ -166,7 +171,7 @@ async def cancel_message_move_task(call: Call[CancelMoveIn]) -> CancelMoveOut:
     try:
         told = msgspec.json.decode(b64decode(call.told.task_handle, validate=True))
         task, arn = str(told["taskId"]), str(told["sourceArn"])
-    except (msgspec.MsgspecError, ValueError, TypeError, KeyError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise bad_value(call.told.task_handle[:200], "TaskHandle", "It is no handle.") from error
     place = await _source(call, arn)
     try:

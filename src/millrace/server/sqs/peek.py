@@ -6,8 +6,6 @@ as a receive in XML, or in JSON where that is accepted.
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl
-
 import msgspec
 
 from millrace import limits
@@ -17,6 +15,7 @@ from millrace.errors import MillraceError
 from millrace.server.aws.calls import Call, prove
 from millrace.server.aws.face import Caller
 from millrace.server.aws.fault import fault_of, missing_parameter
+from millrace.server.aws.form import read_fields
 from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask
@@ -46,7 +45,7 @@ async def peek(ask: Ask) -> Response:
 
 async def _peek(call: Call[ReceiveMessageOut]) -> Response:
     request, params = call.ask.request, call.ask.params
-    asked = dict(parse_qsl(request.query)) | dict(parse_qsl(bytes(request.body).decode("latin-1")))
+    asked = read_fields(request.query) | read_fields(bytes(request.body).decode("latin-1"))
     url = asked.get("QueueUrl", "")
     if "queue" in params:
         url = f"/queue/{params['region']}/{params['account']}/{params['queue']}"

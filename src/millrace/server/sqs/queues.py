@@ -14,7 +14,7 @@ from millrace.errors import Exists, NotFound
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, SALT, TAG, Known
-from millrace.server.aws.names import Home, is_account, read_arn
+from millrace.server.aws.names import Home, arn_of, is_account, read_arn
 from millrace.server.rest.act import Act, queue_made
 from millrace.server.sns.headers import HIDDEN
 from millrace.server.sns.raw import share_raw
@@ -51,7 +51,7 @@ async def create_queue(call: Call[CreateQueueIn]) -> QueueUrlOut:
     tags = {**told.tags, **told.more_tags}
     see_tags(tags)
     found = attributes.wanted(told.attributes, call.aws.space, is_fifo=is_fifo, is_new=True)
-    await _see_letters(call, found, space, is_fifo=is_fifo)
+    await _see_letters(call, found, space, arn_of("sqs", home, name), is_fifo=is_fifo)
     try:
         known = await call.aws.directory.look(space, name)
     except NotFound:
@@ -95,7 +95,9 @@ async def _make(
     call.aws.directory.forget(space, name)
 
 
-async def _see_letters(call: Call[Any], found: Wanted, space: str, *, is_fifo: bool) -> None:
+async def _see_letters(
+    call: Call[Any], found: Wanted, space: str, source: str, *, is_fifo: bool
+) -> None:
     """See that dead letters may go where a queue wants them."""
     if found.letters is None:
         return
@@ -110,11 +112,18 @@ async def _see_letters(call: Call[Any], found: Wanted, space: str, *, is_fifo: b
         raise bad_value(
             policy, "RedrivePolicy", f"Dead-letter queue of a {kind} queue must be a {kind} queue."
         )
+    # Whether it is there is told to those alone who may use it.
+    call.check("publish", at, name)
     try:
-        await call.ask.desk.millrace.find(name, space=at)
+        letters = await call.aws.directory.look(at, name)
     except NotFound as error:
         raise bad_value(policy, "RedrivePolicy", "Dead letter target does not exist.") from error
-    call.check("publish", at, name)
+    if not attributes.takes_letters(letters, source):
+        raise bad_value(
+            policy,
+            "RedrivePolicy",
+            "The dead-letter queue does not allow this source queue (RedriveAllowPolicy).",
+        )
 
 
 def _see_same(known: Known, given: dict[str, str], home: Home) -> None:
@@ -217,15 +226,20 @@ async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
     """Change what a queue is like."""
     told = call.told
     space, name = place_at(call, told.queue_url, "manage")
+    home, _ = home_at(call, told.queue_url)
     for attribute in told.attributes:
         if attribute not in SETTABLE:
             raise unknown_attribute(attribute)
 
     async def use(known: Known) -> None:
         found = attributes.wanted(
-            told.attributes, call.aws.space, is_fifo=known.is_fifo, is_new=False
+            told.attributes,
+            call.aws.space,
+            is_fifo=known.is_fifo,
+            is_new=False,
+            has=known.notes,
         )
-        await _see_letters(call, found, space, is_fifo=known.is_fifo)
+        await _see_letters(call, found, space, arn_of("sqs", home, name), is_fifo=known.is_fifo)
         notes = {**found.notes, MODIFIED: str(int(time.time()))}
         settings: QueueSettings = {**found.settings, "notes": notes}
         act = Act("set_queue_attributes", f"{space}/{name}")

@@ -183,7 +183,9 @@ def system_of(
     """What SQS itself knows of a message, as far as it is asked for."""
     headers = dict(given.headers)
     found = {
-        "SenderId": headers.get(SENDER, call.caller.home.account.encode()).decode(),
+        "SenderId": headers.get(SENDER, call.caller.home.account.encode()).decode(
+            "utf-8", "replace"
+        ),
         "SentTimestamp": str(given.time_ms),
         "ApproximateReceiveCount": str(given.deliveries),
         "ApproximateFirstReceiveTimestamp": str(

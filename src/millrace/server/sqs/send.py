@@ -17,8 +17,14 @@ from millrace.core import check
 from millrace.core.answers import Published
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.model import Message as CheckedMessage
+from millrace.errors import Refused
 from millrace.server.aws.calls import Call
-from millrace.server.aws.fault import Fault, bad_value, invalid_parameter, missing_parameter
+from millrace.server.aws.fault import (
+    bad_value,
+    fault_of,
+    invalid_parameter,
+    missing_parameter,
+)
 from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
 from millrace.server.rest.under import Under
@@ -42,6 +48,7 @@ from millrace.server.sqs.values import (
     TRACE_ATTRIBUTE,
     attributes_digest,
     attributes_in,
+    attributes_size,
     digest_of,
     see_text,
     trace_in,
@@ -58,7 +65,6 @@ class Ready(NamedTuple):
     message: CheckedMessage
     delay: int | None
     dedup: str | None
-    size: int
     told: MessageIn
 
 
@@ -77,7 +83,7 @@ def ready(known: Known, told: MessageIn, sender: str) -> Ready:
     size = len(body)
     if told.message_attributes:
         headers = attributes_in(told.message_attributes)
-        size += sum(len(name.encode()) + len(value) for name, value in headers)
+        size += attributes_size(told.message_attributes)
     if size > known.max_bytes:
         raise invalid_parameter(
             "One or more parameters are invalid. Reason: Message must be shorter than "
@@ -97,7 +103,10 @@ def ready(known: Known, told: MessageIn, sender: str) -> Ready:
             "DelaySeconds",
             f"DelaySeconds must be >= 0 and <= {limits.SQS_DELAY_SECONDS_MAX}.",
         )
-    return Ready(check.message(body, None, headers), delay, dedup, size, told)
+    if known.is_fifo:
+        # Of FIFO queues, all messages wait as long as the queue says.
+        delay = None
+    return Ready(check.message(body, None, headers), delay, dedup, told)
 
 
 def _turns(
@@ -221,20 +230,24 @@ class Batch(NamedTuple):
 
 def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
     see_entries([entry.id for entry in told.entries], "SendMessageBatchRequestEntry")
+    size = sum(
+        len(entry.message_body.encode()) + attributes_size(entry.message_attributes)
+        for entry in told.entries
+    )
+    if size > limits.SQS_MESSAGE_BYTES_MAX:
+        raise batch_too_long(limits.SQS_MESSAGE_BYTES_MAX, size)
     ids: list[str] = []
     good: list[Ready] = []
     failed: list[FailedEntry] = []
     for entry in told.entries:
         try:
             one = ready(known, entry, sender)
-        except Fault as fault:
+        except Refused as error:
+            fault = fault_of(error)
             failed.append(FailedEntry(entry.id, fault.is_sender, fault.query, fault.message))
             continue
         ids.append(entry.id)
         good.append(one)
-    size = sum(one.size for one in good)
-    if size > limits.SQS_MESSAGE_BYTES_MAX:
-        raise batch_too_long(limits.SQS_MESSAGE_BYTES_MAX, size)
     return Batch(ids, good, failed)
 
 

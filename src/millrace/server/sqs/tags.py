@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -67,18 +67,26 @@ async def _note(call: Call[Any], known: Known, name: str, notes: Mapping[str, st
     call.aws.directory.forget(known.queue.space, known.queue.name)
 
 
+async def _in_turn(call: Call[Any], url: str, use: Callable[[Known], Awaitable[None]]) -> None:
+    """Use the queue at an address as it is now, while nobody else does so."""
+    space, name = place_at(call, url, "manage")
+    directory = call.aws.directory
+    async with directory.turn(space, name):
+        directory.forget(space, name)
+        await use_at(call, url, "manage", use)
+
+
 @SQS.action("TagQueue", TagQueueIn)
 async def tag_queue(call: Call[TagQueueIn]) -> None:
     """Give a queue tags, or other values of those that it has."""
     told = call.told
-    _forget(call, told.queue_url)
 
     async def use(known: Known) -> None:
         see_tags({**known.tags, **told.tags})
         notes = {TAG + tag: f"={text}" for tag, text in told.tags.items()}
         await _note(call, known, "tag_queue", notes)
 
-    await use_at(call, told.queue_url, "manage", use)
+    await _in_turn(call, told.queue_url, use)
 
 
 @SQS.action("UntagQueue", UntagQueueIn)
@@ -114,7 +122,12 @@ def _forget(call: Call[Any], url: str) -> None:
 
 def _statements(known: Known) -> tuple[dict[str, object], list[object]]:
     text = known.notes.get(POLICY, "")
-    policy: dict[str, object] = msgspec.json.decode(text) if text else {}
+    try:
+        read = msgspec.json.decode(text) if text else {}
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        read = {}
+    # A note that another API has written may be no policy.
+    policy: dict[str, object] = read if isinstance(read, dict) else {}
     found = policy.get("Statement", [])
     return policy, list(found) if isinstance(found, list) else [found]
 
@@ -140,7 +153,6 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
                 f"{', '.join(sorted(_ACTIONS))}.",
             )
     home, name = home_at(call, told.queue_url)
-    _forget(call, told.queue_url)
 
     async def use(known: Known) -> None:
         policy, statements = _statements(known)
@@ -158,14 +170,13 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
         policy["Statement"] = [*statements, made]
         await _put_policy(call, known, "add_permission", policy)
 
-    await use_at(call, told.queue_url, "manage", use)
+    await _in_turn(call, told.queue_url, use)
 
 
 @SQS.action("RemovePermission", RemovePermissionIn)
 async def remove_permission(call: Call[RemovePermissionIn]) -> None:
     """Take a statement out of the queue's policy."""
     told = call.told
-    _forget(call, told.queue_url)
 
     async def use(known: Known) -> None:
         policy, statements = _statements(known)
@@ -175,7 +186,7 @@ async def remove_permission(call: Call[RemovePermissionIn]) -> None:
         policy["Statement"] = rest
         await _put_policy(call, known, "remove_permission", policy if rest else {})
 
-    await use_at(call, told.queue_url, "manage", use)
+    await _in_turn(call, told.queue_url, use)
 
 
 async def _put_policy(call: Call[Any], known: Known, name: str, policy: dict[str, object]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from millrace import limits
 from millrace.core.model import Headers
 from millrace.server.aws.fault import bad_value, invalid_parameter
+from millrace.server.aws.form import NOT_IN_XML
 from millrace.server.aws.known import PREFIX
 from millrace.server.sns.headers import ARRAYS
 from millrace.server.sqs.faults import bad_contents
@@ -35,7 +36,6 @@ _NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{limits.SQS_ATTRIBUTE_NAME_CHARS_MAX}}}"
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _CONTROLS = bytes(one for one in range(32) if one not in b"\t\n\r")
-_REFUSED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 
 
 def see_text(text: str) -> None:
@@ -47,7 +47,7 @@ def see_text(text: str) -> None:
     # Most are in ASCII, where this takes a fifth of the time.
     if text.isascii() and len(text.encode().translate(None, _CONTROLS)) == len(text):
         return
-    if _REFUSED.search(text) is not None:
+    if NOT_IN_XML.search(text) is not None:
         raise bad_contents()
 
 
@@ -77,6 +77,17 @@ def attributes_in(given: Mapping[str, AttributeValue]) -> list[tuple[str, bytes]
     if types:
         headers.append((TYPES, msgspec.json.encode(types)))
     return headers
+
+
+def attributes_size(given: Mapping[str, AttributeValue]) -> int:
+    """What attributes count of a message: their names, types and values."""
+    return sum(
+        len(name.encode())
+        + len(value.data_type.encode())
+        + len((value.string_value or "").encode())
+        + len(value.binary_value or b"")
+        for name, value in given.items()
+    )
 
 
 def _see_name(name: str) -> None:
@@ -197,7 +208,7 @@ def _text(value: bytes) -> str | None:
         text = value.decode()
     except UnicodeDecodeError:
         return None
-    return text if _REFUSED.search(text) is None else None
+    return text if NOT_IN_XML.search(text) is None else None
 
 
 def chosen(
