@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from millrace import limits
 from millrace.core.commands import Lease
 from millrace.core.model import ShardId
 from millrace.shard.request import Request
@@ -35,5 +36,51 @@ def test_nobody_is_looked_at_before_someone_has_gone() -> None:
         waiters.drop_gone()
         assert not waiters.waits(SHARD)
         assert not waiters._rows
+
+    asyncio.run(main())
+
+
+def test_those_whose_time_is_over_end_soonest_first_and_the_others_wait_on() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        waiters = Waiters()
+        ends = (5.0, 1.0, 3.0, 1.0, 9.0)
+        requests = [
+            Request(ShardId(7 + at % 2), Lease(1, 1000), loop.create_future(), wait_until=end)
+            for at, end in enumerate(ends)
+        ]
+        for request in requests:
+            assert waiters.add(request, {})
+        assert waiters.soonest == 1
+        requests[3].future.cancel()
+        assert waiters.expire(0.5) == []
+        assert waiters.expire(3) == [requests[1], requests[2]]
+        assert waiters.soonest == 5
+        assert waiters.expire(3) == []
+        await asyncio.sleep(0)
+        waiters.drop_gone()
+        assert list(waiters._rows) == [SHARD]
+        assert list(waiters._rows[SHARD].leases) == [requests[0], requests[4]]
+        assert waiters.expire(9) == [requests[0], requests[4]]
+        assert not waiters._ends
+        assert not waiters._rows
+
+    asyncio.run(main())
+
+
+def test_no_more_ends_are_kept_than_wait_and_as_many_again() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        waiters = Waiters()
+        stays = Request(SHARD, Lease(1, 1000), loop.create_future(), wait_until=1.0)
+        assert waiters.add(stays, {})
+        for _ in range(5 * limits.WAIT_ENDS_MIN):
+            request = Request(SHARD, Lease(1, 1000), loop.create_future(), wait_until=2.0)
+            assert waiters.add(request, {})
+            request.future.cancel()
+            await asyncio.sleep(0)
+            waiters.drop_gone()
+            assert len(waiters._ends) <= 2 * limits.WAIT_ENDS_MIN + 1
+        assert waiters.expire(3) == [stays]
 
     asyncio.run(main())

@@ -21,7 +21,11 @@ WAITERS_MAX = 10_000
 """Lease calls and followers that wait for messages, per shard; beyond it `Full`."""
 
 WAIT_ENDS_STEP_MS = 10
-"""Waits that end within this time end together: each end looks at all that wait."""
+"""Waits that end within this time end together, by one batch."""
+
+WAIT_ENDS_MIN = 1024
+"""Ends of waits that are remembered although those who waited may have gone; where more wait, as
+many again as wait."""
 
 WAKE_STEP_MS = 5
 """Leases and delays that end so soon after others wake those who wait for them together: where

@@ -51,7 +51,7 @@ class Host:
         )
         self._taken: list[Request] = []
         self._ahead = Ahead()
-        self._waiting = WaitingRoom(self._loop, now_ms, self._views, self._woken)
+        self._waiting = WaitingRoom(self._loop, now_ms, self._views, self._woken, self._tired)
         self._unseen = Unseen(store)
         self._pumping = False
         self._stopped: MillraceError | None = None
@@ -335,10 +335,9 @@ class Host:
     # --- Waiting for messages -------------------------------------------------------------------
 
     def _woken(self) -> None:
-        """A lease or a delay has ended, or someone's time to wait is over."""
+        """A lease or a delay has ended."""
         if self._stopped is not None:
             return
-        self._answer_over(self._waiting.over())
         now = self._now_ms()
         for shard in self._waiting.shards():
             # A rollback may have dropped the view; while it goes on, none is to be trusted.
@@ -349,6 +348,14 @@ class Host:
             elif at_ms is not None:
                 # The batch of this tick serves whoever waits there, in the order of the row.
                 self._tick(shard)
+        if self._inbox:
+            self._wake()
+
+    def _tired(self) -> None:
+        """Someone's time to wait is over."""
+        if self._stopped is not None:
+            return
+        self._answer_over(self._waiting.over())
         if self._inbox:
             self._wake()
 

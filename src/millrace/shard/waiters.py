@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 
 from millrace import limits
 from millrace.core import lease, sessions
@@ -49,6 +50,12 @@ class _Row:
         """Someone who waited here was answered, or has left."""
         self.has_ends = True
 
+    def drop_first(self) -> None:
+        """Forget those at the head who no longer listen."""
+        for waiting in (self.leases, self.followers):
+            while waiting and not _waits(waiting[0]):
+                waiting.popleft()
+
     def drop_gone(self) -> bool:
         """Forget those who no longer listen; returns whether there were any."""
         if not self.has_ends:
@@ -66,8 +73,19 @@ class Waiters:
 
     def __init__(self) -> None:
         self._rows: dict[ShardId, _Row] = {}
-        self.soonest: float | None = None
+        self._ends: list[tuple[float, int, Request]] = []
+        """When each one's time is over, soonest first; some may no longer wait."""
+        self._ends_max = limits.WAIT_ENDS_MIN
+        """Beyond so many, those that no longer wait are dropped."""
+        self._number = 0
+
+    @property
+    def soonest(self) -> float | None:
         """Nobody's time is over before this, which is the loop's own time."""
+        ends = self._ends
+        while ends and not _waits(ends[0][2]):
+            heappop(ends)
+        return ends[0][0] if ends else None
 
     def add(self, request: Request, views: Mapping[ShardId, View]) -> bool:
         """Let one wait who found nothing in these; False if too many do."""
@@ -86,8 +104,12 @@ class Waiters:
                     row.seen = view.last_seq if view is not None else 0
                 row.followers.append(request)
             request.future.add_done_callback(row.note_end)
-        if self.soonest is None or request.wait_until < self.soonest:
-            self.soonest = request.wait_until
+        self._number += 1
+        heappush(self._ends, (request.wait_until, self._number, request))
+        if len(self._ends) > self._ends_max:
+            self._ends = [one for one in self._ends if _waits(one[2])]
+            heapify(self._ends)
+            self._ends_max = 2 * max(len(self._ends), limits.WAIT_ENDS_MIN)
         return True
 
     def serve(self, draft: Draft, give: Callable[[Request], bool]) -> None:
@@ -123,31 +145,24 @@ class Waiters:
                 del self._rows[shard]
 
     def expire(self, now: float) -> list[Request]:
-        """Those whose time is over, and without those that no longer listen."""
+        """Those whose time is over; they wait no more."""
         over: list[Request] = []
-        self.soonest = None
-        for shard, row in list(self._rows.items()):
-            row.leases = self._still_wait(row.leases, now, over)
-            row.followers = self._still_wait(row.followers, now, over)
-            if not len(row):
-                del self._rows[shard]
-        return over
-
-    def _still_wait(
-        self, waiting: deque[Request], now: float, over: list[Request]
-    ) -> deque[Request]:
-        rest: deque[Request] = deque()
-        for request in waiting:
+        ends = self._ends
+        while ends and ends[0][0] <= now:
+            request = heappop(ends)[2]
             if not _waits(request):
                 continue
-            if request.wait_until <= now:
-                request.is_given = True
-                over.append(request)
-                continue
-            rest.append(request)
-            if self.soonest is None or request.wait_until < self.soonest:
-                self.soonest = request.wait_until
-        return rest
+            request.is_given = True
+            over.append(request)
+            for shard in request.shards():
+                row = self._rows.get(shard)
+                if row is None:
+                    continue
+                row.has_ends = True
+                row.drop_first()
+                if not len(row):
+                    del self._rows[shard]
+        return over
 
     def waits(self, shard: ShardId) -> bool:
         """Whether anyone may wait for messages of the shard."""

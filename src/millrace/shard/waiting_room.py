@@ -19,9 +19,11 @@ from millrace.shard.waiters import Waiters, is_empty
 
 
 class WaitingRoom:
-    """Who waits at the shards of one host, and the alarm that wakes it for them.
+    """Who waits at the shards of one host, and the alarms that wake it for them.
 
-    `views` are the host's own, which come and go; `woken` is called when something may have ended.
+    `views` are the host's own, which come and go; `woken` is called when a lease or a delay may
+    have ended, `tired` when someone's time to wait may be over: thousands wait at as many shards,
+    and one whose time is over has nothing to do with the others.
     """
 
     def __init__(
@@ -30,11 +32,13 @@ class WaitingRoom:
         now_ms: Callable[[], int],
         views: Mapping[ShardId, View],
         woken: Callable[[], None],
+        tired: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._now_ms = now_ms
         self._views = views
         self._alarm = Alarm(loop, woken)
+        self._patience = Alarm(loop, tired)
         self._waiters = Waiters()
 
     def waits(self, shard: ShardId) -> bool:
@@ -55,7 +59,7 @@ class WaitingRoom:
             )
         for shard in request.shards():
             self.arm(shard)
-        self._alarm.set(request.wait_until)
+        self._patience.set(request.wait_until)
         return None
 
     def serve(
@@ -104,7 +108,7 @@ class WaitingRoom:
         if soonest is None:
             return []
         if soonest > self._loop.time():
-            self._alarm.set(soonest)
+            self._patience.set(soonest)
             return []
         return self.expire()
 
@@ -117,9 +121,10 @@ class WaitingRoom:
         """Those whose time to wait is over; the alarm is set for the next of them."""
         now = self._loop.time()
         found = self._waiters.expire(now)
-        if self._waiters.soonest is not None:
+        soonest = self._waiters.soonest
+        if soonest is not None:
             step = limits.WAIT_ENDS_STEP_MS / 1000
-            self._alarm.set(max(self._waiters.soonest, now + step))
+            self._patience.set(max(soonest, now + step))
         return found
 
     def look_again(self) -> None:
@@ -133,3 +138,4 @@ class WaitingRoom:
     def rest(self) -> None:
         """Wake nobody any more."""
         self._alarm.cancel()
+        self._patience.cancel()

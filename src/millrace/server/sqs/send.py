@@ -15,6 +15,7 @@ from millrace.client.message import Message, publish_one, publish_rows
 from millrace.client.submitting import Submits
 from millrace.core import check
 from millrace.core.answers import Published
+from millrace.core.commands import Publish
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.model import Message as CheckedMessage
 from millrace.errors import Refused
@@ -215,6 +216,13 @@ class Batch(NamedTuple):
     failed: list[FailedEntry]
 
     @property
+    def command(self) -> Publish:
+        """Publishes them at once; each was checked before."""
+        if any(one.delay is not None or one.dedup is not None for one in self.good):
+            return publish_rows(self.rows, None, None, None, None)
+        return Publish(tuple(one.message for one in self.good), by_body=True)
+
+    @property
     def rows(self) -> list[Message]:
         """As they are published."""
         return [
@@ -276,8 +284,7 @@ def _begin_batch(call: Call[SendMessageBatchIn], engine: Submits) -> Under | Non
     batch = _batch(known, call.told, call.caller.principal.name)
     if not batch.good:
         return None
-    command = publish_rows(batch.rows, None, None, None, None)
-    under = _SendingBatch(call.ask, engine, engine.submit(known.queue.shards.first, command))
+    under = _SendingBatch(call.ask, engine, engine.submit(known.queue.shards.first, batch.command))
     under.call, under.known, under.batch = call, known, batch
     return under
 
