@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import ssl
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from threading import Thread
 from types import TracebackType
 from typing import NamedTuple
 from urllib.request import urlopen
+
+from tests.server.authority import Pair
 
 WAIT_SECONDS = 60
 
@@ -30,7 +33,7 @@ class Posted(NamedTuple):
 class Endpoint:
     """Takes what is posted, and answers as it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Pair | None = None) -> None:
         self._posted: Queue[Posted] = Queue()
         self._statuses: Queue[int] = Queue()
         endpoint = self
@@ -49,6 +52,11 @@ class Endpoint:
                 """Nothing is written."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Taking)
+        self._scheme = "http" if tls is None else "https"
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(tls.certificate, tls.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = Thread(target=self._server.serve_forever, daemon=True)
 
     def __enter__(self) -> Endpoint:
@@ -66,7 +74,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/news?a=b"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}/news?a=b"
 
     def answer(self, *statuses: int) -> None:
         """Answer the next ones so, and then 200."""
@@ -76,6 +84,11 @@ class Endpoint:
     def next(self) -> Posted:
         """What came next."""
         return self._posted.get(timeout=WAIT_SECONDS)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing came that was not taken."""
+        return self._posted.empty()
 
     def confirm(self) -> Posted:
         """Say yes to the question that comes next, which is returned."""

@@ -11,6 +11,7 @@ from urllib.request import urlopen
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.server.authority import Authority
 from tests.server.aws.site import AwsSite
 from tests.server.sns.endpoint import Endpoint
 from tests.server.sns.queues import refused, taker
@@ -203,8 +204,47 @@ def test_endpoints_get_what_comes_after_a_crash_until_they_leave(
         aws.sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=other.arn)
         aws.sns.publish(TopicArn=topic, Message="later")
         assert other.bodies(1) == ["later"]
-        names = site.process.ask("GET", "/v1/spaces/default/queues").json["names"]
-        assert names == ["other"]
+        assert queues(site) == ["other"]
+
+
+def queues(site: AwsSite) -> object:
+    """The queues of the space, those of endpoints too."""
+    return site.process.ask("GET", "/v1/spaces/default/queues").json["names"]
+
+
+def test_what_another_protocol_has_ended_leaves_nothing(
+    tmp_path_factory: pytest.TempPathFactory, endpoint: Endpoint
+) -> None:
+    with AwsSite(tmp_path_factory.mktemp("ended")) as site:
+        topic = site.aws().sns.create_topic(Name="news")["TopicArn"]
+        subscribed(site.aws().sns, topic, endpoint)
+        assert len(str(queues(site))) > 40
+        assert site.process.ask("DELETE", "/v1/spaces/default/topics/news").status == 200
+        site.restart()
+        while queues(site):
+            """The deliverer looks at what there is when it begins."""
+        assert site.aws().sns.list_topics()["Topics"] == []
+
+
+def test_an_endpoint_that_speaks_tls_must_be_trusted(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("authority")
+    ours, theirs = Authority(folder, "ours"), Authority(folder, "theirs")
+    monkeypatch.setenv("SSL_CERT_FILE", str(ours.path))
+    with (
+        AwsSite(tmp_path_factory.mktemp("tls")) as site,
+        Endpoint(ours.sign("127.0.0.1")) as trusted,
+        Endpoint(theirs.sign("127.0.0.1")) as stranger,
+    ):
+        sns = site.aws().sns
+        topic = sns.create_topic(Name="news")["TopicArn"]
+        for one in (stranger, trusted):
+            sns.subscribe(TopicArn=topic, Protocol="https", Endpoint=one.url)
+        trusted.confirm()
+        sns.publish(TopicArn=topic, Message="x")
+        assert trusted.next().json["Message"] == "x"
+        assert stranger.is_silent
 
 
 def test_a_fifo_topic_has_no_endpoints(sns: SNSClient, name: str, endpoint: Endpoint) -> None:

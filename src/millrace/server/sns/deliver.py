@@ -89,7 +89,13 @@ class Deliverer:
             return
         task = asyncio.get_running_loop().create_task(self._deliver(space, name))
         self._lines[at] = task
-        task.add_done_callback(lambda _: self._lines.pop(at, None))
+        task.add_done_callback(lambda done: self._ended(at, done))
+
+    def _ended(self, at: tuple[str, str], task: asyncio.Task[None]) -> None:
+        self._lines.pop(at, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _logger.error("what waits for an endpoint in %s/%s", *at, exc_info=error)
 
     def ask_endpoint(self, space: str, topic: str, cell: SubscriptionCell) -> None:
         """Ask the endpoint of a subscription whether it wants what the topic has."""
@@ -110,13 +116,17 @@ class Deliverer:
     # --- Messages -------------------------------------------------------------------------------
 
     async def _deliver(self, space: str, name: str) -> None:
-        """Until the queue is deleted."""
+        """Until its subscription has ended; then the queue goes."""
         while True:
             try:
                 queue = await self._millrace.find(name, space=space)
                 topic = dict((await queue.spec()).notes).get(f"{PREFIX}topic", "")
+                await self._line(queue, topic)
                 await self._follow(queue, topic)
-            except NotFound:
+            except NotFound as error:
+                if error.field != "queue":
+                    # It was ended by another protocol, or by a process that crashed over it.
+                    await self._millrace.delete_queue(name, space=space)
                 return
             except Fatal:
                 return
