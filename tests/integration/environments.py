@@ -1,4 +1,4 @@
-"""Environments of Python in which clients run that ours has not, each from a lock of its own."""
+"""Environments of clients that ours has not, each from a lock of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.services.cache import cached
 from tests.services.missing import Missing
+from tests.services.packages import have_program
 
 LOCKS = Path(__file__).with_name("locks")
 
@@ -45,3 +46,28 @@ def have_pythons() -> None:
     """
     for lock in sorted(LOCKS.glob("*.lock")):
         have_python(lock.stem)
+
+
+NODE = Path(__file__).with_name("node")
+
+
+def have_node() -> Path:
+    """The folder of packages that `node/package-lock.json` lists.
+
+    Raises:
+        Missing: Node is not there, or they could not be fetched.
+    """
+    digest = sha256((NODE / "package-lock.json").read_bytes()).hexdigest()[:12]
+
+    def make(folder: Path) -> None:
+        npm = have_program("npm", "npm")
+        for name in ("package.json", "package-lock.json"):
+            (folder / name).write_bytes((NODE / name).read_bytes())
+        quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error"]
+        ended = subprocess.run(
+            [str(npm), "ci", *quiet], cwd=folder, capture_output=True, text=True, check=False
+        )
+        if ended.returncode != 0:
+            raise Missing(f"npm could not fetch its packages:\n{ended.stderr[-2000:]}")
+
+    return cached(f"node-{digest}", make) / "node_modules"
