@@ -99,3 +99,7 @@ for."""
 
 SQS_PEEK_MAX = 100
 """Messages that are looked at without being received: each is explained, which takes a moment."""
+
+SQS_FAIR_AGAIN_SECONDS = 10.0
+"""How often it is tried to make a queue fair to which messages with groups come: what waits in it
+may be too much for now."""

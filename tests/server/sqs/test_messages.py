@@ -272,6 +272,23 @@ def test_a_fifo_queue_takes_no_message_without_group_and_id(
     assert code_of(error) == (code, 400)
 
 
+def test_a_group_does_not_wait_behind_the_many_of_another(sqs: SQSClient, url: str) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="before")
+    for at in range(3):
+        sqs.send_message_batch(
+            QueueUrl=url,
+            Entries=[
+                {"Id": str(one), "MessageBody": f"noisy {at} {one}", "MessageGroupId": "noisy"}
+                for one in range(10)
+            ],
+        )
+    sqs.send_message(QueueUrl=url, MessageBody="quiet", MessageGroupId="quiet")
+    first = receive(sqs, url)
+    assert {"before", "quiet"} < {one["Body"] for one in first}
+    groups = [one["Attributes"].get("MessageGroupId") for one in first]
+    assert groups.count("quiet") == 1
+
+
 # --- Looking -------------------------------------------------------------------------------------
 
 

@@ -107,6 +107,8 @@ class Directory:
         self._looks: dict[tuple[str, str], object] = {}
         """The newest look at a queue that is under way."""
         self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
+        self._tried: dict[tuple[str, str], float] = {}
+        """When it was last tried to make a queue fair."""
 
     def known(self, space: str, name: str) -> Known | None:
         """The queue, if it was seen a moment ago."""
@@ -160,6 +162,18 @@ class Directory:
         """Held by whoever reads notes of a queue and writes what follows from them: others of this
         process do so before or after, and nothing that they wrote is lost."""
         return self._turns.setdefault((space, name), Lock())
+
+    def is_fair_due(self, space: str, name: str) -> bool:
+        """Whether it was not tried lately to make a queue fair."""
+        tried = self._tried.get((space, name))
+        return tried is None or time.monotonic() - tried > limits.SQS_FAIR_AGAIN_SECONDS
+
+    def tried_fair(self, space: str, name: str) -> None:
+        """It is tried now."""
+        self._tried.pop((space, name), None)
+        if len(self._tried) >= limits.SQS_KNOWN_MAX:
+            self._tried.pop(next(iter(self._tried)))
+        self._tried[space, name] = time.monotonic()
 
     def forget(self, space: str, name: str) -> None:
         """Something of it was changed."""

@@ -7,8 +7,9 @@ told why it was not.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millrace import limits
 from millrace.client.message import Message, publish_one, publish_rows
@@ -30,6 +31,7 @@ from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
 from millrace.server.rest.under import Under
 from millrace.server.sqs.batch import see_entries
+from millrace.server.sqs.fair import become_fair, is_due
 from millrace.server.sqs.faults import batch_too_long
 from millrace.server.sqs.place import known_at, use_at
 from millrace.server.sqs.service import SQS
@@ -161,12 +163,19 @@ def _sent(known: Known, told: MessageIn, body: bytes, seq: int | None) -> SendMe
     )
 
 
+def _is_fair_due(call: Call[Any], known: Known, messages: Sequence[MessageIn]) -> bool:
+    """Whether these are the first with groups that a standard queue is sent."""
+    if all(one.message_group_id is None for one in messages):
+        return False
+    return is_due(call.aws.directory, known)
+
+
 # --- One -----------------------------------------------------------------------------------------
 
 
 def _begin_send(call: Call[SendMessageIn], engine: Submits) -> Under | None:
     known = known_at(call, call.told.queue_url, "publish")
-    if known is None:
+    if known is None or _is_fair_due(call, known, [call.told]):
         return None
     one = ready(known, call.told, call.caller.principal.name)
     command = publish_one(one.message, None, None, one.delay, one.dedup, None)
@@ -197,6 +206,8 @@ async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
 
     async def use(known: Known) -> SendMessageOut:
         one = ready(known, told, call.caller.principal.name)
+        if _is_fair_due(call, known, [told]):
+            await become_fair(call.aws.directory, known)
         seq = await known.queue.publish(
             one.message.body or b"", headers=one.message.headers, delay=one.delay, dedup=one.dedup
         )
@@ -279,7 +290,7 @@ def _sent_all(known: Known, batch: Batch, seqs: list[int]) -> SendMessageBatchOu
 
 def _begin_batch(call: Call[SendMessageBatchIn], engine: Submits) -> Under | None:
     known = known_at(call, call.told.queue_url, "publish")
-    if known is None:
+    if known is None or _is_fair_due(call, known, call.told.entries):
         return None
     batch = _batch(known, call.told, call.caller.principal.name)
     if not batch.good:
@@ -309,6 +320,8 @@ async def send_message_batch(call: Call[SendMessageBatchIn]) -> SendMessageBatch
 
     async def use(known: Known) -> SendMessageBatchOut:
         batch = _batch(known, told, call.caller.principal.name)
+        if _is_fair_due(call, known, told.entries):
+            await become_fair(call.aws.directory, known)
         seqs = list(await known.queue.publish_many(batch.rows)) if batch.good else []
         return _sent_all(known, batch, seqs)
 
