@@ -86,12 +86,12 @@ SQS_MOVES_LISTED_MAX = 10
 SQS_MOVE_PER_SECOND_MAX = 500
 """Messages that a task moves in a second; as SQS has it."""
 
-SQS_KNOWN_SECONDS = 20.0
+AWS_KNOWN_SECONDS = 5.0
 """For how long a queue's settings are taken as they were last seen. AWS says that a change may take
 a minute to be seen everywhere; here it takes so long, and in the process that made it no time."""
 
-SQS_KNOWN_MAX = 10_000
-"""Queues whose settings are remembered."""
+AWS_KNOWN_MAX = 10_000
+"""Queues, and topics, whose settings are remembered."""
 
 SQS_POLICY_CHARS_MAX = 20_000
 """Characters of a queue's policy: as many as SQS takes, and less than a queue's notes have room

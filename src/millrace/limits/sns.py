@@ -48,12 +48,6 @@ SNS_POLICY_COMBINATIONS_MAX = 150
 SNS_ATTRIBUTE_BYTES_MAX = 30 * 1024
 """Bytes of one attribute of a topic: a policy of SNS has up to 30 KiB."""
 
-SNS_KNOWN_SECONDS = 1.0
-"""For how long the attributes of a topic are taken as they were last seen by publishes."""
-
-SNS_KNOWN_MAX = 10_000
-"""Topics whose attributes are remembered."""
-
 SNS_KEY_BITS = 2048
 """Of the key that messages are signed with; as SNS has it."""
 

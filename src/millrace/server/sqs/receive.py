@@ -72,33 +72,11 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
     Raises:
         Fault: something of it cannot be so.
     """
-    count = told.max_number_of_messages
-    if count is None:
-        count = 1
-    elif not 1 <= count <= limits.SQS_BATCH_MAX:
-        raise bad_value(
-            count,
-            "MaxNumberOfMessages",
-            f"Must be between 1 and {limits.SQS_BATCH_MAX}, if provided.",
-        )
-    seconds = told.visibility_timeout
-    if seconds is None:
-        seconds = known.visibility_seconds
-    elif not 0 <= seconds <= limits.SQS_VISIBILITY_SECONDS_MAX:
-        raise bad_value(
-            seconds,
-            "VisibilityTimeout",
-            f"Must be >= 0 and <= {limits.SQS_VISIBILITY_SECONDS_MAX}, if provided.",
-        )
-    wait = told.wait_time_seconds
-    if wait is None:
-        wait = known.wait_seconds
-    elif not 0 <= wait <= limits.SQS_WAIT_SECONDS_MAX:
-        raise bad_value(
-            wait,
-            "WaitTimeSeconds",
-            f"Must be >= 0 and <= {limits.SQS_WAIT_SECONDS_MAX}, if provided.",
-        )
+    count = _within("MaxNumberOfMessages", told.max_number_of_messages, 1, limits.SQS_BATCH_MAX, 1)
+    most, usual = limits.SQS_VISIBILITY_SECONDS_MAX, known.visibility_seconds
+    seconds = _within("VisibilityTimeout", told.visibility_timeout, 0, most, usual)
+    most, usual = limits.SQS_WAIT_SECONDS_MAX, known.wait_seconds
+    wait = _within("WaitTimeSeconds", told.wait_time_seconds, 0, most, usual)
     attempt = told.receive_request_attempt_id
     if attempt is not None and not known.is_fifo:
         raise bad_value(
@@ -117,6 +95,15 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
     # A lease of no time would never be: one of a millisecond is over when the answer is there.
     command, wait_ms = lease_command(count, seconds or 0.001, wait, attempt)
     return Wish(command, wait_ms, system)
+
+
+def _within(name: str, value: int | None, least: int, most: int, usual: int) -> int:
+    """A number of a receive, or the usual one where it says none."""
+    if value is None:
+        return usual
+    if not least <= value <= most:
+        raise bad_value(value, name, f"Must be >= {least} and <= {most}, if provided.")
+    return value
 
 
 class Given(NamedTuple):
