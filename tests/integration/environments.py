@@ -8,7 +8,9 @@ import venv
 from hashlib import sha256
 from pathlib import Path
 
+from millrace.spark.java import find_java
 from tests.services.cache import cached
+from tests.services.maven import jars
 from tests.services.missing import Missing
 from tests.services.packages import have_program
 
@@ -71,3 +73,33 @@ def have_node() -> Path:
             raise Missing(f"npm could not fetch its packages:\n{ended.stderr[-2000:]}")
 
     return cached(f"node-{digest}", make) / "node_modules"
+
+
+JAVA_SDK = "2.51.3"
+ROUND = Path(__file__).with_name("java") / "Round.java"
+
+
+def have_java() -> str:
+    """The class path of the AWS SDK for Java and of the program that uses it.
+
+    Raises:
+        Missing: the SDK could not be fetched, or the program not compiled.
+    """
+    library = jars(
+        f"aws-sdk-java-{JAVA_SDK}",
+        [f"software.amazon.awssdk:{name}:{JAVA_SDK}" for name in ("sqs", "sns")],
+    )
+    mark = sha256(ROUND.read_bytes()).hexdigest()[:12]
+
+    def make(folder: Path) -> None:
+        compiler = find_java().home / "bin" / "javac"
+        if not compiler.is_file():
+            compiler = have_program("javac", "openjdk-17-jdk-headless")
+        options = ["-encoding", "UTF-8", "-cp", f"{library}/*", "-d", str(folder)]
+        ended = subprocess.run(
+            [str(compiler), *options, str(ROUND)], capture_output=True, text=True, check=False
+        )
+        if ended.returncode != 0:
+            raise Missing(f"{ROUND.name} was not compiled:\n{ended.stderr}")
+
+    return f"{cached(f'aws-sdk-java-{JAVA_SDK}-round-{mark}', make)}:{library}/*"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from millrace.errors import NotFound
 from millrace.spark.java import find_java
-from tests.integration.environments import have_node, have_pythons
+from tests.integration.environments import have_java, have_node, have_pythons
 from tests.services.missing import Missing
 from tests.services.postgres import have_postgres
 from tests.services.redis import have_redis
@@ -20,6 +20,7 @@ NEEDED: tuple[tuple[str, Callable[[], object]], ...] = (
     ("OpenSearch (45 MB)", have_search),
     ("clients of AWS in Python (40 MB)", have_pythons),
     ("clients of AWS in JavaScript (10 MB)", have_node),
+    ("clients of AWS in Java (15 MB)", have_java),
 )
 
 
