@@ -153,6 +153,9 @@ def test_a_queue_that_was_deleted_is_gone(sqs: SQSClient, url: str, name: str) -
         with pytest.raises(ClientError) as error:
             attempt()
         assert code_of(error) == ("AWS.SimpleQueueService.NonExistentQueue", 400)
+    with pytest.raises(ClientError) as error:
+        sqs.delete_queue(QueueUrl=url)
+    assert code_of(error) == ("AWS.SimpleQueueService.NonExistentQueue", 400)
     assert sqs.create_queue(QueueName=name)["QueueUrl"] == url
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
 

@@ -209,6 +209,22 @@ def test_attributes_count_with_their_names_and_types(sqs: SQSClient, name: str) 
     assert code_of(error) == ("InvalidParameterValue", 400)
 
 
+def test_beyond_the_maximum_nothing_is_received_however_late_one_asks(
+    site: AwsSite, sqs: SQSClient, name: str, url: str
+) -> None:
+    bounded = {"max_in_flight": 1}
+    changed = site.process.ask("PATCH", f"/v1/spaces/default/queues/{name}", bounded)
+    assert changed.status == 200
+    for body in ("a", "b"):
+        sqs.send_message(QueueUrl=url, MessageBody=body)
+    assert len(sqs.receive_message(QueueUrl=url)["Messages"]) == 1
+    # What was known of the queue is forgotten, as it is after a second.
+    sqs.tag_queue(QueueUrl=url, Tags={"a": "b"})
+    with pytest.raises(ClientError) as error:
+        sqs.receive_message(QueueUrl=url)
+    assert code_of(error) == ("OverLimit", 403)
+
+
 def test_what_xml_cannot_hold_spoils_no_answer_in_xml(
     site: AwsSite, sqs: SQSClient, name: str, url: str
 ) -> None:

@@ -256,10 +256,12 @@ async def delete_queue(call: Call[OfQueue]) -> None:
     """End a queue with all that it holds."""
     space, name = place_at(call, call.told.queue_url, "manage")
     act = Act("delete_queue", f"{space}/{name}", ends=queue_made(space, name))
-    await call.ask.server.act(
+    was_there = await call.ask.server.act(
         call.ask, act, lambda: call.ask.desk.millrace.delete_queue(name, space=space)
     )
     call.aws.directory.forget(space, name)
+    if not was_there:
+        raise no_queue()
 
 
 @SQS.action("PurgeQueue", OfQueue)

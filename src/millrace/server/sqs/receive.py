@@ -277,6 +277,14 @@ def _given_lease(one: Lease) -> Given:
     return Given(one.seq, one.time_ms, one.headers, one.body or b"", one.receipt, one.deliveries)
 
 
+async def _is_bounded(known: Known) -> bool:
+    """Whether nothing is handed out because as many messages are with workers as may be."""
+    most = known.spec.max_in_flight
+    if not most or known.is_fifo:
+        return False
+    return (await known.queue.holders()).held_by_workers >= most
+
+
 @SQS.action("ReceiveMessage", ReceiveMessageIn, ReceiveMessageOut, begins=_begin)
 async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
     """Lease up to ten messages."""
@@ -302,6 +310,8 @@ async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
                 holding.keep(reserved, (one.receipt for one in found), found[0].deadline_ms)
         finally:
             reserved.cancel()
+        if not found and not wish.wait_ms and await _is_bounded(known):
+            raise too_many(known)
         ask.server.handed.note(known.queue.space, known.queue.name, command.count, len(found))
         given = map(_given_lease, found)
         return ReceiveMessageOut([_out(call, known, one, wish.system) for one in given])
