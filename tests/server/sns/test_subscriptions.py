@@ -56,6 +56,34 @@ def test_a_queue_is_subscribed_once(sns: SNSClient, sqs: SQSClient, topic: str, 
     assert sns.get_topic_attributes(TopicArn=topic)["Attributes"]["SubscriptionsConfirmed"] == "1"
 
 
+def test_a_filter_that_asks_for_nothing_is_none(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    """Terraform takes a filter away so, and asks again until it is not told any more."""
+    queue = taker(sqs, name)
+    arn = sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=queue.arn,
+        Attributes={"FilterPolicy": "{}", "FilterPolicyScope": "MessageBody"},
+    )["SubscriptionArn"]
+
+    def told() -> dict[str, str]:
+        found = sns.get_subscription_attributes(SubscriptionArn=arn)["Attributes"]
+        return {key: text for key, text in found.items() if key.startswith("Filter")}
+
+    def change(policy: str) -> None:
+        sns.set_subscription_attributes(
+            SubscriptionArn=arn, AttributeName="FilterPolicy", AttributeValue=policy
+        )
+
+    assert told() == {}
+    change('{"kind": ["order"]}')
+    assert told() == {"FilterPolicy": '{"kind": ["order"]}', "FilterPolicyScope": "MessageBody"}
+    change(" { } ")
+    assert told() == {}
+
+
 def test_subscriptions_are_listed(sns: SNSClient, sqs: SQSClient, topic: str, name: str) -> None:
     queues = [taker(sqs, f"{name}-{at}") for at in range(3)]
     made = {

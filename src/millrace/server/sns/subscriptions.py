@@ -62,6 +62,7 @@ from millrace.server.sns.shapes import (
 )
 from millrace.server.sns.subscription_attributes import (
     DELIVERY,
+    POLICY,
     RAW_DELIVERY,
     REDRIVE,
     delivery,
@@ -93,6 +94,8 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
     notes = _notes_in(asked.attributes)
     await _see_letters(call, notes, _IN_SUBSCRIBE)
     filter = filter_of(notes, _IN_SUBSCRIBE)
+    if not filter:
+        notes.pop(PREFIX + POLICY, None)
     for cell in await known.subscriptions():
         found = Found(place, known, cell)
         if _endpoint(call, found) == (asked.protocol, asked.endpoint):
@@ -424,6 +427,9 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
     if name == REDRIVE:
         await _see_letters(call, notes)
     filter = filter_of(notes)
+    if name == POLICY and not filter:
+        # It was taken away, which is how AWS tells it.
+        value = ""
     is_pending = PENDING in notes
 
     async def change() -> None:
