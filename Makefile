@@ -10,7 +10,7 @@ READY := .venv/.ready
 SPARK42 := .venv-spark42
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload soak flips mutants bench docs check clients lock services spark clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload soak flips mutants bench docs check clients terraform lock services spark clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -105,6 +105,9 @@ spark: $(READY) $(SPARK42)/.ready services ## run the tests of Spark alone, and 
 
 clients: $(READY) services ## have unchanged clients of AWS at a server: boto3, old and new, Celery, and all that takes longer
 	@$(BIN)/python -m pytest -m "long or not long" tests/integration $(ARGS)
+
+terraform: $(READY) ## have Terraform's AWS provider make, change and end queues and topics (five minutes); PLUGINS=folder that holds it
+	@$(BIN)/python -m tests.integration.terraform $(if $(PLUGINS),--plugins $(PLUGINS)) $(if $(ENDPOINT),--endpoint $(ENDPOINT))
 
 lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple
