@@ -217,13 +217,25 @@ def test_what_another_protocol_has_ended_leaves_nothing(
 ) -> None:
     with AwsSite(tmp_path_factory.mktemp("ended")) as site:
         topic = site.aws().sns.create_topic(Name="news")["TopicArn"]
+        own = "/v1/spaces/default/queues/sns.own"
+        assert site.process.ask("PUT", own).status == 201
+        told = {"queue": "sns.own"}
+        subscription = "/v1/spaces/default/topics/news/subscriptions/own"
+        assert site.process.ask("PUT", subscription, told).status == 200
         subscribed(site.aws().sns, topic, endpoint)
         assert len(str(queues(site))) > 40
         assert site.process.ask("DELETE", "/v1/spaces/default/topics/news").status == 200
         site.restart()
-        while queues(site):
+        while queues(site) != ["sns.own"]:
             """The deliverer looks at what there is when it begins."""
-        assert site.aws().sns.list_topics()["Topics"] == []
+        sns = site.aws().sns
+        assert sns.list_topics()["Topics"] == []
+        topic = sns.create_topic(Name="news")["TopicArn"]
+        assert site.process.ask("PUT", subscription, told).status == 200
+        [listed] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        assert (listed["Protocol"], listed["SubscriptionArn"]) == ("sqs", f"{topic}:own")
+        sns.delete_topic(TopicArn=topic)
+        assert queues(site) == ["sns.own"]
 
 
 def test_an_endpoint_that_speaks_tls_must_be_trusted(

@@ -121,6 +121,9 @@ class Deliverer:
             try:
                 queue = await self._millrace.find(name, space=space)
                 topic = dict((await queue.spec()).notes).get(f"{PREFIX}topic", "")
+                if not topic:
+                    # Somebody's own, which is called so.
+                    return
                 await self._line(queue, topic)
                 await self._follow(queue, topic)
             except NotFound as error:

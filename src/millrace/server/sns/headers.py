@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millrace.core.topic_cells import SubscriptionCell
 from millrace.server.aws.known import PREFIX
 
 TOPIC = f"{PREFIX}topic"
@@ -41,3 +42,9 @@ BASE = f"{PREFIX}base"
 HIDDEN = "sns."
 """Before the name of a subscription, the name of the queue of what waits to be sent to its
 endpoint. No queue of SQS is called so: their names have no dots."""
+
+
+def is_endpoint(cell: SubscriptionCell) -> bool:
+    """Whether a subscription is of an endpoint, with a queue that is its own."""
+    is_own = cell.target.endswith(f"/{HIDDEN}{cell.name}")
+    return is_own and dict(cell.notes).get(PROTOCOL) in ("http", "https")

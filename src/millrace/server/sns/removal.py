@@ -9,14 +9,14 @@ from millrace.client.queue import Queue
 from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import NotFound
 from millrace.server.aws.calls import Call
-from millrace.server.sns.headers import HIDDEN, RAW, SUBSCRIPTION
+from millrace.server.sns.headers import RAW, SUBSCRIPTION, is_endpoint
 
 
 async def let_go(call: Call[Any], topic: str, cell: SubscriptionCell) -> None:
     """Take away what a queue knows of the topic, or the queue itself, if it was for an endpoint."""
     space, _, name = cell.target.partition("/")
     desk = call.aws.exchange.desk
-    if name.startswith(HIDDEN):
+    if is_endpoint(cell):
         await desk.millrace.delete_queue(name, space=space)
         return
 

@@ -42,6 +42,7 @@ from millrace.server.sns.headers import (
     RAW,
     SUBSCRIPTION,
     TOKEN,
+    is_endpoint,
 )
 from millrace.server.sns.page import page_of
 from millrace.server.sns.place import Found, Place, find, look, place_at, subscription_at
@@ -452,7 +453,7 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
 async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[str, str]) -> None:
     """Have the queue of a subscription know what has changed and is its affair."""
     space, _, name = found.cell.target.partition("/")
-    is_hidden = name.startswith(HIDDEN)
+    is_hidden = is_endpoint(found.cell)
     settings: QueueSettings
     if is_hidden and changed in (REDRIVE, DELIVERY):
         settings = hidden_settings(notes, found.known)
@@ -483,6 +484,6 @@ async def tell_endpoints(call: Call[Any], place: Place) -> None:
     known = await look(call, place)
     for cell in await known.subscriptions():
         space, _, name = cell.target.partition("/")
-        if name.startswith(HIDDEN):
+        if is_endpoint(cell):
             settings = hidden_settings(dict(cell.notes), known)
             await _configure(call, space, name, settings)
