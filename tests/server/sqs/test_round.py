@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from hashlib import md5
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 from botocore.exceptions import ClientError
@@ -105,3 +108,28 @@ def test_a_region_is_a_space_of_its_own(site: AwsSite, sqs: SQSClient, url: str,
     elsewhere = there.create_queue(QueueName=name)["QueueUrl"]
     there.send_message(QueueUrl=elsewhere, MessageBody="x")
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+@pytest.mark.parametrize(
+    ("body", "in_json", "in_xml"),
+    [
+        (b"\xff\xfe", "\ufffd\ufffd", "\ufffd\ufffd"),
+        (b"a\x00\x01b", "a\x00\x01b", "a\ufffd\ufffdb"),
+        ("é".encode(), "é", "é"),
+    ],
+    ids=["bytes", "controls", "text"],
+)
+def test_what_is_told_of_a_body_has_the_digest_that_is_told(
+    site: AwsSite, sqs: SQSClient, url: str, name: str, body: bytes, in_json: str, in_xml: str
+) -> None:
+    """SDKs compare them, and refuse all that came with one that differs."""
+    path = f"/v1/spaces/default/queues/{name}/messages"
+    for _ in range(2):
+        sent = site.process.ask("POST", path, {"body_base64": b64encode(body).decode()})
+        assert sent.status == 201
+    [got] = sqs.receive_message(QueueUrl=url)["Messages"]
+    assert (got["Body"], got["MD5OfBody"]) == (in_json, md5(in_json.encode()).hexdigest())
+    answer = site.process.ask("GET", f"/?Action=ReceiveMessage&QueueUrl={url}")
+    told = ElementTree.fromstring(answer.body)
+    found = {one.tag.rpartition("}")[2]: one.text for one in told.iter()}
+    assert (found["Body"], found["MD5OfBody"]) == (in_xml, md5(in_xml.encode()).hexdigest())

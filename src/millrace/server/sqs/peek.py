@@ -23,7 +23,7 @@ from millrace.server.sqs.place import use_at
 from millrace.server.sqs.receive import Given, system_of, text_of, told_of
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import MessageOut, ReceiveMessageOut
-from millrace.server.sqs.values import attributes_digest, attributes_out, digest_of
+from millrace.server.sqs.values import attributes_digest, attributes_out
 
 _RECEIPT = "SQS/BACKDOOR/ACCESS"
 """In the place of a receipt: nothing was leased."""
@@ -80,11 +80,12 @@ def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanati
     system["IsVisible"] = "true" if about.state in _VISIBLE else "false"
     system["IsDelayed"] = "true" if about.state == "delayed" else "false"
     attributes = attributes_out(headers)
+    text, digest = text_of(body, is_json=call.is_json)
     return MessageOut(
         known.message_id(row.seq),
         _RECEIPT,
-        digest_of(body),
-        text_of(body),
+        digest,
+        text,
         system,
         attributes_digest(attributes) if attributes else None,
         attributes,

@@ -20,6 +20,7 @@ from millrace.core.model import Headers, History, Row, Seq
 from millrace.core.receipt import Receipt
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import Fault, bad_value
+from millrace.server.aws.form import NOT_IN_XML
 from millrace.server.aws.known import Known
 from millrace.server.aws.names import arn_of, home_of
 from millrace.server.http.response import Response
@@ -127,11 +128,12 @@ def _out(
     if headers and names:
         attributes = chosen(attributes_out(headers), names)
         digest = attributes_digest(attributes) if attributes else None
+    text, body_digest = text_of(body, is_json=call.is_json)
     return MessageOut(
         known.message_id(given.seq),
         given.receipt,
-        digest_of(body),
-        text_of(body),
+        body_digest,
+        text,
         system_of(call, known, given, system) if system else {},
         digest,
         attributes,
@@ -156,12 +158,21 @@ def told_of(call: Call[Any], known: Known, given: Given) -> tuple[bytes, Headers
     return text.encode(), ()
 
 
-def text_of(body: bytes) -> str:
-    """A body as text; one that is none was not published through SQS."""
+def text_of(body: bytes, *, is_json: bool) -> tuple[str, str]:
+    """A body as text, and the digest of what is told, which clients compare with it.
+
+    One that is no text, or has what XML cannot hold, was not published through SQS: marks stand
+    for what cannot be told.
+    """
     try:
-        return body.decode()
+        text = body.decode()
     except UnicodeDecodeError:
-        return body.decode("utf-8", "replace")
+        text = body.decode("utf-8", "replace")
+        body = text.encode()
+    if not is_json and NOT_IN_XML.search(text) is not None:
+        text = NOT_IN_XML.sub("\ufffd", text)
+        body = text.encode()
+    return text, digest_of(body)
 
 
 def system_of(
