@@ -90,7 +90,7 @@ resource "aws_sqs_queue_policy" "orders" {
 # Policies within the queue itself, and a name that Terraform makes.
 resource "aws_sqs_queue" "secret" {
   name_prefix                       = "secret-"
-  kms_master_key_id                 = "alias/aws/sqs"
+  kms_master_key_id                 = var.changed ? null : "alias/aws/sqs"
   kms_data_key_reuse_period_seconds = var.changed ? 600 : 86400
   redrive_allow_policy              = jsonencode({ redrivePermission = var.changed ? "allowAll" : "denyAll" })
 

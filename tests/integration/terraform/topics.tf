@@ -1,7 +1,7 @@
 resource "aws_sns_topic" "news" {
   name              = "news"
   display_name      = var.changed ? "" : "News"
-  kms_master_key_id = "alias/aws/sns"
+  kms_master_key_id = var.changed ? null : "alias/aws/sns"
   signature_version = var.changed ? 1 : 2
   tracing_config    = var.changed ? "PassThrough" : "Active"
 
@@ -20,7 +20,7 @@ resource "aws_sns_topic" "news" {
     }
   })
 
-  sqs_success_feedback_role_arn    = "arn:aws:iam::000000000000:role/feedback"
+  sqs_success_feedback_role_arn    = var.changed ? null : "arn:aws:iam::000000000000:role/feedback"
   sqs_success_feedback_sample_rate = var.changed ? 50 : 100
 
   tags = var.changed ? { team = "shipping" } : { team = "sales", empty = "" }
