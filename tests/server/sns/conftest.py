@@ -1,4 +1,4 @@
-"""One server for the tests of a module."""
+"""One server for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 _numbers = count(1)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsSite]:
     with AwsSite(tmp_path_factory.mktemp("sns")) as found:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sns(site: AwsSite) -> SNSClient:
     return site.aws().sns
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def sqs(site: AwsSite) -> SQSClient:
     return site.aws().sqs
 

@@ -56,16 +56,6 @@ def bad_receipt(receipt: str) -> Fault:
     )
 
 
-def not_in_flight(receipt: str) -> Fault:
-    """The message is not the caller's any more."""
-    return Fault(
-        "MessageNotInflight",
-        f"Value {receipt[:300]} for parameter ReceiptHandle is invalid. Reason: Message does not "
-        "exist or is not available for visibility timeout change.",
-        query=f"{_OLD}MessageNotInflight",
-    )
-
-
 def over_limit(message: str) -> Fault:
     """Too many are in flight."""
     return Fault("OverLimit", message, status=403)
@@ -129,13 +119,3 @@ def bad_contents() -> Fault:
 def not_found(message: str) -> Fault:
     """What a task names is not there."""
     return Fault("ResourceNotFoundException", message, status=404)
-
-
-def purging() -> Fault:
-    """It was purged a moment ago."""
-    return Fault(
-        "PurgeQueueInProgress",
-        "Only one PurgeQueue operation is allowed every 60 seconds.",
-        status=403,
-        query=f"{_OLD}PurgeQueueInProgress",
-    )
