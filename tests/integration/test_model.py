@@ -252,7 +252,6 @@ FAULTS = [
     faults.unknown_attribute("x"),
     faults.bad_attribute("x"),
     faults.bad_receipt("é"),
-    faults.not_in_flight("x"),
     faults.over_limit("x"),
     faults.no_entries("x"),
     faults.too_many_entries(11),

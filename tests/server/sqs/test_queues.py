@@ -178,12 +178,13 @@ def test_dead_letters_go_where_they_should_and_are_moved_back(sqs: SQSClient, na
     live, dead = with_letters(sqs, name)
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [live]
     sqs.send_message(QueueUrl=live, MessageBody="bad")
-    assert sqs.receive_message(QueueUrl=live)["Messages"]
+    [first] = sqs.receive_message(QueueUrl=live)["Messages"]
     assert "Messages" not in sqs.receive_message(QueueUrl=live, WaitTimeSeconds=1)
     [letter] = sqs.receive_message(
         QueueUrl=dead, WaitTimeSeconds=10, VisibilityTimeout=0, AttributeNames=["All"]
     )["Messages"]
     assert letter["Body"] == "bad"
+    assert letter["MessageId"] == first["MessageId"]
     assert letter["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, live)
     task = sqs.start_message_move_task(SourceArn=arn(sqs, dead))["TaskHandle"]
     [back] = sqs.receive_message(QueueUrl=live, WaitTimeSeconds=10)["Messages"]

@@ -19,6 +19,7 @@ from millrace.server.aws.form import read_fields
 from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask
+from millrace.server.sqs.origin import learn, message_id, unknown_origins
 from millrace.server.sqs.place import use_at
 from millrace.server.sqs.receive import Given, system_of, text_of, told_of
 from millrace.server.sqs.service import SQS
@@ -56,7 +57,10 @@ async def _peek(call: Call[ReceiveMessageOut]) -> Response:
 
     async def use(known: Known) -> list[MessageOut]:
         found: list[MessageOut] = []
-        for row in await known.queue.peek(limits.SQS_PEEK_MAX):
+        rows = await known.queue.peek(limits.SQS_PEEK_MAX)
+        directory = call.aws.directory
+        await learn(directory, unknown_origins(directory, (row.headers for row in rows)))
+        for row in rows:
             about = await known.queue.explain(row.seq)
             is_shown = about.state in _VISIBLE or (with_held and about.state == "leased")
             if is_shown or (with_delayed and about.state == "delayed"):
@@ -82,7 +86,7 @@ def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanati
     attributes = attributes_out(headers)
     text, digest = text_of(body, is_json=call.is_json)
     return MessageOut(
-        known.message_id(row.seq),
+        message_id(call.aws.directory, known, row.seq, row.headers),
         _RECEIPT,
         digest,
         text,

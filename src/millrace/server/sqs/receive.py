@@ -28,6 +28,7 @@ from millrace.server.http.site import Answer
 from millrace.server.rest.under import Poll, Under
 from millrace.server.sns.handing import handed, is_raw, subscription_of, topic_of
 from millrace.server.sqs.faults import over_limit
+from millrace.server.sqs.origin import learn, message_id, unknown_origins
 from millrace.server.sqs.place import known_at, use_at
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import MessageOut, ReceiveMessageIn, ReceiveMessageOut
@@ -130,7 +131,7 @@ def _out(
         digest = attributes_digest(attributes) if attributes else None
     text, body_digest = text_of(body, is_json=call.is_json)
     return MessageOut(
-        known.message_id(given.seq),
+        message_id(call.aws.directory, known, given.seq, given.headers),
         given.receipt,
         body_digest,
         text,
@@ -255,11 +256,17 @@ class _Receiving(Under):
             receipt = Receipt(shard, history, Seq(row.seq), answer.lease)
             deliveries = answer.counts.get(row.seq, (1, 0))[0]
             given.append(_given_row(row, engine.sealed(receipt, proved), deliveries))
+        if unknown_origins(self.call.aws.directory, (one.headers for one in given)):
+            return self._learned(given)
         return self._told(given)
 
     async def _fetched(self, leased: Leased) -> Response:
         found = await read_leased(self.known.queue, self.wish.command, leased)
-        return self._told([_given_lease(one) for one in found])
+        return await self._learned([_given_lease(one) for one in found])
+
+    async def _learned(self, given: list[Given]) -> Response:
+        await _learn(self.call, given)
+        return self._told(given)
 
     def none(self) -> Response:
         self._note(0)
@@ -286,6 +293,12 @@ def _given_row(row: Row, receipt: str, deliveries: int) -> Given:
 
 def _given_lease(one: Lease) -> Given:
     return Given(one.seq, one.time_ms, one.headers, one.body or b"", one.receipt, one.deliveries)
+
+
+async def _learn(call: Call[ReceiveMessageIn], given: list[Given]) -> None:
+    """Look at the queues that dead letters come from."""
+    directory = call.aws.directory
+    await learn(directory, unknown_origins(directory, (one.headers for one in given)))
 
 
 async def _is_bounded(known: Known) -> bool:
@@ -324,7 +337,8 @@ async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
         if not found and not wish.wait_ms and await _is_bounded(known):
             raise too_many(known)
         ask.server.handed.note(known.queue.space, known.queue.name, command.count, len(found))
-        given = map(_given_lease, found)
+        given = list(map(_given_lease, found))
+        await _learn(call, given)
         return ReceiveMessageOut([_out(call, known, one, wish.system) for one in given])
 
     return await use_at(call, told.queue_url, "work", use)
