@@ -140,6 +140,20 @@ def test_permissions_are_statements_of_the_policy(sqs: SQSClient, url: str) -> N
     assert code_of(error) == ("InvalidParameterValue", 400)
     sqs.remove_permission(QueueUrl=url, Label="one")
     assert "Policy" not in attributes(sqs, url)
+    given = json.dumps({"Version": "2012-10-17", "Statement": [{"Sid": "two"}]})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": given})
+    sqs.add_permission(
+        QueueUrl=url, Label="three", AWSAccountIds=["123456789012"], Actions=["SendMessage"]
+    )
+    policy = json.loads(attributes(sqs, url)["Policy"])
+    assert [one["Sid"] for one in policy["Statement"]] == ["two", "three"]
+    sqs.remove_permission(QueueUrl=url, Label="two")
+    policy = json.loads(attributes(sqs, url)["Policy"])
+    assert [one["Sid"] for one in policy["Statement"]] == ["three"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": given})
+    assert attributes(sqs, url)["Policy"] == given
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": ""})
+    assert "Policy" not in attributes(sqs, url)
 
 
 def test_a_queue_that_was_deleted_is_gone(sqs: SQSClient, url: str, name: str) -> None:

@@ -28,6 +28,7 @@ from millrace.server.aws.known import (
 )
 from millrace.server.aws.names import Home, arn_of, read_arn
 from millrace.server.sqs.faults import bad_attribute, unknown_attribute
+from millrace.server.sqs.policy import policy_of
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_NAME_CHARS_MAX}}}")
 _BOUNDS = {
@@ -44,7 +45,8 @@ _WORDS = {
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
 ALLOW = "RedriveAllowPolicy"
-_TEXTS = ("Policy", ALLOW, "KmsMasterKeyId")
+_KEPT = (ALLOW, "KmsMasterKeyId")
+_TEXTS = ("Policy", *_KEPT)
 _KEY = f"{PREFIX}KmsMasterKeyId"
 _MANAGED = f"{PREFIX}SqsManagedSseEnabled"
 _NOTHING: Mapping[str, str] = {}
@@ -309,9 +311,12 @@ def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
         found["ContentBasedDeduplication"] = "true" if spec.dedup_by_body else "false"
         found[SCOPE] = known.note(SCOPE) or "queue"
         found["FifoThroughputLimit"] = known.note("FifoThroughputLimit") or "perQueue"
-    for name in _TEXTS:
+    for name in _KEPT:
         if known.note(name):
             found[name] = known.note(name)
+    policy = policy_of(known, home)
+    if policy:
+        found["Policy"] = policy
     if known.note("KmsMasterKeyId"):
         found["KmsDataKeyReusePeriodSeconds"] = known.note("KmsDataKeyReusePeriodSeconds") or "300"
     if spec.dead_letter:

@@ -22,6 +22,7 @@ from millrace.server.sqs import attributes
 from millrace.server.sqs.attributes import ALL, SETTABLE, Counts, Wanted
 from millrace.server.sqs.faults import no_queue, queue_exists, unknown_attribute
 from millrace.server.sqs.place import home_at, place_at, url_of, use_at
+from millrace.server.sqs.policy import without_permissions
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import (
     AttributesOut,
@@ -241,6 +242,8 @@ async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
         )
         await _see_letters(call, found, space, arn_of("sqs", home, name), is_fifo=known.is_fifo)
         notes = {**found.notes, MODIFIED: str(int(time.time()))}
+        if "Policy" in told.attributes:
+            notes |= without_permissions(known)
         settings: QueueSettings = {**found.settings, "notes": notes}
         act = Act("set_queue_attributes", f"{space}/{name}")
         await call.ask.server.act(call.ask, act, lambda: known.queue.configure(**settings))

@@ -12,11 +12,12 @@ import msgspec
 from millrace import limits
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import bad_value, invalid_parameter
-from millrace.server.aws.known import MODIFIED, PREFIX, TAG, Known
+from millrace.server.aws.known import MODIFIED, TAG, Known
 from millrace.server.aws.names import arn_of, is_account
 from millrace.server.rest.act import Act
 from millrace.server.sqs.faults import over_limit
 from millrace.server.sqs.place import home_at, place_at, use_at
+from millrace.server.sqs.policy import PERMISSION, POLICY, is_labelled, policy_of, read_policy
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import (
     AddPermissionIn,
@@ -27,7 +28,6 @@ from millrace.server.sqs.shapes import (
     UntagQueueIn,
 )
 
-POLICY = f"{PREFIX}Policy"
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ACTIONS = frozenset(
     {
@@ -120,22 +120,6 @@ def _forget(call: Call[Any], url: str) -> None:
 # --- Policies ------------------------------------------------------------------------------------
 
 
-def _statements(known: Known) -> tuple[dict[str, object], list[object]]:
-    text = known.notes.get(POLICY, "")
-    try:
-        read = msgspec.json.decode(text) if text else {}
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        read = {}
-    # A note that another API has written may be no policy.
-    policy: dict[str, object] = read if isinstance(read, dict) else {}
-    found = policy.get("Statement", [])
-    return policy, list(found) if isinstance(found, list) else [found]
-
-
-def _is_labelled(statement: object, label: str) -> bool:
-    return isinstance(statement, dict) and statement.get("Sid") == label
-
-
 @SQS.action("AddPermission", AddPermissionIn)
 async def add_permission(call: Call[AddPermissionIn]) -> None:
     """Write a statement into the queue's policy; what callers may do is told by their rules."""
@@ -155,8 +139,9 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
     home, name = home_at(call, told.queue_url)
 
     async def use(known: Known) -> None:
-        policy, statements = _statements(known)
-        if any(_is_labelled(one, told.label) for one in statements):
+        note = PERMISSION + told.label
+        _, statements = read_policy(known)
+        if note in known.notes or any(is_labelled(one, told.label) for one in statements):
             raise bad_value(told.label, "Label", "Already exists.")
         made = {
             "Sid": told.label,
@@ -165,10 +150,13 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
             "Action": [f"SQS:{action}" for action in told.actions],
             "Resource": arn_of("sqs", home, name),
         }
-        policy.setdefault("Version", "2012-10-17")
-        policy.setdefault("Id", f"{arn_of('sqs', home, name)}/SQSDefaultPolicy")
-        policy["Statement"] = [*statements, made]
-        await _put_policy(call, known, "add_permission", policy)
+        text = msgspec.json.encode(made).decode()
+        size = len(policy_of(known, home)) + len(text)
+        if size > limits.SQS_POLICY_CHARS_MAX:
+            raise invalid_parameter(
+                f"A policy has up to {limits.SQS_POLICY_CHARS_MAX} characters, not {size}."
+            )
+        await _note(call, known, "add_permission", {note: text, **_now()})
 
     await _in_turn(call, told.queue_url, use)
 
@@ -179,20 +167,20 @@ async def remove_permission(call: Call[RemovePermissionIn]) -> None:
     told = call.told
 
     async def use(known: Known) -> None:
-        policy, statements = _statements(known)
-        rest = [one for one in statements if not _is_labelled(one, told.label)]
+        note = PERMISSION + told.label
+        if note in known.notes:
+            await _note(call, known, "remove_permission", {note: "", **_now()})
+            return
+        policy, statements = read_policy(known)
+        rest = [one for one in statements if not is_labelled(one, told.label)]
         if len(rest) == len(statements):
             raise bad_value(told.label[:100], "Label", "can't find label on existing policy.")
         policy["Statement"] = rest
-        await _put_policy(call, known, "remove_permission", policy if rest else {})
+        text = msgspec.json.encode(policy).decode() if rest else ""
+        await _note(call, known, "remove_permission", {POLICY: text, **_now()})
 
     await _in_turn(call, told.queue_url, use)
 
 
-async def _put_policy(call: Call[Any], known: Known, name: str, policy: dict[str, object]) -> None:
-    text = msgspec.json.encode(policy).decode() if policy else ""
-    if len(text) > limits.SQS_POLICY_CHARS_MAX:
-        raise invalid_parameter(
-            f"A policy has up to {limits.SQS_POLICY_CHARS_MAX} characters, not {len(text)}."
-        )
-    await _note(call, known, name, {POLICY: text, MODIFIED: str(int(time.time()))})
+def _now() -> dict[str, str]:
+    return {MODIFIED: str(int(time.time()))}
