@@ -16,12 +16,15 @@ GUIDE = ROOT / "docs" / "guide"
 
 OTHERS = (
     "cli",
+    "dynamiq",
     "exactly-once",
     "jobs",
     "quickstart",
     "rest",
+    "sns",
     "spark",
     "spark-tuning",
+    "sqs",
     "testing",
 )
 """Pages whose commands and tests are run elsewhere."""

@@ -253,6 +253,9 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
         "Order": st.sampled_from(["none", "strict", "group", "fair"]),
         "Delivery": st.sampled_from(["messages", "partitions"]),
         "tuple[Slice, ...]": st.tuples(st.builds(Slice, NUMBERS, st.tuples(NUMBERS, NUMBERS))),
+        "Notes": st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=2).map(
+            tuple
+        ),
         "Overflow": st.sampled_from(["refuse", "drop"]),
         "Literal['work', 'log']": st.sampled_from(["work", "log"]),
         "Literal['', 'zstd', 'lz4']": st.sampled_from(["", "zstd", "lz4"]),

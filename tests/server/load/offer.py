@@ -83,6 +83,10 @@ class Asker(asyncio.Protocol):
         return self._number >= 0
 
     @property
+    def is_closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    @property
     def since(self) -> float:
         return self._since
 
@@ -109,7 +113,7 @@ class Asker(asyncio.Protocol):
         self._transport.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._offer.open.discard(self)
+        self._offer.gone(self)
         if self._number >= 0:
             self._offer.lost += 1
 
@@ -163,9 +167,11 @@ class Offer:
         return 0
 
     def _offer(self, number: int) -> None:
-        if self._idle:
-            self._ask(self._idle.pop(), number)
-            return
+        while self._idle:
+            asker = self._idle.pop()
+            if not asker.is_closing:
+                self._ask(asker, number)
+                return
         self._due.append(number)
         if len(self.open) + len(self._making) < self._job.connections_max:
             self._make()
@@ -189,6 +195,12 @@ class Offer:
             f"content-type: application/x-ndjson\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         asker.ask(number, head.encode() + body)
+
+    def gone(self, asker: Asker) -> None:
+        """A connection is lost, perhaps while it had nothing to do."""
+        self.open.discard(asker)
+        if asker in self._idle:
+            self._idle.remove(asker)
 
     def free(self, asker: Asker) -> None:
         """A connection has nothing to do."""
