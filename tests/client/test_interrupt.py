@@ -144,7 +144,9 @@ def test_a_cursor_skips_no_snapshot(queue: Queue) -> None:
     for _ in range(5):
         queue.publish(b"more")
         got += interrupted(lambda: [cursor.next()])[1]
-    got.append(cursor.next())
+    # One that nobody heard is given again as it was, however much came since.
+    while (rest := cursor.next()) is not None:
+        got.append(rest)
     boundary = 0
     for snapshot in got:
         if snapshot is not None:
