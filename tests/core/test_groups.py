@@ -36,7 +36,7 @@ ROWS = st.lists(
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), ROWS),
-        st.tuples(st.just("lease"), st.integers(1, 12)),
+        st.tuples(st.sampled_from(["lease", "together"]), st.integers(1, 12)),
         st.tuples(st.just("wait"), st.sampled_from([1, 5, 70])),
         st.tuples(st.sampled_from(["settle", "release", "extend"]), st.integers(0, 20)),
         st.tuples(st.sampled_from(["settle", "delay"]), st.integers(0, 20)),
@@ -114,8 +114,8 @@ class Naive(NaiveQueue[Row]):
         match what, value:
             case "publish", list():
                 self.publish(value)
-            case "lease", int():
-                self.lease(value)
+            case "lease" | "together", int():
+                self.lease(value, together=what == "together")
             case "wait", int():
                 group.now += value
             case "settle" | "release" | "delay" | "extend", int():
@@ -223,10 +223,10 @@ class Naive(NaiveQueue[Row]):
                     # When it is given its turn is found out later.
                     self.timed.add(group)
 
-    def lease(self, count: int) -> int:
+    def lease(self, count: int, *, together: bool = False) -> int:
         self.note_ready(by_time=True)
         ready = self.eligible()
-        answer = self.ask(Lease(count, LEASE_MS))
+        answer = self.ask(Lease(count, LEASE_MS, together=together))
         assert isinstance(answer, Leased)
         if self.spec.rate_us:
             count = min(count, self.bucket.tokens(self.now))
@@ -242,9 +242,9 @@ class Naive(NaiveQueue[Row]):
             assert group in ready, "the group is blocked"
             assert seqs == ready[group][: len(seqs)], "another of the group comes first"
         # A small window may show groups that are of no use, or not all that come before others.
-        known = 1 if limits.RING_TURNS < MANY else MANY
+        known = 1 if together or limits.RING_TURNS < MANY else MANY
         assert len(served) >= min(count, len(ready), known), "a group was passed over"
-        if count <= min(len(ready), known):
+        if count <= min(len(ready), known) and not together:
             assert all(len(seqs) == 1 for seqs in served.values()), "one each, first"
         if self.is_exact:
             told_by = {group: at for group, at in self.since.items() if group not in self.timed}

@@ -98,6 +98,7 @@ COMMANDS: list[object] = [
     Publish(Block.of_bodies([]), Numbered("web", 7)),
     Lease(10, 30_000),
     Lease(1, 1, "attempt"),
+    Lease(10, 1000, together=True),
     Settle(PROVED, ONE, H),
     Settle(PROVED, SOME, H),
     Settle(PROVED, ONE, H, True),

@@ -20,13 +20,14 @@ from millrace.core.commands import Lease as LeaseCommand
 
 
 def lease_command(
-    count: int, seconds: float, wait: float, attempt: str | None
+    count: int, seconds: float, wait: float, attempt: str | None, *, together: bool = False
 ) -> tuple[LeaseCommand, int]:
     """A lease call, and for how many milliseconds it waits; see `Queue.lease`."""
     count = check.count(count, "count", limits.LEASE_MESSAGES_MAX)
     lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
     wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
-    return LeaseCommand(count, lease_ms, check.id_text(attempt, "attempt") or ""), wait_ms
+    attempt = check.id_text(attempt, "attempt") or ""
+    return LeaseCommand(count, lease_ms, attempt, together), wait_ms
 
 
 class Handed(NamedTuple):

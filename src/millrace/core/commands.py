@@ -102,6 +102,8 @@ class Lease(msgspec.Struct, frozen=True):
     lease_ms: int
     attempt: str = ""
     """The same one again is answered as the first time, while that holds; empty: none."""
+    together: bool = False
+    """In the orders of groups: as many of one group as there are, before another one gives any."""
 
 
 class Settle(msgspec.Struct, frozen=True):

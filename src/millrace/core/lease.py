@@ -64,7 +64,7 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     if count <= 0:
         return None
     if view.spec.is_grouped:
-        return _check_groups(draft, count)
+        return _check_groups(draft, count, together=command.together)
     if view.spec.is_partitioned:
         return _check_partitions(draft, count)
     again = len(failures.judge_again(view, view.returned, count)[0]) if view.returned else 0
@@ -79,11 +79,11 @@ def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:
     return aside.check_lease(draft, wanted) or need_fresh(draft, wanted)
 
 
-def _check_groups(draft: Draft, count: int) -> Retry | Need | None:
+def _check_groups(draft: Draft, count: int, *, together: bool) -> Retry | Need | None:
     view = draft.view
     if len(view.holder) >= limits.IN_FLIGHT_MAX and not view.groups.again:
         return _too_many_in_flight(view)
-    chosen = rotation.choose(draft, count)
+    chosen = rotation.choose(draft, count, together=together)
     if isinstance(chosen, Need):
         return chosen
     draft.chosen = chosen
@@ -220,7 +220,7 @@ def _make_lease(
 def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
     """As the groups come to their turn."""
     deadline = draft.now + command.lease_ms
-    taken = rotation.take(draft, draft.chosen, count)
+    taken = rotation.take(draft, draft.chosen, count, together=command.together)
     draft.chosen = []
     if not taken.seqs:
         return Leased(LeaseId(0), BitMap64(), deadline, {})

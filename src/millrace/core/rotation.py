@@ -1,7 +1,8 @@
 """How groups take turns: which messages a lease call gets in the orders `group` and `fair`.
 
 Rule 1: the groups that are chosen give one message each, then another one each, until the call has
-enough: what a group gets does not depend on how much of it waits.
+enough: what a group gets does not depend on how much of it waits. A call that wants what is of one
+group together gets all that the first of them may give, then of the next.
 Rule 2: choosing changes cells, not what anybody gets: turns of no use are dropped, and groups
 without a share of their rate wait for it. That holds whatever becomes of the lease call.
 Rule 3: what is done at once is bounded, whatever the number of groups and of messages.
@@ -35,7 +36,7 @@ Turn = tuple[int, int]
 # --- Whose turn it is --------------------------------------------------------------------------
 
 
-def choose(draft: Draft, count: int) -> list[Chosen] | Need:
+def choose(draft: Draft, count: int, *, together: bool = False) -> list[Chosen] | Need:
     """The groups from which a lease call takes up to `count` messages, in the order of turns."""
     need = group_rate.fire(draft) or promote(draft)
     if need is not None:
@@ -57,7 +58,7 @@ def choose(draft: Draft, count: int) -> list[Chosen] | Need:
         if need is not None:
             return need
         chosen = _judge_all(draft, found)
-        need = thinning.thin(draft, chosen, count)
+        need = thinning.thin(draft, chosen, count, together=together)
         if need is not None:
             return need
         is_all = draft.passed == before and (bool(found) or ring.wanted_from(1) is None)
@@ -236,7 +237,7 @@ class Taken(NamedTuple):
     """Groups, what is taken of each that never was in flight, and whether others wait."""
 
 
-def take(draft: Draft, chosen: Sequence[Chosen], count: int) -> Taken:
+def take(draft: Draft, chosen: Sequence[Chosen], count: int, *, together: bool = False) -> Taken:
     """Take up to `count` messages of these groups; their turns are over."""
     view, spec = draft.view, draft.view.spec
     seqs: list[int] = []
@@ -246,7 +247,8 @@ def take(draft: Draft, chosen: Sequence[Chosen], count: int) -> Taken:
     over: list[int] = []
     bound, flights = groups.bound_of(spec), view.groups.flights
     rate_us, put_cell, put_left = spec.group_rate_us, groups.put_cell, group_rate.put_left
-    for one, number in zip(chosen, _shares(chosen, count), strict=True):
+    shares = (_together if together else _shares)(chosen, count)
+    for one, number in zip(chosen, shares, strict=True):
         if not number:
             continue
         turn, group, cell = one.turn, one.group, one.cell
@@ -292,6 +294,15 @@ def _shares(chosen: Sequence[Chosen], count: int) -> list[int]:
             shares[at] += 1
         left -= len(open_)
         open_ = [at for at in open_ if len(chosen[at].seqs) > shares[at]]
+    return shares
+
+
+def _together(chosen: Sequence[Chosen], count: int) -> list[int]:
+    """How many each gives where the first give all that they may."""
+    shares: list[int] = []
+    for one in chosen:
+        shares.append(min(len(one.seqs), count))
+        count -= shares[-1]
     return shares
 
 

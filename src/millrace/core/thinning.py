@@ -28,15 +28,17 @@ def ahead(view: View) -> int:
     return limits.THIN_GROUPS_AHEAD
 
 
-def thin(draft: Draft, chosen: list[Chosen], count: int) -> Need | None:
+def thin(draft: Draft, chosen: list[Chosen], count: int, *, together: bool) -> Need | None:
     """Leave those that may give something that is there; the dead wait no longer.
 
-    They give no more than was looked at: so many that `count` is reached, if they are alive.
+    They give no more than was looked at: so many that `count` is reached, if they are alive, by all
+    of them or, `together`, by each.
     """
     view = draft.view
     if not aside.may_have_died(view):
         return None
-    depth = max(-(-count // max(len(chosen), 1)), limits.THIN_DEPTH)
+    share = count if together else -(-count // max(len(chosen), 1))
+    depth = max(share, limits.THIN_DEPTH)
     looked, seqs = _within_reach(view, chosen, depth)
     unknown = tuple(r for r in _ranges(view, seqs) if r not in view.facts.ended)
     if unknown:

@@ -197,7 +197,8 @@ class Play:
                 return LeaseAcross(self._shards(name), int(words[0]), for_ms)
             case "lease":
                 lease_ms = millis(options.get("for", "30s"))
-                return Lease(int(words[0]), lease_ms, options.get("attempt", ""))
+                attempt = options.get("attempt", "")
+                return Lease(int(words[0]), lease_ms, attempt, together="together" in words)
             case "open":
                 return _open_session(words, options)
             case "receive" | "grant" | "suspect" | "resume" | "close":

@@ -217,7 +217,7 @@ _PARTS: dict[int, tuple[type, Shape]] = {
 """What a transaction may hold."""
 
 _ALONE: dict[int, tuple[type, Shape]] = {
-    2: (Lease, Form(Lease, _COUNT, _LEASE_MS, IdText(needed=False))),
+    2: (Lease, Form(Lease, _COUNT, _LEASE_MS, IdText(needed=False), _FLAG)),
     7: (Replace, Form(Replace, PROOF, Seqs(1), HISTORY, MessageShape(), _LEASE_MS)),
     8: (Delete, Form(Delete, Seqs(bounds.DELETE_IDS_MAX))),
     9: (Explain, Form(Explain, Whole(1), Optional(Data(0, limits.KEY_BYTES_MAX)))),

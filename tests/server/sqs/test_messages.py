@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 
 def receive(sqs: SQSClient, url: str, **options: Any) -> list[MessageTypeDef]:
-    found = sqs.receive_message(
-        QueueUrl=url, MaxNumberOfMessages=10, AttributeNames=["All"], **options
-    )
+    options = {"MaxNumberOfMessages": 10, **options}
+    found = sqs.receive_message(QueueUrl=url, AttributeNames=["All"], **options)
     return found.get("Messages", [])
 
 
@@ -251,6 +250,19 @@ def test_a_receive_that_is_made_again_is_given_the_same(sqs: SQSClient, fifo: st
     again = receive(sqs, fifo, ReceiveRequestAttemptId="try-1")
     assert [one["ReceiptHandle"] for one in again] == [one["ReceiptHandle"] for one in first]
     assert receive(sqs, fifo, ReceiveRequestAttemptId="try-2") == []
+
+
+def test_a_receive_takes_from_one_group_before_another(sqs: SQSClient, fifo: str) -> None:
+    for at, group in enumerate("abacab"):
+        sqs.send_message(
+            QueueUrl=fifo,
+            MessageBody=f"{group}{at}",
+            MessageGroupId=group,
+            MessageDeduplicationId=str(at),
+        )
+    assert [one["Body"] for one in receive(sqs, fifo, MaxNumberOfMessages=2)] == ["a0", "a2"]
+    assert [one["Body"] for one in receive(sqs, fifo, MaxNumberOfMessages=2)] == ["b1", "b5"]
+    assert [one["Body"] for one in receive(sqs, fifo)] == ["c3"]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import time
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
+import msgspec
+
 from millrace import limits
 from millrace.client.lease import Lease
 from millrace.client.leasing import lease_command
 from millrace.client.message import by_turns
-from millrace.client.queue import read_leased
+from millrace.client.queue import lease_handed, read_leased
 from millrace.client.submitting import Submits
 from millrace.core.answers import Leased
 from millrace.core.bury import PREFIX as DEAD_PREFIX
@@ -95,7 +97,7 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
         if name not in SYSTEM:
             raise Fault("InvalidAttributeName", f"Unknown Attribute {name}.")
     # A lease of no time would never be: one of a millisecond is over when the answer is there.
-    command, wait_ms = lease_command(count, seconds or 0.001, wait, attempt)
+    command, wait_ms = lease_command(count, seconds or 0.001, wait, attempt, together=known.is_fifo)
     return Wish(command, wait_ms, system)
 
 
@@ -321,12 +323,8 @@ async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
         reserved = await holding.reserve(principal, "in_flight", command.count)
 
         async def lease() -> list[Lease]:
-            return await known.queue.lease(
-                reserved.count,
-                seconds=command.lease_ms / 1000,
-                wait=wish.wait_ms / 1000,
-                attempt=command.attempt or None,
-            )
+            bounded = msgspec.structs.replace(command, count=reserved.count)
+            return (await lease_handed(known.queue, bounded, wish.wait_ms)).leases
 
         try:
             found = await (ask.until(lease) if wish.wait_ms else lease()) or []
