@@ -43,7 +43,7 @@ def check_dead_letter(desk: Desk, shard: ShardId | None, spec: QueueSpec) -> Ref
     target = _target(desk, spec)
     if target is None:
         return NotFound(
-            f"there is no queue {spec.dead_letter!r} for dead letters; make it first",
+            f"there is no queue {spec.dead_letter!r} for dead letters; make or declare it",
             field="dead_letter",
         )
     if shard in target.shards:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -216,6 +217,7 @@ def test_who_may_not_is_told_so(site: AwsSite, sns: SNSClient, topic: str, name:
         code, status, message = refused(error)
         assert (code, status) == ("AuthorizationError", 403)
         assert message.startswith(f"User: user-{name} is not authorized to perform: SNS:")
+        assert re.search(r" because no rule allows (manage|read|publish)$", message)
     assert [one["TopicArn"] for one in other.list_topics()["Topics"]] == [topic]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from millrace.server.sqs.all import SQS
+from tests.server.aws.site import AwsSite
 from tests.server.process import Process
 
 ROOT = Path(__file__).parents[3]
@@ -34,10 +35,17 @@ def _run(line: str, environment: dict[str, str]) -> str:
     ).stdout
 
 
+def _messages(looked: bytes) -> list[dict[str, str]]:
+    found = msgspec.json.decode(looked)["ReceiveMessageResponse"]["ReceiveMessageResult"]
+    messages: list[dict[str, str]] = found["Message"]
+    return messages
+
+
 def test_the_first_steps_of_the_page_lead_where_it_says(tmp_path: Path) -> None:
     commands, _, *_ = re.findall(r"^```\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    [program] = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
-    [told] = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    programs = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    told = re.findall(r"^```text\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    [peek] = re.findall(r"^```sh\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
     first, add, key = commands.splitlines()
     assert first == "millrace serve &"
     with Process(tmp_path / "data") as server:
@@ -47,15 +55,34 @@ def test_the_first_steps_of_the_page_lead_where_it_says(tmp_path: Path) -> None:
         environment |= {name.upper(): value for name, value in found.items()}
         environment["AWS_ENDPOINT_URL_SQS"] = f"http://127.0.0.1:{server.port}"
         environment["AWS_DEFAULT_REGION"] = "us-east-1"
-        ran = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment,
+        for program, expected in zip(programs, told, strict=True):
+            ran = subprocess.run(
+                [sys.executable, "-c", program],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert ran.stdout == expected, ran.stderr
+        looked = subprocess.run(
+            ["bash", "-c", peek.replace("7070", str(server.port)).replace("millrace-data", "data")],
+            cwd=tmp_path,
             capture_output=True,
-            text=True,
-            check=False,
+            check=True,
             timeout=60,
-        )
-        assert ran.stdout == told, ran.stderr
+        ).stdout
+        assert [one["Body"] for one in _messages(looked)] == ["from afar"]
+
+
+def test_the_settings_of_the_page_declare_their_queues(tmp_path: Path) -> None:
+    [declared] = re.findall(r"^```toml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "millrace.toml"
+    file.write_text(declared, encoding="utf-8")
+    with AwsSite(tmp_path / "data", "--config", file) as site:
+        listed = site.aws().sqs.list_queues()["QueueUrls"]
+    names = [url.rpartition("/")[2] for url in listed]
+    assert names == ["invoices", "invoices-dead", "orders.fifo"]
 
 
 def test_every_action_is_listed_with_its_parameters() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
 from base64 import b64encode
 from hashlib import md5
 from typing import TYPE_CHECKING
@@ -85,6 +87,15 @@ def test_who_is_not_known_is_refused(site: AwsSite) -> None:
     with pytest.raises(ClientError) as error:
         site.aws(NOBODY).sqs.list_queues()
     assert code_of(error) == ("InvalidClientTokenId", 403)
+
+
+def test_who_says_nothing_is_told_what_is_missing(site: AwsSite, url: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(f"{site.url}/_aws/sqs/messages?QueueUrl={url}")
+    text = error.value.read()
+    assert error.value.code == 403
+    assert b"<Code>MissingAuthenticationToken</Code>" in text
+    assert b"millrace key new" in text
 
 
 def test_rules_hold_for_keys_as_for_tokens(

@@ -18,9 +18,9 @@ from uuid import uuid4
 import msgspec
 
 from millrace import limits
-from millrace.errors import Exhausted, MillraceError
+from millrace.errors import Exhausted, MillraceError, Unauthenticated
 from millrace.server.access import Principal
-from millrace.server.aws.fault import Fault, fault_of, unknown_caller
+from millrace.server.aws.fault import Fault, fault_of, nobody, unknown_caller
 from millrace.server.aws.form import text_of
 from millrace.server.aws.known import Directory
 from millrace.server.aws.names import Home, is_account, space_of
@@ -158,6 +158,8 @@ class AwsFace:
         signed = read_signed(request.headers, request.query)
         if signed is None:
             known = self._guard.admit(request.headers, peer)
+            if isinstance(known, Unauthenticated) and "authorization" not in request.headers:
+                return nobody()
             if isinstance(known, MillraceError):
                 return known
             return Caller(self, known, self.usual, None, None)

@@ -65,6 +65,16 @@ def denied(message: str) -> Fault:
     return Fault("AccessDeniedException", message, status=403, query="AccessDenied")
 
 
+def nobody() -> Fault:
+    """Nothing that was sent says who asks."""
+    return Fault(
+        "MissingAuthenticationToken",
+        "The request is neither signed with an access key (`millrace key new` makes one) "
+        "nor has it a token.",
+        status=403,
+    )
+
+
 def unknown_caller() -> Fault:
     """Nobody is known by what was sent."""
     return Fault(

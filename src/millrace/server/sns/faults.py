@@ -11,6 +11,7 @@ from millrace.errors import (
     Refused,
     Unauthenticated,
 )
+from millrace.server.access import Verb
 from millrace.server.aws.fault import Fault, fault_of
 
 
@@ -43,11 +44,12 @@ def no_resource() -> Fault:
     )
 
 
-def not_authorized(who: str, action: str, arn: str) -> Fault:
-    """Who asks may not do this."""
+def not_authorized(who: str, action: str, verb: Verb, arn: str) -> Fault:
+    """Who asks may not do this, since no rule allows the verb."""
     return Fault(
         "AuthorizationErrorException",
-        f"User: {who or 'anonymous'} is not authorized to perform: SNS:{action} on resource: {arn}",
+        f"User: {who or 'anonymous'} is not authorized to perform: SNS:{action} "
+        f"on resource: {arn} because no rule allows {verb}",
         status=403,
         query="AuthorizationError",
     )

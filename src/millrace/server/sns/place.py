@@ -37,7 +37,7 @@ def see(call: Call[Any], verb: Verb, space: str, name: str, arn: str) -> None:
         Fault: they may not.
     """
     if not call.may(verb, space, name):
-        raise not_authorized(call.caller.principal.name, call.action.name, arn)
+        raise not_authorized(call.caller.principal.name, call.action.name, verb, arn)
 
 
 def place_at(call: Call[Any], arn: str, verb: Verb, parameter: str = "TopicArn") -> Place:

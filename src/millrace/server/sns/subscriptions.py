@@ -158,7 +158,7 @@ async def _see_letters(call: Call[Any], notes: dict[str, str], before: str = "")
         return
     space = call.aws.space(arn.home)
     if not call.may("publish", space, arn.name):
-        raise not_authorized(call.caller.principal.name, call.action.name, policy)
+        raise not_authorized(call.caller.principal.name, call.action.name, "publish", policy)
     try:
         await call.aws.exchange.desk.millrace.find(arn.name, space=space)
     except (NotFound, Invalid, TooLarge) as error:
@@ -208,7 +208,7 @@ async def _to_queue(
     space = call.aws.space(arn.home)
     if not call.may("publish", space, arn.name):
         who = call.caller.principal.name
-        raise not_authorized(who, "Subscribe", call.told.endpoint)
+        raise not_authorized(who, "Subscribe", "publish", call.told.endpoint)
     topic = place.arn
     is_raw = notes.get(PREFIX + RAW_DELIVERY) == "true"
 
