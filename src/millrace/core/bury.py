@@ -2,7 +2,8 @@
 
 Rule 1: burying is one entry: the copy in the dead-letter queue and the end here. So nothing is lost
 in between, and nothing is doubled.
-Rule 2: where the dead-letter queue was deleted, dead letters wait until there is one again.
+Rule 2: where the dead-letter queue was deleted, dead letters wait until there is one again, or the
+settings name none.
 Rule 3: a dead letter makes nobody drop what would come back to its own queue: that would never end.
 """
 
@@ -18,6 +19,7 @@ from millrace.core import failures, publish
 from millrace.core.commands import Bury, Need, Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
+from millrace.core.group_list import group_numbers
 from millrace.core.model import (
     CATALOG,
     Death,
@@ -68,6 +70,7 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
         by_lease.setdefault(view.holder[seq], BitMap64()).add(seq)
     if not view.spec.dead_letter:
         # It was taken out of the settings meanwhile.
+        _revive(draft, rows, by_lease)
         _end_all(draft, by_lease, Death.DROPPED)
         return len(rows)
     target = _target(desk, view.spec)
@@ -94,6 +97,19 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
         publish.do_publish(taker, part)
     _end_all(draft, by_lease, Death.DEAD_LETTERED)
     return len(rows)
+
+
+def _revive(draft: Draft, rows: Mapping[int, Message], by_lease: dict[int, BitMap64]) -> None:
+    """Those that would be no dead letters by now are none; they are taken out of `by_lease`."""
+    view = draft.view
+    for number, seqs in by_lease.items():
+        lease = view.leases[number]
+        spared = BitMap64([seq for seq in seqs if failures.is_spared(view.spec, lease, seq)])
+        seqs -= spared
+        grouped = list(spared) if view.spec.is_grouped else []
+        messages = tuple(rows[seq] for seq in grouped)
+        numbers = dict(zip(grouped, group_numbers(messages), strict=True))
+        failures.revive(draft, lease, spared, numbers)
 
 
 def _comes_back(desk: Desk, taker: View, source: str) -> bool:

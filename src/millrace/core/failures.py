@@ -2,7 +2,8 @@
 
 Rule 1: a message that has failed or was handed out too often is never handed out again. It is
 doomed in the batch that finds out, and stays so, in its lease, until it is buried (`bury.py`).
-Rule 2: a queue that names no other for them drops its dead letters in that batch.
+Rule 2: a queue that names no other for them drops its dead letters in that batch. Those that it
+has when it names one no longer are dropped as well, but for those that would be none by now.
 """
 
 from __future__ import annotations
@@ -156,6 +157,28 @@ def doom(draft: Draft, lease: LeaseState, doomed: Mapping[int, Doom]) -> None:
         draft.view.doomed |= BitMap64(doomed)
     else:
         end(draft, lease, BitMap64(doomed), Death.DROPPED)
+
+
+def is_spared(spec: QueueSpec, lease: LeaseState, seq: int) -> bool:
+    """Whether a dead letter of the lease would be none by these settings, and never was asked to be
+    one."""
+    if lease.doomed[seq] not in (Doom.FAILURES, Doom.DELIVERIES):
+        return False
+    return doom_of(spec, *lease.counts_of(seq)) is None
+
+
+def revive(draft: Draft, lease: LeaseState, seqs: BitMap64, numbers: Mapping[int, int]) -> None:
+    """These dead letters of the lease are messages again, ready for whoever comes next.
+
+    `numbers`: the groups of those that have one.
+    """
+    view = draft.view
+    for seq in seqs:
+        del lease.doomed[seq]
+    lease.freed |= seqs
+    view.doomed -= seqs
+    view.returned |= seqs
+    groups.revived(draft, lease, numbers)
 
 
 def end(draft: Draft, lease: LeaseState, seqs: BitMap64, why: Death) -> None:

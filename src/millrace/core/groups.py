@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from pyroaring import BitMap64
@@ -366,6 +366,17 @@ def ended(draft: Draft, lease: LeaseState, seqs: Iterable[int]) -> None:
             del flights[group]
             view.groups.again.pop(group, None)
     put_turns(draft, free)
+
+
+def revived(draft: Draft, lease: LeaseState, numbers: Mapping[int, int]) -> None:
+    """These messages of the lease, by seq with their groups, had ended, and are ready again."""
+    flights = draft.view.groups.flights
+    for seq, group in numbers.items():
+        lease.groups[seq] = group
+        flight = flights.setdefault(group, Flight())
+        flight.count += 1
+        flight.give_back(seq)
+        look(draft.view, group, flight)
 
 
 def look(view: View, group: int, flight: Flight) -> None:

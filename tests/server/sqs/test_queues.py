@@ -188,6 +188,39 @@ def with_letters(sqs: SQSClient, name: str, most: int = 1) -> tuple[str, str]:
     return made["QueueUrl"], dead
 
 
+def lose(sqs: SQSClient, live: str) -> None:
+    """Send a message and receive it once too often."""
+    sqs.send_message(QueueUrl=live, MessageBody="poison")
+    [held] = sqs.receive_message(QueueUrl=live, VisibilityTimeout=0)["Messages"]
+    assert held["Body"] == "poison"
+    assert "Messages" not in sqs.receive_message(QueueUrl=live)
+
+
+def test_dead_letters_wait_for_a_queue_that_was_deleted(sqs: SQSClient, name: str) -> None:
+    live, dead = with_letters(sqs, name)
+    sqs.delete_queue(QueueUrl=dead)
+    lose(sqs, live)
+    sqs.send_message(QueueUrl=live, MessageBody="next")
+    assert [one["Body"] for one in sqs.receive_message(QueueUrl=live)["Messages"]] == ["next"]
+    sqs.create_queue(QueueName=f"{name}-dead")
+    [letter] = sqs.receive_message(QueueUrl=dead, WaitTimeSeconds=20)["Messages"]
+    assert letter["Body"] == "poison"
+
+
+def test_dead_letters_that_wait_are_received_again_without_a_redrive_policy(
+    sqs: SQSClient, name: str
+) -> None:
+    live, dead = with_letters(sqs, name)
+    sqs.delete_queue(QueueUrl=dead)
+    lose(sqs, live)
+    sqs.set_queue_attributes(QueueUrl=live, Attributes={"RedrivePolicy": ""})
+    [again] = sqs.receive_message(
+        QueueUrl=live, WaitTimeSeconds=20, AttributeNames=["ApproximateReceiveCount"]
+    )["Messages"]
+    assert again["Body"] == "poison"
+    assert again["Attributes"] == {"ApproximateReceiveCount": "2"}
+
+
 def test_dead_letters_go_where_they_should_and_are_moved_back(sqs: SQSClient, name: str) -> None:
     live, dead = with_letters(sqs, name)
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [live]
