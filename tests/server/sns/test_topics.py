@@ -63,6 +63,8 @@ def test_a_topic_is_made_once(sns: SNSClient, name: str) -> None:
         ("a", {"SignatureVersion": "3"}, "SignatureVersion: Invalid value [3]"),
         ("a", {"DeliveryPolicy": "{"}, "DeliveryPolicy: failed to parse JSON."),
         ("a", {"Policy": "[]"}, "Policy Error: null"),
+        ("a", {"SQSSuccessFeedbackSampleRate": "101"}, "SQSSuccessFeedbackSampleRate: Invalid"),
+        ("a", {"HTTPSuccessFeedbackSampleRate": "-1"}, "HTTPSuccessFeedbackSampleRate: Invalid"),
     ],
 )
 def test_a_bad_topic_is_refused(
@@ -235,6 +237,30 @@ def test_an_action_takes_and_gives_what_its_model_says(sns: SNSClient, name: str
     if action.gives is not None and model.output_shape is not None:
         given = {one.encode_name for one in msgspec.structs.fields(action.gives)}
         assert given == set(model.output_shape.members)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"Colour": "red"}, "UnsupportedOperation"),
+        ({"Tags.member.1.Key": "a"}, "InvalidParameter"),
+        ({"Action": "MakeTopic"}, "UnsupportedOperation"),
+        ({"Action": "SendMessage"}, "UnsupportedOperation"),
+    ],
+)
+def test_what_is_not_listed_is_refused_and_not_passed_over(
+    site: AwsSite, name: str, changed: dict[str, str], code: str
+) -> None:
+    sns = site.aws().sns
+
+    def change(params: dict[str, dict[str, str]], **_: object) -> None:
+        params["body"].update(changed)
+
+    sns.meta.events.register("before-call.sns.CreateTopic", change)
+    with pytest.raises(ClientError) as error:
+        sns.create_topic(Name=name)
+    assert refused(error)[:2] == (code, 400)
+    assert name not in str(sns.list_topics()["Topics"])
 
 
 def test_what_is_not_done_here_says_so(sns: SNSClient, topic: str) -> None:

@@ -57,3 +57,38 @@ def test_a_late_change_of_the_time_is_answered_and_changes_nothing(
     late = sent(sqs, url)
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=late, VisibilityTimeout=600)
     assert sqs.receive_message(QueueUrl=url)["Messages"]
+
+
+@pytest.mark.parametrize("seconds", [0, 600])
+@pytest.mark.parametrize("end", ["delete", "purge"])
+def test_a_change_of_the_time_of_a_message_that_is_not_there_is_refused(
+    sqs: SQSClient, url: str, end: str, seconds: int
+) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    [got] = sqs.receive_message(QueueUrl=url)["Messages"]
+    receipt = got["ReceiptHandle"]
+    if end == "delete":
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt)
+    else:
+        sqs.purge_queue(QueueUrl=url)
+    with pytest.raises(ClientError) as error:
+        sqs.change_message_visibility(
+            QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=seconds
+        )
+    assert code_of(error) == ("InvalidParameterValue", 400)
+    assert "Message does not exist" in error.value.response["Error"]["Message"]
+    [failed] = sqs.change_message_visibility_batch(
+        QueueUrl=url,
+        Entries=[{"Id": "a", "ReceiptHandle": receipt, "VisibilityTimeout": seconds}],
+    )["Failed"]
+    assert failed["Code"] == "InvalidParameterValue"
+
+
+def test_a_change_of_the_time_by_an_old_receipt_is_answered_and_changes_nothing(
+    sqs: SQSClient, url: str
+) -> None:
+    late = sent(sqs, url)
+    [got] = sqs.receive_message(QueueUrl=url)["Messages"]
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=late, VisibilityTimeout=0)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])

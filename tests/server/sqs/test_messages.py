@@ -250,6 +250,10 @@ def test_a_receive_that_is_made_again_is_given_the_same(sqs: SQSClient, fifo: st
     again = receive(sqs, fifo, ReceiveRequestAttemptId="try-1")
     assert [one["ReceiptHandle"] for one in again] == [one["ReceiptHandle"] for one in first]
     assert receive(sqs, fifo, ReceiveRequestAttemptId="try-2") == []
+    for bad in ("a b", "", "x" * 129):
+        with pytest.raises(ClientError) as error:
+            receive(sqs, fifo, ReceiveRequestAttemptId=bad)
+        assert code_of(error) == ("InvalidParameterValue", 400)
 
 
 def test_a_receive_takes_from_one_group_before_another(sqs: SQSClient, fifo: str) -> None:

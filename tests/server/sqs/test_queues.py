@@ -109,6 +109,9 @@ def test_queues_are_listed_in_pages(sqs: SQSClient, name: str) -> None:
     rest = sqs.list_queues(QueueNamePrefix=f"{name}-", MaxResults=2, NextToken=first["NextToken"])
     assert rest["QueueUrls"] == made[2:]
     assert "NextToken" not in rest
+    with pytest.raises(ClientError) as error:
+        sqs.list_queues(MaxResults=2, NextToken="???")
+    assert code_of(error) == ("InvalidParameterValue", 400)
 
 
 def test_messages_are_counted_by_what_may_be_done_with_them(sqs: SQSClient, url: str) -> None:
@@ -233,6 +236,7 @@ def test_dead_letters_go_where_they_should_and_are_moved_back(sqs: SQSClient, na
     assert letter["Body"] == "bad"
     assert letter["MessageId"] == first["MessageId"]
     assert letter["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, live)
+    assert letter["Attributes"]["ApproximateReceiveCount"] == "2"
     task = sqs.start_message_move_task(SourceArn=arn(sqs, dead))["TaskHandle"]
     [back] = sqs.receive_message(QueueUrl=live, WaitTimeSeconds=10)["Messages"]
     assert back["Body"] == "bad"

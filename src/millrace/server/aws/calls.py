@@ -15,13 +15,12 @@ import msgspec
 
 from millrace.client.submitting import Submits
 from millrace.decoding import json_decoder
-from millrace.errors import Exhausted, MillraceError
+from millrace.errors import Exhausted, Invalid, MillraceError
 from millrace.server.access import Verb
 from millrace.server.aws.face import JSON, NAMESPACES, XML, Caller, is_json, request_id
 from millrace.server.aws.fault import (
     Fault,
     fault_of,
-    invalid_parameter,
     missing_parameter,
     unsupported,
 )
@@ -232,7 +231,7 @@ class Services:
         try:
             told = action.decoder.decode(request.body or b"{}")
         except msgspec.ValidationError as error:
-            raise _unfit(error) from error
+            raise _unfit(error, action.service) from error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Fault("SerializationException", f"The body is no JSON: {error}") from error
         return Call(ask, caller, action, told, is_json=True)
@@ -257,7 +256,7 @@ class Services:
         try:
             told = read_form(tree, action.takes, action.service.named, action.name)
         except msgspec.ValidationError as error:
-            raise _unfit(error) from error
+            raise _unfit(error, action.service) from error
         return Call(ask, caller, action, told, is_json=False)
 
     def _named(self, caller: Caller, fields: Mapping[str, str]) -> Action:
@@ -269,7 +268,8 @@ class Services:
             action = service.actions.get(name)
             if action is not None:
                 return action
-        raise unsupported(f"The operation {name[:100]} is not supported here.")
+        told = f"The operation {name[:100]} is not supported here."
+        raise unsupported(told, caller.service or "sqs")
 
 
 def _at_queue(tree: Tree, params: Mapping[str, str]) -> None:
@@ -279,11 +279,15 @@ def _at_queue(tree: Tree, params: Mapping[str, str]) -> None:
     tree["QueueUrl"] = f"{before}/{params['account']}/{params['queue']}"
 
 
-def _unfit(error: msgspec.ValidationError) -> Fault:
+def _unfit(error: msgspec.ValidationError, service: Service) -> Fault:
     """What a call says that its action cannot take."""
     text = str(error)
     if "missing required field" in text:
-        return missing_parameter(text.split("`")[1])
+        missing = missing_parameter(text.split("`")[1])
+        if service.name == "sqs":
+            return missing
+        return service.fault(Invalid(missing.message, field="parameters"))
     if "contains unknown field" in text:
-        return unsupported(f"The parameter {text.split('`')[1]} is not supported here.")
-    return invalid_parameter(text)
+        told = f"The parameter {text.split('`')[1]} is not supported here."
+        return unsupported(told, service.name)
+    return service.fault(Invalid(text, field="parameters"))

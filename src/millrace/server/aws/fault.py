@@ -53,11 +53,10 @@ def missing_parameter(name: str) -> Fault:
     )
 
 
-def unsupported(message: str) -> Fault:
-    """Something that this server does not do."""
-    return Fault(
-        "UnsupportedOperation", message, query="AWS.SimpleQueueService.UnsupportedOperation"
-    )
+def unsupported(message: str, service: str = "sqs") -> Fault:
+    """Something that this server does not do; SQS alone puts its name before the code."""
+    before = "AWS.SimpleQueueService." if service == "sqs" else ""
+    return Fault("UnsupportedOperation", message, query=f"{before}UnsupportedOperation")
 
 
 def denied(message: str) -> Fault:

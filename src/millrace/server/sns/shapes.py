@@ -22,15 +22,15 @@ NAMED: Named = {
 }
 
 
-class Takes(msgspec.Struct, frozen=True, rename="pascal"):
-    """What an action is asked; what it does not know is not looked at, as AWS does it."""
+class Takes(msgspec.Struct, frozen=True, rename="pascal", forbid_unknown_fields=True):
+    """What an action is asked; what it does not know is refused, and not passed over."""
 
 
 class Gives(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True):
     """What an action answers; what says nothing is left out."""
 
 
-class Anything(Takes, frozen=True):
+class Anything(Takes, frozen=True, forbid_unknown_fields=False):
     """What is not looked at."""
 
 

@@ -52,6 +52,8 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
         raise invalid(f"{name} Reason: the value is too long")
     if not value:
         return
+    if name.endswith("SampleRate") and not _is_percentage(value):
+        raise invalid(f"{name}: Invalid value [{value}]. Must be between 0 and 100.")
     if name in _WORDS and value not in _WORDS[name]:
         raise invalid(f"{name}: Invalid value [{value}]. Must be {' or '.join(_WORDS[name])}.")
     if name == "ArchivePolicy":
@@ -60,6 +62,10 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
         see_topic_policy(see_json(name, value))
     elif name in _JSON:
         see_json(name, value)
+
+
+def _is_percentage(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) < 4 and int(value) <= 100
 
 
 def see_json(name: str, value: str, before: str = "") -> dict[str, object]:

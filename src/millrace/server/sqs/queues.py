@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -188,7 +188,7 @@ def page_of(names: Sequence[str], token: str, most: int | None) -> tuple[list[st
     after = ""
     if token:
         try:
-            after = urlsafe_b64decode(token.encode()).decode()
+            after = b64decode(token.encode(), b"-_", validate=True).decode()
         except ValueError as error:
             raise invalid_parameter("Invalid or expired next token.") from error
     rest = [name for name in names if name > after]

@@ -2,7 +2,7 @@
 
 Late receipts are as AWS has them (ADR 0057): a late delete succeeds on a standard queue, whether or
 not somebody else has the message by now, and is refused on a FIFO queue; a late change of the time
-is answered, and changes nothing.
+is answered, and changes nothing, unless the message is not there any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millrace.client.submitting import Submits
 from millrace.core.answers import Outcome
 from millrace.core.commands import Settle
 from millrace.core.receipt import read
-from millrace.errors import Forged, Gone, Refused, Stale
+from millrace.errors import Forged, Gone, Late, Refused, Stale
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import Fault, bad_value
 from millrace.server.aws.known import Known
@@ -213,9 +213,18 @@ async def _change(call: Call[Any], known: Known, receipt: str, seconds: int) -> 
             holding.let_go([receipt])
     except Forged as error:
         raise bad_receipt(receipt) from error
-    except (Stale, Gone):
-        # Too late: nothing changes, and nobody is told.
-        return
+    except (Stale, Gone) as error:
+        # Too late: nothing changes, and nobody is told, as long as the message is there.
+        if not isinstance(error, Late) and not await _is_there(known, receipt):
+            why = "Message does not exist or is not available for visibility timeout change."
+            raise bad_value(receipt, "ReceiptHandle", why) from error
+
+
+async def _is_there(known: Known, receipt: str) -> bool:
+    """Whether the message of a receipt is still to be worked on, by whomever."""
+    one, _ = read(receipt)
+    about = await known.queue.explain(known.queue.shards.place(one.shard, one.seq))
+    return about.state not in ("settled", "dead", "unknown")
 
 
 @SQS.action("ChangeMessageVisibility", ChangeVisibilityIn)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,6 +43,7 @@ from millrace.server.sqs.values import (
     attributes_out,
     chosen,
     digest_of,
+    see_id,
 )
 
 SYSTEM = frozenset(
@@ -88,10 +89,7 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
             "ReceiveRequestAttemptId",
             "The request include parameter that is not valid for this queue type.",
         )
-    if attempt is not None and not 1 <= len(attempt) <= limits.SQS_ID_CHARS_MAX:
-        raise bad_value(
-            attempt[:200], "ReceiveRequestAttemptId", f"1 to {limits.SQS_ID_CHARS_MAX} in length."
-        )
+    see_id(attempt, "ReceiveRequestAttemptId")
     system = [*told.attribute_names, *told.message_system_attribute_names]
     for name in system:
         if name not in SYSTEM:
@@ -188,7 +186,7 @@ def system_of(
             "utf-8", "replace"
         ),
         "SentTimestamp": str(given.time_ms),
-        "ApproximateReceiveCount": str(given.deliveries),
+        "ApproximateReceiveCount": str(_receives(headers, given.deliveries)),
         "ApproximateFirstReceiveTimestamp": str(
             int(time.time() * 1000) if given.deliveries == 1 else given.time_ms
         ),
@@ -209,6 +207,13 @@ def system_of(
         if home is not None:
             found["DeadLetterQueueSourceArn"] = arn_of("sqs", home, name)
     return found if "All" in names else {name: found[name] for name in names if name in found}
+
+
+def _receives(headers: Mapping[str, bytes], deliveries: int) -> int:
+    """How often a message was received; of a dead letter, where it came from as well."""
+    before = headers.get(f"{DEAD_PREFIX}deliveries", b"0")
+    # Whoever publishes may write such a header.
+    return deliveries + int(before) if before.isdigit() and len(before) < 10 else deliveries
 
 
 def too_many(known: Known) -> Fault:

@@ -6,7 +6,6 @@ told why it was not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -53,11 +52,11 @@ from millrace.server.sqs.values import (
     attributes_in,
     attributes_size,
     digest_of,
+    see_id,
     see_text,
     trace_in,
 )
 
-_ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SQS_ID_CHARS_MAX}}}")
 _NOT_HERE = "The request include parameter that is not valid for this queue type."
 ANONYMOUS = "anonymous"
 
@@ -117,7 +116,7 @@ def _turns(
 ) -> str | None:
     """Adds the headers of the message's group and id; returns what it is de-duplicated by."""
     group, dedup = told.message_group_id, told.message_deduplication_id
-    _see_id(group, "MessageGroupId")
+    see_id(group, "MessageGroupId")
     if group is not None:
         headers.append((GROUP_HEADER, group.encode()))
     if not known.is_fifo:
@@ -128,7 +127,7 @@ def _turns(
         raise missing_parameter("MessageGroupId")
     if told.delay_seconds:
         raise bad_value(told.delay_seconds, "DelaySeconds", _NOT_HERE)
-    _see_id(dedup, "MessageDeduplicationId")
+    see_id(dedup, "MessageDeduplicationId")
     if dedup is None:
         if not known.spec.dedup_by_body:
             raise invalid_parameter(
@@ -138,16 +137,6 @@ def _turns(
         dedup = sha256(body).hexdigest()
     headers.append((DEDUP, dedup.encode()))
     return f"{group}\n{dedup}" if known.dedup_by_group else dedup
-
-
-def _see_id(text: str | None, name: str) -> None:
-    if text is not None and _ID.fullmatch(text) is None:
-        raise bad_value(
-            text[:200],
-            name,
-            f"{name} can only include alphanumeric and punctuation characters. 1 to "
-            f"{limits.SQS_ID_CHARS_MAX} in length.",
-        )
 
 
 def _sent(known: Known, told: MessageIn, body: bytes, seq: int | None) -> SendMessageOut:

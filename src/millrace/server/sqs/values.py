@@ -35,6 +35,7 @@ _LENGTH = Struct(">I")
 _NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{limits.SQS_ATTRIBUTE_NAME_CHARS_MAX}}}")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SQS_ID_CHARS_MAX}}}")
 _CONTROLS = bytes(one for one in range(32) if one not in b"\t\n\r")
 
 
@@ -49,6 +50,21 @@ def see_text(text: str) -> None:
         return
     if NOT_IN_XML.search(text) is not None:
         raise bad_contents()
+
+
+def see_id(text: str | None, name: str) -> None:
+    """See that a text may be the id of a group, a message or a receive; None: nothing is said.
+
+    Raises:
+        Fault: it may not.
+    """
+    if text is not None and _ID.fullmatch(text) is None:
+        raise bad_value(
+            text[:200],
+            name,
+            f"{name} can only include alphanumeric and punctuation characters. 1 to "
+            f"{limits.SQS_ID_CHARS_MAX} in length.",
+        )
 
 
 def digest_of(body: bytes) -> str:
