@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Tests start hundreds of programs: what these import is compiled once, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 READY := .venv/.ready
