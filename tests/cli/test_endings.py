@@ -34,6 +34,15 @@ def test_help_waits_for_nothing() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+def test_no_pandas_is_loaded(desk: Desk) -> None:
+    pytest.importorskip("pandas")
+    code = "import atexit, sys; atexit.register(lambda: print('pandas' in sys.modules))"
+    for words in (["peek", "mail", "--data", str(desk.data)], ["check", str(desk.data)]):
+        done = python(code, *words)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "False"
+
+
 @pytest.mark.parametrize("name", ["click", "rich"])
 def test_says_what_is_not_installed(name: str) -> None:
     done = python(f"import sys; sys.modules[{name!r}] = None", "--help")

@@ -7,12 +7,13 @@ import sys
 from importlib.util import find_spec
 
 from millrace.cli.program import program
+from millrace.thrift import spare_pandas
 
 __all__ = ["prepare", "program"]
 
 
 def prepare() -> None:
-    """See that all is there, and that nothing of what is printed can fail to be.
+    """See that all is there that is needed, and no more, and that all can be printed.
 
     Raises:
         ModuleNotFoundError: rich is missing, which is imported only where a table is shown.
@@ -23,3 +24,4 @@ def prepare() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # What a terminal's encoding does not have is shown by its number.
             stream.reconfigure(errors="backslashreplace")
+    spare_pandas()

@@ -30,6 +30,7 @@ from millrace.server.config import Loaded, load
 from millrace.server.counted import Counts, encode
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving
+from millrace.thrift import spare_pandas
 
 _logger = logging.getLogger("millrace.server")
 
@@ -119,5 +120,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    spare_pandas()
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(main())
