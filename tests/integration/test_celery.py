@@ -139,7 +139,7 @@ def test_a_task_that_takes_longer_than_the_visibility_is_run_again(
     more = {"QUEUE": "short", "VISIBILITY": "2"}
     results, sqs = tmp_path / "results", site.aws().sqs
     with worker(site, tmp_path, **more):
-        send(site, tmp_path, "tasks.dawdle.delay('long', 6)", **more)
+        send(site, tmp_path, "tasks.dawdle.delay('long')", **more)
         within(60, lambda: len(lines_of(results / "long")) == 2, tmp_path)
         within(60, lambda: counts(sqs, "short") == (0, 0), tmp_path)
         # The first is late: what it acknowledges is done already.

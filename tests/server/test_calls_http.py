@@ -36,7 +36,7 @@ async def sent(service: Service, *calls: tuple[int, Call]) -> Response:
     sheet = Sheet()
     for id, call in calls:
         sheet.call(id, call)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return await answer_calls(service, OWNER, b"".join(sheet.take()), now_ms=0)
 
 

@@ -54,7 +54,7 @@ async def spaces(
     url: str, token: str | None, certificates: Path | None = None
 ) -> list[str] | MillraceError:
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             async with millrace.connect(url, token=token, certificates=certificates) as m:
                 return await m.spaces()
     except MillraceError as error:
@@ -147,7 +147,7 @@ def test_tokens_that_are_not_good_are_refused_in_the_same_words(
             await queue.stats()
             await asyncio.to_thread(cli, "token", "revoke", "ada", "revoked")
             calls = (waiting, asyncio.create_task(queue.stats()))
-            ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+            ended = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
             return [type(one) for one in ended]
 
     assert asyncio.run(follow()) == [Unauthenticated] * 2

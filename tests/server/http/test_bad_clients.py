@@ -32,7 +32,7 @@ async def until(site: Site, *, count: int) -> None:
 
 async def is_cut(reader: asyncio.StreamReader) -> None:
     with suppress(ConnectionResetError):
-        await asyncio.wait_for(reader.read(), 10)
+        await asyncio.wait_for(reader.read(), 60)
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n"])
@@ -148,11 +148,11 @@ def test_bodies_count_until_their_requests_are_answered(monkeypatch: pytest.Monk
         async with serving(slow) as (site, port):
             first = await asyncio.open_connection("127.0.0.1", port)
             first[1].write(2 * (POST % 4_000 + bytes(4_000)))
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), 60)
             assert site.bodies.size == 8_000
             second = await asyncio.open_connection("127.0.0.1", port)
             second[1].write(POST % 5_000 + bytes(4_000))
-            answer = await asyncio.wait_for(second[0].read(), 10)
+            answer = await asyncio.wait_for(second[0].read(), 60)
             assert answer.startswith(b"HTTP/1.1 503 ")
             second[1].close()
             may_end.set()
@@ -174,7 +174,7 @@ def test_whoever_sends_too_much_is_told_so_although_it_is_not_read() -> None:
         async with serving() as (site, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(POST % (limits.HTTP_BODY_BYTES_MAX + 1) + bytes(200_000))
-            answer = await asyncio.wait_for(reader.read(), 10)
+            answer = await asyncio.wait_for(reader.read(), 60)
             assert answer.startswith(b"HTTP/1.1 413 ")
             writer.close()
             await until(site, count=0)
@@ -189,7 +189,7 @@ def test_requests_sent_ahead_are_answered_once_each_and_in_order() -> None:
             count = 10 * limits.HTTP_AHEAD_MAX
             writer.write(b"".join(GET % b"n%d." % number for number in range(count)))
             for number in range(count):
-                got = await asyncio.wait_for(reader.readuntil(b"/n%d." % number), 10)
+                got = await asyncio.wait_for(reader.readuntil(b"/n%d." % number), 60)
                 assert got.count(b"HTTP/1.1 200") == 1
             writer.close()
 
@@ -236,7 +236,7 @@ async def ask(port: int, trust: ssl.SSLContext) -> bytes:
         "127.0.0.1", port, ssl=trust, server_hostname="localhost"
     )
     writer.write(GET % b"asked")
-    got = await asyncio.wait_for(reader.readuntil(b"/asked"), 10)
+    got = await asyncio.wait_for(reader.readuntil(b"/asked"), 60)
     writer.close()
     return got
 
@@ -299,7 +299,7 @@ def test_whoever_speaks_no_tls_is_told_and_forgotten(
             writer.write_eof()
             got = b""
             with suppress(ConnectionResetError):
-                got = await asyncio.wait_for(reader.read(), 10)
+                got = await asyncio.wait_for(reader.read(), 60)
             assert (b"https://" in got) is is_told
             writer.close()
             await until(site, count=0)
@@ -323,7 +323,7 @@ def test_what_comes_with_the_end_of_the_handshake_is_read(tmp_path: Path) -> Non
 def _at_once(port: int, trust: ssl.SSLContext) -> bytes:
     into, out = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = trust.wrap_bio(into, out, server_hostname="localhost")
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as plain:
         while True:
             try:
                 tls.do_handshake()

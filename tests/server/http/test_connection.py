@@ -48,7 +48,7 @@ async def talk(port: int, data: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     writer.write_eof()
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     return answer
 
@@ -58,7 +58,7 @@ def test_answers_come_in_order() -> None:
         async with serving() as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET % b"a" + GET % b"b" + b"BAD\r\n\r\n")
-            answer = await asyncio.wait_for(reader.read(), 10)
+            answer = await asyncio.wait_for(reader.read(), 60)
             assert [part[:12] for part in answer.split(b"HTTP/1.1 ")[1:]] == [
                 b"200 OK\r\ndate",
                 b"200 OK\r\ndate",
@@ -76,7 +76,7 @@ def test_a_refused_body_is_dropped_and_the_connection_stays() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"POST /secret HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody")
             writer.write(GET % b"next")
-            got = await asyncio.wait_for(reader.readuntil(b"/next"), 10)
+            got = await asyncio.wait_for(reader.readuntil(b"/next"), 60)
             assert got.startswith(b"HTTP/1.1 401")
             assert site.bodies.size == 0
             writer.close()
@@ -99,11 +99,11 @@ def test_a_stream_goes_in_chunks_and_is_cut_where_it_fails() -> None:
         async with serving(handle) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET % b"whole")
-            got = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 10)
+            got = await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 60)
             assert got.endswith(b"\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
             writer.write(GET % b"fails")
             try:
-                rest = await asyncio.wait_for(reader.read(), 10)
+                rest = await asyncio.wait_for(reader.read(), 60)
             except ConnectionResetError:
                 rest = b""
             assert not rest.endswith(b"0\r\n\r\n")
@@ -127,9 +127,9 @@ def test_who_leaves_is_not_waited_for() -> None:
         async with serving(handle) as (site, port):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET % b"x")
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), 60)
             writer.transport.abort()
-            await asyncio.wait_for(cancelled.wait(), 10)
+            await asyncio.wait_for(cancelled.wait(), 60)
             assert not site.connections
 
     asyncio.run(main())
@@ -151,13 +151,13 @@ def test_who_is_slow_is_cut_off(sent: bytes, after: float) -> None:
         async with serving() as (site, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET % b"first" + sent)
-            await asyncio.wait_for(reader.readuntil(b"/first"), 10)
+            await asyncio.wait_for(reader.readuntil(b"/first"), 60)
             now = asyncio.get_running_loop().time()
             site.look(now + after - 2)
             assert site.connections
             site.look(now + after + 2)
             with suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), 10) == b""
+                assert await asyncio.wait_for(reader.read(), 60) == b""
             writer.close()
 
     asyncio.run(main())
@@ -175,14 +175,14 @@ def test_stopping_finishes_what_was_asked() -> None:
         async with serving(handle) as (site, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET % b"x")
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), 60)
             stopping = asyncio.create_task(site.stop(30))
             await asyncio.sleep(0)
             may_end.set()
-            answer = await asyncio.wait_for(reader.read(), 10)
+            answer = await asyncio.wait_for(reader.read(), 60)
             assert b"connection: close" in answer
             assert answer.endswith(b"done")
-            await asyncio.wait_for(stopping, 10)
+            await asyncio.wait_for(stopping, 60)
             assert not site.connections
             writer.close()
 
@@ -240,9 +240,9 @@ def test_what_was_handed_out_is_given_back_however_soon_it_is_given_up(*, has_le
                 connection.connection_lost(None)
             else:
                 connection.judge(Revoked())
-            await asyncio.wait_for(given_back.wait(), 10)
+            await asyncio.wait_for(given_back.wait(), 60)
             if not has_left:
-                answer = await asyncio.wait_for(reader.read(), 10)
+                answer = await asyncio.wait_for(reader.read(), 60)
                 assert answer.startswith(b"HTTP/1.1 401 ")
             connection.cut()
             writer.close()
@@ -265,14 +265,14 @@ def test_whoever_waits_to_send_a_body_behind_another_request_is_told_to(length: 
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             head = b"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\n"
             writer.write(GET % b"first" + head + b"Content-Length: %d\r\n\r\n" % length)
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), 60)
             may_end.set()
-            first = await asyncio.wait_for(reader.readuntil(b"0 bytes"), 10)
+            first = await asyncio.wait_for(reader.readuntil(b"0 bytes"), 60)
             assert first.startswith(b"HTTP/1.1 200")
-            told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            told = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
             assert told == b"HTTP/1.1 100 Continue\r\n\r\n"
             writer.write(bytes(length))
-            second = await asyncio.wait_for(reader.readuntil(b" bytes"), 10)
+            second = await asyncio.wait_for(reader.readuntil(b" bytes"), 60)
             assert second.startswith(b"HTTP/1.1 200")
             assert second.endswith(b"\r\n\r\n%d bytes" % length)
             writer.close()
@@ -297,14 +297,14 @@ def test_whoever_was_answered_although_refused_is_judged_the_next_time() -> None
             site.standing = standing
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(GET % b"first")
-            assert await asyncio.wait_for(began.get(), 10) == "/first"
+            assert await asyncio.wait_for(began.get(), 60) == "/first"
             site.look(asyncio.get_running_loop().time())
-            await asyncio.wait_for(reader.readuntil(b"decided"), 10)
+            await asyncio.wait_for(reader.readuntil(b"decided"), 60)
             writer.write(GET % b"second")
-            assert await asyncio.wait_for(began.get(), 10) == "/second"
+            assert await asyncio.wait_for(began.get(), 60) == "/second"
             standing.changes += 1
             site.look(asyncio.get_running_loop().time())
-            answer = await asyncio.wait_for(reader.read(), 10)
+            answer = await asyncio.wait_for(reader.read(), 60)
             assert answer.startswith(b"HTTP/1.1 401")
             writer.close()
 
