@@ -1,30 +1,16 @@
-"""One server for the tests of this folder."""
+"""Queues of a test's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.server.aws.site import AwsSite
-
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
 _numbers = count(1)
-
-
-@pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsSite]:
-    with AwsSite(tmp_path_factory.mktemp("sqs")) as found:
-        yield found
-
-
-@pytest.fixture(scope="session")
-def sqs(site: AwsSite) -> SQSClient:
-    return site.aws().sqs
 
 
 @pytest.fixture
