@@ -91,7 +91,11 @@ class Desk:
                     process.kill()
 
     def environment(self, **more: str) -> dict[str, str]:
-        own = {"MILLRACE_DATA": str(self.data), "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES}
+        own = {
+            "MILLRACE_DATA": str(self.data),
+            "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES,
+            "MILLRACE_ENGINE_SEGMENT_BYTES": SEGMENT_BYTES,
+        }
         return {**os.environ, **own, **more}
 
 

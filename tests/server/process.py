@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from tests.server.rest.harness import Answer
+from tests.server.rest.harness import SMALL, Answer
 
 
 class Process:
@@ -27,6 +28,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if errors is None else errors,
             text=True,
+            env={"MILLRACE_ENGINE_SEGMENT_BYTES": str(SMALL.segment_bytes), **os.environ},
         )
         self.token = ""
 

@@ -18,7 +18,7 @@ from millrace.server.verbs import Caller
 from millrace.wire.calls import Ask
 from millrace.wire.codec import Status, read_answers
 from millrace.wire.frames import Splitter
-from tests.server.rest.harness import until
+from tests.server.rest.harness import SMALL, until
 
 ROOT = Principal("root", (parse_rule("allow * */*"),))
 
@@ -32,7 +32,7 @@ def test_a_call_that_is_refused_late_waits_no_more(
         raise Full("no room", field="inbox")
 
     async def main() -> None:
-        async with millrace.open(tmp_path) as m:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
             shard = (await m.queue("orders")).shards.first
             talk = Talk(Service(engine_of(m)), Caller(ROOT), lambda: None)
             with monkeypatch.context() as patched:

@@ -23,6 +23,7 @@ from millrace.wire.calls import CALLS, Ask, Call, Peek
 from millrace.wire.codec import ROWS, Sheet, Status, read_answers
 from millrace.wire.frames import Frame, Splitter
 from tests.server.calls_site import served
+from tests.server.rest.harness import SMALL
 
 ROOT = Principal("root", (parse_rule("allow * */*"),))
 
@@ -62,7 +63,7 @@ def test_questions_of_one_request_are_answered_one_by_one_as_the_answers_are_tak
     monkeypatch.setattr(EmbeddedEngine, "peek", count)
 
     async def main() -> None:
-        async with millrace.open(tmp_path) as m:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
             queue = await m.queue("orders")
             bodies = [bytes([at]) * 100_001 for at in range(4)]
             await queue.publish_many(bodies)
@@ -96,7 +97,7 @@ def test_messages_go_with_their_lease_calls_only_while_little_is_held(
     monkeypatch.setattr(limits, "WIRE_UNSENT_BYTES_MAX", 500_000)
 
     async def main() -> None:
-        async with millrace.open(tmp_path) as m:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
             queue = await m.queue("orders")
             await queue.publish_many([b"x" * 100_000] * 20)
             many = [Ask(queue.shards.first, 0, Lease(2, 60_000))] * 10
@@ -121,7 +122,7 @@ def test_messages_go_with_their_lease_calls_only_while_little_is_held(
 def test_many_questions_at_once_are_all_answered(tmp_path: Path) -> None:
     async def main() -> None:
         async with (
-            millrace.open(tmp_path) as m,
+            millrace.open(tmp_path, settings=SMALL) as m,
             served(engine_of(m)) as url,
             millrace.connect(url, token="token") as far,
         ):

@@ -18,6 +18,7 @@ from millrace import sync
 from millrace.server.access import digest_of, make_token
 from millrace.server.frontend import Orders
 from tests.server.process import Process, children
+from tests.server.rest.harness import SMALL
 
 ORDERS = "/v1/spaces/default/queues/orders"
 
@@ -35,7 +36,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 def test_a_folder_that_is_served_is_shared_with_programs_beside_it(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with Process(folder) as server:
-        with sync.open(folder) as m:
+        with sync.open(folder, settings=SMALL) as m:
             m.queue("orders").publish(b"from beside")
         leased = server.ask("POST", f"{ORDERS}/leases", {})
         assert [one["body"] for one in leased.items("messages")] == ["from beside"]
@@ -99,7 +100,7 @@ def test_front_ends_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:
 
 def test_a_front_end_never_opens_a_folder_whose_engine_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    with sync.open(folder):
+    with sync.open(folder, settings=SMALL):
         pass
     orders = Orders(flags={"data": str(folder)}, listen=["127.0.0.1:0"])
     with subprocess.Popen(
@@ -117,7 +118,7 @@ def test_a_front_end_never_opens_a_folder_whose_engine_is_gone(tmp_path: Path) -
         assert process.stdout.readline() == b""
         assert b"is its engine open?" in process.stderr.read()
     assert process.returncode == 1
-    with sync.open(folder) as m:
+    with sync.open(folder, settings=SMALL) as m:
         assert m.queues() == []
 
 

@@ -28,7 +28,7 @@ from millrace.server.holding import Holding
 from millrace.server.questions import ask
 from millrace.server.quota import Quotas
 from millrace.wire.calls import Ask
-from tests.server.rest.harness import Served, front, until
+from tests.server.rest.harness import SMALL, Served, front, until
 from tests.server.rest.test_steward import QUEUES, served
 
 ORDERS = f"{QUEUES}/orders"
@@ -255,7 +255,7 @@ def test_sessions_count_until_they_have_ended(tmp_path: Path) -> None:
 
 def test_a_front_end_asks_its_engine_whether_sessions_have_ended(tmp_path: Path) -> None:
     async def main() -> None:
-        async with millrace.open(tmp_path) as m, front(tmp_path, m) as guest:
+        async with millrace.open(tmp_path, settings=SMALL) as m, front(tmp_path, m) as guest:
             await m.queue("orders")
             engine, quotas = engine_of(guest), Quotas()
             found = await engine.find_queue("default", "orders")

@@ -19,7 +19,7 @@ from millrace.meter import Histogram
 from millrace.server.counted import Counts, Handed, Traffic, among, decode
 from millrace.server.metrics import Page, tell_counted
 from tests.server.process import Process, children
-from tests.server.rest.harness import Answer, Served, served
+from tests.server.rest.harness import SMALL, Answer, Served, served
 from tests.server.test_frontends import eventually
 
 ORDERS = "/v1/spaces/default/queues/orders"
@@ -342,7 +342,7 @@ def told(samples: Page_, name: str) -> list[tuple[str, float]]:
 
 
 async def ask(folder: Path) -> list[Counts]:
-    async with millrace.open(folder) as m:
+    async with millrace.open(folder, settings=SMALL) as m:
         gauges = await engine_of(m).care.gauges()
         return [decode(text) for text in gauges.beside]
 

@@ -10,12 +10,13 @@ import pytest
 from millrace import sync
 from tests.cli.program import start
 from tests.server.process import Process
+from tests.server.rest.harness import SMALL
 
 ORDERS = "/v1/spaces/default/queues/orders"
 
 
 def make_queue(folder: Path) -> None:
-    with sync.open(folder) as m:
+    with sync.open(folder, settings=SMALL) as m:
         m.queue("orders")
 
 
@@ -46,7 +47,7 @@ def test_what_was_acknowledged_and_leased_survives_the_end(
         rest = server.ask("POST", f"{ORDERS}/leases", {"count": 100})
         assert [one["body"] for one in rest.items("messages")] == [str(n) for n in range(5, 20)]
         assert server.stop() == 0
-    with sync.open(folder) as m:
+    with sync.open(folder, settings=SMALL) as m:
         assert m.find("orders").stats()["published"] == 20
 
 

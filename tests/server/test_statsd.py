@@ -12,6 +12,7 @@ from millrace.server.address import Address
 from millrace.server.counted import Handed
 from millrace.server.statsd import Statsd
 from tests.server.process import Process
+from tests.server.rest.harness import SMALL
 
 
 def arrived(socket: socket.socket) -> dict[str, str]:
@@ -28,7 +29,7 @@ def arrived(socket: socket.socket) -> dict[str, str]:
 
 def test_d8_statsd_is_told_under_dynamiqs_names(tmp_path: Path) -> None:
     async def main(receiver: socket.socket) -> None:
-        async with millrace.open(tmp_path) as m:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
             queue = await m.queue("orders")
             for number in range(40):
                 await m.queue(f"other-{number}")

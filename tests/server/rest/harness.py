@@ -35,6 +35,10 @@ ROLES: dict[str, tuple[str, ...]] = {
 """Tokens, and the rules of those who are known by them."""
 
 
+SMALL = millrace.Settings(segment_bytes=4 * 1024 * 1024)
+"""Each test makes a folder of its own, whose segments are written before they are needed."""
+
+
 class Door:
     """Knows the roles above by their names."""
 
@@ -207,7 +211,9 @@ async def served(
 ) -> AsyncIterator[Served]:
     """A server on the folder, with the queue `orders`; or one in front of its owner."""
     async with AsyncExitStack() as stack:
-        m = await stack.enter_async_context(millrace.open(folder, telemetry=telemetry))
+        m = await stack.enter_async_context(
+            millrace.open(folder, settings=SMALL, telemetry=telemetry)
+        )
         await m.queue("orders")
         asked = await stack.enter_async_context(front(folder, m)) if is_front else m
         yield await stack.enter_async_context(serving(asked, m))

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import millrace
-from tests.server.rest.harness import served
+from tests.server.rest.harness import SMALL, served
 
 ORDERS = "/v1/spaces/default/queues/orders"
 
@@ -28,7 +28,7 @@ def test_a_backup_is_made_while_all_else_goes_on(tmp_path: Path) -> None:
             for was_there in (True, False):
                 assert (await server.ask("POST", "/v1/unfollow")).json == {"was_there": was_there}
         await millrace.restore(vault, tmp_path / "again")
-        async with millrace.open(tmp_path / "again") as m:
+        async with millrace.open(tmp_path / "again", settings=SMALL) as m:
             assert (await (await m.find("orders")).stats())["live"] == 1
 
     asyncio.run(main())

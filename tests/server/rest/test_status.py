@@ -23,7 +23,7 @@ from millrace.settings import Settings
 from tests.care.test_watermark import Machine, opened
 from tests.client.harness import eventually
 from tests.server.process import Process, children
-from tests.server.rest.harness import Served, front, served, serving
+from tests.server.rest.harness import SMALL, Served, front, served, serving
 from tests.server.test_frontends import eventually as within
 
 
@@ -98,7 +98,7 @@ def test_a_server_whose_engine_has_failed_is_not_ready(tmp_path: Path, *, is_fro
 
 def test_a_front_end_without_its_engine_is_not_ready(tmp_path: Path) -> None:
     async def main() -> None:
-        async with millrace.open(tmp_path) as m, AsyncExitStack() as stack:
+        async with millrace.open(tmp_path, settings=SMALL) as m, AsyncExitStack() as stack:
             beside = await stack.enter_async_context(front(tmp_path, m))
             async with serving(beside) as server:
                 assert await ready(server) == (200, {"ready": True})
