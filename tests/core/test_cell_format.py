@@ -9,10 +9,9 @@ from pyroaring import BitMap64
 from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import decode_cell, decode_entries, encode_cell, encode_entry
-from millrace.core.expiry import expiry_key
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.groups import bucket_key, ring_key
-from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell, expiry_key
 from millrace.core.model import (
     AsideCell,
     CatalogCell,

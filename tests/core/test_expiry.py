@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 
 from millrace.core import bounds
 from millrace.core.answers import Leased, Outcome
+from millrace.core.codec import decode_cell
 from millrace.core.commands import (
     Aside,
     Bury,
@@ -21,8 +22,10 @@ from millrace.core.commands import (
     Tick,
 )
 from millrace.core.fold import Reader
+from millrace.core.idcells import ExpiryCell, expiry_of
 from millrace.core.leased_commands import Life
 from millrace.core.model import CATALOG, Kind, LeaseId, Message, QueueSpec, ShardId
+from millrace.core.seqs import unpack_seqs
 from millrace.testing.group import Group
 
 QUEUE = ShardId(1)
@@ -150,6 +153,34 @@ def test_many_go_in_steps(count: int) -> None:
     assert view is not None
     assert view.is_idle()
     assert not view.pointers.expires
+
+
+def test_those_of_a_batch_that_go_together_are_one_cell() -> None:
+    """Whoever published them, and whatever the same batch lets go meanwhile."""
+    group = Group()
+    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(ttl_ms=9_000))))
+    group.ask((QUEUE, Publish((Message(b"old"),), lives=(Life(0, 1, 1_000),))))
+    group.now += 1_000
+    one = Publish((Message(b"x"),))
+    short = Publish((Message(b"x"), Message(b"x")), lives=(Life(1, 1, 2_000),))
+    group.ask((QUEUE, one), (QUEUE, one), (QUEUE, short), (QUEUE, one), (QUEUE, Tick()))
+    [batch] = [one for one in group.committed()[-1].batches if one.shard == QUEUE]
+    cells = [
+        (expiry_of(key) - group.now, list(unpack_seqs(cell.seqs)))
+        for kind, key, value in batch.changes.cells
+        if kind == Kind.EXPIRY and value is not None
+        if isinstance(cell := decode_cell(Kind.EXPIRY, value), ExpiryCell)
+    ]
+    assert sorted(cells) == [(2_000, [5]), (9_000, [2, 3, 4, 6])]
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.pointers.expires
+    assert list(group.seqs(QUEUE, Reader())) == [2, 3, 4, 5, 6]
+    for later, left in ((2_000, [2, 3, 4, 6]), (7_000, [])):
+        group.now += later
+        group.ask((QUEUE, Tick()))
+        assert list(group.seqs(QUEUE, Reader())) == left
+    group.check()
 
 
 def let_go(group: Group) -> int:

@@ -21,9 +21,8 @@ from millrace.cli.show import (
     time_text,
 )
 from millrace.core.codec import decode_cell
-from millrace.core.expiry import expiry_of
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
-from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell, expiry_of
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,

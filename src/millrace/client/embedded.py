@@ -226,6 +226,10 @@ class EmbeddedEngine:
     def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
         """As `rows`, if no disk has to be waited for."""
         store = self._node.store
+        if len(seqs) == 1:
+            found = store.row_at_hand(shard, seqs.min())
+            if found is not None:
+                return found
         if not store.newest(shard, seqs):
             if not store.hot(shard, seqs):
                 return None

@@ -49,6 +49,7 @@ class CellDraft:
         view.time_ms = self.now
         self.changes = Changes()
         self.hands_out_in_order = view.spec.hands_out_in_order()
+        self.takes_plain = view.takes_plain()
         self.waits: Waits = {}
         self.points: dict[tuple[Kind, bytes], Cell | None] = {}
         """Cells of which the view holds nothing, as they were put or deleted (None) here."""
@@ -70,12 +71,25 @@ class CellDraft:
         self._leases[lease.id] = lease
         if lease.session:
             view.note_held(lease)
-        if lease.ended_ms or not lease.is_over():
-            return
+        if not lease.ended_ms and lease.is_over():
+            self._end_lease(lease)
+
+    def end_lease(self, lease: LeaseState) -> None:
+        """As `put_lease`, of one that no session has, and in which nothing is left."""
+        self._leases[lease.id] = lease
+        self._end_lease(lease)
+
+    def _end_lease(self, lease: LeaseState) -> None:
+        view = self.view
         lease.ended_ms = max(self.now, 1)
         heapq.heappush(view.ended, (lease.ended_ms, lease.id))
         while len(view.ended) > limits.LEASES_REMEMBERED_MAX:
             self.forget_lease()
+
+    def add_lease(self, lease: LeaseState) -> None:
+        """As `put_lease`, of a new one that no session has."""
+        self.view.leases[lease.id] = self._leases[lease.id] = lease
+        self.push_deadline(lease.deadline_ms, lease.id)
 
     def push_deadline(self, deadline_ms: int, lease: int) -> None:
         view = self.view
@@ -97,6 +111,7 @@ class CellDraft:
     def put_spec(self, spec: QueueSpec) -> None:
         self.view.spec = spec
         self.hands_out_in_order = spec.hands_out_in_order()
+        self.takes_plain = self.view.takes_plain()
         self._cells[Kind.SPEC, b""] = spec
 
     def put_pointers(self, pointers: Pointers) -> None:

@@ -151,7 +151,7 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
                 or _lease(draft, command)
             )
         case Settle():
-            return work.do_settle(draft, command, work.judge(draft, command))
+            return _settle(draft, command)
         case Replace():
             return replace.replace(draft, command)
         case Bury():
@@ -228,6 +228,11 @@ def _lease(draft: Draft, command: Lease) -> Leased | Retry | Need:
     return attempt.remember(draft, command, lease.do_lease(draft, command))
 
 
+def _settle(draft: Draft, command: Settle) -> Outcome:
+    done = work.settle_whole(draft, command)
+    return done or work.do_settle(draft, command, work.judge(draft, command))
+
+
 class Source(Protocol):
     """Who answers needs: a store, as of the last batch that it folded."""
 
@@ -296,7 +301,9 @@ def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
         messages.extend(command.rows)
         answers.append(Published(Seq(seq), len(command.rows)))
         seq += len(command.rows)
-    draft.put_rows(messages)
+    first = draft.put_rows(messages)
+    if draft.view.spec.ttl_ms:
+        expiry.put_usual(draft, first, len(messages))
     return answers
 
 
@@ -341,7 +348,7 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
         case PublishStaged():
             return publish.do_publish_staged(draft, part)
         case Settle():
-            return work.do_settle(draft, part, work.judge(draft, part))
+            return _settle(draft, part)
         case Release():
             return failures.do_release(draft, part, work.judge(draft, part))
         case Discard():

@@ -262,6 +262,8 @@ class Draft(CellDraft):
         for ref in self._promised:
             ref.index, ref.boundary = view.index, view.last_seq
         changes.pinned = self._pinned
+        if self.expiring.rows:
+            self.points.update(self.expiring.cells(view.index))
         changes.cells = self._encode_cells()
         view.layers.append(
             Layer(

@@ -6,8 +6,7 @@ Rule 2: time is checked where it matters; a tick only tidies up, so much at once
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import msgspec
@@ -17,25 +16,13 @@ from millrace.core import bounds, partitions, points
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Need, Publish
 from millrace.core.draft import Draft
-from millrace.core.idcells import DedupCell, ExpiryCell
+from millrace.core.idcells import DedupCell, ExpiryCell, expiry_of
 from millrace.core.lease_state import NO_SEQS, LeaseState
 from millrace.core.leased_commands import Life
 from millrace.core.model import Death, Doom, Kind, LeaseId, QueueSpec
-from millrace.core.seqs import pack_seqs, unpack_seqs
+from millrace.core.seqs import unpack_seqs
 from millrace.core.view import View
 from millrace.errors import Invalid, Refused
-
-_KEY = struct.Struct(">QQL")
-
-
-def expiry_key(due_ms: int, index: int, at: int) -> bytes:
-    """Of the cells of a batch that go at the same time, `at` counts them."""
-    return _KEY.pack(due_ms, index, at)
-
-
-def expiry_of(key: bytes) -> int:
-    """The time that a key of `Kind.EXPIRY` names."""
-    return int(_KEY.unpack(key)[0])
 
 
 def check_spec(spec: QueueSpec) -> Refused | None:
@@ -59,15 +46,20 @@ def put_ids(draft: Draft, due_ms: int, ids: Sequence[bytes]) -> None:
     """These de-duplication ids are forgotten from then on."""
     left = iter(ids)
     while part := tuple(islice(left, bounds.EXPIRY_CELL_MAX)):
-        _put(draft, due_ms, ExpiryCell(part))
+        key = draft.expiring.next_key(due_ms, draft.index)
+        points.put(draft, (Kind.EXPIRY, key), ExpiryCell(part))
+        _note(draft, due_ms)
 
 
 def put_rows(
-    draft: Draft, first: int, count: int, lives: Sequence[Life], deletes: Iterable[int] = ()
+    draft: Draft, first: int, count: int, lives: Sequence[Life], deletes: Sequence[int] = ()
 ) -> None:
     """Of `count` new rows, those with a time to live expire then; deletes go by their own age."""
     usual = draft.view.spec.ttl_ms
     if not lives and not usual:
+        return
+    if not (lives or deletes):
+        put_usual(draft, first, count)
         return
     rest = BitMap64(range(first, first + count)) - BitMap64([first + at for at in deletes])
     by_time: dict[int, BitMap64] = {}
@@ -78,18 +70,26 @@ def put_rows(
         by_time.setdefault(ttl_ms, BitMap64()).update(seqs)
     if usual:
         by_time.setdefault(usual, BitMap64()).update(rest)
+    known = draft.expiring.rows
     for ttl_ms, seqs in by_time.items():
-        left = iter(seqs)
-        while part := BitMap64(islice(left, bounds.EXPIRY_SEQS_MAX)):
-            _put(draft, draft.now + ttl_ms, ExpiryCell((), pack_seqs(part)))
+        if seqs:
+            known.setdefault(draft.now + ttl_ms, BitMap64()).update(seqs)
+            _note(draft, draft.now + ttl_ms)
 
 
-def _put(draft: Draft, due_ms: int, cell: ExpiryCell) -> None:
+def put_usual(draft: Draft, first: int, count: int) -> None:
+    """As `put_rows`, where all live for as long as the queue says, which has a time to live."""
+    if not count:
+        return
+    due_ms = draft.now + draft.view.spec.ttl_ms
+    draft.expiring.add(due_ms, first, count)
+    _note(draft, due_ms)
+
+
+def _note(draft: Draft, due_ms: int) -> None:
     view = draft.view
-    at = draft.expiring.put
-    draft.expiring.put += 1
-    points.put(draft, (Kind.EXPIRY, expiry_key(due_ms, draft.index, at)), cell)
-    view.expiry_ms = due_ms if view.expiry_ms is None else min(view.expiry_ms, due_ms)
+    if view.expiry_ms is None or due_ms < view.expiry_ms:
+        view.expiry_ms = due_ms
     if not view.pointers.expires:
         draft.put_pointers(msgspec.structs.replace(view.pointers, expires=1))
 
@@ -241,6 +241,7 @@ def _forget_id(draft: Draft, key: bytes) -> None:
 def _set_next(draft: Draft, times: list[int]) -> None:
     """When a tick has something to do next: by the store, and by what it does not hold yet."""
     view = draft.view
+    times += draft.expiring.rows
     changed = [*(layer.points for layer in view.layers), draft.points]
     for names in changed:
         times += [

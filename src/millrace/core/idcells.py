@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
+
+_EXPIRY_KEY = struct.Struct(">QQL")
 
 
 class DedupCell(msgspec.Struct, frozen=True, array_like=True):
@@ -31,3 +35,13 @@ class ExpiryCell(msgspec.Struct, frozen=True, array_like=True):
     """Keys of `Kind.DEDUP`; one that was used again since stays."""
     seqs: bytes = b""
     """Messages whose time to live is over."""
+
+
+def expiry_key(due_ms: int, index: int, at: int) -> bytes:
+    """Of the cells of a batch that go at the same time, `at` counts them."""
+    return _EXPIRY_KEY.pack(due_ms, index, at)
+
+
+def expiry_of(key: bytes) -> int:
+    """The time that a key of `Kind.EXPIRY` names."""
+    return int(_EXPIRY_KEY.unpack(key)[0])

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
 import msgspec
 from pyroaring import BitMap64
 
+from millrace.core import bounds
 from millrace.core.block import Block
 from millrace.core.commands import Held, RowFacts, StageFacts
-from millrace.core.idcells import ExpiryCell
+from millrace.core.idcells import ExpiryCell, expiry_key
 from millrace.core.model import Cell, Index, Kind
+from millrace.core.seqs import pack_seqs
 from millrace.core.waiting import Waits
 
 
@@ -36,14 +41,43 @@ class Layer(msgspec.Struct, frozen=True):
 class Expiring:
     """What a batch has done so far to the cells of what goes by itself."""
 
-    __slots__ = ("put", "steps", "upto")
+    __slots__ = ("put", "rows", "steps", "upto")
 
     def __init__(self) -> None:
         self.put = 0
         """So many were put."""
+        self.rows: dict[int, BitMap64] = {}
+        """Due time → the rows of this batch that expire then; cells name them when it ends."""
         self.upto = b""
         """Those before this key were let go, in so many steps."""
         self.steps = 0
+
+    def add(self, due_ms: int, first: int, count: int) -> None:
+        """These rows expire at `due_ms`."""
+        rows = self.rows.get(due_ms)
+        if rows is None:
+            rows = self.rows[due_ms] = BitMap64()
+        rows.add_range(first, first + count)
+
+    def cells(self, index: int) -> Iterator[tuple[tuple[Kind, bytes], ExpiryCell]]:
+        """The cells of all rows of the batch, which has this index."""
+        for due_ms, seqs in self.rows.items():
+            parts: Iterable[BitMap64] = (seqs,)
+            if len(seqs) > bounds.EXPIRY_SEQS_MAX:
+                parts = _parts(seqs)
+            for part in parts:
+                yield (Kind.EXPIRY, self.next_key(due_ms, index)), ExpiryCell((), pack_seqs(part))
+
+    def next_key(self, due_ms: int, index: int) -> bytes:
+        """The key of another cell of the batch, which has this index."""
+        self.put += 1
+        return expiry_key(due_ms, index, self.put - 1)
+
+
+def _parts(seqs: BitMap64) -> Iterator[BitMap64]:
+    left = iter(seqs)
+    while part := BitMap64(islice(left, bounds.EXPIRY_SEQS_MAX)):
+        yield part
 
 
 class Facts:

@@ -41,15 +41,14 @@ def lease_next(draft: Draft, command: Lease) -> Leased | None:
         or pointers.aside
         or view.returned
         or (view.deadlines and view.deadlines[0][0] <= now)
-        or expiry.tick_due(view, now)
+        or (view.expiry_ms is not None and view.expiry_ms <= now)
         or len(view.holder) >= (view.spec.max_in_flight or limits.IN_FLIGHT_MAX)
     ):
         return None
     deadline = now + command.lease_ms
     lease = LeaseState(LeaseId(pointers.lease + 1), draft.index, FrozenBitMap64((seq,)), deadline)
     view.holder[seq] = lease.id
-    draft.put_lease(lease)
-    draft.push_deadline(deadline, lease.id)
+    draft.add_lease(lease)
     draft.put_pointers(msgspec.structs.replace(pointers, next=seq + 1, lease=lease.id))
     return Leased(lease.id, BitMap64((seq,)), deadline, {})
 

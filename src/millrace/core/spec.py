@@ -93,7 +93,6 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
             self.keyed
             or self.delay_ms
             or self.dedup_by_body
-            or self.ttl_ms
             or self.is_grouped
             or self.is_partitioned
             or self.is_bounded

@@ -32,6 +32,14 @@ def fetch_keys(
         kind = type(command)
         if kind is not Publish and kind is not Transaction:
             continue
+        if request.is_plain:
+            # The way of a single message, which must cost little.
+            shard = request.shard
+            if shard not in views:
+                views[shard] = view(shard)
+            found = views[shard]
+            if found is None or not (found.spec.keyed or found.spec.is_grouped):
+                continue
         parts = command.parts if isinstance(command, Transaction) else ((request.shard, command),)
         for shard, part in parts:
             if not isinstance(part, Publish):

@@ -18,7 +18,7 @@ from millrace import limits
 from millrace.core import age, lease
 from millrace.core.changes import Batch, Entry
 from millrace.core.commands import Command, Need, Tick
-from millrace.core.decide import publish_plain
+from millrace.core.decide import decide, publish_plain
 from millrace.core.desk import Desk
 from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.view import View
@@ -247,7 +247,9 @@ class Host:
             if request.future.done():
                 # Whoever asked has left before anything was decided: nothing is.
                 continue
-            result = self._decide(desk, request)
+            result: Result | Need = decide(desk, request.shard, request.command)
+            if isinstance(result, Need):
+                result = self._decide(desk, request)
             if isinstance(result, Need):
                 # It needs what is in flight to be folded first: it goes first next time.
                 requests.appendleft(request)
@@ -272,7 +274,7 @@ class Host:
         """Decide a run of plain publishes to one queue at once; False if they are not so plain."""
         shard = requests[0].shard
         draft = desk.draft(shard)
-        if draft is None or not draft.view.takes_plain():
+        if draft is None or not draft.takes_plain:
             return False
         run: list[Request] = []
         while requests and requests[0].is_plain and requests[0].shard == shard:

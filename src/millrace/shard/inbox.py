@@ -76,7 +76,12 @@ class Inbox:
 
     def take(self, room: int) -> deque[Request]:
         """What is decided next: all that waits, up to the size of a record."""
-        taken: deque[Request] = deque()
+        if not self._stalled and self._bytes <= min(room, self._batch_bytes):
+            taken, self._waiting = self._waiting, deque()
+            self._bytes = 0
+            self._ticking.clear()
+            return taken
+        taken = deque()
         size = 0
         is_growing = False
         while self._waiting:

@@ -83,7 +83,16 @@ class Request:
                 command.numbered or has_deletes or command.aside or command.ids or command.lives
             )
             """A publish without number, deletes, turns and ids: see `QueueSpec.is_plain`."""
-            self.size += _extras(command)
+            if not self.is_plain:
+                self.size += _extras(command)
+        elif type(command) is Lease:
+            self.size = _COMMAND_BYTES + _LEASED_BYTES * command.count * (
+                2 if command.attempt else 1
+            )
+            self.grows = self.is_plain = False
+        elif type(command) is Settle:
+            self.size = _COMMAND_BYTES + _LEASED_BYTES * len(command.seqs)
+            self.grows = self.is_plain = False
         else:
             self.size = size_of(command)
             self.grows = grows(command)
@@ -159,7 +168,6 @@ _PARTED_BYTES = 32
 def size_of(command: Command) -> int:
     """About how many bytes the command adds to a record."""
     match command:
-        # What comes for single messages is told apart first.
         case Lease(count=count, attempt=attempt):
             return _COMMAND_BYTES + _LEASED_BYTES * count * (2 if attempt else 1)
         case Settle(seqs=seqs) | Release(seqs=seqs) | Extend(seqs=seqs) | Discard(seqs=seqs):
@@ -200,8 +208,10 @@ def size_of_cells(shard: ShardId, command: Command, views: Mapping[ShardId, View
     """
     match command:
         case Publish(rows=rows):
-            count = rows.count if isinstance(rows, Block) else len(rows)
-            return _cells_of(views.get(shard), count)
+            view = views.get(shard)
+            if view is None:
+                return 0
+            return _cells_of(view, rows.count if isinstance(rows, Block) else len(rows))
         case Transaction(parts=parts):
             return sum(size_of_cells(at, part, views) for at, part in parts)
         case Forward(parcels=parcels):
@@ -245,8 +255,8 @@ def _weigh(messages: tuple[Message, ...]) -> tuple[int, bool]:
             has_deletes = True
         else:
             size += len(message.body)
-        if message.headers:
-            size += sum(len(name) + len(value) + 16 for name, value in message.headers)
+        for name, value in message.headers:
+            size += len(name) + len(value) + 16
     return size, has_deletes
 
 
@@ -281,11 +291,14 @@ def brings(command: Command) -> bool:
     Cursors, sessions and settings take next to none, and whoever is started again needs them to
     work on what is there.
     """
-    if isinstance(command, Transaction):
+    if type(command) is Transaction:
         return any(brings(part) for _, part in command.parts)
-    return isinstance(
-        command, Publish | PublishStaged | Stage | Replace | CreateQueue | CreateTopic
-    )
+    return type(command) in _BRINGING
+
+
+_BRINGING: frozenset[type] = frozenset(
+    {Publish, PublishStaged, Stage, Replace, CreateQueue, CreateTopic}
+)
 
 
 def undo_of(

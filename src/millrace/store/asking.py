@@ -11,7 +11,6 @@ import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from operator import is_
 from typing import TypeVar
 
 import numpy as np
@@ -40,10 +39,11 @@ _NO_SEQ = bytes(8)
 class _Last:
     """Where rows of a shard were found lately, by which layers."""
 
-    __slots__ = ("firsts", "found", "is_ahead_known", "places", "rows", "walk")
+    __slots__ = ("firsts", "found", "is_ahead_known", "newest", "places", "walk")
 
-    def __init__(self, rows: list[Rows]) -> None:
-        self.rows = rows
+    def __init__(self, newest: Rows | None) -> None:
+        self.newest = newest
+        """What the newest layer says of the shard; the others do not change."""
         self.firsts: list[int] = []
         self.places: list[Found] = []
         self.found: Found | None = None
@@ -301,6 +301,20 @@ class Asking:
             at, moves = end, 0
         return out
 
+    def row_at_hand(self, shard: int, seq: int) -> list[Row] | None:
+        """As `rows`, if this process has written the row and it lies in the log still.
+
+        The way of a single message, which must cost little. None: there is more to be looked at.
+        """
+        found = self._find(self._layered.must(shard).id, seq)
+        if found is None or not self._reading.is_new(found[1]):
+            return None
+        try:
+            return self._reading.decoded(found[1], shard).row(found[0], seq)
+        except Moved:
+            self._last.clear()
+            return None
+
     def _at(self, state: ShardState, seq: int) -> tuple[int, Decoded] | None:
         def look() -> tuple[int, Decoded] | None:
             found = self._find(state.id, seq)
@@ -323,10 +337,11 @@ class Asking:
         if layers is not self._layers or len(self._last) > limits.PLACES_KNOWN_MAX:
             self._last.clear()
             self._layers = layers
-        rows = [part.rows for part in parts_of(layers, number)]
+        part = layers[0].shards.get(number)
+        newest = None if part is None else part.rows
         last = self._last.get(number)
-        if last is None or len(rows) != len(last.rows) or not all(map(is_, rows, last.rows)):
-            last = self._last[number] = _Last(rows)
+        if last is None or last.newest is not newest:
+            last = self._last[number] = _Last(newest)
         return last
 
     def _seek(self, number: int, seq: int, last: _Last) -> Found | None:

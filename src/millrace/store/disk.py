@@ -386,6 +386,10 @@ class DiskStore:
     def rows(self, shard: ShardId, seqs: BitMap64, size: int = sys.maxsize) -> list[Row]:
         return self._asking.rows(shard, seqs, size)
 
+    def row_at_hand(self, shard: ShardId, seq: int) -> list[Row] | None:
+        """As `rows`, if this process has written the row and it lies in the log still."""
+        return self._asking.row_at_hand(shard, seq)
+
     def hot(self, shard: ShardId, seqs: BitMap64) -> bool:
         return self._asking.hot(shard, seqs)
 

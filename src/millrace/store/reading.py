@@ -57,9 +57,14 @@ class Decoded:
 
     def row(self, first: int, seq: int) -> list[Row]:
         """The row with this seq, if it is here."""
-        low, high = self.within(first, seq, seq)
-        if low >= high:
-            return []
+        if self.seqs is None:
+            low = seq - first
+            if not 0 <= low < self.block.count:
+                return []
+        else:
+            low, high = self.within(first, seq, seq)
+            if low >= high:
+                return []
         time_ms = self.place.time_ms if self.times is None else self.times[low]
         return [self.block.row(low, seq, time_ms)]
 

@@ -6,9 +6,8 @@ from millrace import limits
 from millrace.core import bounds
 from millrace.core.answers import QueueRef
 from millrace.core.codec import decode_cell
-from millrace.core.expiry import expiry_of
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
-from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
+from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell, expiry_of
 from millrace.core.model import (
     NEVER_MS,
     AsideCell,
