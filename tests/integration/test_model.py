@@ -254,7 +254,7 @@ FAULTS = [
     faults.bad_receipt("é"),
     faults.over_limit("x"),
     faults.no_entries("x"),
-    faults.too_many_entries(11),
+    faults.too_many_entries(11, 10),
     faults.same_ids("x"),
     faults.bad_entry_id(),
     faults.batch_too_long(1, 2),

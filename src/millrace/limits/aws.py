@@ -26,6 +26,10 @@ AWS_FORM_DEPTH_MAX = 8
 SQS_BATCH_MAX = 10
 """Entries of a batch, and messages of a receive; as SQS has it."""
 
+SQS_BATCH_SETTING_MAX = 1000
+"""The most that an operator may allow of them: each entry costs time before the first is published,
+and an answer of so many fits into memory many times over."""
+
 SQS_MESSAGE_BYTES_MAX = 1024 * 1024
 """Bytes of a message with its attributes, and of all messages of a batch; as SQS has it."""
 

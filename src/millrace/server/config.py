@@ -21,6 +21,7 @@ from millrace.errors import Invalid, MillraceError
 from millrace.server import declared
 from millrace.server.access import UNBOUNDED, Quota, parse_rule
 from millrace.server.address import Address, parse_address
+from millrace.server.aws.bounds import Bounds
 from millrace.server.aws.names import Home
 from millrace.server.config_file import ConfigFile, read_file
 from millrace.server.declared import DeclaredQueue, DeclaredTopic, DeclaredUser
@@ -103,6 +104,26 @@ class ServerSettings:
         "000000000000", ACCOUNT, "The account of AWS whose queues are those of the space `default`."
     )
     aws_region: str = setting("us-east-1", REGION, "And the region.")
+    sqs_message_bytes_max: int = setting(
+        limits.SQS_MESSAGE_BYTES_MAX,
+        whole(limits.SQS_MESSAGE_BYTES_MIN, limits.BODY_BYTES_MAX),
+        "Bytes of a message of SQS, and of all messages of a batch.",
+    )
+    sqs_batch_max: int = setting(
+        limits.SQS_BATCH_MAX,
+        whole(1, limits.SQS_BATCH_SETTING_MAX),
+        "Entries of a batch of SQS, and messages of a receive.",
+    )
+    sqs_in_flight_max: int = setting(
+        limits.SQS_IN_FLIGHT_MAX,
+        whole(1, limits.IN_FLIGHT_MAX),
+        "Messages in flight of a queue that SQS makes from then on.",
+    )
+    sqs_visibility_seconds_max: int = setting(
+        limits.SQS_VISIBILITY_SECONDS_MAX,
+        whole(1, limits.SQS_VISIBILITY_SECONDS_MAX),
+        "The longest visibility timeout of SQS.",
+    )
     connections_max: int = setting(
         limits.CONNECTIONS_MAX, whole(1, 1_000_000), "Connections at a time.", live=True
     )
@@ -155,6 +176,16 @@ class ServerSettings:
     def aws_home(self) -> Home:
         """The account and region of AWS whose queues are those of the space `default`."""
         return Home(self.aws_account, self.aws_region)
+
+    @property
+    def sqs_bounds(self) -> Bounds:
+        """The limits of SQS."""
+        return Bounds(
+            self.sqs_message_bytes_max,
+            self.sqs_batch_max,
+            self.sqs_in_flight_max,
+            self.sqs_visibility_seconds_max,
+        )
 
     @property
     def admin_token_path(self) -> Path:

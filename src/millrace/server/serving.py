@@ -84,7 +84,7 @@ class Serving:
         scheme = "https" if settings.is_tls else "http"
         home, exchange = settings.aws_home, Exchange(desk, settings.data)
         deliverer = Deliverer(exchange, home)
-        parts = (home, Directory(desk), exchange, deliverer)
+        parts = (home, Directory(desk, settings.sqs_bounds), exchange, deliverer)
         return AwsFace(self._guard, self._book, *parts, scheme=scheme)
 
     def _watch(self, settings: ServerSettings) -> Watch | None:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 from millrace import limits
 from millrace.client.queue import Queue
 from millrace.core.spec import QueueSpec
+from millrace.server.aws.bounds import Bounds
 from millrace.server.aws.lately import Lately, tags_of
 from millrace.server.rest.desk import Desk
 
@@ -27,11 +28,7 @@ VISIBILITY = "VisibilityTimeout"
 WAIT = "ReceiveMessageWaitTimeSeconds"
 SIZE = "MaximumMessageSize"
 SCOPE = "DeduplicationScope"
-USUAL = {
-    VISIBILITY: "30",
-    WAIT: "0",
-    SIZE: str(limits.SQS_MESSAGE_BYTES_MAX),
-}
+USUAL = {VISIBILITY: 30, WAIT: 0}
 _PLACE = Struct("<QQ")
 
 
@@ -39,6 +36,7 @@ class Known:
     """A queue, and what SQS makes of its settings."""
 
     __slots__ = (
+        "bounds",
         "dedup_by_group",
         "is_fifo",
         "max_bytes",
@@ -50,27 +48,29 @@ class Known:
         "wait_seconds",
     )
 
-    def __init__(self, queue: Queue, spec: QueueSpec) -> None:
+    def __init__(self, queue: Queue, spec: QueueSpec, bounds: Bounds) -> None:
         self.queue = queue
         self.spec = spec
+        self.bounds = bounds
         self.notes = dict(spec.notes)
         self.is_fifo = queue.name.endswith(".fifo")
-        self.visibility_seconds = self._number(VISIBILITY)
-        self.wait_seconds = self._number(WAIT)
-        self.max_bytes = self._number(SIZE)
+        usual_seconds = min(USUAL[VISIBILITY], bounds.visibility_seconds)
+        self.visibility_seconds = self._number(VISIBILITY, usual_seconds)
+        self.wait_seconds = self._number(WAIT, USUAL[WAIT])
+        self.max_bytes = self._number(SIZE, bounds.message_bytes)
         self.dedup_by_group = self.notes.get(PREFIX + SCOPE) == "messageGroup"
         self.salt = self.notes.get(SALT, "").encode()[:64]
 
     def note(self, attribute: str) -> str:
         """An attribute that is kept in the notes."""
-        return self.notes.get(PREFIX + attribute, USUAL.get(attribute, ""))
+        return self.notes.get(PREFIX + attribute, "")
 
-    def _number(self, attribute: str) -> int:
+    def _number(self, attribute: str, usual: int) -> int:
         """One that is a number. Notes are also written by other APIs, which do not look at them:
         what is none is as if nothing was said."""
         text = self.note(attribute)
         is_number = text.isascii() and text.isdigit() and len(text) < 10
-        return int(text) if is_number else int(USUAL[attribute])
+        return int(text) if is_number else usual
 
     @property
     def tags(self) -> dict[str, str]:
@@ -90,16 +90,17 @@ class Directory(Lately[Known]):
 
     kind = "queue"
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, bounds: Bounds) -> None:
         super().__init__()
         self._desk = desk
+        self.bounds = bounds
         self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
         self._tried: dict[tuple[str, str], float] = {}
         """When it was last tried to make a queue fair."""
 
     async def read(self, space: str, name: str) -> Known:
         async def read(queue: Queue) -> Known:
-            return Known(queue, await queue.spec())
+            return Known(queue, await queue.spec(), self.bounds)
 
         return await self._desk.queue(space, name, read)
 

@@ -15,6 +15,7 @@ import msgspec
 from millrace import limits
 from millrace.client.settings import QueueSettings
 from millrace.decoding import json_decoder
+from millrace.server.aws.bounds import AS_AWS, Bounds
 from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.known import (
     CREATED,
@@ -31,7 +32,7 @@ from millrace.server.sqs.faults import bad_attribute, unknown_attribute
 from millrace.server.sqs.policy import policy_of
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_NAME_CHARS_MAX}}}")
-_BOUNDS = {
+_RANGES = {
     VISIBILITY: (0, limits.SQS_VISIBILITY_SECONDS_MAX),
     WAIT: (0, limits.SQS_WAIT_SECONDS_MAX),
     SIZE: (limits.SQS_MESSAGE_BYTES_MIN, limits.SQS_MESSAGE_BYTES_MAX),
@@ -51,7 +52,7 @@ _KEY = f"{PREFIX}KmsMasterKeyId"
 _MANAGED = f"{PREFIX}SqsManagedSseEnabled"
 _NOTHING: Mapping[str, str] = {}
 _FIFO_ONLY = ("ContentBasedDeduplication", SCOPE, "FifoThroughputLimit")
-SETTABLE = (*_BOUNDS, *_FLAGS, *_WORDS, *_TEXTS, "RedrivePolicy")
+SETTABLE = (*_RANGES, *_FLAGS, *_WORDS, *_TEXTS, "RedrivePolicy")
 _COUNTED = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
@@ -104,12 +105,12 @@ class Redrive(msgspec.Struct, frozen=True):
     maxReceiveCount: int  # noqa: N815
 
 
-def usual(*, is_fifo: bool) -> QueueSettings:
+def usual(bounds: Bounds = AS_AWS, *, is_fifo: bool) -> QueueSettings:
     """The settings of a queue of which nothing is said."""
     return {
         "ttl": RETENTION_SECONDS,
         "dedup": limits.SQS_DEDUP_SECONDS,
-        "max_in_flight": limits.SQS_IN_FLIGHT_MAX,
+        "max_in_flight": bounds.in_flight,
         "order": "group" if is_fifo else "none",
     }
 
@@ -117,6 +118,7 @@ def usual(*, is_fifo: bool) -> QueueSettings:
 def wanted(
     given: Mapping[str, str],
     space_of: Callable[[Home], str],
+    bounds: Bounds = AS_AWS,
     *,
     is_fifo: bool,
     is_new: bool,
@@ -133,7 +135,7 @@ def wanted(
     for name, text in given.items():
         if name not in SETTABLE or (name in _FIFO_ONLY and not is_fifo):
             raise unknown_attribute(name)
-        _see(name, text)
+        _see(name, text, bounds)
         if name == "FifoQueue":
             _see_fifo(text, is_fifo=is_fifo, is_new=is_new)
         elif name == "MessageRetentionPeriod":
@@ -156,10 +158,14 @@ def wanted(
     return Wanted(cast("QueueSettings", settings), notes, letters)
 
 
-def _see(name: str, text: str) -> None:
+def _see(name: str, text: str, bounds: Bounds) -> None:
     """See that a text may be the value of an attribute."""
-    if name in _BOUNDS:
-        least, most = _BOUNDS[name]
+    if name in _RANGES:
+        least, most = _RANGES[name]
+        if name == VISIBILITY:
+            most = bounds.visibility_seconds
+        elif name == SIZE:
+            most = bounds.message_bytes
         is_whole = text.isascii() and text.isdigit() and len(text) < 10
         is_none = not text and name == "KmsDataKeyReusePeriodSeconds"
         is_fit = is_none or (is_whole and least <= int(text) <= most)

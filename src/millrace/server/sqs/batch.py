@@ -11,7 +11,7 @@ from millrace.server.sqs.faults import bad_entry_id, no_entries, same_ids, too_m
 _ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_ENTRY_ID_CHARS_MAX}}}")
 
 
-def see_entries(ids: Sequence[str], name: str) -> None:
+def see_entries(ids: Sequence[str], name: str, most: int) -> None:
     """See that a batch has entries, not too many, each with an id of its own.
 
     Raises:
@@ -19,8 +19,8 @@ def see_entries(ids: Sequence[str], name: str) -> None:
     """
     if not ids:
         raise no_entries(name)
-    if len(ids) > limits.SQS_BATCH_MAX:
-        raise too_many_entries(len(ids))
+    if len(ids) > most:
+        raise too_many_entries(len(ids), most)
     seen: set[str] = set()
     for one in ids:
         if _ID.fullmatch(one) is None:

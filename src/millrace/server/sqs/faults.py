@@ -70,11 +70,11 @@ def no_entries(name: str) -> Fault:
     )
 
 
-def too_many_entries(count: int) -> Fault:
+def too_many_entries(count: int, most: int) -> Fault:
     """A batch of too many."""
     return Fault(
         "TooManyEntriesInBatchRequest",
-        f"Maximum number of entries per request are {limits.SQS_BATCH_MAX}. You have sent {count}.",
+        f"Maximum number of entries per request are {most}. You have sent {count}.",
         query=f"{_OLD}TooManyEntriesInBatchRequest",
     )
 

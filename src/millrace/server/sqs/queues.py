@@ -51,7 +51,8 @@ async def create_queue(call: Call[CreateQueueIn]) -> QueueUrlOut:
     call.check("manage", space, name)
     tags = {**told.tags, **told.more_tags}
     see_tags(tags)
-    found = attributes.wanted(told.attributes, call.aws.space, is_fifo=is_fifo, is_new=True)
+    bounds = call.aws.directory.bounds
+    found = attributes.wanted(told.attributes, call.aws.space, bounds, is_fifo=is_fifo, is_new=True)
     await _see_letters(call, found, space, arn_of("sqs", home, name), is_fifo=is_fifo)
     try:
         known = await call.aws.directory.look(space, name)
@@ -83,7 +84,7 @@ async def _make(
         SALT: secrets.token_hex(16),
     }
     settings: QueueSettings = {
-        **attributes.usual(is_fifo=is_fifo),
+        **attributes.usual(call.aws.directory.bounds, is_fifo=is_fifo),
         **found.settings,
         "notes": notes,
     }
@@ -236,6 +237,7 @@ async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
         found = attributes.wanted(
             told.attributes,
             call.aws.space,
+            known.bounds,
             is_fifo=known.is_fifo,
             is_new=False,
             has=known.notes,

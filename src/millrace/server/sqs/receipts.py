@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from millrace import limits
 from millrace.client.calls import calls_of
 from millrace.client.submitting import Submits
 from millrace.core.answers import Outcome
@@ -116,7 +115,7 @@ def _begin_batch(call: Call[DeleteMessageBatchIn], engine: Submits) -> Under | N
     if known is None:
         return None
     entries, queue = call.told.entries, known.queue
-    see_entries([entry.id for entry in entries], _ENTRY)
+    see_entries([entry.id for entry in entries], _ENTRY, known.bounds.batch)
     try:
         calls = calls_of(
             engine, queue.shards, queue.name, [entry.receipt_handle for entry in entries]
@@ -161,7 +160,8 @@ class _DeletingBatch(Under):
 async def delete_message_batch(call: Call[DeleteMessageBatchIn]) -> BatchOut:
     """Settle up to ten messages; each is judged alone."""
     entries = call.told.entries
-    see_entries([entry.id for entry in entries], _ENTRY)
+    most = call.aws.directory.bounds.batch
+    see_entries([entry.id for entry in entries], _ENTRY, most)
 
     async def one(known: Known, entry: ReceiptEntry) -> DoneEntry | FailedEntry:
         try:
@@ -196,13 +196,10 @@ def failed_entry(one: str, fault: Fault) -> FailedEntry:
 
 
 async def _change(call: Call[Any], known: Known, receipt: str, seconds: int) -> None:
-    if not 0 <= seconds <= limits.SQS_VISIBILITY_SECONDS_MAX:
-        raise bad_value(
-            seconds,
-            "VisibilityTimeout",
-            f"VisibilityTimeout must be an integer between 0 and "
-            f"{limits.SQS_VISIBILITY_SECONDS_MAX}.",
-        )
+    most = known.bounds.visibility_seconds
+    if not 0 <= seconds <= most:
+        why = f"VisibilityTimeout must be an integer between 0 and {most}."
+        raise bad_value(seconds, "VisibilityTimeout", why)
     queue, holding = known.queue, call.ask.server.holding
     try:
         if seconds:
@@ -242,7 +239,8 @@ async def change_message_visibility(call: Call[ChangeVisibilityIn]) -> None:
 async def change_message_visibility_batch(call: Call[ChangeVisibilityBatchIn]) -> BatchOut:
     """Hold up to ten messages; each is judged alone."""
     entries = call.told.entries
-    see_entries([entry.id for entry in entries], "ChangeMessageVisibilityBatchRequestEntry")
+    most = call.aws.directory.bounds.batch
+    see_entries([entry.id for entry in entries], "ChangeMessageVisibilityBatchRequestEntry", most)
 
     async def use(known: Known) -> BatchOut:
         done: list[DoneEntry] = []

@@ -77,8 +77,9 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
     Raises:
         Fault: something of it cannot be so.
     """
-    count = _within("MaxNumberOfMessages", told.max_number_of_messages, 1, limits.SQS_BATCH_MAX, 1)
-    most, usual = limits.SQS_VISIBILITY_SECONDS_MAX, known.visibility_seconds
+    bounds = known.bounds
+    count = _within("MaxNumberOfMessages", told.max_number_of_messages, 1, bounds.batch, 1)
+    most, usual = bounds.visibility_seconds, known.visibility_seconds
     seconds = _within("VisibilityTimeout", told.visibility_timeout, 0, most, usual)
     most, usual = limits.SQS_WAIT_SECONDS_MAX, known.wait_seconds
     wait = _within("WaitTimeSeconds", told.wait_time_seconds, 0, most, usual)

@@ -237,13 +237,15 @@ class Batch(NamedTuple):
 
 
 def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
-    see_entries([entry.id for entry in told.entries], "SendMessageBatchRequestEntry")
+    see_entries(
+        [entry.id for entry in told.entries], "SendMessageBatchRequestEntry", known.bounds.batch
+    )
     size = sum(
         len(entry.message_body.encode()) + attributes_size(entry.message_attributes)
         for entry in told.entries
     )
-    if size > limits.SQS_MESSAGE_BYTES_MAX:
-        raise batch_too_long(limits.SQS_MESSAGE_BYTES_MAX, size)
+    if size > known.bounds.message_bytes:
+        raise batch_too_long(known.bounds.message_bytes, size)
     ids: list[str] = []
     good: list[Ready] = []
     failed: list[FailedEntry] = []
