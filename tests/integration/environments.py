@@ -76,20 +76,20 @@ def have_node() -> Path:
 
 
 JAVA_SDK = "2.51.3"
-ROUND = Path(__file__).with_name("java") / "Round.java"
+PROGRAMS = [Path(__file__).with_name("java") / name for name in ("Client.java", "Round.java")]
 
 
 def have_java() -> str:
-    """The class path of the AWS SDK for Java and of the program that uses it.
+    """The class path of the AWS SDK for Java and of the programs that use it.
 
     Raises:
-        Missing: the SDK could not be fetched, or the program not compiled.
+        Missing: the SDK could not be fetched, or a program not compiled.
     """
     library = jars(
         f"aws-sdk-java-{JAVA_SDK}",
         [f"software.amazon.awssdk:{name}:{JAVA_SDK}" for name in ("sqs", "sns")],
     )
-    mark = sha256(ROUND.read_bytes()).hexdigest()[:12]
+    mark = sha256(b"".join(one.read_bytes() for one in PROGRAMS)).hexdigest()[:12]
 
     def make(folder: Path) -> None:
         compiler = find_java().home / "bin" / "javac"
@@ -97,9 +97,12 @@ def have_java() -> str:
             compiler = have_program("javac", "openjdk-17-jdk-headless")
         options = ["-encoding", "UTF-8", "-cp", f"{library}/*", "-d", str(folder)]
         ended = subprocess.run(
-            [str(compiler), *options, str(ROUND)], capture_output=True, text=True, check=False
+            [str(compiler), *options, *map(str, PROGRAMS)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if ended.returncode != 0:
-            raise Missing(f"{ROUND.name} was not compiled:\n{ended.stderr}")
+            raise Missing(f"the programs in Java were not compiled:\n{ended.stderr}")
 
     return f"{cached(f'aws-sdk-java-{JAVA_SDK}-round-{mark}', make)}:{library}/*"

@@ -201,7 +201,9 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | R
     refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
     refused = refused or groups.check_spec(wanted) or partitions.check_spec(wanted)
     refused = refused or length.check_spec(wanted) or notes.check(wanted.notes)
-    refused = refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
+    if command.spec.dead_letter is not None:
+        # The one that is named already may have been deleted since; all else can still be changed.
+        refused = refused or bury.check_dead_letter(desk, draft.view.shard, wanted)
     if refused is not None or wanted.order == spec.order:
         return refused
     return reorder.check(draft, spec, wanted, has_others=_has_others(desk, draft))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.server.aws.site import ACCOUNT
 from tests.server.sqs.codes import code_of
 
 if TYPE_CHECKING:
@@ -247,6 +248,17 @@ def test_dead_letters_go_where_they_should_and_are_moved_back(sqs: SQSClient, na
         with pytest.raises(ClientError) as error:
             sqs.cancel_message_move_task(TaskHandle=task)
         assert code_of(error) == ("InvalidParameterValue", 400)
+
+
+def test_a_queue_whose_dead_letter_queue_is_gone_can_be_changed(sqs: SQSClient, name: str) -> None:
+    live, dead = with_letters(sqs, name)
+    sqs.delete_queue(QueueUrl=dead)
+    sqs.tag_queue(QueueUrl=live, Tags={"a": "b"})
+    assert sqs.list_queue_tags(QueueUrl=live)["Tags"] == {"a": "b"}
+    sqs.set_queue_attributes(QueueUrl=live, Attributes={"VisibilityTimeout": "7"})
+    sqs.add_permission(QueueUrl=live, Label="l", AWSAccountIds=[ACCOUNT], Actions=["SendMessage"])
+    found = sqs.get_queue_attributes(QueueUrl=live, AttributeNames=["All"])["Attributes"]
+    assert found["VisibilityTimeout"] == "7"
 
 
 def test_what_cannot_be_moved_is_told(sqs: SQSClient, url: str) -> None:
