@@ -1,13 +1,15 @@
 """Group `sqs`: SQS beside ElasticMQ, moto's server and our own API, by the same client.
 
-Ours answers after the sync and checks every signature; the others do neither. Where one of them
-cannot be had, that is said, and the rest is measured.
+Ours answers after the sync and checks every signature; the others do neither. ElasticMQ takes every
+core for one queue; for ours there are front ends for that, as many as cores, where the rate is
+measured. Where one of them cannot be had, that is said, and the rest is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 
@@ -25,6 +27,9 @@ from tests.services.moto import Moto
 ANYONE = Key("test", "test")
 """The others ask for no key; the client signs all the same."""
 
+WIDE = ("--frontends", str(os.cpu_count() or 1))
+"""A server that uses every core."""
+
 Told3 = dict[str, list[Told]]
 
 
@@ -34,7 +39,12 @@ async def single() -> list[Result]:
 
 
 def _single() -> list[Result]:
-    with _ours() as own, _elasticmq() as memory, _elasticmq(keeps=True) as kept, _moto() as moto:
+    with (
+        _ours(*WIDE) as own,
+        _elasticmq() as memory,
+        _elasticmq(keeps=True) as kept,
+        _moto() as moto,
+    ):
         told = _in_turns("single", own, memory, kept, moto)
     what = f"send, receive and delete of {SIZE} bytes, {CONNECTIONS} connections"
     bounds = (("elasticmq", memory, 0.7), ("elasticmq_h2", kept, 1.0), ("moto", moto, 15.0))
@@ -51,7 +61,7 @@ async def batch() -> list[Result]:
 
 
 def _batch() -> list[Result]:
-    with _ours() as own, _elasticmq() as memory:
+    with _ours(*WIDE) as own, _elasticmq() as memory:
         rest = Target("our own API", own.port, own.pid, own.key, own.token, own.queue)
         told = _in_turns("batch", own, memory, rest=rest)
     what = f"send, receive and delete of {SIZE} bytes in tens, {CONNECTIONS} connections"

@@ -31,7 +31,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     kind: str
     port: int
-    pid: int
+    pids: list[int]
     connections: int = CONNECTIONS
     seconds: float = SECONDS
     warm: float = 1.0
@@ -111,7 +111,7 @@ class Target:
         return Job(
             kind=kind,
             port=self.port,
-            pid=self.pid,
+            pids=[self.pid, *children_of(self.pid)],
             connections=connections,
             seconds=seconds,
             warm=warm,
@@ -142,6 +142,11 @@ class Target:
             if told.rate < best * (1 + STEADY):
                 return
             best = told.rate
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has begun: front ends."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def have_client() -> Path:

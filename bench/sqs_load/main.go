@@ -20,7 +20,7 @@ import (
 type job struct {
 	Kind        string   `json:"kind"`
 	Port        int      `json:"port"`
-	Pid         int      `json:"pid"`
+	Pids        []int    `json:"pids"` // of the server, whose CPU time is told
 	Connections int      `json:"connections"`
 	Seconds     float64  `json:"seconds"`
 	Warm        float64  `json:"warm"`     // before it is measured
@@ -105,7 +105,7 @@ func seen(one *job, all *counts) told {
 		Requests:  all.requests.Load(),
 		Empty:     all.empty.Load(),
 		ClientCPU: ownCPU(),
-		ServerCPU: cpuOf(one.Pid),
+		ServerCPU: cpuOf(one.Pids),
 	}
 }
 
@@ -121,15 +121,19 @@ func seconds(of syscall.Timeval) float64 {
 	return float64(of.Sec) + float64(of.Usec)/1e6
 }
 
-// cpuOf tells the CPU seconds of a process and its threads.
-func cpuOf(pid int) float64 {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		fail(err)
+// cpuOf tells the CPU seconds of processes and their threads.
+func cpuOf(pids []int) float64 {
+	ticks := 0
+	for _, pid := range pids {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			fail(err)
+		}
+		text := string(data)
+		fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
+		user, _ := strconv.Atoi(fields[11])
+		system, _ := strconv.Atoi(fields[12])
+		ticks += user + system
 	}
-	text := string(data)
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return float64(user+system) / 100
+	return float64(ticks) / 100
 }

@@ -297,7 +297,7 @@ def _signed(data: bytes) -> None:
             if signed is None:
                 continue
             see_time(signed, 1_794_830_400)
-            key = signing_key("secret", signed.date, signed.region, signed.service)
+            key = signing_key("secret", signed.stated.scope)
             expected = signature_of(signed, key, "POST", "/", query, found, data)
             see_signature(expected, signed)
         except Fault:

@@ -90,7 +90,7 @@ SQS_MOVES_LISTED_MAX = 10
 SQS_MOVE_PER_SECOND_MAX = 500
 """Messages that a task moves in a second; as SQS has it."""
 
-AWS_KNOWN_SECONDS = 5.0
+AWS_KNOWN_SECONDS = 20.0
 """For how long a queue's settings are taken as they were last seen. AWS says that a change may take
 a minute to be seen everywhere; here it takes so long, and in the process that made it no time."""
 

@@ -11,6 +11,9 @@ HTTP_URL_BYTES_MAX = 8 * 1024
 HTTP_HEADERS_MAX = 100
 """Headers of a request."""
 
+HTTP_NAMES_KNOWN_MAX = 256
+"""Names of headers that are remembered in lower case: clients send the same few again and again."""
+
 HTTP_BODY_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a body."""
 

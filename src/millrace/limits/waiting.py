@@ -20,8 +20,10 @@ ANSWERS_IN_FLIGHT_MAX = INBOX_COMMANDS_MAX * ENTRIES_AHEAD_MAX
 WAITERS_MAX = 10_000
 """Lease calls and followers that wait for messages, per shard; beyond it `Full`."""
 
-WAIT_ENDS_STEP_MS = 10
-"""Waits that end within this time end together, by one batch."""
+WAIT_ENDS_STEP_MS = 100
+"""Waits that end within this time of others end together with the next ones: where thousands wait,
+each that ends by itself wakes the process for itself alone, which costs as much again as the rest.
+One that waits alone ends when its time is over."""
 
 WAIT_ENDS_MIN = 1024
 """Ends of waits that are remembered although those who waited may have gone; where more wait, as

@@ -137,25 +137,16 @@ class App:
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""
         found = self._routes.find(request.path)
-        route = self._route(request, found[0]) if found is not None else None
-        is_public = isinstance(route, Route) and route.verb == "public"
-        principal = Principal("", (), peer)
-        face = self._face(route if found is None else next(iter(found[0].values())))
-        if not is_public:
-            known = face.admit(request, found[1] if found is not None else {}, peer)
-            if isinstance(known, MillraceError):
-                return self._refuse(request, route, principal, known)
-            principal = known
-        elif length != 0:
-            # Nobody who is not known has anything kept.
-            stranger = Invalid("this address takes no body; send none", field="body")
-            return self._refuse(request, route, principal, stranger)
-        if found is None or route is None:
-            error = NotFound(f"nothing is at {request.path[:200]!r}; see /v1", field="path")
-            return self._refuse(request, None, principal, error)
-        if isinstance(route, Response):
-            return self._refuse(request, None, principal, route)
-        params = found[1]
+        if found is None:
+            return self._nowhere(request, peer)
+        routes, params = found
+        route = routes.get("GET" if request.method == "HEAD" else request.method)
+        if route is None or route.verb == "public":
+            return self._admit_stranger(request, length, peer, found, route)
+        face = self._faces[route.face]
+        principal = face.admit(request, params, peer)
+        if isinstance(principal, MillraceError):
+            return self._refuse(request, route, Principal("", (), peer), principal)
         refused = self._judge(route, principal, params)
         if refused is not None:
             if self._steward is not None:
@@ -174,21 +165,57 @@ class App:
         request.context = Ask(request, route, params, self._desk, principal, self)
         return None
 
-    def _face(self, route: Route | Response | None) -> Face:
+    def _nowhere(self, request: Request, peer: str) -> Response:
+        """Nothing has this address; who is not known does not learn that."""
+        known = self._own.admit(request, {}, peer)
+        if isinstance(known, MillraceError):
+            return self._refuse(request, None, Principal("", (), peer), known)
+        error = NotFound(f"nothing is at {request.path[:200]!r}; see /v1", field="path")
+        return self._refuse(request, None, known, error)
+
+    def _admit_stranger(
+        self,
+        request: Request,
+        length: int | None,
+        peer: str,
+        found: tuple[dict[str, Route], dict[str, str]],
+        route: Route | None,
+    ) -> Response | None:
+        """Judge one for which nobody need be known, or whose method is none of the address's."""
+        routes, params = found
+        stranger = Principal("", (), peer)
+        if route is None:
+            face = self._faces[next(iter(routes.values())).face]
+            known = face.admit(request, params, peer)
+            if isinstance(known, MillraceError):
+                return self._refuse(request, route, stranger, known)
+            return self._refuse(request, None, known, problem.answer_method(sorted(routes)))
+        if length != 0:
+            # Nobody who is not known has anything kept.
+            body = Invalid("this address takes no body; send none", field="body")
+            return self._refuse(request, route, stranger, body)
+        try:
+            self.quotas.take(stranger, now_ms(), size=0)
+        except Exhausted as error:
+            return self._refuse(request, route, stranger, error)
+        request.context = Ask(request, route, params, self._desk, stranger, self)
+        return None
+
+    def _face(self, route: Route | None) -> Face:
         """Whose callers ask; where there is no route, the server's own."""
-        return self._faces[route.face] if isinstance(route, Route) else self._own
+        return self._own if route is None else self._faces[route.face]
 
     def _refuse(
         self,
         request: Request,
-        route: Route | Response | None,
+        route: Route | None,
         principal: Principal,
         why: MillraceError | Response,
     ) -> Response:
         """The answer to a request that is not handled; that it came is counted all the same."""
         face = self._face(route)
         refusal = why if isinstance(why, Response) else face.answer_error(request, why)
-        path = route.path if isinstance(route, Route) else NOWHERE
+        path = NOWHERE if route is None else route.path
         self._traffic.note(request.method, path, refusal.status, None)
         if self._watch is not None:
             who, where = principal.name, principal.where
@@ -237,11 +264,6 @@ class App:
     def left(self, ask: Ask) -> None:
         """Count a request that is not answered, for nobody is there any more."""
         self._withdraw(ask, Response(LEFT))
-
-    def _route(self, request: Request, routes: dict[str, Route]) -> Route | Response | None:
-        method = "GET" if request.method == "HEAD" else request.method
-        route = routes.get(method)
-        return route if route is not None else problem.answer_method(sorted(routes))
 
     def _judge(self, route: Route, principal: Principal, params: dict[str, str]) -> Denied | None:
         verb = route.verb

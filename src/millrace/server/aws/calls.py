@@ -164,9 +164,7 @@ async def answer_call(ask: Ask) -> Response:
     Raises:
         Fault: it was refused; in the words of AWS, which tell nothing of queues of similar names.
     """
-    caller = ask.request.caller
-    assert isinstance(caller, Caller)
-    call = caller.call
+    call = ask.request.call
     assert isinstance(call, Call)
     try:
         return call.answer(await call.action.does(call))
@@ -212,13 +210,13 @@ class Services:
             Exhausted: they have had what they may have.
         """
         request = ask.request
+        if isinstance(request.call, Call):
+            return request.call
         caller = request.caller
         assert isinstance(caller, Caller)
-        if isinstance(caller.call, Call):
-            return caller.call
         prove(ask, caller)
         call = self._json(ask, caller) if is_json(request) else self._form(ask, caller)
-        caller.call = call
+        request.call = call
         ask.route = call.action.route
         return call
 

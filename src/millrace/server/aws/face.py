@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -26,6 +25,8 @@ from millrace.server.aws.known import Directory
 from millrace.server.aws.names import Home, is_account, space_of
 from millrace.server.aws.sigv4 import (
     Signed,
+    SigningKey,
+    Stated,
     read_signed,
     see_signature,
     see_time,
@@ -56,14 +57,13 @@ class Caller:
 
     __slots__ = (
         "aws",
-        "call",
         "home",
         "is_proved",
         "key_id",
         "principal",
-        "secret",
         "service",
         "signed",
+        "signing_key",
     )
 
     def __init__(
@@ -71,21 +71,19 @@ class Caller:
         aws: AwsFace,
         principal: Principal,
         home: Home,
-        signed: Signed | None,
-        secret: str | None,
+        signed: Signed | None = None,
+        signing_key: SigningKey | None = None,
     ) -> None:
         self.aws = aws
         self.principal = principal
         self.home = home
         """The account and region that they ask in."""
         self.signed = signed
-        self.secret = secret
+        self.signing_key = signing_key
         """With which they have signed; None: there is nothing to be proved."""
-        self.service = signed.service if signed is not None else ""
-        self.key_id = signed.key_id if signed is not None else ""
-        self.is_proved = secret is None
-        self.call: object = None
-        """What they ask for, once that was read."""
+        self.service = signed.stated.service if signed is not None else ""
+        self.key_id = signed.stated.key_id if signed is not None else ""
+        self.is_proved = signing_key is None
 
     def prove(self, request: Request) -> None:
         """See that the request was signed with the secret.
@@ -95,16 +93,23 @@ class Caller:
         """
         if self.is_proved:
             return
-        signed, secret = self.signed, self.secret
+        signed, key = self.signed, self.signing_key
         assert signed is not None
-        assert secret is not None
+        assert key is not None
         see_time(signed, time.time())
-        key = signing_key(secret, signed.date, signed.region, signed.service)
         expected = signature_of(
             signed, key, request.method, request.path, request.query, request.headers, request.body
         )
         see_signature(expected, signed)
         self.is_proved = True
+
+
+class _Holder(NamedTuple):
+    """Who has a key, asking from an address, and what they sign a day's requests with."""
+
+    principal: Principal
+    home: Home
+    signing_key: SigningKey
 
 
 class AwsFace:
@@ -126,7 +131,9 @@ class AwsFace:
         """`home`: the account and region whose space is `default`; `scheme`: what is spoken."""
         self._guard = guard
         self._book = book
-        self._secret_of = lru_cache(limits.AWS_SIGNING_KEYS_MAX)(book.secret_of)
+        self._holders: dict[tuple[Stated, str], _Holder] = {}
+        """By what stands before signatures, and by address; as of a version of who is known."""
+        self._holders_of = 0
         self.directory = directory
         self.exchange = exchange
         self.deliverer = deliverer
@@ -137,7 +144,7 @@ class AwsFace:
         self, request: Request, params: dict[str, str], peer: str
     ) -> Principal | MillraceError:
         try:
-            caller = self._caller(request, peer)
+            caller = self._caller(request, peer, request.standing)
         except Fault as fault:
             # Counted as others are; what is told is what clients of AWS know.
             failed = self._guard.fail(peer)
@@ -149,12 +156,12 @@ class AwsFace:
 
     def who(self, request: Request, params: dict[str, str], peer: str) -> Principal | None:
         try:
-            caller = self._caller(request, peer)
+            caller = self._caller(request, peer, self._guard.version())
         except Fault:
             return None
         return caller.principal if isinstance(caller, Caller) else None
 
-    def _caller(self, request: Request, peer: str) -> Caller | MillraceError:
+    def _caller(self, request: Request, peer: str, version: int) -> Caller | MillraceError:
         signed = read_signed(request.headers, request.query)
         if signed is None:
             known = self._guard.admit(request.headers, peer)
@@ -162,19 +169,36 @@ class AwsFace:
                 return nobody()
             if isinstance(known, MillraceError):
                 return known
-            return Caller(self, known, self.usual, None, None)
-        account = signed.key_id if is_account(signed.key_id) else self.usual.account
-        found = self._book.roll.key(signed.key_id, now_ms())
-        if found is not None:
-            key, principal = found
-            home = Home(key.account or account, signed.region)
-            return Caller(self, principal.at(peer), home, signed, self._secret_of(key.id))
-        home = Home(account, signed.region)
+            return Caller(self, known, self.usual)
+        if version != self._holders_of or len(self._holders) >= limits.AWS_SIGNING_KEYS_MAX:
+            self._holders.clear()
+            self._holders_of = version
+        holder = self._holders.get((signed.stated, peer)) or self._find(signed.stated, peer)
+        if holder is not None:
+            return Caller(self, holder.principal, holder.home, signed, holder.signing_key)
         without = {name: text for name, text in request.headers.items() if name != "authorization"}
         anonymous = self._guard.who(without, peer)
         if anonymous is None:
             raise unknown_caller()
-        return Caller(self, anonymous, home, signed, None)
+        return Caller(self, anonymous, self._home(signed.stated), signed)
+
+    def _find(self, stated: Stated, peer: str) -> _Holder | None:
+        """Who has the key that is stated; None: nobody."""
+        found = self._book.roll.key(stated.key_id, now_ms())
+        if found is None:
+            return None
+        key, principal = found
+        holder = self._holders[stated, peer] = _Holder(
+            principal.at(peer),
+            self._home(stated, key.account),
+            signing_key(self._book.secret_of(key.id), stated.scope),
+        )
+        return holder
+
+    def _home(self, stated: Stated, account: str = "") -> Home:
+        """Where a key asks: in the account that it is of, or else that of its id, if it is one."""
+        its = stated.key_id if is_account(stated.key_id) else self.usual.account
+        return Home(account or its, stated.region)
 
     def failed(self, peer: str) -> MillraceError:
         """Count a signature that was wrong; `Exhausted`, if there were too many of late."""

@@ -39,25 +39,50 @@ _OWN_PREFIX = "x-amz-"
 _UNRESERVED = "-_.~"
 
 
-class Signed(NamedTuple):
-    """What a request says of its signature."""
+class Stated(NamedTuple):
+    """What stands before a signature; all requests that a client sends in a day say the same."""
 
     key_id: str
     date: str
     region: str
     service: str
-    headers: tuple[str, ...]
-    """The names of those that are signed, in lower case."""
+    names: str
+    """Of the headers that are signed, in lower case, with semicolons between them."""
+
+    @property
+    def scope(self) -> str:
+        """What the key is good for."""
+        return f"{self.date}/{self.region}/{self.service}/aws4_request"
+
+
+class Signed(NamedTuple):
+    """What a request says of its signature."""
+
+    stated: Stated
     signature: str
     time: str
     """When it was signed, as 20260131T120000Z."""
     seconds: int = 0
     """For how long it may be used; 0: it stands in a header, and is of now."""
 
-    @property
-    def scope(self) -> str:
-        """What the key is good for."""
-        return f"{self.date}/{self.region}/{self.service}/aws4_request"
+
+class SigningKey:
+    """What a day's requests to a service of a region are signed with: an HMAC whose key has been
+    taken in, which is three times as fast as to begin with the key each time."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, key: bytes) -> None:
+        block = key.ljust(64, b"\0")
+        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
+        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+
+    def sign(self, text: bytes) -> str:
+        """The signature of a text."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(text)
+        outer.update(inner.digest())
+        return outer.hexdigest()
 
 
 def incomplete(message: str) -> Fault:
@@ -86,37 +111,35 @@ def read_signed(headers: dict[str, str], query: str) -> Signed | None:
 def _in_header(headers: dict[str, str], given: str) -> Signed:
     given = given.rstrip()
     signature = given[-_SIGNATURE_CHARS:]
-    found = _stated(given[:-_SIGNATURE_CHARS])
-    if found is None or _HEX.fullmatch(signature) is None:
+    stated = _stated(given[:-_SIGNATURE_CHARS])
+    if stated is None or _HEX.fullmatch(signature) is None:
         raise incomplete(
             "Authorization header requires 'Credential', 'SignedHeaders' and 'Signature' "
             "parameters, in this order."
         )
-    key_id, date, region, service, names = found
     time = headers.get("x-amz-date", "")
     if _TIME.fullmatch(time) is None:
         raise incomplete(
             "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header; "
             "send X-Amz-Date."
         )
-    signed = Signed(key_id, date, region, service, names, signature, time)
-    _see_headers(signed, headers)
-    return signed
+    _see_headers(stated, headers)
+    return Signed(stated, signature, time)
 
 
 @lru_cache(maxsize=limits.AWS_STATED_MAX)
-def _stated(given: str) -> tuple[str, str, str, str, tuple[str, ...]] | None:
-    """Key, date, region, service and signed headers, as they stand before a signature; all requests
-    that a client sends in a day say the same."""
+def _stated(given: str) -> Stated | None:
     found = _STATED.fullmatch(given)
-    if found is None:
-        return None
-    key_id, date, region, service, names = found.groups()
-    return key_id, date, region, service, tuple(names.split(";"))
+    return None if found is None else Stated(*found.groups())
 
 
-def _see_headers(signed: Signed, headers: dict[str, str]) -> None:
-    names = signed.headers
+@lru_cache(maxsize=limits.AWS_STATED_MAX)
+def _listed(names: str) -> list[str]:
+    return names.split(";")
+
+
+def _see_headers(stated: Stated, headers: dict[str, str]) -> None:
+    names = _listed(stated.names)
     if "host" not in names:
         raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
     for name in headers:
@@ -152,11 +175,10 @@ def _in_query(headers: dict[str, str], query: str) -> Signed:
         raise incomplete(
             f"X-Amz-Expires must be from 1 to {limits.AWS_PRESIGNED_SECONDS_MAX} seconds."
         )
-    names = tuple(given["X-Amz-SignedHeaders"].lower().split(";"))
     key_id, date, region, service = found.groups()
-    signed = Signed(key_id, date, region, service, names, signature, time, int(seconds))
-    _see_headers(signed, headers)
-    return signed
+    stated = Stated(key_id, date, region, service, given["X-Amz-SignedHeaders"].lower())
+    _see_headers(stated, headers)
+    return Signed(stated, signature, time, int(seconds))
 
 
 def see_time(signed: Signed, now: float) -> None:
@@ -165,10 +187,11 @@ def see_time(signed: Signed, now: float) -> None:
     Raises:
         Fault: it is too old, of the future, or of another day than its key.
     """
-    if not signed.time.startswith(signed.date):
+    date = signed.stated.date
+    if not signed.time.startswith(date):
         raise _mismatch(
             "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from "
-            f"HTTP: '{signed.date}' != '{signed.time[:8]}', from '{signed.time}'."
+            f"HTTP: '{date}' != '{signed.time[:8]}', from '{signed.time}'."
         )
     at = _seconds(signed.time)
     skew = limits.AWS_SKEW_SECONDS_MAX
@@ -187,18 +210,17 @@ def _seconds(time: str) -> int:
         raise incomplete(f"X-Amz-Date {time} is no time.") from None
 
 
-@lru_cache(maxsize=limits.AWS_SIGNING_KEYS_MAX)
-def signing_key(secret: str, date: str, region: str, service: str) -> bytes:
-    """What a day's requests to a service of a region are signed with."""
+def signing_key(secret: str, scope: str) -> SigningKey:
+    """What requests of a scope are signed with by whoever has the secret."""
     key = f"AWS4{secret}".encode()
-    for part in (date, region, service, "aws4_request"):
+    for part in scope.split("/"):
         key = hmac.digest(key, part.encode(), "sha256")
-    return key
+    return SigningKey(key)
 
 
 def signature_of(
     signed: Signed,
-    key: bytes,
+    key: SigningKey,
     method: str,
     path: str,
     query: str,
@@ -210,27 +232,22 @@ def signature_of(
     Raises:
         Fault: a header that it names as signed is not there.
     """
-    lines: list[str] = []
-    for name in signed.headers:
+    stated = signed.stated
+    lines = ""
+    for name in _listed(stated.names):
         value = headers.get(name)
         if value is None:
             raise _mismatch(f"The header {name!r} is signed, and was not sent.")
         if "  " in value or value != value.strip():
             value = " ".join(value.split())
-        lines.append(f"{name}:{value}\n")
-    canonical = "\n".join(
-        (
-            method,
-            _canonical_path(path),
-            _canonical_query(query) if query else "",
-            "".join(lines),
-            ";".join(signed.headers),
-            sha256(body).hexdigest(),
-        )
+        lines += f"{name}:{value}\n"
+    canonical = (
+        f"{method}\n{path if path == '/' else _canonical_path(path)}\n"
+        f"{_canonical_query(query) if query else ''}\n{lines}\n{stated.names}\n"
+        f"{sha256(body).hexdigest()}"
     )
     digest = sha256(canonical.encode("latin-1")).hexdigest()
-    text = f"{ALGORITHM}\n{signed.time}\n{signed.scope}\n{digest}"
-    return hmac.digest(key, text.encode(), "sha256").hex()
+    return key.sign(f"{ALGORITHM}\n{signed.time}\n{stated.scope}\n{digest}".encode())
 
 
 def see_signature(expected: str, signed: Signed) -> None:
@@ -248,8 +265,6 @@ def see_signature(expected: str, signed: Signed) -> None:
 
 
 def _canonical_path(path: str) -> str:
-    if path == "/":
-        return path
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -19,9 +19,13 @@ class Bodies(Shares):
     def __init__(self, body_bytes_max: int) -> None:
         super().__init__(limits.HTTP_BODIES_BYTES_MAX)
         self._body_bytes_max = body_bytes_max
+        self._for_all = limits.HTTP_BODIES_BYTES_MAX // (limits.HTTP_SHARE + 1)
+        """If no more are held in all, nobody has more than their share, whoever has how many."""
 
     def excess(self, owner: str, size: int = 0) -> tuple[str, int] | None:
         """Why so many bytes more are not held for someone, and the bound; None: there is room."""
+        if self.size + size <= self._for_all:
+            return None
         held, share = self.held(owner), self.share(owner)
         if self.size == held:
             # A body of the greatest size has room, if nobody else sends any.

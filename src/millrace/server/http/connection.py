@@ -224,7 +224,7 @@ class Connection(asyncio.Protocol):
         self._is_answering = False
         self._kept.end()
         # They refer to each other; what they hold must not wait for a collection of garbage.
-        request.body, request.context = b"", None
+        request.body, request.context, request.call = b"", None, None
 
     def _next(self) -> None:
         self._since = self._loop.time()

@@ -15,6 +15,7 @@ looked into. The next request has a parser of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 import httptools
@@ -55,6 +56,7 @@ class Request:
 
     __slots__ = (
         "body",
+        "call",
         "caller",
         "context",
         "headers",
@@ -80,6 +82,8 @@ class Request:
         """Set by whoever judged the head: the body is not kept."""
         self.caller: object = None
         """What they found out about who sent it, where that takes the body to be proved."""
+        self.call: object = None
+        """What its body asks for, once that was read, where the address does not tell."""
         self.context: object = None
         """What the same judge found: who asks, and for what."""
         self.owner = ""
@@ -255,10 +259,13 @@ class Parser:
             # A trailer says nothing here.
             return
         headers = self._request.headers
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        if key == "host" and key in headers:
+        key, text = _name_of(name), value.decode("latin-1")
+        if key not in headers:
+            headers[key] = text
+        elif key == "host":
             raise BadRequest(400, "a request names its host once")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        else:
+            headers[key] = f"{headers[key]}, {text}"
 
     def on_headers_complete(self) -> None:
         request, parser = self._request, self._parser
@@ -347,6 +354,11 @@ class Parser:
         self._head_bytes = 0
         self.expects = False
         self._done.append(self._request)
+
+
+@lru_cache(maxsize=limits.HTTP_NAMES_KNOWN_MAX)
+def _name_of(name: bytes) -> str:
+    return name.decode("latin-1").lower()
 
 
 def _path_of(url: bytes) -> bytes:
