@@ -131,6 +131,11 @@ def test_a_key_has_a_secret_that_follows_from_the_file(ada: Desk) -> None:
     [listed] = ada.lines("key", "list")
     assert (listed["id"], listed["name"]) == (made["id"], "boto")
     assert "secret" not in listed
+    assert listed["account"] is None
+    other = ada.one("key", "new", "ada", "--name", "far", "--account", "123456789012")
+    assert other["account"] == "123456789012"
+    assert "123456789012" in ada.text("key", "list")
+    ada.text("key", "revoke", "ada", other["id"])
     shown = ada.text("key", "new", "ada")
     assert shown.startswith("aws_access_key_id")
     ada.text("key", "revoke", "ada", made["id"])

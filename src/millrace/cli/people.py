@@ -115,13 +115,16 @@ def quota_text(quota: Quota) -> str:
 
 def secret_fields(one: Token | AccessKey) -> dict[str, object]:
     """A token or an access key for JSON; not what is secret of it."""
-    return {
+    fields: dict[str, object] = {
         "user": one.user,
         "name": one.name,
         "id": one.id,
         "made_ms": one.made_ms,
         "expires_ms": one.expires_ms or None,
     }
+    if isinstance(one, AccessKey):
+        fields["account"] = one.account or None
+    return fields
 
 
 async def list_secrets(
@@ -135,7 +138,8 @@ async def list_secrets(
     rows = [
         (
             secret_fields(one),
-            [one.user, one.name, one.id, moment(one.made_ms), _expires(one.expires_ms)],
+            [one.user, one.name, one.id, moment(one.made_ms), _expires(one.expires_ms)]
+            + ([one.account or "-"] if isinstance(one, AccessKey) else []),
         )
         for one in found
     ]
@@ -145,6 +149,7 @@ async def list_secrets(
         Column("ID"),
         Column("MADE"),
         Column("EXPIRES"),
+        *([Column("ACCOUNT")] if kind == "key" else []),
     ]
     empty = f"no {kind}s; `millrace {kind} new USER` makes one"
     shell.out.table(kind, columns, rows, empty=empty)

@@ -102,7 +102,12 @@ async def add(
     made = User(name, rules, convert(dict(quotas), Quota))
     async with open_book(shell, make=True) as book:
         await book.add_user(made, by(shell, book))
-    shell.out.line("user", _fields(made), f"added {name}; `millrace token new {name}` lets them in")
+    shell.out.line(
+        "user",
+        _fields(made),
+        f"added {name}; `millrace token new {name}` lets them in, and clients of AWS "
+        f"`millrace key new {name}`",
+    )
 
 
 @verb("show", examples="millrace user show ada")
