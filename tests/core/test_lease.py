@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from pyroaring import BitMap64
 
-from millrace.core import attempt, lease
+from millrace.core import attempt, lease, work
 from millrace.core.answers import Leased
 from millrace.core.commands import (
     Aside,
@@ -25,7 +25,7 @@ from millrace.core.commands import (
     SpecPart,
     Tick,
 )
-from millrace.core.decide import learn
+from millrace.core.decide import decide, learn
 from millrace.core.desk import Desk
 from millrace.core.model import CATALOG, Message, Millis, QueueSpec, ShardId, Start
 from millrace.errors import MillraceError
@@ -42,18 +42,21 @@ SPECS = {
     "partitions": QueueSpec(delivery="partitions"),
     "rate": QueueSpec(rate_us=2_000_000, rate_burst=2),
     "ttl": QueueSpec(ttl_ms=4_000),
+    "bounded": QueueSpec(max_in_flight=3),
     "failures": QueueSpec(max_failures=2, retry_min_ms=500, retry_max_ms=2_000),
 }
 
 
 class LongWay(Group):
-    """Decides every lease call by looking at everything."""
+    """Decides every lease call and every settle by looking at everything."""
 
     def _decide(self, desk: Desk, shard: ShardId, command: Command) -> Result:
-        if not isinstance(command, Lease):
+        if not isinstance(command, Lease | Settle):
             return super()._decide(desk, shard, command)
         draft = desk.draft(shard)
         assert draft is not None
+        if isinstance(command, Settle):
+            return work.do_settle(draft, command, work.judge(draft, command))
         while True:
             found = attempt.again(draft, command) or lease.check_lease(draft, command)
             if not isinstance(found, Need):
@@ -98,7 +101,7 @@ def _command(chance: Random, pair: Pair) -> Command:
         return _publish(chance)
     if kind < 0.6 or old is None:
         again = "again" if chance.random() < 0.1 else ""
-        return Lease(chance.choice((1, 1, 1, 2)), chance.choice((1_000, 30_000)), again)
+        return Lease(chance.choice((1, 1, 1, 2, 5)), chance.choice((1_000, 30_000)), again)
     seqs = BitMap64([chance.choice(list(old.seqs))]) if chance.random() < 0.5 else old.seqs
     history = pair.short.history
     if kind < 0.75:
@@ -141,11 +144,27 @@ def test_the_short_way_is_the_long_one(name: str) -> None:
 def test_a_single_message_goes_the_short_way() -> None:
     group = Group()
     group.ask((CATALOG, CreateQueue("default", "q", QueueSpec())))
-    group.ask((QUEUE, Publish((Message(b"a"), Message(b"b")))))
+    group.ask((QUEUE, Publish((Message(b"a"), Message(b"b"), Message(b"c")))))
     draft = Desk(group.view, Millis(group.now)).draft(QUEUE)
     assert draft is not None
-    found = [lease.lease_next(draft, Lease(1, 1_000)) for _ in range(3)]
-    assert [list(one.seqs) if one else None for one in found] == [[1], [2], None]
+    found = [lease.lease_next(draft, Lease(count, 1_000)) for count in (1, 5, 1)]
+    assert [list(one.seqs) if one else None for one in found] == [[1], [2, 3], None]
+    given = found[0]
+    assert given is not None
+    done = work.settle_whole(draft, Settle(given.lease, given.seqs, group.history))
+    assert done is not None
+    assert list(done.done) == [1]
+
+
+def test_where_nothing_is_nothing_is_begun() -> None:
+    """Thousands of calls may wait, and ask again and again."""
+    group = Group()
+    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(ttl_ms=60_000))))
+    desk = Desk(group.view, Millis(group.now))
+    answer = decide(desk, QUEUE, Lease(10, 1_000))
+    assert isinstance(answer, Leased)
+    assert not answer.seqs
+    assert not desk.drafts
 
 
 def test_settings_hold_at_once_for_single_messages() -> None:

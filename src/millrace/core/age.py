@@ -56,20 +56,21 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
 
 def tick_due(view: View, now: int) -> bool:
     """Whether a tick at `now` may change anything; cheap enough to be asked every second."""
+    # Of most queues most of it is nothing, and there may be thousands: that must cost little.
     oldest = view.deletes.oldest()
     return (
-        (oldest is not None and _is_second_due(view, oldest, now))
-        or aside.sweep_due(view)
-        or expiry.tick_due(view, now)
-        or lease.expire_due(view, now)
-        or sessions.tick_due(view, now)
+        (view.expiry_ms is not None and expiry.tick_due(view, now))
+        or (bool(view.ended) and _is_lease_due(view, now))
+        or (view.swept_from is not None and aside.sweep_due(view))
+        or (bool(view.overdue) and lease.expire_due(view, now))
+        or (oldest is not None and _is_second_due(view, oldest, now))
+        or (bool(view.sessions) and sessions.tick_due(view, now))
+        or (bool(view.producers) and _is_producer_due(view, now))
+        or (bool(view.attempts) and attempt.is_due(view, now))
+        or (bool(view.pins) and any(_is_pin_due(view, number, now) for number in view.pins))
+        or (bool(view.stages) and any(_is_stage_due(one, now) for one in view.stages.values()))
+        or (bool(view.retaining) and _is_any_retaining_due(view, now))
         or retain.is_due(view, now)
-        or _is_lease_due(view, now)
-        or _is_producer_due(view, now)
-        or attempt.is_due(view, now)
-        or any(_is_pin_due(view, number, now) for number in view.pins)
-        or any(_is_stage_due(stage, now) for stage in view.stages.values())
-        or any(_is_retaining_due(view, cell, now) for cell in view.retaining.values())
     )
 
 
@@ -105,6 +106,10 @@ def _is_retaining_due(view: View, cell: CursorCell, now: int) -> bool:
     most = spec.retain_max_bytes or retain.CURSOR_RETAIN_BYTES
     is_far = is_far or retain.held_back(view, place) > most
     return place < view.last_seq and (is_old or is_far)
+
+
+def _is_any_retaining_due(view: View, now: int) -> bool:
+    return any(_is_retaining_due(view, cell, now) for cell in view.retaining.values())
 
 
 def _is_second_due(view: View, second: int, now: int) -> bool:

@@ -139,6 +139,10 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
     """
     if isinstance(command, _ACROSS):
         return _across(desk, command)
+    if isinstance(command, Lease):
+        none = lease.find_none(desk.view(shard), command, desk.now)
+        if none is not None:
+            return none
     draft = desk.draft(shard)
     if draft is None:
         return work.deleted()

@@ -27,6 +27,11 @@ class Desk:
             draft = self.drafts[shard] = Draft(view, self.now)
         return None if draft.view.dropped else draft
 
+    def view(self, shard: ShardId) -> View | None:
+        """The shard as it is now, by its draft too, or None if there is no such shard."""
+        view = self._view(shard)
+        return None if view is None or view.dropped else view
+
     def make(self, view: View) -> Draft:
         """A draft for a shard that begins with this batch."""
         draft = self.drafts[view.shard] = Draft(view, self.now)

@@ -23,34 +23,56 @@ from millrace.core.view import View
 from millrace.errors import Full, Retry
 
 
+def find_none(view: View | None, command: Lease, now: int) -> Leased | None:
+    """What a call is answered of a queue where plainly nothing is, so that nothing is changed.
+
+    Thousands wait at as many queues and ask again and again. None: there is more to be looked at.
+    """
+    if view is None or view.pointers.next <= view.last_seq:
+        return None
+    now = max(now, view.time_ms)
+    if command.attempt or not view.spec.hands_out_in_order() or not _is_next_alone(view, now):
+        return None
+    return Leased(LeaseId(0), BitMap64(), now + command.lease_ms, {})
+
+
 def lease_next(draft: Draft, command: Lease) -> Leased | None:
-    """As `check_lease` and `do_lease`, where one message is wanted and only the next one can be it.
+    """As `check_lease` and `do_lease`, where only the next ones can be it.
 
     The way of a single message, which must cost little. None: there is more to be looked at.
     """
     view, now = draft.view, draft.now
+    if command.attempt or not draft.hands_out_in_order or not _is_next_alone(view, now):
+        return None
     pointers = view.pointers
     seq = pointers.next
-    if (
-        command.count != 1
-        or command.attempt
-        or not draft.hands_out_in_order
-        or seq > view.last_seq
-        or seq <= view.skipped
-        or seq <= pointers.gaps
+    deadline = now + command.lease_ms
+    count = min(command.count, view.last_seq - seq + 1)
+    if count <= 0 or len(view.holder) + count > (view.spec.max_in_flight or limits.IN_FLIGHT_MAX):
+        return None
+    number = LeaseId(pointers.lease + 1)
+    if count == 1:
+        seqs = BitMap64((seq,))
+        view.holder[seq] = number
+    else:
+        seqs = BitMap64(range(seq, seq + count))
+        view.holder.update(dict.fromkeys(seqs, number))
+    draft.add_lease(LeaseState(number, draft.index, FrozenBitMap64(seqs), deadline))
+    draft.put_pointers(msgspec.structs.replace(pointers, next=seq + count, lease=number))
+    return Leased(number, seqs, deadline, {})
+
+
+def _is_next_alone(view: View, now: int) -> bool:
+    """Whether nothing can be handed out but those from `next` on, by their seqs."""
+    pointers = view.pointers
+    return not (
+        pointers.next <= view.skipped
+        or pointers.next <= pointers.gaps
         or pointers.aside
         or view.returned
         or (view.deadlines and view.deadlines[0][0] <= now)
         or (view.expiry_ms is not None and view.expiry_ms <= now)
-        or len(view.holder) >= (view.spec.max_in_flight or limits.IN_FLIGHT_MAX)
-    ):
-        return None
-    deadline = now + command.lease_ms
-    lease = LeaseState(LeaseId(pointers.lease + 1), draft.index, FrozenBitMap64((seq,)), deadline)
-    view.holder[seq] = lease.id
-    draft.add_lease(lease)
-    draft.put_pointers(msgspec.structs.replace(pointers, next=seq + 1, lease=lease.id))
-    return Leased(lease.id, BitMap64((seq,)), deadline, {})
+    )
 
 
 def check_lease(draft: Draft, command: Lease) -> Retry | Need | None:

@@ -76,6 +76,9 @@ def check_spec(spec: QueueSpec) -> Refused | None:
 
 def is_due(view: View, now: int) -> bool:
     """Whether rows may have to go, or pins have to be weighed."""
+    spec = view.spec
+    if not (spec.keep_ms or spec.keep_messages or spec.keep_bytes or view.pins):
+        return False
     return _target(view) > view.ended_to or _is_age_due(view, now) or bool(_heavy(view, now))
 
 

@@ -20,6 +20,9 @@ ANSWERS_IN_FLIGHT_MAX = INBOX_COMMANDS_MAX * ENTRIES_AHEAD_MAX
 WAITERS_MAX = 10_000
 """Lease calls and followers that wait for messages, per shard; beyond it `Full`."""
 
+WAITERS_GONE_SHARE = 4
+"""Of those who wait at a shard, one in so many may be gone before the row is looked through."""
+
 WAIT_ENDS_STEP_MS = 100
 """Waits that end within this time of others end together with the next ones: where thousands wait,
 each that ends by itself wakes the process for itself alone, which costs as much again as the rest.

@@ -341,10 +341,13 @@ class Host:
         if self._stopped is not None:
             return
         now = self._now_ms()
-        for shard in self._waiting.shards():
-            # A rollback may have dropped the view; while it goes on, none is to be trusted.
-            is_draining = self._draining and self._journal.waiting() > 0
-            at_ms = lease.next_end(None if is_draining else self.view(shard))
+        # A rollback may have dropped the views; while it goes on, none is to be trusted.
+        is_draining = self._draining and self._journal.waiting() > 0
+        for shard in self._waiting.woken():
+            if is_draining:
+                self._waiting.arm_later(shard)
+                continue
+            at_ms = lease.next_end(self.view(shard))
             if at_ms is not None and at_ms > now:
                 self._waiting.arm(shard)
             elif at_ms is not None:

@@ -33,6 +33,9 @@ from millrace.shard.request import Request
 class _Row:
     """Who waits at one shard, in the order of arrival."""
 
+    shard: ShardId
+    changed: set[ShardId]
+    """Where someone has ended, of all rows."""
     leases: deque[Request] = field(default_factory=deque)
     """Lease calls and sessions."""
     has_sessions: bool = False
@@ -40,15 +43,16 @@ class _Row:
     followers: deque[Request] = field(default_factory=deque)
     seen: int = 0
     """The last seq when the followers were last judged: up to there is nothing for any of them."""
-    has_ends: bool = False
-    """Some may no longer listen."""
+    ends: int = 0
+    """So many of them, or of those who waited before, may no longer listen."""
 
     def __len__(self) -> int:
         return len(self.leases) + len(self.followers)
 
     def note_end(self, _: asyncio.Future[object]) -> None:
         """Someone who waited here was answered, or has left."""
-        self.has_ends = True
+        self.ends += 1
+        self.changed.add(self.shard)
 
     def drop_first(self) -> None:
         """Forget those at the head who no longer listen."""
@@ -58,10 +62,10 @@ class _Row:
 
     def drop_gone(self) -> bool:
         """Forget those who no longer listen; returns whether there were any."""
-        if not self.has_ends:
+        if not self.ends:
             # Who is refused again and again must not look at all of them each time.
             return False
-        self.has_ends = False
+        self.ends = 0
         before = len(self)
         self.leases = deque([one for one in self.leases if _waits(one)])
         self.followers = deque([one for one in self.followers if _waits(one)])
@@ -73,6 +77,7 @@ class Waiters:
 
     def __init__(self) -> None:
         self._rows: dict[ShardId, _Row] = {}
+        self._changed: set[ShardId] = set()
         self._ends: list[tuple[float, int, Request]] = []
         """When each one's time is over, soonest first; some may no longer wait."""
         self._ends_max = limits.WAIT_ENDS_MIN
@@ -89,15 +94,16 @@ class Waiters:
 
     def add(self, request: Request, views: Mapping[ShardId, View]) -> bool:
         """Let one wait who found nothing in these; False if too many do."""
-        rows = [(shard, self._rows.setdefault(shard, _Row())) for shard in request.shards()]
+        known, command = self._rows, request.command
+        rows = [(shard, known.get(shard) or self._begin(shard)) for shard in request.shards()]
         for _, row in rows:
             if len(row) >= limits.WAITERS_MAX and not row.drop_gone():
                 return False
         request.is_given = False
         for shard, row in rows:
-            if isinstance(request.command, Lease | LeaseAcross | Receive):
+            if type(command) is Lease or isinstance(command, LeaseAcross | Receive):
                 row.leases.append(request)
-                row.has_sessions = row.has_sessions or isinstance(request.command, Receive)
+                row.has_sessions = row.has_sessions or type(command) is Receive
             else:
                 if not row.followers:
                     view = views.get(shard)
@@ -111,6 +117,9 @@ class Waiters:
             heapify(self._ends)
             self._ends_max = 2 * max(len(self._ends), limits.WAIT_ENDS_MIN)
         return True
+
+    def _begin(self, shard: ShardId) -> _Row:
+        return self._rows.setdefault(shard, _Row(shard, self._changed))
 
     def serve(self, draft: Draft, give: Callable[[Request], bool]) -> None:
         """Call `give` for those for whom there may be something now; False: there was nothing."""
@@ -138,11 +147,16 @@ class Waiters:
             row.seen = 0
 
     def drop_gone(self) -> None:
-        """Forget those who no longer listen, looking only at rows where there may be some."""
-        for shard, row in list(self._rows.items()):
-            row.drop_gone()
+        """Forget those who no longer listen, looking only at rows where they may be many."""
+        for shard in self._changed:
+            row = self._rows.get(shard)
+            if row is None:
+                continue
+            if row.ends * limits.WAITERS_GONE_SHARE >= len(row):
+                row.drop_gone()
             if not len(row):
                 del self._rows[shard]
+        self._changed.clear()
 
     def expire(self, now: float) -> list[Request]:
         """Those whose time is over; they wait no more."""
@@ -158,7 +172,7 @@ class Waiters:
                 row = self._rows.get(shard)
                 if row is None:
                     continue
-                row.has_ends = True
+                row.note_end(request.future)
                 row.drop_first()
                 if not len(row):
                     del self._rows[shard]
@@ -168,6 +182,11 @@ class Waiters:
         """Whether anyone may wait for messages of the shard."""
         row = self._rows.get(shard)
         return row is not None and len(row) > 0
+
+    def waits_for_work(self, shard: ShardId) -> bool:
+        """Whether lease calls or sessions may wait there."""
+        row = self._rows.get(shard)
+        return row is not None and bool(row.leases)
 
     def shards(self) -> list[ShardId]:
         """Where lease calls or sessions wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush
 
 from millrace import limits
 from millrace.core import lease, work
@@ -39,15 +40,29 @@ class WaitingRoom:
         self._views = views
         self._alarm = Alarm(loop, woken)
         self._patience = Alarm(loop, tired)
+        self._armed: dict[ShardId, float] = {}
+        """Where to look, and when."""
+        self._ends: list[tuple[float, ShardId]] = []
+        """The same, soonest first, and some that are no longer so."""
         self._waiters = Waiters()
 
     def waits(self, shard: ShardId) -> bool:
         """Whether anyone may wait for messages of the shard."""
         return self._waiters.waits(shard)
 
-    def shards(self) -> list[ShardId]:
-        """Where lease calls or sessions wait."""
-        return self._waiters.shards()
+    def woken(self) -> list[ShardId]:
+        """Where lease calls or sessions wait, and a lease or a delay may have ended; they are
+        armed no longer."""
+        now, found = self._loop.time(), []
+        while self._ends and self._ends[0][0] <= now:
+            at, shard = heappop(self._ends)
+            if self._armed.get(shard) == at:
+                del self._armed[shard]
+                if self._waiters.waits_for_work(shard):
+                    found.append(shard)
+        if self._ends:
+            self._alarm.set(self._ends[0][0])
+        return found
 
     def add(self, request: Request) -> Full | None:
         """Let one wait who found nothing; returns what it is told if too many do."""
@@ -100,7 +115,23 @@ class WaitingRoom:
         """Wake when the shard's next lease or delay ends, which a waiter could then be given."""
         at_ms = lease.next_end(self._views.get(shard))
         if at_ms is not None:
-            self._alarm.set(self._loop.time() + (at_ms - self._now_ms()) / 1000)
+            self._arm_at(shard, self._loop.time() + (at_ms - self._now_ms()) / 1000)
+
+    def arm_later(self, shard: ShardId) -> None:
+        """Wake when what is under way may have ended, without which nothing is known."""
+        self._arm_at(shard, self._loop.time() + limits.KEEPER_SECONDS)
+
+    def _arm_at(self, shard: ShardId, at: float) -> None:
+        armed = self._armed
+        known = armed.get(shard)
+        if known is not None and known <= at:
+            return
+        armed[shard] = at
+        heappush(self._ends, (at, shard))
+        if len(self._ends) > 2 * max(len(armed), limits.WAIT_ENDS_MIN):
+            self._ends = [(at, shard) for shard, at in armed.items()]
+            heapify(self._ends)
+        self._alarm.set(at)
 
     def over(self) -> list[Request]:
         """As `expire`, without looking at anyone before the soonest of them is over."""
@@ -130,6 +161,8 @@ class WaitingRoom:
     def look_again(self) -> None:
         """What was decided is taken back: seqs that were seen will be given to other messages."""
         self._waiters.look_again()
+        for shard in self._waiters.shards():
+            self.arm_later(shard)
 
     def empty(self) -> list[Request]:
         """Let everyone go; returns them."""
