@@ -47,6 +47,7 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
+from millrace.core.notes import Most
 from millrace.core.partition_commands import Delete
 from millrace.core.receipt import Proved
 from millrace.core.session_commands import (
@@ -118,6 +119,7 @@ COMMANDS: list[object] = [
     Rewind(17),
     Configure(SpecPart(max_failures=3, dead_letter="default/dead")),
     Configure(SpecPart(notes=(("a", "b"), ("c", "")))),
+    Configure(SpecPart(notes=(("a", "b"),)), Most("a", 50)),
     OpenCursor("c", Start.END, True),
     NEXT,
     CommitCursor("c", 1, Position(H, 4, 2, 6)),
@@ -146,6 +148,7 @@ COMMANDS: list[object] = [
     CreateTopic("default", "t", 10),
     ConfigureTopic("default", "t", 5, 10),
     ConfigureTopic("default", "t", 5, notes=(("a", "b"),)),
+    ConfigureTopic("default", "t", 5, None, (("a", "b"),), Most("a", 50)),
     DeleteTopic("default", "t", 5),
     Transaction(((SHARD, Settle(PROVED, ONE, H)), (SHARD, Publish((Message(b"x"),))))),
     LeaseAcross((SHARD, ShardId(6)), 3, 1000),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar, Unpack
 
 from millrace import limits
@@ -32,10 +32,12 @@ from millrace.core.commands import (
     Release,
     Rewind,
     Settle,
+    SpecPart,
 )
 from millrace.core.commands import Lease as LeaseCommand
 from millrace.core.holder import Holders
 from millrace.core.model import CursorCell, QueueSpec, Row, ShardId
+from millrace.core.notes import Most
 from millrace.errors import Refused
 
 T = TypeVar("T")
@@ -358,6 +360,18 @@ def engine_and_shards(queue: Queue) -> tuple[Engine, Shards]:
 def engine_and_shard(queue: Queue) -> tuple[Engine, ShardId]:
     """Where a queue is, or its first shard."""
     return queue._engine, queue._shards.first
+
+
+async def configure_notes(
+    queue: Queue, notes: Mapping[str, str], most: Most | None = None
+) -> QueueSpec:
+    """Change notes of a queue; see `Queue.configure`.
+
+    Raises:
+        TooLarge: more than so many would begin alike; it has the limit of `most`.
+    """
+    command = Configure(SpecPart(notes=check.notes(notes)), most)
+    return (await queue._all(lambda _: command, QueueSpec))[0]
 
 
 async def lease_handed(queue: Queue, command: LeaseCommand, wait_ms: int) -> Handed:

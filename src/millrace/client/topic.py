@@ -18,6 +18,7 @@ from millrace.core import carry, check, filters
 from millrace.core.answers import Published
 from millrace.core.commands import ProducerMode, Publish
 from millrace.core.model import CATALOG, ShardId
+from millrace.core.notes import Most
 from millrace.core.topic import deleted
 from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import (
@@ -348,13 +349,14 @@ class Topic:
         Raises:
             Invalid, TooLarge: `max_lag` or the notes.
         """
-        command = ConfigureTopic(
-            self._space,
-            self._name,
-            self._shard,
-            None if max_lag is None else lag_of(max_lag),
-            () if notes is None else check.notes(notes),
-        )
+        lag = None if max_lag is None else lag_of(max_lag)
+        await self._configure(lag, {} if notes is None else notes, None)
+
+    async def _configure(
+        self, lag: int | None, notes: Mapping[str, str], most: Most | None
+    ) -> None:
+        kept = check.notes(notes)
+        command = ConfigureTopic(self._space, self._name, self._shard, lag, kept, most)
         await self._engine.ask(CATALOG, command, TopicCell)
 
     async def delete(self) -> bool:
@@ -371,6 +373,15 @@ class Topic:
 def engine_and_topic(topic: Topic) -> tuple[Engine, ShardId]:
     """Where a topic is."""
     return topic._engine, topic._shard
+
+
+async def configure_notes(topic: Topic, notes: Mapping[str, str], most: Most | None) -> None:
+    """Change notes of a topic; see `Topic.configure`.
+
+    Raises:
+        TooLarge: more than so many would begin alike; it has the limit of `most`.
+    """
+    await topic._configure(None, notes, most)
 
 
 def lag_of(value: object) -> int:

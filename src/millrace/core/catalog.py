@@ -200,7 +200,7 @@ def check_configure(desk: Desk, draft: Draft, command: Configure) -> Refused | R
     refused = aside.check_spec(wanted, draft.view) or dedup.check_spec(wanted)
     refused = refused or expiry.check_spec(wanted) or retain.check_spec(wanted)
     refused = refused or groups.check_spec(wanted) or partitions.check_spec(wanted)
-    refused = refused or length.check_spec(wanted) or notes.check(wanted.notes)
+    refused = refused or length.check_spec(wanted) or notes.check(wanted.notes, most=command.most)
     if command.spec.dead_letter is not None:
         # The one that is named already may have been deleted since; all else can still be changed.
         refused = refused or bury.check_dead_letter(desk, draft.view.shard, wanted)

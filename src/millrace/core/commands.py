@@ -26,6 +26,7 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
+from millrace.core.notes import Most
 from millrace.core.partition_commands import Delete
 from millrace.core.place import Route
 from millrace.core.session_commands import (
@@ -173,6 +174,8 @@ class Configure(msgspec.Struct, frozen=True):
     """Replace the queue's settings, or those that are named. Answer: the spec."""
 
     spec: QueueSpec | SpecPart
+    most: Most | None = None
+    """The bound of notes with which it is refused, if they change."""
 
 
 class Explain(msgspec.Struct, frozen=True):

@@ -5,11 +5,21 @@ The engine does not look at them. They are sorted by their names, and each name 
 
 from __future__ import annotations
 
+import msgspec
+
 from millrace import limits
 from millrace.errors import TooLarge
 
 Notes = tuple[tuple[str, str], ...]
 """Names and texts."""
+
+
+class Most(msgspec.Struct, frozen=True):
+    """A bound that a change of notes is judged by, where all changes are in turn."""
+
+    prefix: str
+    count: int
+    """So many notes have names that begin so."""
 
 
 def merge(known: Notes, named: Notes | None) -> Notes:
@@ -20,8 +30,19 @@ def merge(known: Notes, named: Notes | None) -> Notes:
     return tuple(sorted((name, text) for name, text in found.items() if text))
 
 
-def check(notes: Notes, most_bytes: int = limits.NOTES_BYTES_MAX) -> TooLarge | None:
+def check(
+    notes: Notes, most_bytes: int = limits.NOTES_BYTES_MAX, most: Most | None = None
+) -> TooLarge | None:
     """Whether there may be so many of them, with so many bytes."""
+    if most is not None:
+        count = sum(name.startswith(most.prefix) for name, _ in notes)
+        if count > most.count:
+            return TooLarge(
+                f"there would be {count} notes that begin with {most.prefix!r}, up to {most.count} "
+                "are asked for",
+                field="notes",
+                limit=most.count,
+            )
     if len(notes) > limits.NOTES_MAX:
         return TooLarge(
             f"there are {len(notes)} notes, up to {limits.NOTES_MAX} are allowed; a note with an "

@@ -94,7 +94,7 @@ def configure(
         return deleted()
     lag = found.max_lag if command.max_lag is None else command.max_lag
     cell = TopicCell(found.shard, lag, notes.merge(found.notes, command.notes))
-    refused = notes.check(cell.notes)
+    refused = notes.check(cell.notes, most=command.most)
     if refused is not None:
         return refused
     if cell != found:

@@ -8,7 +8,7 @@ import msgspec
 
 from millrace.core.block import Block
 from millrace.core.model import Seq, ShardId
-from millrace.core.notes import Notes
+from millrace.core.notes import Most, Notes
 from millrace.errors import MillraceError
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ class ConfigureTopic(msgspec.Struct, frozen=True):
     """None: as it is."""
     notes: Notes = ()
     """Those that are named; an empty text ends one."""
+    most: Most | None = None
+    """As for `Configure`."""
 
 
 class DeleteTopic(msgspec.Struct, frozen=True):

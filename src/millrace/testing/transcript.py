@@ -74,7 +74,7 @@ from millrace.core.session_commands import (
 from millrace.testing.group import Group, Result, history_named
 from millrace.testing.transcript_rows import aside, ids, lives, numbered, rows
 from millrace.testing.transcript_topics import TOPIC_VERBS, topic_command
-from millrace.testing.transcript_words import is_option, millis, notes_of
+from millrace.testing.transcript_words import is_option, millis, most_of, notes_of
 from millrace.testing.wording import say_answer, say_batch, say_counts, say_rows, seqs_of
 
 Ask = tuple[ShardId, Command]
@@ -182,7 +182,7 @@ class Play:
     ) -> Command:
         match verb:
             case "configure":
-                return Configure(_part(words, options) or _spec(words, options))
+                return Configure(_part(words, options) or _spec(words, options), most_of(words))
             case "publish":
                 return Publish(
                     rows(words), numbered(options), aside(words), *ids(options), lives(options)

@@ -28,7 +28,7 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.testing.group import Group
-from millrace.testing.transcript_words import notes_of
+from millrace.testing.transcript_words import most_of, notes_of
 
 TOPIC_VERBS = (
     "create_topic",
@@ -56,7 +56,7 @@ def topic_command(
         case "create_topic":
             return CATALOG, CreateTopic(_SPACE, name, most, notes)
         case "configure_topic":
-            return CATALOG, ConfigureTopic(_SPACE, name, shard, most, notes)
+            return CATALOG, ConfigureTopic(_SPACE, name, shard, most, notes, most_of(words))
         case "delete_topic":
             return CATALOG, DeleteTopic(_SPACE, name, int(options.get("shard", 0)))
         case "subscribe":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.core.notes import Notes
+from millrace.core.notes import Most, Notes
 
 _OPTIONS = (
     "producer",
@@ -63,6 +63,15 @@ def notes_of(words: list[str]) -> Notes:
     """What is kept with it, as `note:name=text` or (a note that goes) `note:name=`."""
     pairs = [word.removeprefix("note:").split("=") for word in words if word.startswith("note:")]
     return tuple(sorted((name, text) for name, text in pairs))
+
+
+def most_of(words: list[str]) -> Most | None:
+    """The bound of notes, as `most:prefix=2`."""
+    for word in words:
+        if word.startswith("most:"):
+            prefix, _, count = word.removeprefix("most:").partition("=")
+            return Most(prefix, int(count))
+    return None
 
 
 def millis(word: str) -> int:

@@ -44,7 +44,7 @@ from millrace.core.commands import (
 from millrace.core.holder import ListHolders
 from millrace.core.leased_commands import Replace
 from millrace.core.model import Position, Start
-from millrace.core.notes import Notes
+from millrace.core.notes import Most, Notes
 from millrace.core.partition_commands import Delete
 from millrace.core.session_commands import (
     Claim,
@@ -140,6 +140,9 @@ NOTES = Converted(
 )
 
 
+_MOST = Optional(Form(Most, Text(limits.NOTE_NAME_BYTES_MAX), Whole(0, limits.NOTES_MAX)))
+
+
 def _attempts() -> Shape:
     return Optional(Whole(0, limits.ATTEMPTS_MAX))
 
@@ -203,7 +206,7 @@ _PARTS: dict[int, tuple[type, Shape]] = {
     6: (Discard, Form(Discard, PROOF, Seqs(), HISTORY)),
     11: (Purge, Form(Purge)),
     12: (Rewind, Form(Rewind, START)),
-    13: (Configure, Form(Configure, SPEC_PART)),
+    13: (Configure, Form(Configure, SPEC_PART, _MOST)),
     14: (OpenCursor, Form(OpenCursor, _NAME, START, _FLAG)),
     16: (CommitCursor, Form(CommitCursor, _NAME, _NUMBER, POSITION)),
     17: (ResetCursor, Form(ResetCursor, _NAME, START)),
@@ -259,7 +262,7 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     ),
     35: (
         ConfigureTopic,
-        Form(ConfigureTopic, _NAME, _NAME, SHARD, Optional(_LAG), NOTES),
+        Form(ConfigureTopic, _NAME, _NAME, SHARD, Optional(_LAG), NOTES, _MOST),
     ),
     36: (DeleteTopic, Form(DeleteTopic, _NAME, _NAME, SHARD)),
     37: (

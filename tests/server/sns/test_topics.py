@@ -19,6 +19,7 @@ from tests.server.sns.queues import refused
 
 if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
+    from types_boto3_sns.type_defs import TagTypeDef
 
 NOWHERE = f"arn:aws:sns:{REGION}:{ACCOUNT}:nowhere"
 
@@ -173,6 +174,19 @@ def test_tags_come_and_go(sns: SNSClient, topic: str) -> None:
     with pytest.raises(ClientError) as error:
         sns.list_tags_for_resource(ResourceArn=NOWHERE)
     assert refused(error) == ("ResourceNotFound", 404, "Resource does not exist")
+
+
+def test_a_topic_has_no_more_tags_than_it_may(sns: SNSClient, topic: str) -> None:
+    def give(name: str) -> None:
+        tags: list[TagTypeDef] = [{"Key": f"{name}{at}", "Value": ""} for at in range(30)]
+        sns.tag_resource(ResourceArn=topic, Tags=tags)
+
+    give("a")
+    with pytest.raises(ClientError) as error:
+        give("b")
+    assert error.value.response["Error"]["Code"] == "TagLimitExceeded"
+    assert len(sns.list_tags_for_resource(ResourceArn=topic)["Tags"]) == 30
+    give("a")
 
 
 def test_permissions_are_statements_of_the_policy(sns: SNSClient, topic: str) -> None:

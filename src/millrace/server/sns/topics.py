@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from millrace import limits
-from millrace.errors import Exists, Full, NotFound
+from millrace.client.topic import configure_notes
+from millrace.core.notes import Most
+from millrace.errors import Exists, Full, NotFound, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import TAG
 from millrace.server.rest.act import Act, topic_made
@@ -52,6 +54,7 @@ from millrace.server.sns.topic_attributes import (
     usual_policy,
 )
 
+_TAGS = Most(TAG, limits.SNS_TAGS_MAX)
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_NAME_CHARS_MAX}}}")
 _FIFO_NAME = re.compile(r"[A-Za-z0-9_-]+\.fifo")
 _ACTIONS = (
@@ -189,9 +192,15 @@ async def set_topic_attributes(call: Call[SetTopicAttributesIn]) -> None:
         await tell_endpoints(call, place)
 
 
-async def _keep(call: Call[Any], place: Place, known: KnownTopic, notes: Mapping[str, str]) -> None:
+async def _keep(
+    call: Call[Any],
+    place: Place,
+    known: KnownTopic,
+    notes: Mapping[str, str],
+    most: Most | None = None,
+) -> None:
     async def keep() -> None:
-        await known.topic.configure(notes=notes)
+        await configure_notes(known.topic, notes, most)
 
     act = Act(call.action.name, f"{place.space}/{place.name}")
     await call.ask.server.act(call.ask, act, keep)
@@ -222,9 +231,12 @@ async def tag_resource(call: Call[TagIn]) -> Done:
     place = place_at(call, call.told.resource_arn, "manage", "ResourceArn")
     notes = _tags_in(call.told.tags)
     known = await look(call, place, no_resource())
-    if len({*known.tags, *(tag.key for tag in call.told.tags)}) > limits.SNS_TAGS_MAX:
-        raise too_many_tags()
-    await _keep(call, place, known, notes)
+    try:
+        await _keep(call, place, known, notes, _TAGS)
+    except TooLarge as error:
+        if error.limit != _TAGS.count:
+            raise
+        raise too_many_tags() from error
     return Done()
 
 

@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 
 from millrace import limits
+from millrace.client.queue import configure_notes
+from millrace.core.notes import Most
+from millrace.errors import TooLarge
 from millrace.server.aws.calls import Call
-from millrace.server.aws.fault import bad_value, invalid_parameter
+from millrace.server.aws.fault import Fault, bad_value, invalid_parameter
 from millrace.server.aws.known import MODIFIED, TAG, Known
 from millrace.server.aws.names import arn_of, is_account
 from millrace.server.rest.act import Act
@@ -27,6 +30,9 @@ from millrace.server.sqs.shapes import (
     TagsOut,
     UntagQueueIn,
 )
+
+_TAGS = Most(TAG, limits.SQS_TAGS_MAX)
+"""Judged where all changes of a queue are in turn, whichever process asks for them."""
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
 _ACTIONS = frozenset(
@@ -51,7 +57,7 @@ def see_tags(tags: Mapping[str, str]) -> None:
         Fault: it cannot.
     """
     if len(tags) > limits.SQS_TAGS_MAX:
-        raise over_limit(f"Too many tags added for queue, up to {limits.SQS_TAGS_MAX}.")
+        raise _too_many_tags()
     for name, text in tags.items():
         if not 1 <= len(name) <= 128 or len(text) > 256 or name.lower().startswith("aws:"):
             raise bad_value(
@@ -61,9 +67,15 @@ def see_tags(tags: Mapping[str, str]) -> None:
             )
 
 
-async def _note(call: Call[Any], known: Known, name: str, notes: Mapping[str, str]) -> None:
+def _too_many_tags() -> Fault:
+    return over_limit(f"Too many tags added for queue, up to {limits.SQS_TAGS_MAX}.")
+
+
+async def _note(
+    call: Call[Any], known: Known, name: str, notes: Mapping[str, str], most: Most | None = None
+) -> None:
     act = Act(name, f"{known.queue.space}/{known.queue.name}")
-    await call.ask.server.act(call.ask, act, lambda: known.queue.configure(notes=notes))
+    await call.ask.server.act(call.ask, act, lambda: configure_notes(known.queue, notes, most))
     call.aws.directory.forget(known.queue.space, known.queue.name)
 
 
@@ -80,13 +92,18 @@ async def _in_turn(call: Call[Any], url: str, use: Callable[[Known], Awaitable[N
 async def tag_queue(call: Call[TagQueueIn]) -> None:
     """Give a queue tags, or other values of those that it has."""
     told = call.told
+    see_tags(told.tags)
+    notes = {TAG + tag: f"={text}" for tag, text in told.tags.items()}
 
     async def use(known: Known) -> None:
-        see_tags({**known.tags, **told.tags})
-        notes = {TAG + tag: f"={text}" for tag, text in told.tags.items()}
-        await _note(call, known, "tag_queue", notes)
+        await _note(call, known, "tag_queue", notes, _TAGS)
 
-    await _in_turn(call, told.queue_url, use)
+    try:
+        await use_at(call, told.queue_url, "manage", use)
+    except TooLarge as error:
+        if error.limit != _TAGS.count:
+            raise
+        raise _too_many_tags() from error
 
 
 @SQS.action("UntagQueue", UntagQueueIn)
