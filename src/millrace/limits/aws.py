@@ -90,6 +90,14 @@ SQS_MOVES_LISTED_MAX = 10
 SQS_MOVE_PER_SECOND_MAX = 500
 """Messages that a task moves in a second; as SQS has it."""
 
+SQS_MOVE_TOLD_SECONDS = 1.0
+"""How often a task that moves messages tells how far it has come, and hears that it was called off:
+it is a small write of its queue."""
+
+SQS_MOVE_LOST_SECONDS = 15.0
+"""A task that has not told for so long is told as failed: whatever holds a process up for a moment
+is over by then."""
+
 AWS_KNOWN_SECONDS = 20.0
 """For how long a queue's settings are taken as they were last seen. AWS says that a change may take
 a minute to be seen everywhere; here it takes so long, and in the process that made it no time."""
