@@ -107,6 +107,7 @@ COMMANDS: list[object] = [
     Release(PROVED, ONE, H, False, 0, False, True),
     Extend(PROVED, ONE, H, 5000),
     Extend(PROVED, ONE, H, 5000, True),
+    Extend(PROVED, ONE, H, 5000, True, 43_200_000),
     Discard(PROVED, ONE, H),
     Replace(PROVED, ONE, H, MESSAGE, 1000),
     Replace(PROVED, ONE, H, Message(b"z" * 50_000, b"k"), 1000),

@@ -374,6 +374,20 @@ async def configure_notes(
     return (await queue._all(lambda _: command, QueueSpec))[0]
 
 
+async def extend_within(queue: Queue, receipt: str, seconds: float, most_seconds: float) -> None:
+    """Hold the message of a receipt that is not late for so many seconds from now.
+
+    Raises:
+        TooLarge: it would be held for more than `most_seconds` since it was handed out.
+    """
+    lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+    most_ms = check.millis(most_seconds, "most_seconds", limits.LEASE_MS_MAX)
+    await queue._end(
+        receipt,
+        lambda c: Extend(c.lease, c.seqs, c.history, lease_ms, on_time=True, most_ms=most_ms),
+    )
+
+
 async def lease_handed(queue: Queue, command: LeaseCommand, wait_ms: int) -> Handed:
     """What a lease call is given, and whether the queue's maximum is why that is nothing."""
     return await hand_out(queue._engine, queue._keepalive, queue._shards, command, wait_ms)

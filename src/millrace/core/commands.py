@@ -150,6 +150,9 @@ class Extend(msgspec.Struct, frozen=True):
     lease_ms: int
     on_time: bool = False
     """As for `Settle`."""
+    most_ms: int = 0
+    """They are refused (`TooLarge`) where they would be held for longer since they were handed out;
+    0: as long as is asked for."""
 
 
 class Bury(msgspec.Struct, frozen=True):

@@ -57,7 +57,8 @@ def lease_next(draft: Draft, command: Lease) -> Leased | None:
     else:
         seqs = BitMap64(range(seq, seq + count))
         view.holder.update(dict.fromkeys(seqs, number))
-    draft.add_lease(LeaseState(number, draft.index, FrozenBitMap64(seqs), deadline))
+    lease = LeaseState(number, draft.index, FrozenBitMap64(seqs), deadline, command.lease_ms)
+    draft.add_lease(lease)
     draft.put_pointers(msgspec.structs.replace(pointers, next=seq + count, lease=number))
     return Leased(number, seqs, deadline, {})
 
@@ -222,7 +223,11 @@ def _make_lease(
     """`upto`: where the seqs begin that were never handed out."""
     view, spec = draft.view, draft.view.spec
     lease = LeaseState(
-        LeaseId(view.pointers.lease + 1), draft.index, FrozenBitMap64(seqs), deadline
+        LeaseId(view.pointers.lease + 1),
+        draft.index,
+        FrozenBitMap64(seqs),
+        deadline,
+        deadline - draft.now,
     )
     if again:
         _overtake(draft, lease, again)

@@ -36,14 +36,23 @@ class LeaseState:
         "overtaken",
         "session",
         "settled",
+        "span_ms",
         "superseded",
     )
 
-    def __init__(self, lease: LeaseId, index: int, seqs: FrozenBitMap64, deadline_ms: int) -> None:
+    def __init__(
+        self,
+        lease: LeaseId,
+        index: int,
+        seqs: FrozenBitMap64,
+        deadline_ms: int,
+        span_ms: int = 0,
+    ) -> None:
         self.id = lease
         self.index = index
         self.open = seqs
         self.deadline_ms = deadline_ms
+        self.span_ms = span_ms
         self.freed = NO_SEQS
         self.settled = NO_SEQS
         self.overtaken = NO_SEQS
@@ -78,6 +87,7 @@ class LeaseState:
         state.order = cell.order
         state.overdue = _unpack(cell.overdue)
         state.groups = dict(cell.groups)
+        state.span_ms = cell.span_ms
         return state
 
     def cell(self) -> LeaseCell:
@@ -102,6 +112,7 @@ class LeaseState:
             self.order,
             pack_seqs(self.overdue & (self.open | self.freed)) if self.overdue else b"",
             dict(sorted(self.groups.items())) if self.groups else {},
+            self.span_ms,
         )
 
     def is_over(self) -> bool:

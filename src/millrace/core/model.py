@@ -220,6 +220,8 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     """Those in `open` and `freed` whose time to live is over: they end when they come back."""
     groups: dict[int, int] = {}
     """The groups of seqs in `open` and `freed`, where the queue's order asks for them."""
+    span_ms: int = 0
+    """So long before `deadline_ms` it was made; 0: that is not known."""
 
 
 class SessionCell(msgspec.Struct, frozen=True, array_like=True):

@@ -61,7 +61,13 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     new = BitMap64([first])
     draft.aside |= new
     deadline = draft.now + command.lease_ms
-    held = LeaseState(LeaseId(view.pointers.lease + 1), draft.index, FrozenBitMap64(new), deadline)
+    held = LeaseState(
+        LeaseId(view.pointers.lease + 1),
+        draft.index,
+        FrozenBitMap64(new),
+        deadline,
+        deadline - draft.now,
+    )
     if (deliveries, failures) != (1, 0):
         held.counts[first] = (deliveries, failures)
     if group is not None:

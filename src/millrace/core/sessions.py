@@ -316,7 +316,7 @@ def _deliver(draft: Draft, number: int, cell: SessionCell, wanted: int) -> Deliv
     if leased.turns:
         lease.order = tuple(seq for turn in leased.turns for seq in turn)
     if not cell.lease_ms:
-        lease.deadline_ms = NEVER_MS
+        lease.deadline_ms, lease.span_ms = NEVER_MS, 0
     draft.put_lease(lease)
     count = len(leased.seqs)
     credit = cell.credit if cell.refill else cell.credit - count

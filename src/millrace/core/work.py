@@ -20,7 +20,7 @@ from millrace.core.leased_commands import Replace
 from millrace.core.model import NEVER_MS, Death, Seq, Start
 from millrace.core.takeover import shared_index
 from millrace.core.view import View
-from millrace.errors import Gone, Invalid, Late, NotFound, Refused, Stale, Superseded
+from millrace.errors import Gone, Invalid, Late, NotFound, Refused, Stale, Superseded, TooLarge
 
 
 def deleted() -> NotFound:
@@ -52,6 +52,17 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) 
             )
             rest = judge(draft, msgspec.structs.replace(command, seqs=seqs - late))
             return Outcome(rest.done, {**dict.fromkeys(late, over), **rest.refused})
+    if isinstance(command, Extend) and command.most_ms and lease.span_ms:
+        most_ms = lease.deadline_ms - lease.span_ms + command.most_ms
+        if draft.now + command.lease_ms > most_ms and (mine := seqs & lease.open):
+            long = TooLarge(
+                f"the message would be held for more than {command.most_ms} ms since it was handed "
+                "out",
+                field="lease_ms",
+                limit=command.most_ms,
+            )
+            rest = judge(draft, msgspec.structs.replace(command, seqs=seqs - mine))
+            return Outcome(rest.done, {**dict.fromkeys(mine, long), **rest.refused})
     if isinstance(command, Extend | Replace):
         passed = groups.passed_on(draft, lease, seqs & lease.open)
         if passed:
@@ -186,6 +197,8 @@ def do_extend(draft: Draft, command: Extend, outcome: Outcome) -> Outcome:
         return Outcome(done, outcome.refused, NEVER_MS)
     if done:
         if done == lease.open:
+            if lease.span_ms:
+                lease.span_ms += deadline - lease.deadline_ms
             lease.deadline_ms = deadline
             # What was given back with a delay keeps its own time.
             _forget_deadlines(lease, done)

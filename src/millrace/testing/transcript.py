@@ -248,7 +248,8 @@ class Play:
         if verb == "replace":
             [message] = rows(words[2:])
             return Replace(lease, seqs, history, message, millis(options.get("for", "30s")))
-        return Extend(lease, seqs, history, millis(options["for"]), on_time)
+        most_ms = millis(options.get("within", "0s"))
+        return Extend(lease, seqs, history, millis(options["for"]), on_time, most_ms)
 
     def _session_command(
         self, verb: str, name: str, words: list[str], options: dict[str, str]

@@ -11,6 +11,7 @@ _OPTIONS = (
     "mode",
     "after",
     "for",
+    "within",
     "of",
     "id",
     "start",

@@ -202,7 +202,10 @@ _PARTS: dict[int, tuple[type, Shape]] = {
         Release,
         Form(Release, PROOF, Seqs(), HISTORY, _FLAG, Whole(0, limits.DELAY_MS_MAX), _FLAG, _FLAG),
     ),
-    5: (Extend, Form(Extend, PROOF, Seqs(), HISTORY, _LEASE_MS, _FLAG)),
+    5: (
+        Extend,
+        Form(Extend, PROOF, Seqs(), HISTORY, _LEASE_MS, _FLAG, Whole(0, limits.LEASE_MS_MAX)),
+    ),
     6: (Discard, Form(Discard, PROOF, Seqs(), HISTORY)),
     11: (Purge, Form(Purge)),
     12: (Rewind, Form(Rewind, START)),

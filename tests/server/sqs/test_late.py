@@ -92,3 +92,27 @@ def test_a_change_of_the_time_by_an_old_receipt_is_answered_and_changes_nothing(
     sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=late, VisibilityTimeout=0)
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
+
+
+def test_a_message_is_held_for_twelve_hours_in_all(sqs: SQSClient, url: str) -> None:
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    [got] = sqs.receive_message(QueueUrl=url, VisibilityTimeout=600)["Messages"]
+    receipt = got["ReceiptHandle"]
+    # Some of the twelve hours has passed since the receive.
+    with pytest.raises(ClientError) as error:
+        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=43_200)
+    assert code_of(error) == ("InvalidParameterValue", 400)
+    assert error.value.response["Error"]["Message"] == (
+        "Value 43200 for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout "
+        "for the message is beyond the limit [43200 seconds]"
+    )
+    told = sqs.change_message_visibility_batch(
+        QueueUrl=url,
+        Entries=[
+            {"Id": "1", "ReceiptHandle": receipt, "VisibilityTimeout": 43_200},
+            {"Id": "2", "ReceiptHandle": receipt, "VisibilityTimeout": 43_000},
+        ],
+    )
+    assert [one["Id"] for one in told["Successful"]] == ["2"]
+    assert [one["Code"] for one in told["Failed"]] == ["InvalidParameterValue"]
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)

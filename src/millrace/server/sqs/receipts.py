@@ -11,11 +11,12 @@ import asyncio
 from typing import Any
 
 from millrace.client.calls import calls_of
+from millrace.client.queue import extend_within
 from millrace.client.submitting import Submits
 from millrace.core.answers import Outcome
 from millrace.core.commands import Settle
 from millrace.core.receipt import read
-from millrace.errors import Forged, Gone, Late, Refused, Stale
+from millrace.errors import Forged, Gone, Late, Refused, Stale, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import Fault, bad_value
 from millrace.server.aws.known import Known
@@ -203,13 +204,19 @@ async def _change(call: Call[Any], known: Known, receipt: str, seconds: int) -> 
     queue, holding = known.queue, call.ask.server.holding
     try:
         if seconds:
-            await queue.extend(receipt, seconds, on_time=True)
+            await extend_within(queue, receipt, seconds, most)
             holding.extend([receipt], now_ms() + seconds * 1000)
         else:
             await queue.release(receipt, on_time=True)
             holding.let_go([receipt])
     except Forged as error:
         raise bad_receipt(receipt) from error
+    except TooLarge as error:
+        raise bad_value(
+            seconds,
+            "VisibilityTimeout",
+            f"Total VisibilityTimeout for the message is beyond the limit [{most} seconds]",
+        ) from error
     except (Stale, Gone) as error:
         # Too late: nothing changes, and nobody is told, as long as the message is there.
         if not isinstance(error, Late) and not await _is_there(known, receipt):
