@@ -53,7 +53,7 @@ HOSTILE: list[Command] = [
     Publish((Message(b"x", b""),)),
     Publish((Message(b"x", b"k" * 401),)),
     Publish((Message(b"x", None, (("n", b"v"),) * 65),)),
-    Publish((Message(b"x", None, (("n", b"v" * 70_000),)),)),
+    Publish((Message(b"x", None, (("n", b"v" * limits.HEADER_BYTES_MAX),)),)),
     Publish((Message(b"x"),), Numbered("a b", 1)),
     Publish((Message(b"x"),), Numbered("a", 0)),
     Publish((Message(b"x"),), Numbered("a", -5)),

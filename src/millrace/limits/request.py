@@ -11,8 +11,9 @@ NAME_CHARS_MAX = 80
 HEADERS_MAX = 64
 """Headers of one message."""
 
-HEADER_BYTES_MAX = 64 * 1024
-"""Names and values of all headers of one message."""
+HEADER_BYTES_MAX = 1088 * 1024
+"""Names and values of all headers of one message: attributes of SQS are headers and may be all of
+its 1 MiB, and what is noted of them and of a dead letter is a header, too."""
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 """A body lies in one record, and a record in one segment, beside others."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
+from millrace import limits
 from tests.server.aws.site import AwsSite
 from tests.server.sqs.codes import code_of
 
@@ -254,6 +255,22 @@ def test_a_receive_that_is_made_again_is_given_the_same(sqs: SQSClient, fifo: st
         with pytest.raises(ClientError) as error:
             receive(sqs, fifo, ReceiveRequestAttemptId=bad)
         assert code_of(error) == ("InvalidParameterValue", 400)
+
+
+def test_attributes_may_be_all_of_a_message(sqs: SQSClient, url: str) -> None:
+    value = "x" * 1_000_000
+    given: Any = {
+        "large": {"DataType": "String", "StringValue": value},
+        "number": {"DataType": "Number.int", "StringValue": "1"},
+    }
+    sqs.send_message(QueueUrl=url, MessageBody="small", MessageAttributes=given)
+    [got] = receive(sqs, url, MessageAttributeNames=["All"])
+    assert got["MessageAttributes"] == given
+    given["large"]["StringValue"] = "x" * limits.SQS_MESSAGE_BYTES_MAX
+    with pytest.raises(ClientError) as error:
+        sqs.send_message(QueueUrl=url, MessageBody="small", MessageAttributes=given)
+    assert code_of(error) == ("InvalidParameterValue", 400)
+    assert f"shorter than {limits.SQS_MESSAGE_BYTES_MAX} bytes" in str(error.value)
 
 
 def test_a_receive_takes_from_one_group_before_another(sqs: SQSClient, fifo: str) -> None:

@@ -171,8 +171,9 @@ def test_a_message_of_a_fifo_queue_waits_as_long_as_the_queue_says(
     assert counted == {"ApproximateNumberOfMessagesDelayed": "1"}
 
 
-def test_an_entry_that_the_engine_refuses_fails_alone(sqs: SQSClient, url: str) -> None:
-    large = {"a": {"DataType": "String", "StringValue": "x" * 70_000}}
+def test_an_entry_that_is_too_large_for_its_queue_fails_alone(sqs: SQSClient, url: str) -> None:
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"MaximumMessageSize": "1024"})
+    large = {"a": {"DataType": "String", "StringValue": "x" * 1024}}
     sent = sqs.send_message_batch(
         QueueUrl=url,
         Entries=[
