@@ -42,8 +42,10 @@ class HttpConnection:
         self.idle_since = 0.0
 
     @classmethod
-    async def make(cls, url: SplitResult, tls: ssl.SSLContext | None) -> HttpConnection:
-        """Connect.
+    async def make(
+        cls, url: SplitResult, tls: ssl.SSLContext | None, at: str | None = None
+    ) -> HttpConnection:
+        """Connect, to the address `at` where the host's was looked up before.
 
         Raises:
             Lost: nobody answers there, or someone who is not trusted, or TLS is spoken by one side
@@ -54,7 +56,11 @@ class HttpConnection:
         try:
             async with asyncio.timeout(limits.WIRE_CONNECT_SECONDS_MAX):
                 reader, writer = await asyncio.open_connection(
-                    host, port, ssl=tls, limit=_HEAD_BYTES_MAX
+                    at or host,
+                    port,
+                    ssl=tls,
+                    limit=_HEAD_BYTES_MAX,
+                    server_hostname=host if tls is not None else None,
                 )
         except ssl.SSLError as error:
             raise _tls_failure(error, f"{host}:{port}", sent=False) from error

@@ -57,6 +57,10 @@ SNS_KEY_DAYS = 3650
 SNS_POST_SECONDS_MAX = 15
 """How long an endpoint may take to answer; as SNS has it."""
 
+SNS_LOOK_UP_SECONDS_MAX = 5
+"""How long a subscription waits for the address of its endpoint, to see whether it may be sent to:
+what is slow is judged when it is asked."""
+
 SNS_POST_LEASE_SECONDS = 60
 """For how long a message is out while it is sent to its endpoint: longer than that."""
 

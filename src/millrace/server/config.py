@@ -44,6 +44,7 @@ from millrace.server.setting import (
     share,
     whole,
 )
+from millrace.server.sns.reach import ANY, PUBLIC, read_place
 from millrace.settings import Settings
 
 PREFIX = "MILLRACE_"
@@ -54,6 +55,7 @@ CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 ADDRESSES = several("addresses", lambda name, text: str(parse_address(text, name)))
 ACCOUNT = shaped("[0-9]{12}", "twelve digits")
 REGION = shaped("[a-z0-9-]{1,64}", "a region such as eu-central-1")
+ENDPOINTS = several("any, public, networks and hosts", read_place)
 RULES = several("rules", lambda _, text: str(parse_rule(text)))
 
 
@@ -124,6 +126,11 @@ class ServerSettings:
         whole(1, limits.SQS_VISIBILITY_SECONDS_MAX),
         "The longest visibility timeout of SQS.",
     )
+    sns_endpoints: tuple[str, ...] = setting(
+        (),
+        ENDPOINTS,
+        "Where SNS sends by HTTP. [any where it listens on this machine alone, else public]",
+    )
     connections_max: int = setting(
         limits.CONNECTIONS_MAX, whole(1, 1_000_000), "Connections at a time.", live=True
     )
@@ -186,6 +193,13 @@ class ServerSettings:
             self.sqs_in_flight_max,
             self.sqs_visibility_seconds_max,
         )
+
+    @property
+    def sns_places(self) -> tuple[str, ...]:
+        """Where SNS sends by HTTP. Whoever may subscribe an endpoint would else have the server ask
+        what only it can reach: that is theirs already where they are on its machine."""
+        is_local = all(address.is_loopback for address in self.addresses)
+        return self.sns_endpoints or ((ANY,) if is_local else (PUBLIC,))
 
     @property
     def admin_token_path(self) -> Path:
@@ -459,7 +473,7 @@ def table() -> str:
 
 def _shown(value: object) -> str:
     match value:
-        case None | "":
+        case None | "" | ():
             return "–"
         case bool():
             return f"`{str(value).lower()}`"

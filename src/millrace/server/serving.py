@@ -28,6 +28,7 @@ from millrace.server.quota import Quotas
 from millrace.server.rest.desk import Desk
 from millrace.server.sns.deliver import Deliverer
 from millrace.server.sns.exchange import Exchange
+from millrace.server.sns.reach import Reach
 from millrace.server.statsd import Statsd
 from millrace.server.tls import Certificates
 from millrace.server.watch import AccessLog, Watch
@@ -83,7 +84,7 @@ class Serving:
     def _aws(self, settings: ServerSettings, desk: Desk) -> AwsFace:
         scheme = "https" if settings.is_tls else "http"
         home, exchange = settings.aws_home, Exchange(desk, settings.data)
-        deliverer = Deliverer(exchange, home)
+        deliverer = Deliverer(exchange, home, Reach(settings.sns_places))
         parts = (home, Directory(desk, settings.sqs_bounds), exchange, deliverer)
         return AwsFace(self._guard, self._book, *parts, scheme=scheme)
 

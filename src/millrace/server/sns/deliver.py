@@ -43,6 +43,7 @@ from millrace.server.sns.headers import (
     TOKEN,
 )
 from millrace.server.sns.post import Sending, post
+from millrace.server.sns.reach import Reach
 from millrace.server.sns.subscription_attributes import RAW_DELIVERY, delivery
 from millrace.server.sqs.values import attributes_out
 
@@ -63,8 +64,9 @@ class _Line(NamedTuple):
 class Deliverer:
     """Sends what waits for endpoints."""
 
-    def __init__(self, exchange: Exchange, usual: Home) -> None:
+    def __init__(self, exchange: Exchange, usual: Home, reach: Reach) -> None:
         """`usual`: the account and region whose space is `default`."""
+        self.reach = reach
         self._exchange = exchange
         self._usual = usual
         self._lines: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -181,7 +183,8 @@ class Deliverer:
                 arn,
                 is_raw,
                 line.how.content_type,
-            )
+            ),
+            self.reach,
         )
         try:
             if outcome == "done":
@@ -210,7 +213,9 @@ class Deliverer:
         retries = delivery(notes, known).retries
         sending = Sending(notes[ENDPOINT], text, "SubscriptionConfirmation", id, arn)
         for failures in range(1, retries.num_retries + 2):
-            if await post(sending) != "again" or not await self._is_pending(space, topic, cell):
+            if await post(sending, self.reach) != "again":
+                return
+            if not await self._is_pending(space, topic, cell):
                 return
             await asyncio.sleep(retries.seconds(failures))
 

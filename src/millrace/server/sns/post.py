@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from functools import cache
 from typing import Literal
@@ -15,6 +16,7 @@ from millrace.client.http_connection import HttpConnection
 from millrace.client.line import Lost
 from millrace.client.tls import client_context
 from millrace.server.sns.delivery_policy import CONTENT_TYPE
+from millrace.server.sns.reach import Reach, Unreachable
 
 Outcome = Literal["done", "again", "never"]
 """The endpoint has it; it may take it later; it will never take it."""
@@ -23,6 +25,8 @@ AGENT = "Amazon Simple Notification Service Agent"
 """As which SNS speaks; endpoints may look at it."""
 
 _TOO_MANY = 429
+
+_logger = logging.getLogger("millrace.server")
 
 
 class Sending(msgspec.Struct, frozen=True):
@@ -46,19 +50,24 @@ def _context() -> ssl.SSLContext:
     return client_context()
 
 
-async def post(sending: Sending) -> Outcome:
-    """Send a message; returns what the endpoint made of it."""
+async def post(sending: Sending, reach: Reach) -> Outcome:
+    """Send a message, if it may be sent there; returns what the endpoint made of it."""
     url = urlsplit(sending.endpoint)
     try:
         tls = _context() if url.scheme == "https" else None
         async with asyncio.timeout(limits.SNS_POST_SECONDS_MAX):
-            connection = await HttpConnection.make(url, tls)
+            address = await reach.address(url.hostname or "")
+            connection = await HttpConnection.make(url, tls, address)
             try:
                 body = sending.body.encode()
                 head = await connection.ask(_head(sending, len(body)), [body])
             finally:
                 connection.close()
-    except (Lost, OSError, TimeoutError):
+    except (Lost, OSError, UnicodeError):
+        return "again"
+    except Unreachable as error:
+        # Its name may have another address later, and the server other settings.
+        _logger.warning("an endpoint: %s", error)
         return "again"
     if 200 <= head.status < 300:
         return "done"

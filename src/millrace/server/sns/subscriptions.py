@@ -11,7 +11,6 @@ import hmac
 import secrets
 from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from millrace.client.queue import Queue
@@ -22,6 +21,7 @@ from millrace.server.aws.calls import Call
 from millrace.server.aws.known import PREFIX
 from millrace.server.aws.names import arn_of, home_of, read_arn
 from millrace.server.rest.act import Act
+from millrace.server.sns.endpoint import see_endpoint, see_reach
 from millrace.server.sns.exchange import Exchange, KnownTopic
 from millrace.server.sns.faults import (
     invalid,
@@ -29,7 +29,6 @@ from millrace.server.sns.faults import (
     no_topic,
     not_authorized,
     too_many_subscriptions,
-    unsupported,
 )
 from millrace.server.sns.filter_policy import NOTHING
 from millrace.server.sns.headers import (
@@ -73,10 +72,7 @@ from millrace.server.sns.subscription_attributes import (
 )
 from millrace.server.sns.topic_attributes import see_json
 
-PROTOCOLS = ("sqs", "http", "https")
-_OTHERS = ("email", "email-json", "sms", "application", "lambda", "firehose")
 _PENDING = "PendingConfirmation"
-_ENDPOINT_CHARS_MAX = 2048
 _IN_SUBSCRIBE = "Attributes Reason: "
 
 
@@ -89,7 +85,8 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
     asked = call.told
     place = place_at(call, asked.topic_arn, "manage")
     known = await look(call, place)
-    _see_endpoint(asked, place)
+    see_endpoint(asked, place)
+    await see_reach(call)
     for name, value in asked.attributes.items():
         see_attribute(name, value, place.arn, asked.endpoint, _IN_SUBSCRIBE)
     notes = _notes_in(asked.attributes)
@@ -114,40 +111,6 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
     await _to_endpoint(call, known, place, name, notes)
     arn = f"{place.arn}:{name}" if asked.return_subscription_arn else "pending confirmation"
     return SubscriptionOut(arn)
-
-
-def _see_endpoint(asked: SubscribeIn, place: Place) -> None:
-    protocol, endpoint = asked.protocol, asked.endpoint
-    if protocol in _OTHERS:
-        raise unsupported(f"Subscribe with the protocol {protocol}")
-    if protocol not in PROTOCOLS:
-        raise invalid(f"Amazon SNS does not support this protocol string: {protocol}")
-    if not endpoint or len(endpoint) > _ENDPOINT_CHARS_MAX:
-        raise invalid("Endpoint")
-    if protocol == "sqs":
-        arn = read_arn(endpoint)
-        if arn is None or arn.service != "sqs":
-            raise invalid("SQS endpoint ARN")
-        if endpoint.endswith(".fifo") and not place.name.endswith(".fifo"):
-            raise invalid(
-                "Invalid parameter: Endpoint Reason: FIFO SQS Queues can not be subscribed to "
-                "standard SNS topics"
-            )
-        return
-    if place.name.endswith(".fifo"):
-        raise invalid(
-            "Invalid parameter: Endpoint Reason: Please use FIFO SQS queue as FIFO topics support "
-            "only queues"
-        )
-    if not endpoint.startswith(f"{protocol}://"):
-        raise invalid("Endpoint must match the specified protocol")
-    try:
-        host = urlsplit(endpoint).hostname
-        _ = urlsplit(endpoint).port
-    except ValueError:
-        host = None
-    if not host or not endpoint.isascii() or any(letter.isspace() for letter in endpoint):
-        raise invalid("Endpoint Reason: it is no address")
 
 
 async def _see_letters(call: Call[Any], notes: dict[str, str], before: str = "") -> None:

@@ -1,0 +1,76 @@
+"""What may be subscribed: queues of this server, and places that it may send to by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+from millrace import limits
+from millrace.server.aws.calls import Call
+from millrace.server.aws.names import read_arn
+from millrace.server.sns.faults import invalid, unsupported
+from millrace.server.sns.place import Place
+from millrace.server.sns.reach import Unreachable
+from millrace.server.sns.shapes import SubscribeIn
+
+PROTOCOLS = ("sqs", "http", "https")
+_OTHERS = ("email", "email-json", "sms", "application", "lambda", "firehose")
+_ENDPOINT_CHARS_MAX = 2048
+
+
+def see_endpoint(asked: SubscribeIn, place: Place) -> None:
+    """See that a topic can have such an endpoint.
+
+    Raises:
+        Fault: it cannot.
+    """
+    protocol, endpoint = asked.protocol, asked.endpoint
+    if protocol in _OTHERS:
+        raise unsupported(f"Subscribe with the protocol {protocol}")
+    if protocol not in PROTOCOLS:
+        raise invalid(f"Amazon SNS does not support this protocol string: {protocol}")
+    if not endpoint or len(endpoint) > _ENDPOINT_CHARS_MAX:
+        raise invalid("Endpoint")
+    if protocol == "sqs":
+        arn = read_arn(endpoint)
+        if arn is None or arn.service != "sqs":
+            raise invalid("SQS endpoint ARN")
+        if endpoint.endswith(".fifo") and not place.name.endswith(".fifo"):
+            raise invalid(
+                "Invalid parameter: Endpoint Reason: FIFO SQS Queues can not be subscribed to "
+                "standard SNS topics"
+            )
+        return
+    if place.name.endswith(".fifo"):
+        raise invalid(
+            "Invalid parameter: Endpoint Reason: Please use FIFO SQS queue as FIFO topics support "
+            "only queues"
+        )
+    if not endpoint.startswith(f"{protocol}://"):
+        raise invalid("Endpoint must match the specified protocol")
+    try:
+        host = urlsplit(endpoint).hostname
+        _ = urlsplit(endpoint).port
+    except ValueError:
+        host = None
+    if not host or not endpoint.isascii() or any(letter.isspace() for letter in endpoint):
+        raise invalid("Endpoint Reason: it is no address")
+
+
+async def see_reach(call: Call[SubscribeIn]) -> None:
+    """See that messages may be sent to an endpoint. Where nobody knows it now, it may be there
+    when it is asked.
+
+    Raises:
+        Fault: they may not.
+    """
+    if call.told.protocol == "sqs":
+        return
+    host = urlsplit(call.told.endpoint).hostname or ""
+    try:
+        async with asyncio.timeout(limits.SNS_LOOK_UP_SECONDS_MAX):
+            await call.aws.deliverer.reach.address(host)
+    except Unreachable as error:
+        raise invalid(f"Endpoint Reason: {error}") from error
+    except (OSError, UnicodeError):
+        return
