@@ -57,6 +57,9 @@ SNS_KEY_DAYS = 3650
 SNS_POST_SECONDS_MAX = 15
 """How long an endpoint may take to answer; as SNS has it."""
 
+SNS_PENDING_SECONDS_MAX = 2 * 86_400
+"""How long an endpoint has to confirm its subscription; as SNS has it."""
+
 SNS_LOOK_UP_SECONDS_MAX = 5
 """How long a subscription waits for the address of its endpoint, to see whether it may be sent to:
 what is slow is judged when it is asked."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
@@ -82,6 +83,35 @@ def test_whoever_subscribes_again_is_asked_again(
     assert endpoint.confirm().json["Token"] == first
     sns.publish(TopicArn=topic, Message="x")
     assert endpoint.next().json["Message"] == "x"
+
+
+def test_an_endpoint_that_does_not_confirm_in_time_is_subscribed_no_more(
+    site: AwsSite, sns: SNSClient, topic: str, name: str, endpoint: Endpoint
+) -> None:
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    token = endpoint.next().json["Token"]
+    subscription = bytes.fromhex(token).decode().split("/")[2]
+    path = f"/v1/spaces/default/topics/{name}/subscriptions/{subscription}"
+
+    def age(seconds: int) -> None:
+        asked = {"aws.pending": str(int((time.time() - seconds) * 1000))}
+        assert site.process.ask("PATCH", path, {"notes": asked}).status == 200
+
+    def listed() -> int:
+        return len(sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"])
+
+    age(2 * 86_400 - 60)
+    assert listed() == 1
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    assert endpoint.next().json["Token"] == token, "asked again, from now on for two days"
+    age(2 * 86_400 + 60)
+    assert listed() == 0
+    with pytest.raises(ClientError) as error:
+        sns.confirm_subscription(TopicArn=topic, Token=token)
+    assert refused(error) == ("InvalidParameter", 400, "Invalid parameter: Token")
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    assert endpoint.confirm().json["Token"] != token
+    assert listed() == 1
 
 
 def test_a_forged_yes_is_refused(

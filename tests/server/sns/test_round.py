@@ -279,4 +279,8 @@ def test_a_fifo_topic_may_tell_repeats_by_their_content(
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
     for text in ("x", "x", "y"):
         sns.publish(TopicArn=topic, Message=text, MessageGroupId="g")
-    assert queue.bodies(2) == ["x", "y"]
+    found = [json.loads(one["Body"]) for one in queue.take(2)]
+    assert [one["Message"] for one in found] == ["x", "y"]
+    numbers = [one["SequenceNumber"] for one in found]
+    assert sorted(set(numbers)) == numbers
+    assert {len(number) for number in numbers} == {20}

@@ -126,8 +126,7 @@ class Deliverer:
                 if not topic:
                     # Somebody's own, which is called so.
                     return
-                await self._line(queue, topic)
-                await self._follow(queue, topic)
+                await self._follow(queue, topic, await self._line(queue, topic))
             except NotFound as error:
                 if error.field != "queue":
                     # It was ended by another protocol, or by a process that crashed over it.
@@ -139,15 +138,17 @@ class Deliverer:
                 _logger.warning("what waits for an endpoint in %s/%s: %s", space, name, error)
                 await asyncio.sleep(limits.SNS_TROUBLE_SECONDS)
 
-    async def _follow(self, queue: Queue, topic: str) -> None:
+    async def _follow(self, queue: Queue, topic: str, line: _Line) -> None:
         while True:
             leases = await queue.lease(
                 limits.SNS_POST_AT_ONCE_MAX,
                 seconds=limits.SNS_POST_LEASE_SECONDS,
                 wait=limits.SNS_POST_WAIT_SECONDS,
             )
-            if leases:
+            if leases or PENDING in line.notes:
+                # Nobody may have confirmed it in time, or someone has changed it.
                 line = await self._line(queue, topic)
+            if leases:
                 await asyncio.gather(*(self._send(line, one) for one in leases))
 
     async def _line(self, queue: Queue, topic: str) -> _Line:

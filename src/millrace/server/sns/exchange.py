@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
+from millrace import limits
 from millrace.client.topic import Topic, engine_and_topic
 from millrace.core.topic import deleted
 from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import NotFound
 from millrace.server.aws.known import PREFIX, TAG
 from millrace.server.aws.lately import Lately, tags_of
+from millrace.server.clock import now_ms
 from millrace.server.rest.desk import Desk
 from millrace.server.sns.envelope import Around
+from millrace.server.sns.headers import PENDING
 from millrace.server.sns.message import Told
 from millrace.server.sns.signing import Signer, open_signer
 
@@ -52,12 +56,24 @@ class KnownTopic:
         )
 
     async def subscriptions(self) -> list[SubscriptionCell]:
-        """Its subscriptions, oldest first."""
+        """Its subscriptions, oldest first, without those that nobody has confirmed in time."""
+        return [cell for cell in await self.cells() if not is_forgotten(dict(cell.notes))]
+
+    async def cells(self) -> list[SubscriptionCell]:
+        """All of its subscriptions, oldest first."""
         engine, shard = engine_and_topic(self.topic)
         try:
             return list((await engine.subscriptions(shard)).values())
         except NotFound as error:
             raise deleted() from error
+
+
+def is_forgotten(notes: Mapping[str, str]) -> bool:
+    """Whether a subscription waits for its endpoint's word, and has done so for too long."""
+    asked = notes.get(PENDING, "")
+    if not (asked.isascii() and asked.isdigit()):
+        return False
+    return now_ms() - int(asked) > limits.SNS_PENDING_SECONDS_MAX * 1000
 
 
 class Exchange(Lately[KnownTopic]):

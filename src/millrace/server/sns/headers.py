@@ -34,7 +34,7 @@ TOKEN = f"{PREFIX}token"
 """A note of a subscription: by which its endpoint confirms it."""
 
 PENDING = f"{PREFIX}pending"
-"""A note of a subscription that was not confirmed."""
+"""A note of a subscription that was not confirmed: when its endpoint was asked last."""
 
 BASE = f"{PREFIX}base"
 """A note of a subscription: where the server is, as its maker has it."""

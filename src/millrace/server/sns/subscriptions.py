@@ -20,6 +20,7 @@ from millrace.errors import Full, Invalid, NotFound, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import PREFIX
 from millrace.server.aws.names import arn_of, home_of, read_arn
+from millrace.server.clock import now_ms
 from millrace.server.rest.act import Act
 from millrace.server.sns.endpoint import see_endpoint, see_reach
 from millrace.server.sns.exchange import Exchange, KnownTopic
@@ -152,6 +153,10 @@ async def _again(call: Call[SubscribeIn], found: Found, notes: dict[str, str]) -
     if any(there.get(name) != value for name, value in notes.items()):
         raise invalid("Attributes Reason: Subscription already exists with different attributes")
     if PENDING in there:
+        with suppress(NotFound):
+            await found.known.topic.configure_subscription(
+                found.cell.name, notes={PENDING: str(now_ms())}
+            )
         call.aws.deliverer.ask_endpoint(found.place.space, found.place.name, found.cell)
         if not call.told.return_subscription_arn:
             return SubscriptionOut("pending confirmation")
@@ -195,7 +200,7 @@ async def _to_endpoint(
     exchange = call.aws.exchange
     await exchange.prepare()
     token = f"{place.space}/{place.name}/{name}/{secrets.token_hex(32)}".encode().hex()
-    notes |= {PENDING: "1", TOKEN: token}
+    notes |= {PENDING: str(now_ms()), TOKEN: token}
     millrace = exchange.desk.millrace
     queue = await millrace.queue(
         f"{HIDDEN}{name}", space=place.space, **hidden_settings(notes, known)

@@ -145,7 +145,7 @@ async def delete_topic(call: Call[OfTopic]) -> None:
         known = await exchange.look(place.space, place.name)
     except NotFound:
         return
-    cells = await known.subscriptions()
+    cells = await known.cells()
 
     async def end() -> None:
         await known.topic.delete()

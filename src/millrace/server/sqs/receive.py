@@ -156,6 +156,7 @@ def told_of(call: Call[Any], known: Known, given: Given) -> tuple[bytes, Headers
         given.time_ms,
         subscription_of(known.notes, topic),
         call.aws.exchange.around(call.base),
+        f"{given.seq:020d}" if topic.endswith(".fifo") else None,
     )
     return text.encode(), ()
 
