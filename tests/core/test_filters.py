@@ -243,6 +243,80 @@ def test_headers_and_body_may_both_be_asked_for() -> None:
     assert not either.passes((), b"no JSON")
 
 
+TYPES = ("types", b'{"number":"Number","int":"Number.int","data":"Binary","list":"String.Array"}')
+ARRAYS = ("arrays", b'{"list":"[\\"a\\",5,true,null]"}')
+OF_TYPES: Headers = (
+    ("text", b"5"),
+    ("number", b"5"),
+    ("int", b"7.50"),
+    ("data", b"a"),
+    ("list", b"a"),
+    ("list", b"5"),
+    TYPES,
+    ARRAYS,
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "passes"),
+    [
+        ({"text": ["5"]}, True),
+        ({"text": [5]}, False),
+        ({"text": [{"numeric": [">", 1]}]}, False),
+        ({"text": [{"anything-but": [5]}]}, True),
+        ({"number": [5]}, True),
+        ({"number": ["5"]}, False),
+        ({"number": [{"prefix": "5"}]}, False),
+        ({"number": [{"anything-but": ["5"]}]}, True),
+        ({"number": [{"anything-but": [5]}]}, False),
+        ({"int": [{"numeric": [">", 7, "<=", 7.5]}]}, True),
+        ({"data": ["a"]}, False),
+        ({"data": [{"exists": False}]}, True),
+        ({"list": ["a"]}, True),
+        ({"list": [5]}, True),
+        ({"list": ["5"]}, False),
+        ({"list": [True]}, True),
+        ({"list": ["true"]}, False),
+        ({"list": [None]}, True),
+        ({"none": [{"exists": False}]}, True),
+        ({"none": [{"exists": True}]}, False),
+        ({"text": ["5"], "number": ["5"]}, False),
+        ({"$or": [{"text": [5]}, {"number": [5]}]}, True),
+    ],
+    ids=str,
+)
+def test_headers_may_have_types(wanted: dict[str, object], passes: object) -> None:
+    typed = {"types": "types", "arrays": "arrays", "headers": wanted}
+    found = filters.parse({"$typed": typed})
+    assert found is not None
+    assert found.passes(OF_TYPES, b"") is passes
+    block = Block.of_messages([Message(b"x", None, OF_TYPES), Message(b"x")])
+    assert found.mask(block).tolist()[0] is passes
+    stored = filters.load(found.text)
+    assert stored is not None
+    assert (stored.passes(OF_TYPES, b""), stored.text) == (passes, found.text)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {},
+        {"types": "t"},
+        {"headers": {"a": ["x"]}},
+        {"types": "", "headers": {"a": ["x"]}},
+        {"types": "t", "arrays": 5, "headers": {"a": ["x"]}},
+        {"types": "t", "headers": {}},
+        {"types": "t", "headers": {"a": {"b": ["x"]}}},
+        {"types": "t", "headers": {"a": ["x"]}, "more": 1},
+    ],
+    ids=str,
+)
+def test_bad_types_are_refused(typed: object) -> None:
+    with pytest.raises(Invalid) as refused:
+        filters.parse({"$typed": typed})
+    assert refused.value.field == "filter"
+
+
 @pytest.mark.parametrize("wanted", BAD, ids=repr)
 def test_a_bad_filter_is_refused_with_its_field(wanted: object) -> None:
     with pytest.raises(Invalid) as refused:
@@ -294,7 +368,12 @@ def test_a_stored_filter_that_is_none_is_damage(text: str) -> None:
 NAMES = st.sampled_from(["a", "b", "ab", "c"])
 WORDS = st.sampled_from(["", "x", "xy", "X", "5", "5.0", "-1", "1e3", "true", "\xe4", "\xff"])
 VALUES = WORDS.map(lambda word: word.encode("latin-1"))
-HEADERS = st.lists(st.tuples(NAMES, VALUES), max_size=4).map(tuple)
+KINDS = st.dictionaries(NAMES, st.sampled_from(["String", "Number", "Number.x", "Binary"]))
+TOLD = st.one_of(
+    st.builds(lambda kinds: ("t", msgspec.json.encode(kinds)), KINDS),
+    st.sampled_from([("l", b'{"a": "[1, \\"x\\", null]"}'), ("l", b'{"b": 5}'), ("t", b"no")]),
+)
+HEADERS = st.lists(st.one_of(st.tuples(NAMES, VALUES), TOLD), max_size=5).map(tuple)
 NUMBERS = st.one_of(st.integers(-5, 2000), st.sampled_from([0.5, 5.0, -1.0]))
 SIMPLE = st.one_of(
     WORDS,
@@ -331,6 +410,11 @@ SETS = st.one_of(
     PLAIN,
     st.builds(lambda fields: {"$body": fields}, FIELDS),
     st.builds(lambda plain, fields: {**plain, "$body": fields}, PLAIN, FIELDS),
+    st.builds(
+        lambda plain, typed: {**plain, "$typed": {"types": "t", "arrays": "l", "headers": typed}},
+        PLAIN,
+        PLAIN,
+    ),
 )
 FILTERS = st.one_of(
     SETS,

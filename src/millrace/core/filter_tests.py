@@ -298,7 +298,7 @@ def _bounds(given: object, where: str) -> list[tuple[str, int | float]]:
 
 def _numeric(bounds: Sequence[tuple[str, int | float]]) -> Holds:
     def holds(value: Value) -> bool:
-        number = _written(value) if isinstance(value, bytes) else value
+        number = number_in(value) if isinstance(value, bytes) else value
         if isinstance(number, bool) or not isinstance(number, int | float):
             return False
         return all(_COMPARE[sign](number, bound) for sign, bound in bounds)
@@ -306,7 +306,8 @@ def _numeric(bounds: Sequence[tuple[str, int | float]]) -> Holds:
     return holds
 
 
-def _written(value: bytes) -> int | float | None:
+def number_in(value: bytes) -> int | float | None:
+    """The number that a header's value is written as; None: it is none."""
     if len(value) > _NUMBER_BYTES_MAX:
         return None
     found = _NUMBER.fullmatch(value)

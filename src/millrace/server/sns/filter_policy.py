@@ -1,7 +1,8 @@
 """Filter policies of subscriptions, and the filters that they are in the core.
 
-A policy on the attributes of messages is a filter on their headers; one on their bodies is a filter
-under `$body`. What SNS refuses is refused here, in its words; what is left the core checks.
+A policy on the attributes of messages is a filter on their headers, with the types that they were
+published with; one on their bodies is a filter under `$body`. What SNS refuses is refused here, in
+its words; what is left the core checks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from millrace.core.filter_tests import WORDS
 from millrace.errors import Invalid, TooLarge
 from millrace.server.aws.fault import Fault
 from millrace.server.sns.faults import invalid
+from millrace.server.sns.headers import ARRAYS
+from millrace.server.sqs.values import TYPES
 
 ATTRIBUTES = "MessageAttributes"
 BODY = "MessageBody"
@@ -69,7 +72,8 @@ class _Policy:
             )
         if self._combinations(policy, 1, 1) > limits.SNS_POLICY_COMBINATIONS_MAX:
             raise self._bad("Filter policy is too complex")
-        found: Filter = {"$body": policy} if self._scope == BODY else policy
+        typed = {"types": TYPES, "arrays": ARRAYS, "headers": policy}
+        found: Filter = {"$body": policy} if self._scope == BODY else {"$typed": typed}
         filters.parse(found)
         return found
 
