@@ -297,6 +297,14 @@ class Form:
                 two.unpack(raw[1], name_2, blobs),
                 three.unpack(raw[2], name_3, blobs),
             )
+        if len(raw) == 4:
+            (name, one), (name_2, two), (name_3, three), (name_4, four) = self._fields
+            return self.kind(
+                one.unpack(raw[0], name, blobs),
+                two.unpack(raw[1], name_2, blobs),
+                three.unpack(raw[2], name_3, blobs),
+                four.unpack(raw[3], name_4, blobs),
+            )
         return self.kind(
             *[
                 shape.unpack(one, name, blobs)
