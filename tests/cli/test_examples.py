@@ -105,6 +105,7 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
             **environment,
             "PATH": path,
             "MILLRACE_SEGMENT_BYTES": SEGMENT_BYTES,
+            "MILLRACE_ENGINE_SEGMENT_BYTES": SEGMENT_BYTES,
             "XDG_CONFIG_HOME": str(folder / "config"),
             "PYTHONPATH": str(GUIDE.parents[2]),
         },

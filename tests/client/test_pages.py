@@ -6,9 +6,13 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.crash.test_states import MEMORY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,11 +55,18 @@ def test_every_block_is_a_program(page: Path) -> None:
     assert len(PROGRAM.findall(text)) == text.count("```python") > 0
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """In memory: each program fills a large log with zeros, and ends."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else tmp_path) as found:
+        yield Path(found)
+
+
 @pytest.mark.parametrize(("program", "said"), PROGRAMS)
-def test_a_program_runs(program: str, said: str, tmp_path: Path) -> None:
+def test_a_program_runs(program: str, said: str, place: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
+        cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,

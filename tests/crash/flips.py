@@ -31,6 +31,7 @@ from millrace.core.model import ShardId
 from millrace.log.files import RealDisk
 from millrace.store.place import RELATIVE
 from millrace.store.sealed import FOLDER, file_number, read_lines
+from millrace.thrift import spare_pandas
 from tests.crash.small_folder import Everything, build, find_fault, read_everything
 
 SECTOR_BYTES = 512
@@ -327,4 +328,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    spare_pandas()
     sys.exit(main())

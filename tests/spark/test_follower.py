@@ -24,6 +24,7 @@ from millrace.spark.limit import Limit
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
 from millrace.spark.start import LATEST, Start
+from tests.server.rest.harness import SMALL
 
 ALL = Limit()
 
@@ -34,7 +35,7 @@ def options(**chosen: object) -> Options:
 
 def run(tmp_path: Path, main: Callable[[millrace.Millrace], Awaitable[None]]) -> None:
     async def opened() -> None:
-        async with millrace.open(tmp_path) as m:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
             await main(m)
 
     asyncio.run(opened())
