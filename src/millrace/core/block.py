@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.column import Array, Buffer, Column, offsets_of
+from millrace.core.column import PAIR, Array, Buffer, Column, offsets_of
 from millrace.core.model import Headers, Message, Row
 from millrace.core.squeeze import (
     LENGTH,
@@ -63,6 +63,7 @@ class Block:
 
     __slots__ = (
         "_key_list",
+        "_parts",
         "bodies",
         "codec",
         "count",
@@ -89,6 +90,7 @@ class Block:
         self.header_names = header_names
         self.header_values = header_values
         self._key_list: list[bytes | None] | None = None
+        self._parts: tuple[tuple[Buffer, ...], list[int], int] | None = None
         self.codec: Codec = ""
         """How it is to be compressed when it is written."""
         self.is_squeezed = False
@@ -174,9 +176,18 @@ class Block:
             _header_values(values),
         )
 
+    def _measured(self) -> tuple[tuple[Buffer, ...], list[int], int]:
+        """Its buffers, their lengths and the bytes of all, found once: small ones are many."""
+        if self._parts is None:
+            buffers = self._buffers()
+            lengths = [_length(buffer) for buffer in buffers]
+            size = HEADER.size + sum([length + 7 & ~7 for length in lengths])
+            self._parts = buffers, lengths, size
+        return self._parts
+
     def size(self) -> int:
         """Bytes that `encode` will give."""
-        return HEADER.size + sum([_length(buffer) + 7 & ~7 for buffer in self._buffers()])
+        return self._measured()[2]
 
     def squeezed(self, codec: Codec) -> Block:
         """The same rows, to be compressed when they are written, if they are worth it."""
@@ -195,19 +206,16 @@ class Block:
 
     def encode_into(self, out: list[Buffer]) -> int:
         """Append the block's buffers to `out`; returns how many bytes they are."""
-        buffers = self._buffers()
+        buffers, lengths, size = self._measured()
         flags = (FLAG_KEYS if self.keys else 0) | (FLAG_HEADERS if self.header_names else 0)
         flags |= FLAG_DELETES if len(self.bodies.validity) else 0
-        lengths = [_length(buffer) for buffer in buffers]
         begin = len(out)
         out.append(HEADER.pack(self.count, flags, 0, *lengths))
-        size = HEADER.size
         for buffer, length in zip(buffers, lengths, strict=True):
             if length:
                 out.append(buffer)
                 if length & 7:
                     out.append(_ZEROS[length & 7 :])
-                size += _round(length)
         packed = squeeze(out[begin + 1 :], size - HEADER.size, self.codec) if self.codec else b""
         self.is_squeezed = bool(packed)
         if not packed:
@@ -284,7 +292,7 @@ class Block:
     def headers_of(self, at: int) -> Headers:
         if self.header_lists is None or self.header_names is None or self.header_values is None:
             return ()
-        low, high = np.frombuffer(self.header_lists, np.int32)[at : at + 2].tolist()
+        low, high = PAIR.unpack_from(self.header_lists, 4 * at)
         names = self.header_names.values(low, high)
         values = self.header_values.values(low, high)
         return tuple((name.decode(), value) for name, value in zip(names, values, strict=True))

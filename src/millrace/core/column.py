@@ -13,7 +13,7 @@ import pyarrow as pa
 Buffer = bytes | bytearray | memoryview
 Array: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
-_PAIR = struct.Struct("<ii")
+PAIR = struct.Struct("<ii")
 """Two offsets: where a value begins and ends."""
 
 _COPY_BYTES = 64 * 1024
@@ -69,13 +69,13 @@ class Column:
         """One value; the way of a single message, which must cost little."""
         if self.validity and not self.validity[at >> 3] >> (at & 7) & 1:
             return None
-        begin, end = _PAIR.unpack_from(self.offsets, 4 * at)
+        begin, end = PAIR.unpack_from(self.offsets, 4 * at)
         return bytes(self.data[begin:end])
 
     def values(self, low: int, high: int) -> list[bytes]:
         """The values [low, high) as bytes; a null is empty."""
         if high - low == 1:
-            begin, end = _PAIR.unpack_from(self.offsets, 4 * low)
+            begin, end = PAIR.unpack_from(self.offsets, 4 * low)
             return [bytes(self.data[begin:end])]
         bounds = self.bounds()[low : high + 1]
         data = memoryview(self.data)
@@ -91,6 +91,6 @@ def offsets_of(lengths: Iterable[int], count: int) -> bytes:
     if count == 1:
         [length] = lengths
         if length < 2**31:
-            return _PAIR.pack(0, length)
+            return PAIR.pack(0, length)
         lengths = [length]
     return np.fromiter(accumulate(lengths, initial=0), np.int32, count + 1).tobytes()
