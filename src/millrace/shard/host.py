@@ -18,7 +18,7 @@ from millrace import limits
 from millrace.core import age, lease
 from millrace.core.changes import Batch, Entry
 from millrace.core.commands import Command, Need, Tick
-from millrace.core.decide import decide, publish_plain
+from millrace.core.decide import publish_plain
 from millrace.core.desk import Desk
 from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.view import View
@@ -247,9 +247,7 @@ class Host:
             if request.future.done():
                 # Whoever asked has left before anything was decided: nothing is.
                 continue
-            result: Result | Need = decide(desk, request.shard, request.command)
-            if isinstance(result, Need):
-                result = self._decide(desk, request)
+            result = self._decide(desk, request)
             if isinstance(result, Need):
                 # It needs what is in flight to be folded first: it goes first next time.
                 requests.appendleft(request)
