@@ -85,7 +85,9 @@ SOME = BitMap64([3, 9, 2**40])
 CLAIM = Claim(PROVED, H, 2, 3)
 NEXT = NextSnapshot("c", 1, 4, 1000, H)
 REF = SnapshotRef(3, H, 4, False, 5, 6, 2)
-LEASED = Leased(GIVEN, SOME, 123456, {9: (2, 1)}, (BitMap64([9]), BitMap64([3, 2**40])))
+LEASED = Leased(
+    GIVEN, SOME, 123456, {9: (2, 1)}, (BitMap64([9]), BitMap64([3, 2**40])), firsts={9: 120000}
+)
 MESSAGE = Message(b"body", b"key", (("a", b"1"), ("a", b"2")))
 
 COMMANDS: list[object] = [

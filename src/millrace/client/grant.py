@@ -38,6 +38,7 @@ class Grant:
         self.history: History = engine.history(shard, leased.lease)
         self.lease_ms = lease_ms
         self.counts = leased.counts
+        self.firsts = leased.firsts
         self.open = leased.seqs
         """Messages that this process has neither settled nor released, nor found to be lost."""
         self.deadline_ms = leased.deadline_ms

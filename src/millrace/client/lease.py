@@ -358,3 +358,8 @@ def raise_refused(outcome: Outcome) -> None:
     """Raise what the only message of a command was answered with."""
     for seq in sorted(outcome.refused):
         raise outcome.refused[seq]
+
+
+def first_ms_of(lease: Lease) -> int:
+    """When a message that was handed out before was handed out first; 0: that is not known."""
+    return lease._grant.firsts.get(lease._row.seq, 0)

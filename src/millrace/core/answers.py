@@ -35,6 +35,8 @@ class Leased(msgspec.Struct, frozen=True):
     """The seqs in the order in which they come to their turn; empty: in their own."""
     bounded: bool = False
     """There are none because as many are with workers as `max_in_flight` allows."""
+    firsts: dict[int, int] = {}
+    """When those seqs were handed out first that had been handed out before, as far as is known."""
 
 
 class SnapshotRef(msgspec.Struct):

@@ -32,7 +32,12 @@ def again(draft: Draft, command: Lease) -> Leased | None:
         return None
     turns = tuple(map(unpack_seqs, cell.turns))
     return Leased(
-        LeaseId(cell.lease), BitMap64(lease.open), lease.deadline_ms, dict(lease.counts), turns
+        LeaseId(cell.lease),
+        BitMap64(lease.open),
+        lease.deadline_ms,
+        dict(lease.counts),
+        turns,
+        firsts=dict(lease.firsts),
     )
 
 

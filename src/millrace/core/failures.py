@@ -187,7 +187,7 @@ def end(draft: Draft, lease: LeaseState, seqs: BitMap64, why: Death) -> None:
     lease.buried |= seqs
     for seq in seqs:
         lease.doomed.pop(seq, None)
-        lease.counts.pop(seq, None)
+        lease.forget_counts(seq)
         del view.holder[seq]
     view.doomed -= seqs
     partitions.ended(draft, seqs)

@@ -214,7 +214,7 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
         return Leased(LeaseId(0), seqs, deadline, {})
     upto = fresh.max() + 1 if fresh else view.first_fresh()
     lease = _make_lease(draft, seqs, again, deadline, upto)
-    return Leased(lease.id, seqs, deadline, dict(lease.counts), turns)
+    return Leased(lease.id, seqs, deadline, dict(lease.counts), turns, firsts=dict(lease.firsts))
 
 
 def _make_lease(
@@ -256,7 +256,7 @@ def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
     several = [given for _, given, _ in taken.fresh if len(given) > 1]
     is_in_order = all(earlier < later for given in several for earlier, later in pairwise(given))
     turns = () if is_in_order else tuple(BitMap64([seq]) for seq in taken.seqs)
-    return Leased(lease.id, seqs, deadline, dict(lease.counts), turns)
+    return Leased(lease.id, seqs, deadline, dict(lease.counts), turns, firsts=dict(lease.firsts))
 
 
 def _lease_partition(draft: Draft, command: Lease) -> Leased:
@@ -461,6 +461,9 @@ def _overtake(draft: Draft, lease: LeaseState, again: BitMap64) -> None:
             failures += 1
         groups.hand_on(draft, lease, old, seq)
         lease.counts[seq] = (deliveries + 1, failures)
+        first_ms = old.first_of(seq)
+        if first_ms:
+            lease.firsts[seq] = first_ms
         touched.setdefault(old.id, []).append(seq)
     for number, seqs in touched.items():
         old = view.leases[number]
@@ -474,7 +477,7 @@ def take_out(lease: LeaseState, seqs: Sequence[int]) -> BitMap64:
     lease.open -= gone
     lease.freed -= gone
     for seq in seqs:
-        lease.counts.pop(seq, None)
+        lease.forget_counts(seq)
         lease.deadlines.pop(seq, None)
         lease.doomed.pop(seq, None)
     return gone

@@ -25,6 +25,7 @@ class LeaseState:
         "doomed",
         "ended_ms",
         "first",
+        "firsts",
         "freed",
         "groups",
         "handed",
@@ -59,6 +60,7 @@ class LeaseState:
         self.superseded = NO_SEQS
         self.ended_ms = 0
         self.counts: dict[int, tuple[int, int]] = {}
+        self.firsts: dict[int, int] = {}
         self.deadlines: dict[int, int] = {}
         self.doomed: dict[int, int] = {}
         self.buried = NO_SEQS
@@ -88,6 +90,7 @@ class LeaseState:
         state.overdue = _unpack(cell.overdue)
         state.groups = dict(cell.groups)
         state.span_ms = cell.span_ms
+        state.firsts = dict(cell.firsts)
         return state
 
     def cell(self) -> LeaseCell:
@@ -113,6 +116,7 @@ class LeaseState:
             pack_seqs(self.overdue & (self.open | self.freed)) if self.overdue else b"",
             dict(sorted(self.groups.items())) if self.groups else {},
             self.span_ms,
+            dict(sorted(self.firsts.items())) if self.firsts else {},
         )
 
     def is_over(self) -> bool:
@@ -127,6 +131,16 @@ class LeaseState:
 
     def deadline_of(self, seq: int) -> int:
         return self.deadlines.get(seq, self.deadline_ms)
+
+    def first_of(self, seq: int) -> int:
+        """When a message of it was handed out first; 0: that is not known."""
+        made_ms = self.deadline_ms - self.span_ms if self.span_ms else 0
+        return self.firsts.get(seq, made_ms)
+
+    def forget_counts(self, seq: int) -> None:
+        """How often and when a message was handed out is no longer told."""
+        self.counts.pop(seq, None)
+        self.firsts.pop(seq, None)
 
     def counts_of(self, seq: int) -> tuple[int, int]:
         return self.counts.get(seq, (1, 0))

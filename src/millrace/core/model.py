@@ -222,6 +222,8 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     """The groups of seqs in `open` and `freed`, where the queue's order asks for them."""
     span_ms: int = 0
     """So long before `deadline_ms` it was made; 0: that is not known."""
+    firsts: dict[int, int] = {}
+    """When those seqs were handed out first that had been handed out before, as far as is known."""
 
 
 class SessionCell(msgspec.Struct, frozen=True, array_like=True):

@@ -156,7 +156,7 @@ def _leave_leases(draft: Draft, upto: int) -> None:
         lease.freed -= gone
         for seq in seqs:
             del view.holder[seq]
-            lease.counts.pop(seq, None)
+            lease.forget_counts(seq)
             lease.deadlines.pop(seq, None)
         view.returned -= gone
         draft.put_lease(lease)

@@ -221,7 +221,7 @@ def _forget(view: View, lease: LeaseState, seqs: BitMap64) -> None:
         del view.holder[seq]
     if lease.counts or lease.deadlines:
         for seq in seqs:
-            lease.counts.pop(seq, None)
+            lease.forget_counts(seq)
             lease.deadlines.pop(seq, None)
     if view.returned:
         view.returned -= seqs
@@ -286,6 +286,7 @@ def _end_leases(draft: Draft) -> None:
         lease = view.leases[holder]
         lease.open = lease.freed = NO_SEQS
         lease.counts.clear()
+        lease.firsts.clear()
         lease.deadlines.clear()
         lease.doomed.clear()
         lease.groups.clear()

@@ -50,6 +50,7 @@ _FLAG = Flag()
 _SEQS = Seqs(_ROWS_MAX, least=0)
 _TEXT = Text(limits.FILTER_BYTES_MAX)
 _COUNTS = Table(_NUMBER, Record(_NUMBER, _NUMBER), _ROWS_MAX)
+_FIRSTS = Table(_NUMBER, _NUMBER, _ROWS_MAX)
 _FAILURES = Table(_NUMBER, FAILURE, _ROWS_MAX)
 _TURNS = Many(_SEQS, _ROWS_MAX)
 
@@ -98,12 +99,13 @@ class LeasedShape:
             _COUNTS.pack(answer.counts, blobs) if answer.counts else None,
             _TURNS.pack(answer.turns, blobs) if answer.turns else None,
             answer.bounded,
+            _FIRSTS.pack(answer.firsts, blobs) if answer.firsts else None,
         ]
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> Leased:
-        if type(raw) is not list or len(raw) != 6:
+        if type(raw) is not list or len(raw) != 7:
             raise wrong(raw, field, "what a lease call handed out")
-        lease, seqs, deadline_ms, counts, turns, bounded = raw
+        lease, seqs, deadline_ms, counts, turns, bounded, firsts = raw
         found = _COUNTS.unpack(counts, "counts", blobs) if counts is not None else {}
         order = _TURNS.unpack(turns, "turns", blobs) if turns is not None else ()
         return Leased(
@@ -113,6 +115,10 @@ class LeasedShape:
             cast("dict[int, tuple[int, int]]", found),
             cast("tuple[BitMap64, ...]", order),
             _FLAG.unpack(bounded, "bounded", blobs),
+            cast(
+                "dict[int, int]",
+                _FIRSTS.unpack(firsts, "firsts", blobs) if firsts is not None else {},
+            ),
         )
 
 

@@ -107,9 +107,9 @@ def with_proofs(engine: Proving, shard: ShardId, answer: object) -> object:
     if kind is Published or kind is Outcome:
         return answer
     match answer:
-        case Leased(lease, seqs, deadline_ms, counts, turns) if lease:
+        case Leased(lease, seqs, deadline_ms, counts, turns, firsts=firsts) if lease:
             proof = cast("LeaseId", engine.proved(shard, lease))
-            return Leased(proof, seqs, deadline_ms, counts, turns)
+            return Leased(proof, seqs, deadline_ms, counts, turns, firsts=firsts)
         case LeasedAcross(parts=parts):
             return LeasedAcross(
                 tuple((at, _leased(with_proofs(engine, at, part))) for at, part in parts)

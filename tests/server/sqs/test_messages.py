@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -271,6 +272,19 @@ def test_attributes_may_be_all_of_a_message(sqs: SQSClient, url: str) -> None:
         sqs.send_message(QueueUrl=url, MessageBody="small", MessageAttributes=given)
     assert code_of(error) == ("InvalidParameterValue", 400)
     assert f"shorter than {limits.SQS_MESSAGE_BYTES_MAX} bytes" in str(error.value)
+
+
+def test_the_first_receive_is_told_after_others(sqs: SQSClient, url: str) -> None:
+    began = int(time.time() * 1000)
+    sqs.send_message(QueueUrl=url, MessageBody="x", DelaySeconds=1)
+    told: list[Any] = []
+    for _ in range(3):
+        [got] = receive(sqs, url, VisibilityTimeout=0, WaitTimeSeconds=10)
+        told.append(got["Attributes"])
+    firsts = {int(one["ApproximateFirstReceiveTimestamp"]) for one in told}
+    assert [one["ApproximateReceiveCount"] for one in told] == ["1", "2", "3"]
+    [first] = firsts
+    assert first >= began + 1000, "it was sent a second before"
 
 
 def test_a_receive_takes_from_one_group_before_another(sqs: SQSClient, fifo: str) -> None:

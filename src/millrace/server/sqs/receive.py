@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from millrace import limits
-from millrace.client.lease import Lease
+from millrace.client.lease import Lease, first_ms_of
 from millrace.client.leasing import lease_command
 from millrace.client.message import by_turns
 from millrace.client.queue import lease_handed, read_leased
@@ -118,6 +117,8 @@ class Given(NamedTuple):
     body: bytes
     receipt: str
     deliveries: int
+    first_ms: int = 0
+    """When it was handed out first; 0: that is not known."""
 
 
 def _out(
@@ -189,9 +190,7 @@ def system_of(
         ),
         "SentTimestamp": str(given.time_ms),
         "ApproximateReceiveCount": str(_receives(headers, given.deliveries)),
-        "ApproximateFirstReceiveTimestamp": str(
-            int(time.time() * 1000) if given.deliveries == 1 else given.time_ms
-        ),
+        "ApproximateFirstReceiveTimestamp": str(given.first_ms or given.time_ms),
     }
     for name, header in (
         ("MessageGroupId", GROUP_HEADER),
@@ -260,18 +259,21 @@ class _Receiving(Under):
             return self._fetched(answer)
         proved = engine.proved(shard, answer.lease)
         history = History(proved.history)
+        made_ms = answer.deadline_ms - self.wish.command.lease_ms
         given = []
         for row in by_turns(rows, answer.turns):
             receipt = Receipt(shard, history, Seq(row.seq), answer.lease)
             deliveries = answer.counts.get(row.seq, (1, 0))[0]
-            given.append(_given_row(row, engine.sealed(receipt, proved), deliveries))
+            first_ms = made_ms if deliveries == 1 else answer.firsts.get(row.seq, 0)
+            given.append(_given_row(row, engine.sealed(receipt, proved), deliveries, first_ms))
         if unknown_origins(self.call.aws.directory, (one.headers for one in given)):
             return self._learned(given)
         return self._told(given)
 
     async def _fetched(self, leased: Leased) -> Response:
         found = await read_leased(self.known.queue, self.wish.command, leased)
-        return await self._learned([_given_lease(one) for one in found])
+        lease_ms = self.wish.command.lease_ms
+        return await self._learned([_given_lease(one, lease_ms) for one in found])
 
     async def _learned(self, given: list[Given]) -> Response:
         await _learn(self.call, given)
@@ -296,12 +298,21 @@ class _Polling(_Receiving, Poll):
     __slots__ = ()
 
 
-def _given_row(row: Row, receipt: str, deliveries: int) -> Given:
-    return Given(row.seq, row.time_ms, row.headers, row.body or b"", receipt, deliveries)
+def _given_row(row: Row, receipt: str, deliveries: int, first_ms: int) -> Given:
+    return Given(row.seq, row.time_ms, row.headers, row.body or b"", receipt, deliveries, first_ms)
 
 
-def _given_lease(one: Lease) -> Given:
-    return Given(one.seq, one.time_ms, one.headers, one.body or b"", one.receipt, one.deliveries)
+def _given_lease(one: Lease, lease_ms: int) -> Given:
+    first_ms = one.deadline_ms - lease_ms if one.deliveries == 1 else first_ms_of(one)
+    return Given(
+        one.seq,
+        one.time_ms,
+        one.headers,
+        one.body or b"",
+        one.receipt,
+        one.deliveries,
+        first_ms,
+    )
 
 
 async def _learn(call: Call[ReceiveMessageIn], given: list[Given]) -> None:
@@ -342,7 +353,7 @@ async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
         if not found and not wish.wait_ms and await _is_bounded(known):
             raise too_many(known)
         ask.server.handed.note(known.queue.space, known.queue.name, command.count, len(found))
-        given = list(map(_given_lease, found))
+        given = [_given_lease(one, command.lease_ms) for one in found]
         await _learn(call, given)
         return ReceiveMessageOut([_out(call, known, one, wish.system) for one in given])
 
