@@ -9,7 +9,7 @@ def spare_pandas() -> None:
     """Have this process do without pandas, also where it is installed.
 
     At the first value that is made an array pyarrow loads it, to know its series from others:
-    a third of the time that a short command takes, and 40 MB. With Spark come programs of others,
+    a third of the time that a short command takes. With Spark come programs of others,
     so pandas is found where that was loaded first.
     """
     sys.meta_path.insert(0, _WithoutPandas())
