@@ -11,18 +11,30 @@ SPARED = """
 import sys
 from millrace.thrift import spare_pandas
 spare_pandas()
-import pyarrow as pa
-pa.array([b"x", None]).to_numpy(zero_copy_only=False)
+from millrace.core.block import Block
+from millrace.core.model import Message
+Block.of_messages([Message(b"x", b"k")])
+exec("import pyarrow; pyarrow.array([b'x', None])", {"__name__": "millrace.made"})
 assert "pandas" not in sys.modules
 """
 
-WITH_SPARK = """
-import pyspark
+OF_OTHERS = """
+import pandas
+import pyarrow as pa
 assert pa.table({"a": [1]}).to_pandas()["a"].tolist() == [1]
 """
 
+WITH_SPARK = f"""
+import pyspark
+{OF_OTHERS}
+"""
 
-@pytest.mark.parametrize("code", [SPARED, SPARED + WITH_SPARK], ids=["alone", "with Spark"])
+
+@pytest.mark.parametrize(
+    "code",
+    [SPARED, SPARED + OF_OTHERS, SPARED + WITH_SPARK],
+    ids=["alone", "with programs of others", "with Spark"],
+)
 def test_pandas_is_spared(code: str) -> None:
     pytest.importorskip("pandas")
     ended = subprocess.run(
