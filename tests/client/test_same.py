@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import millrace
-from millrace import errors
+from millrace import errors, limits
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.remote import RemoteEngine
 from tests.client.harness import SMALL, eventually, run
@@ -88,8 +88,12 @@ async def topics_and_shards(m: Millrace) -> None:
     assert len(await wide.lease(10)) == 6
     [subscription] = (await topic.describe()).subscriptions
     assert (subscription.forwarded, subscription.filtered) == (6, 1)
-    assert await m.topics() == ["news"]
+    long = await m.topic("t" * limits.TOPIC_NAME_CHARS_MAX)
+    assert await m.topics() == ["news", long.name]
+    assert (await m.find_topic(long.name)).name == long.name
+    await long.configure(max_lag=7)
     assert await m.delete_topic("news")
+    assert await m.delete_topic(long.name)
 
 
 async def cursors_stages_and_transactions(m: Millrace) -> None:

@@ -191,6 +191,20 @@ async def test_deleting_a_topic(m: Millrace) -> None:
 
 
 @embedded
+async def test_the_longest_names(m: Millrace) -> None:
+    space = "s" * limits.NAME_CHARS_MAX
+    topic = await m.topic("t" * limits.TOPIC_NAME_CHARS_MAX, space=space)
+    queue = await m.queue("q" * limits.NAME_CHARS_MAX, space=space)
+    await topic.subscribe(queue)
+    await topic.publish(b"a", until_arrived=True)
+    assert await bodies(queue) == [b"a"]
+    assert await m.topics(space=space) == [topic.name]
+    with pytest.raises(errors.TooLarge) as refused:
+        await m.topic(topic.name + "t", space=space)
+    assert (refused.value.field, refused.value.limit) == ("topic", limits.TOPIC_NAME_CHARS_MAX)
+
+
+@embedded
 async def test_a_name_that_is_near_is_suggested(m: Millrace) -> None:
     await m.topic("orders")
     assert (await m.find_topic("orders")).name == "orders"

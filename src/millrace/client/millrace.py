@@ -131,7 +131,7 @@ class Millrace:
             Exists: it is there with other settings; `Topic.configure` changes them.
             Invalid, TooLarge: the name, `max_lag` or the notes.
         """
-        space, name = check.name(space, "space"), check.name(name, "topic")
+        space, name = check.name(space, "space"), check.topic(name)
         lag = None if max_lag is None else lag_of(max_lag)
         kept = () if notes is None else check.notes(notes)
         is_named = lag is not None or kept
@@ -147,7 +147,7 @@ class Millrace:
         Raises:
             NotFound: there is none; the error names the one that is spelled most like it.
         """
-        space, name = check.name(space, "space"), check.name(name, "topic")
+        space, name = check.name(space, "space"), check.topic(name)
         shard = await self._engine.find_topic(space, name)
         if shard is None:
             near = _near(space, name, await self._engine.topic_names(space))
@@ -160,7 +160,7 @@ class Millrace:
 
     async def delete_topic(self, name: str, *, space: str = "default") -> bool:
         """End a topic at once, with what was not forwarded; returns whether there was one."""
-        command = DeleteTopic(check.name(space, "space"), check.name(name, "topic"))
+        command = DeleteTopic(check.name(space, "space"), check.topic(name))
         return await self._engine.ask(CATALOG, command, bool)
 
     def transaction(self, *, space: str = "default") -> Transaction:

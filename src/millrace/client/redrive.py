@@ -289,13 +289,13 @@ class Redrive:
         return self._targets[target]
 
 
-def target_of(space: str, to: object) -> tuple[str, str]:
+def target_of(space: str, to: object, most: int = limits.NAME_CHARS_MAX) -> tuple[str, str]:
     """Space and name of a queue that is named as `name` or as `space/name`."""
     text = exact.text(to)
     first, slash, rest = (text or "").partition("/")
     if text is None or not slash:
-        return space, check.name(to, "to")
-    return check.name(first, "to"), check.name(rest, "to")
+        return space, check.name(to, "to", most)
+    return check.name(first, "to"), check.name(rest, "to", most)
 
 
 def _checked_rate(rate: object) -> float:

@@ -67,7 +67,7 @@ def _encoded(text: str, field: str) -> bytes:
         ) from error
 
 
-def name(value: object, field: str) -> str:
+def name(value: object, field: str, most: int = limits.NAME_CHARS_MAX) -> str:
     """A name of a queue, space, cursor, producer or stage."""
     text = exact.text(value)
     if text is None or not _NAME.fullmatch(text):
@@ -77,13 +77,18 @@ def name(value: object, field: str) -> str:
         )
     if text in (".", ".."):
         raise Invalid(f"{field} {text!r} means another place in a path; choose a name", field=field)
-    if len(text) > limits.NAME_CHARS_MAX:
+    if len(text) > most:
         raise TooLarge(
-            f"{field} has {len(text)} characters, up to {limits.NAME_CHARS_MAX} are allowed",
+            f"{field} has {len(text)} characters, up to {most} are allowed",
             field=field,
-            limit=limits.NAME_CHARS_MAX,
+            limit=most,
         )
     return text
+
+
+def topic(value: object, field: str = "topic") -> str:
+    """A name of a topic."""
+    return name(value, field, limits.TOPIC_NAME_CHARS_MAX)
 
 
 def names(values: object, field: str) -> tuple[str, ...]:

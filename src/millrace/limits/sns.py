@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-SNS_NAME_CHARS_MAX = 80
-"""Characters of a topic's name: those of a queue's. SNS has 256."""
+SNS_NAME_CHARS_MAX = 256
+"""Characters of a topic's name; as SNS has it."""
 
 SNS_MESSAGE_BYTES_MAX = 256 * 1024
 """Bytes of a message with its attributes, and of all messages of a batch; as SNS has it."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TOPIC_NAME_CHARS_MAX = 256
+"""Characters of a topic's name; SNS has the same limit. With its space, and with what the server
+notes of who has made it, it is a key."""
+
 SUBSCRIPTIONS_MAX = 1_000
 """Subscriptions of one topic: each has a cell that is written whenever it forwards."""
 

@@ -66,12 +66,15 @@ def parse_rule(text: str) -> Rule:
             f"{found[2]!r} are no verbs; there are {', '.join(VERBS)}, and * for all of them",
             field="rule",
         )
-    for pattern in (found[3], found[4]):
-        if len(pattern) > limits.NAME_CHARS_MAX:
+    for pattern, most in (
+        (found[3], limits.NAME_CHARS_MAX),
+        (found[4], limits.TOPIC_NAME_CHARS_MAX),
+    ):
+        if len(pattern) > most:
             raise Invalid(
-                f"a pattern has up to {limits.NAME_CHARS_MAX} characters, as a name has",
+                f"a pattern has up to {most} characters, as a name has",
                 field="rule",
-                limit=limits.NAME_CHARS_MAX,
+                limit=most,
             )
     return Rule(found[1] == "allow", verbs, found[3], found[4])
 

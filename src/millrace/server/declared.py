@@ -141,7 +141,7 @@ def read_topics(values: object, where: Where) -> tuple[DeclaredTopic, ...]:
     for key, table in _tables(values, "topics", where):
         with (at := At(where, "topics", key)):
             _known(table, ("max_lag", "subscribe"), "topic")
-            space, name = _named(key, "topic")
+            space, name = _named(key, "topic", limits.TOPIC_NAME_CHARS_MAX)
             lag = table.get("max_lag")
             if lag is not None:
                 lag = lag_of(lag)
@@ -219,11 +219,11 @@ def _digest(text: str) -> bytes:
     return bytes.fromhex(found[1])
 
 
-def _named(key: str, field: str) -> tuple[str, str]:
+def _named(key: str, field: str, most: int = limits.NAME_CHARS_MAX) -> tuple[str, str]:
     space, slash, name = key.partition("/")
     if not slash:
         space, name = "default", key
-    space, name = check.name(space, "space"), check.name(name, field)
+    space, name = check.name(space, "space"), check.name(name, field, most)
     if space == "system":
         raise Invalid("the space 'system' belongs to the server", field="space")
     return space, name

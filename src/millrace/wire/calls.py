@@ -352,13 +352,20 @@ class Time:
 
 _NUMBER = Whole()
 _NAME = Name()
+_TOPIC = Name(most=limits.TOPIC_NAME_CHARS_MAX)
 _FLAG = Flag()
 _LONG = Text(_PATH_BYTES_MAX)
-_NAMES = Converted(
-    Many(_NAME, limits.QUEUES_MAX),
-    lambda names: names,
-    lambda names: list(cast("tuple[str, ...]", names)),
-)
+
+
+def _names(of: Name) -> Shape:
+    return Converted(
+        Many(of, limits.QUEUES_MAX),
+        lambda names: names,
+        lambda names: list(cast("tuple[str, ...]", names)),
+    )
+
+
+_NAMES = _names(_NAME)
 _NONE = Optional(_NUMBER)
 _PATH = Converted(_LONG, str, lambda text: Path(cast("str", text)))
 _HEALTH = Record(
@@ -375,7 +382,7 @@ _NAMED = Form(
     Named,
     Choice("queue", "topic", "catalog"),
     Name(needed=False),
-    Name(needed=False),
+    Name(needed=False, most=limits.TOPIC_NAME_CHARS_MAX),
     Many(SHARD, limits.SHARDS_MAX),
 )
 
@@ -402,8 +409,8 @@ _FORMS: tuple[tuple[int, Form, Shape], ...] = (
     (7, Form(FindNumber, SHARD, _NAME), _NUMBER),
     (8, Form(FindQueue, _NAME, _NAME), Optional(QUEUE_REF)),
     (9, Form(ListQueues, _NAME), _NAMES),
-    (10, Form(FindTopic, _NAME, _NAME), Optional(SHARD)),
-    (11, Form(ListTopics, _NAME), _NAMES),
+    (10, Form(FindTopic, _NAME, _TOPIC), Optional(SHARD)),
+    (11, Form(ListTopics, _NAME), _names(_TOPIC)),
     (
         12,
         Form(ListSubscriptions, SHARD),

@@ -101,6 +101,7 @@ INSIDE = frozenset({Bury, Forward, Tick, Found})
 SHARD = Whole()
 HISTORY = Data(HISTORY_BYTES, HISTORY_BYTES)
 _NAME = Name()
+_TOPIC = Name(most=limits.TOPIC_NAME_CHARS_MAX)
 _NUMBER = Whole()
 _LEASE_MS = Whole(1, limits.LEASE_MS_MAX)
 _LAG = Whole(1, limits.TOPIC_LAG_MAX)
@@ -261,13 +262,13 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     33: (DeleteQueue, Form(DeleteQueue, _NAME, _NAME)),
     34: (
         CreateTopic,
-        Form(CreateTopic, _NAME, _NAME, Optional(_LAG), NOTES),
+        Form(CreateTopic, _NAME, _TOPIC, Optional(_LAG), NOTES),
     ),
     35: (
         ConfigureTopic,
-        Form(ConfigureTopic, _NAME, _NAME, SHARD, Optional(_LAG), NOTES, _MOST),
+        Form(ConfigureTopic, _NAME, _TOPIC, SHARD, Optional(_LAG), NOTES, _MOST),
     ),
-    36: (DeleteTopic, Form(DeleteTopic, _NAME, _NAME, SHARD)),
+    36: (DeleteTopic, Form(DeleteTopic, _NAME, _TOPIC, SHARD)),
     37: (
         Transaction,
         Form(

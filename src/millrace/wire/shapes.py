@@ -84,11 +84,12 @@ class Flag(Plain):
 class Name(Plain):
     """A name; empty only where none is needed."""
 
-    def __init__(self, *, needed: bool = True) -> None:
+    def __init__(self, *, needed: bool = True, most: int = limits.NAME_CHARS_MAX) -> None:
         self._needed = needed
+        self._most = most
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
-        return "" if raw == "" and not self._needed else check.name(raw, field)
+        return "" if raw == "" and not self._needed else check.name(raw, field, self._most)
 
 
 class IdText(Plain):

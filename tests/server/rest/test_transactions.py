@@ -21,7 +21,8 @@ def test_everything_is_done_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:
             await server.ask("PUT", f"{SPACE}/queues/shipped")
-            await server.ask("PUT", f"{SPACE}/topics/news")
+            long = "news" * 64
+            await server.ask("PUT", f"{SPACE}/topics/{long}")
             await server.ask("PUT", f"{ORDERS}/cursors/c")
             await server.ask("POST", f"{ORDERS}/messages", {"messages": [{"body": "x"}] * 4})
             await server.ask("POST", f"{ORDERS}/stages/s", {"messages": [{"body": "staged"}]})
@@ -35,7 +36,7 @@ def test_everything_is_done_at_once(tmp_path: Path) -> None:
                 {"do": "discard", "queue": "default/orders", "receipts": [three]},
                 {"do": "extend", "queue": "orders", "receipts": [four], "seconds": 300},
                 {"do": "publish", "queue": "shipped", "body": "y", "key": "k"},
-                {"do": "publish", "topic": "news", "messages": [{"body": "a"}, {"body": "b"}]},
+                {"do": "publish", "topic": long, "messages": [{"body": "a"}, {"body": "b"}]},
                 {"do": "publish_staged", "queue": "orders", "stages": ["s"]},
                 {"do": "commit", "queue": "orders", "snapshot": snapshot["snapshot"]},
                 {"do": "unpin", "queue": "orders", "snapshot": pinned},

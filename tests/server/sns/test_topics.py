@@ -15,11 +15,12 @@ from millrace import limits
 from millrace.server.sns.all import SNS
 from millrace.server.sns.others import UNSUPPORTED
 from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
-from tests.server.sns.queues import refused
+from tests.server.sns.queues import refused, taker
 
 if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
     from types_boto3_sns.type_defs import TagTypeDef
+    from types_boto3_sqs import SQSClient
 
 NOWHERE = f"arn:aws:sns:{REGION}:{ACCOUNT}:nowhere"
 
@@ -56,7 +57,8 @@ def test_a_topic_is_made_once(sns: SNSClient, name: str) -> None:
         ("", {}, "Topic Name"),
         ("a.b", {}, "Topic Name"),
         ("a.fifo", {}, "Topic Name"),
-        ("x" * (limits.SNS_NAME_CHARS_MAX + 1), {}, "Topic Name"),
+        ("x" * 257, {}, "Topic Name"),
+        ("x" * 252 + ".fifo", {"FifoTopic": "true"}, "Fifo Topic names must end with .fifo"),
         ("a", {"FifoTopic": "true"}, "Fifo Topic names must end with .fifo"),
         ("a", {"FifoTopic": "yes"}, "Attributes Reason: FifoTopic"),
         ("a", {"Colour": "red"}, "AttributeName"),
@@ -76,6 +78,30 @@ def test_a_bad_topic_is_refused(
     code, status, message = refused(error)
     assert (code, status) == ("InvalidParameter", 400)
     assert message.startswith(f"Invalid parameter: {text}")
+
+
+@pytest.mark.parametrize(
+    ("ending", "attributes"), [("", {}), (".fifo", {"FifoTopic": "true"})], ids=["standard", "fifo"]
+)
+def test_a_name_has_up_to_256_characters(
+    sns: SNSClient, sqs: SQSClient, name: str, ending: str, attributes: dict[str, str]
+) -> None:
+    longest = name.ljust(256 - len(ending), "-") + ending
+    made = sns.create_topic(Name=longest, Attributes=attributes)["TopicArn"]
+    assert made == f"arn:aws:sns:{REGION}:{ACCOUNT}:{longest}"
+    queue = taker(sqs, name + ending, **({"FifoQueue": "true"} if ending else {}))
+    made_with = sns.subscribe(TopicArn=made, Protocol="sqs", Endpoint=queue.arn)
+    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if ending else {}
+    sns.publish(TopicArn=made, Message="hello", **ids)  # type: ignore[arg-type]
+    [message] = queue.take(1)
+    around = json.loads(message["Body"])
+    assert (around["TopicArn"], around["Message"]) == (made, "hello")
+    [listed] = sns.list_subscriptions_by_topic(TopicArn=made)["Subscriptions"]
+    assert listed["SubscriptionArn"] == made_with["SubscriptionArn"]
+    sns.delete_topic(TopicArn=made)
+    with pytest.raises(ClientError) as error:
+        sns.get_topic_attributes(TopicArn=made)
+    assert refused(error)[0] == "NotFound"
 
 
 def test_attributes_are_told_and_changed(sns: SNSClient, topic: str) -> None:

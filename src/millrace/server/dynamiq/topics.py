@@ -50,7 +50,7 @@ async def list_topics(ask: Ask, _: Nothing) -> TopicsOut:
 async def make_topic(ask: Ask) -> Response:
     """Make a topic."""
     refuse_query(ask)
-    name = check.name(ask.params["topic"], "topic")
+    name = check.topic(ask.params["topic"])
     engine = engine_of(ask.desk.millrace)
     made = await engine.ask(CATALOG, CreateTopic(SPACE, name), TopicRef)
     if not made.made:

@@ -22,8 +22,8 @@ from millrace.server.rest.route import JSON, Media, Route, Routes
 Json = dict[str, object]
 
 _TEMPLATE = "#/components/schemas/{name}"
-_NAMES = ("space", "queue", "topic", "cursor", "stage", "producer", "subscription")
-"""Parts of addresses that are names."""
+_NAMES = ("space", "queue", "cursor", "stage", "producer", "subscription")
+"""Parts of addresses that are names, beside topics."""
 
 _NAME: Json = {
     "type": "string",
@@ -31,6 +31,7 @@ _NAME: Json = {
     "minLength": 1,
     "maxLength": limits.NAME_CHARS_MAX,
 }
+_TOPIC: Json = {**_NAME, "maxLength": limits.TOPIC_NAME_CHARS_MAX}
 _PARAM = re.compile(r"\{(\w+)\}")
 
 _OWN = "millrace.server.rest."
@@ -115,13 +116,20 @@ def _media(media: tuple[Media, ...]) -> dict[str, object]:
     return {one.type: {"schema": {"description": one.text}} for one in media}
 
 
+def _schema_of(part: str) -> Json:
+    """What a part of an address may be."""
+    if part == "topic":
+        return _TOPIC
+    return _NAME if part in _NAMES else {"type": "string", "minLength": 1}
+
+
 def _parameters(route: Route, components: dict[str, Json]) -> list[Json]:
     found: list[Json] = [
         {
             "name": name,
             "in": "path",
             "required": True,
-            "schema": _NAME if name in _NAMES else {"type": "string", "minLength": 1},
+            "schema": _schema_of(name),
         }
         for name in _PARAM.findall(route.path)
     ]

@@ -175,7 +175,7 @@ def _needed(ask: Ask, part: TransactionPart) -> list[tuple[Verb, str, str]]:
     if isinstance(part, PublishPart):
         if (part.queue is None) == (part.topic is None):
             raise Invalid("a publish names a queue or a topic", field="queue")
-        return [("publish", *target_of(space, part.queue or part.topic))]
+        return [("publish", *_target(space, part))]
     if isinstance(part, StagedPart):
         return [("publish", *target_of(space, part.queue))]
     if isinstance(part, CommitPart | UnpinPart):
@@ -233,10 +233,17 @@ async def _queue(ask: Ask, named: str) -> Queue:
     return await ask.desk.millrace.find(name, space=space)
 
 
+def _target(space: str, part: PublishPart) -> tuple[str, str]:
+    """Space and name of the queue or topic that is published to."""
+    if part.queue is not None:
+        return target_of(space, part.queue)
+    return target_of(space, part.topic, limits.TOPIC_NAME_CHARS_MAX)
+
+
 async def _publish_target(ask: Ask, part: PublishPart) -> Queue | Topic:
     if part.queue is not None:
         return await _queue(ask, part.queue)
-    space, name = target_of(ask.params["space"], part.topic)
+    space, name = _target(ask.params["space"], part)
     return await ask.desk.millrace.find_topic(name, space=space)
 
 

@@ -123,10 +123,7 @@ def _see_name(name: str, *, is_fifo: bool) -> None:
                 f"1 and {limits.SNS_NAME_CHARS_MAX} characters long."
             )
     elif _NAME.fullmatch(name) is None:
-        raise invalid(
-            "Topic Name Reason: Topic names are made up of letters, numbers, underscores, and "
-            f"hyphens, and are 1 to {limits.SNS_NAME_CHARS_MAX} characters long here"
-        )
+        raise invalid("Topic Name")
 
 
 def _see_same(known: KnownTopic, attributes: Mapping[str, str], tags: Sequence[Tag]) -> None:
