@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from millrace import errors
+from millrace import Message, errors
 from millrace.client.lease import Lease
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
@@ -66,7 +67,9 @@ async def test_what_failed_too_often_arrives_in_the_dead_letter_queue(m: Millrac
     await eventually(lambda: arrived(dead, 1))
     letter = await one(dead)
     assert (letter.body, letter.key) == (b"poison", b"k")
-    assert dict(letter.headers) == {
+    told = dict(letter.headers)
+    assert int(told.pop("millrace-dead-time")) <= letter.time_ms
+    assert told == {
         "a": b"b",
         "millrace-dead-queue": b"default/orders",
         "millrace-dead-seq": b"1",
@@ -76,6 +79,28 @@ async def test_what_failed_too_often_arrives_in_the_dead_letter_queue(m: Millrac
     }
     stats = await queue.stats()
     assert (stats["live"], stats["dead_lettered"]) == (0, 1)
+
+
+@timed
+async def test_a_dead_letter_tells_when_it_was_published_first(m: Millrace, clock: Clock) -> None:
+    clock.stop()
+    last = await m.queue("last")
+    dead = await m.queue("dead", dead_letter="last")
+    queue = await m.queue("orders", dead_letter="dead")
+    forged = {"millrace-dead-time": "9" * 99}
+    await queue.publish_many([b"a", Message(b"b", headers=forged)])
+    published_ms = clock()
+    for source, target in ((queue, dead), (dead, last)):
+        clock.forward(seconds=60)
+        await source.discard(await source.lease(2))
+        await eventually(partial(arrived, target, 2))
+    letters = await last.peek(2)
+    assert [letter.time_ms for letter in letters] == [published_ms + 120_000] * 2
+    told = [dict(letter.headers)["millrace-dead-time"] for letter in letters]
+    assert told == [b"%d" % published_ms] * 2
+    await last.redrive(to="orders").run()
+    again = await one(queue)
+    assert (again.headers, again.time_ms) == ((), published_ms + 120_000)
 
 
 @embedded

@@ -229,7 +229,7 @@ def test_no_more_expire_than_dead_letters_may_wait(monkeypatch: pytest.MonkeyPat
         [leased] = group.ask((queue, Lease(5, 1_000)))
         assert isinstance(leased, Leased)
         assert not leased.seqs, "its time is over"
-        letters = tuple((seq, Message(b"x")) for seq in view.doomed)
+        letters = tuple((seq, group.now, Message(b"x")) for seq in view.doomed)
         seen += len(letters)
         assert group.ask((queue, Bury(letters))) == [len(letters)]
         group.check()

@@ -333,7 +333,9 @@ class Driver:
         seqs = view.doomed | self.read_of if is_late else view.doomed
         rows = self.group.store.rows(QUEUE, seqs)
         self.read_of = BitMap64([row.seq for row in rows])
-        letters = tuple((row.seq, Message(row.body, row.key, row.headers)) for row in rows)
+        letters = tuple(
+            (row.seq, row.time_ms, Message(row.body, row.key, row.headers)) for row in rows
+        )
         named = list(self.read_of)
         self.ask(Bury(letters), lambda: self.model.bury(named))
 

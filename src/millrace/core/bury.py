@@ -24,6 +24,7 @@ from millrace.core.model import (
     CATALOG,
     Death,
     Doom,
+    Headers,
     Message,
     QueueCell,
     QueueSpec,
@@ -36,6 +37,13 @@ from millrace.errors import Invalid, NotFound, Refused, Retry
 
 PREFIX = "millrace-dead-"
 """Of the headers that tell where a dead letter comes from."""
+
+TIME = f"{PREFIX}time"
+"""The header that tells when a dead letter was published first, in milliseconds since 1970. One
+that dies again keeps it."""
+
+_TIME_DIGITS = 14
+"""A larger number is no time that a calendar has."""
 
 
 def check_dead_letter(desk: Desk, shard: ShardId | None, spec: QueueSpec) -> Refused | None:
@@ -57,11 +65,13 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
     """Move those that are still doomed, as many as one entry should hold."""
     view = draft.view
     rows: dict[int, Message] = {}
+    times: dict[int, int] = {}
     size = 0
-    for seq, message in command.rows:
+    for seq, time_ms, message in command.rows:
         weight = len(message.body or b"")
         if seq in view.doomed and (not rows or size + weight <= limits.BURY_BYTES_MAX):
             rows[seq] = message
+            times[seq] = time_ms
             size += weight
     if not rows:
         return 0
@@ -80,7 +90,7 @@ def bury(desk: Desk, draft: Draft, command: Bury) -> int | Refused | Retry | Nee
     letters: dict[int, list[Message]] = {}
     for seq, message in rows.items():
         at = shard_of(message, target.route, len(target.shards), seq)
-        letter = _letter(view, seq, message, source)
+        letter = _letter(view, seq, times[seq], message, source)
         letters.setdefault(target.shards[at], []).append(letter)
     parts: list[tuple[Draft, Publish]] = []
     for shard, messages in letters.items():
@@ -144,7 +154,7 @@ class _Source(NamedTuple):
     shards: int
 
 
-def _letter(view: View, seq: int, message: Message, source: _Source) -> Message:
+def _letter(view: View, seq: int, time_ms: int, message: Message, source: _Source) -> Message:
     """The message as it goes on, with headers that say what became of it."""
     lease = view.leases[view.holder[seq]]
     deliveries, failures = lease.counts_of(seq)
@@ -154,10 +164,18 @@ def _letter(view: View, seq: int, message: Message, source: _Source) -> Message:
         "reason": Doom(lease.doomed[seq]).name.lower(),
         "deliveries": str(deliveries),
         "failures": str(failures),
+        "time": str(first_ms(message.headers, time_ms)),
     }
     kept = tuple(pair for pair in message.headers if not pair[0].startswith(PREFIX))
     added = tuple((PREFIX + name, value.encode()) for name, value in told.items())
     return Message(message.body, message.key, kept + added)
+
+
+def first_ms(headers: Headers, time_ms: int) -> int:
+    """When a message was published first; `time_ms`: when it was in the queue where it is."""
+    told = next((value for name, value in headers if name == TIME), b"")
+    # Whoever publishes may write such a header.
+    return int(told) if told.isdigit() and len(told) <= _TIME_DIGITS else time_ms
 
 
 def _target(desk: Desk, spec: QueueSpec) -> QueueCell | None:

@@ -158,8 +158,8 @@ class Extend(msgspec.Struct, frozen=True):
 class Bury(msgspec.Struct, frozen=True):
     """Move dead letters to where they go; these are their bodies. Answer: how many went."""
 
-    rows: tuple[tuple[int, Message], ...]
-    """Seq and message; those that are no longer doomed are left out."""
+    rows: tuple[tuple[int, int, Message], ...]
+    """Seq, time of the publish and message; those that are no longer doomed are left out."""
 
 
 class Purge(msgspec.Struct, frozen=True):

@@ -96,7 +96,9 @@ class Mover:
         rows = store.rows(shard, seqs, limits.BURY_BYTES_MAX)
         if not rows:
             return False
-        letters = tuple((row.seq, Message(row.body, row.key, row.headers)) for row in rows)
+        letters = tuple(
+            (row.seq, row.time_ms, Message(row.body, row.key, row.headers)) for row in rows
+        )
         request = Request(shard, Bury(letters), self._loop.create_future())
         self._host.submit(request)
         return bool(await request.future)

@@ -192,7 +192,7 @@ def size_of(command: Command) -> int:
             return _COMMAND_BYTES * len(snapshots)
         case Bury(rows=rows):
             # What was published fits: that it is written down as moved must not be too much.
-            return _weigh(tuple(message for _, message in rows))[0]
+            return _weigh(tuple(message for _, _, message in rows))[0]
         case Forward(parcels=parcels):
             return sum(map(_weigh_parcel, parcels))
         case Delete(seqs=seqs):

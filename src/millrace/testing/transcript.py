@@ -284,7 +284,9 @@ class Play:
         view = self.group.view(shard)
         seqs = seqs_of(words[0]) if words else view.doomed if view else BitMap64()
         rows = self.group.store.rows(shard, seqs)
-        return Bury(tuple((row.seq, Message(row.body, row.key, row.headers)) for row in rows))
+        return Bury(
+            tuple((row.seq, row.time_ms, Message(row.body, row.key, row.headers)) for row in rows)
+        )
 
     def _follow_command(
         self, verb: str, name: str, words: list[str], options: dict[str, str]

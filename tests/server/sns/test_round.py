@@ -129,6 +129,9 @@ def test_dead_letters_of_a_raw_queue_are_raw(
         )
         [letter] = dead.take(1)
         assert (letter["Body"] == "x") is is_raw
+        if not is_raw:
+            times = [json.loads(one["Body"])["Timestamp"] for one in (got, letter)]
+            assert times[0] == times[1], "when it was published, wherever it is"
 
 
 def test_what_was_answered_is_there_after_a_kill(

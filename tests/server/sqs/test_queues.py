@@ -229,7 +229,7 @@ def test_dead_letters_go_where_they_should_and_are_moved_back(sqs: SQSClient, na
     live, dead = with_letters(sqs, name)
     assert sqs.list_dead_letter_source_queues(QueueUrl=dead)["queueUrls"] == [live]
     sqs.send_message(QueueUrl=live, MessageBody="bad")
-    [first] = sqs.receive_message(QueueUrl=live)["Messages"]
+    [first] = sqs.receive_message(QueueUrl=live, AttributeNames=["SentTimestamp"])["Messages"]
     assert "Messages" not in sqs.receive_message(QueueUrl=live, WaitTimeSeconds=1)
     [letter] = sqs.receive_message(
         QueueUrl=dead, WaitTimeSeconds=10, VisibilityTimeout=0, AttributeNames=["All"]
@@ -238,9 +238,13 @@ def test_dead_letters_go_where_they_should_and_are_moved_back(sqs: SQSClient, na
     assert letter["MessageId"] == first["MessageId"]
     assert letter["Attributes"]["DeadLetterQueueSourceArn"] == arn(sqs, live)
     assert letter["Attributes"]["ApproximateReceiveCount"] == "2"
+    assert letter["Attributes"]["SentTimestamp"] == first["Attributes"]["SentTimestamp"]
     task = sqs.start_message_move_task(SourceArn=arn(sqs, dead))["TaskHandle"]
-    [back] = sqs.receive_message(QueueUrl=live, WaitTimeSeconds=10)["Messages"]
+    [back] = sqs.receive_message(
+        QueueUrl=live, WaitTimeSeconds=10, AttributeNames=["SentTimestamp"]
+    )["Messages"]
     assert back["Body"] == "bad"
+    assert int(back["Attributes"]["SentTimestamp"]) > int(first["Attributes"]["SentTimestamp"])
     [listed] = sqs.list_message_move_tasks(SourceArn=arn(sqs, dead))["Results"]
     assert listed["SourceArn"] == arn(sqs, dead)
     assert listed["Status"] in ("RUNNING", "COMPLETED")
@@ -248,6 +252,27 @@ def test_dead_letters_go_where_they_should_and_are_moved_back(sqs: SQSClient, na
         with pytest.raises(ClientError) as error:
             sqs.cancel_message_move_task(TaskHandle=task)
         assert code_of(error) == ("InvalidParameterValue", 400)
+
+
+def test_a_dead_letter_of_a_fifo_queue_is_sent_when_it_is_moved(sqs: SQSClient, name: str) -> None:
+    is_fifo: dict[QueueAttributeNameType, str] = {"FifoQueue": "true"}
+    dead = sqs.create_queue(QueueName=f"{name}-dead.fifo", Attributes=is_fifo)["QueueUrl"]
+    policy = json.dumps({"deadLetterTargetArn": arn(sqs, dead), "maxReceiveCount": 1})
+    live = sqs.create_queue(
+        QueueName=f"{name}.fifo", Attributes={**is_fifo, "RedrivePolicy": policy}
+    )["QueueUrl"]
+    sqs.send_message(
+        QueueUrl=live, MessageBody="bad", MessageGroupId="g", MessageDeduplicationId="d"
+    )
+    [first] = sqs.receive_message(
+        QueueUrl=live, VisibilityTimeout=0, AttributeNames=["SentTimestamp"]
+    )["Messages"]
+    assert "Messages" not in sqs.receive_message(QueueUrl=live)
+    [letter] = sqs.receive_message(
+        QueueUrl=dead, WaitTimeSeconds=20, AttributeNames=["SentTimestamp"]
+    )["Messages"]
+    assert letter["Body"] == "bad"
+    assert int(letter["Attributes"]["SentTimestamp"]) > int(first["Attributes"]["SentTimestamp"])
 
 
 def test_a_queue_whose_dead_letter_queue_is_gone_can_be_changed(sqs: SQSClient, name: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from millrace.core.model import Headers
 from millrace.server.sns.envelope import Around, Notification, notification
-from millrace.server.sns.headers import ID, RAW, SUBJECT, SUBSCRIPTION, TOPIC, VERSION
+from millrace.server.sns.headers import ID, RAW, SUBJECT, SUBSCRIPTION, TIME, TOPIC, VERSION
 from millrace.server.sqs.shapes import AttributeValue
 
 
@@ -39,16 +39,18 @@ def handed(
 ) -> str:
     """The JSON in which a message of a topic is handed out.
 
-    `attributes` are those that the headers are; `subscription` the ARN of whose it is.
+    `attributes` are those that the headers are; `subscription` the ARN of whose it is; `time_ms`
+    when it came to its queue, which counts where the headers do not say when it was published.
     """
     own = dict(headers)
     subject = own.get(SUBJECT)
+    published = own.get(TIME, b"")
     return notification(
         Notification(
             own.get(ID, b"").decode(errors="replace"),
             own.get(TOPIC, b"").decode(errors="replace"),
             body.decode(errors="replace"),
-            time_ms,
+            int(published) if published.isdigit() and len(published) < 15 else time_ms,
             None if subject is None else subject.decode(errors="replace"),
             {name: _attribute(value) for name, value in attributes.items()},
             sequence,

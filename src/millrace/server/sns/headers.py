@@ -11,6 +11,9 @@ TOPIC = f"{PREFIX}topic"
 ID = f"{PREFIX}id"
 """By which SNS knows the message."""
 
+TIME = f"{PREFIX}time"
+"""When the message was published, in milliseconds since 1970: it comes to each queue later."""
+
 SUBJECT = f"{PREFIX}subject"
 VERSION = f"{PREFIX}signature"
 """Of the signature, where it is not the first."""

@@ -19,8 +19,9 @@ import msgspec
 from millrace import limits
 from millrace.client.message import Message
 from millrace.core.group_cells import GROUP_HEADER
+from millrace.server.clock import now_ms
 from millrace.server.sns.faults import invalid, invalid_value
-from millrace.server.sns.headers import ARRAYS, BODY_FOR, ID, SUBJECT, TOPIC, VERSION
+from millrace.server.sns.headers import ARRAYS, BODY_FOR, ID, SUBJECT, TIME, TOPIC, VERSION
 from millrace.server.sns.shapes import AttributeValue, MessageIn
 from millrace.server.sqs.values import DEDUP, OWN_PREFIXES, TYPES
 
@@ -69,7 +70,8 @@ def ready(told: MessageIn, topic: Told, position: int | None = None) -> Ready:
         raise invalid("Message too long")
     body, others = _bodies(told)
     id = str(uuid4())
-    pairs += [(TOPIC, topic.arn.encode()), (ID, id.encode()), *others]
+    time = b"%d" % now_ms()
+    pairs += [(TOPIC, topic.arn.encode()), (ID, id.encode()), (TIME, time), *others]
     if told.subject is not None:
         pairs.append((SUBJECT, told.subject.encode()))
     if topic.version != "1":

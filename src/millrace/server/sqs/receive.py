@@ -15,6 +15,7 @@ from millrace.client.queue import lease_handed, read_leased
 from millrace.client.submitting import Submits
 from millrace.core.answers import Leased
 from millrace.core.bury import PREFIX as DEAD_PREFIX
+from millrace.core.bury import first_ms
 from millrace.core.commands import Lease as Command
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.core.model import Headers, History, Row, Seq
@@ -203,6 +204,8 @@ def system_of(
         found["SequenceNumber"] = f"{given.seq:020d}"
     source = headers.get(f"{DEAD_PREFIX}queue")
     if source is not None:
+        if not known.is_fifo:
+            found["SentTimestamp"] = str(first_ms(given.headers, given.time_ms))
         space, _, name = source.decode("utf-8", "replace").partition("/")
         home = home_of(space, call.aws.usual)
         if home is not None:
