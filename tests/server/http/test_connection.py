@@ -163,6 +163,57 @@ def test_who_is_slow_is_cut_off(sent: bytes, after: float) -> None:
     asyncio.run(main())
 
 
+def test_who_was_answered_is_looked_at_again() -> None:
+    async def main() -> None:
+        began, may_end = asyncio.Event(), asyncio.Event()
+
+        async def handle(request: Request) -> Response:
+            began.set()
+            await may_end.wait()
+            return Response(200, b"done", type="text/plain")
+
+        async with serving(handle) as (site, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"x")
+            await asyncio.wait_for(began.wait(), 60)
+            now = asyncio.get_running_loop().time()
+            site.look(now + 2 * limits.HTTP_IDLE_SECONDS_MAX)
+            assert site.connections, "it is our turn, however long that takes"
+            assert not site.awaited
+            may_end.set()
+            await asyncio.wait_for(reader.readuntil(b"done"), 60)
+            site.look(now + 2 * limits.HTTP_IDLE_SECONDS_MAX)
+            assert await asyncio.wait_for(reader.read(), 60) == b""
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_who_has_left_is_not_looked_at() -> None:
+    async def main() -> None:
+        began, ended = asyncio.Event(), asyncio.Event()
+
+        async def handle(request: Request) -> Response:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            raise AssertionError("its client has left")
+
+        async with serving(handle) as (site, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(GET % b"x")
+            await asyncio.wait_for(began.wait(), 60)
+            [connection] = site.connections
+            writer.transport.abort()
+            await asyncio.wait_for(asyncio.gather(ended.wait(), connection.gone), 60)
+            assert connection.is_waited_for
+            assert not site.awaited
+
+    asyncio.run(main())
+
+
 def test_stopping_finishes_what_was_asked() -> None:
     async def main() -> None:
         began, may_end = asyncio.Event(), asyncio.Event()

@@ -68,6 +68,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._site.connections.add(self)
+        self._site.awaited.add(self)
         if self._site.is_full and not self._has_place:
             most = self._site.connections_max
             bad = BadRequest(503, f"there are {most} connections already; come again later")
@@ -90,6 +91,7 @@ class Connection(asyncio.Protocol):
         self._take(found)
         if self._pace is None and parser.in_body:
             self._pace = Pace(self._loop.time())
+            self._await_client()
 
     def body_received(self, size: int) -> None:
         """So many bytes of a large body have come."""
@@ -217,10 +219,12 @@ class Connection(asyncio.Protocol):
             await room
         finally:
             self._under = None
+            self._await_client()
         self._next()
 
     def _end(self, request: Request) -> None:
         self._under = self._request = self._refusal = None
+        self._await_client()
         self._is_answering = False
         self._kept.end()
         # They refer to each other; what they hold must not wait for a collection of garbage.
@@ -336,6 +340,7 @@ class Connection(asyncio.Protocol):
             self._room = self._loop.create_future()
             self._since = self._unsent_since = self._loop.time()
             self._unsent = self._transport.get_write_buffer_size()
+            self._await_client()
 
     def resume_writing(self) -> None:
         self.count_unsent()
@@ -359,6 +364,11 @@ class Connection(asyncio.Protocol):
     def is_waited_for(self) -> bool:
         """Whether it is the client's turn to send something, or to take it in."""
         return self._under is None or self._room is not None or self._pace is not None
+
+    def _await_client(self) -> None:
+        """It is the client's turn, if it is still there."""
+        if not self.gone.done():
+            self._site.awaited.add(self)
 
     def look(self, now: float) -> None:
         """Cut it off if it has kept us waiting for too long."""
@@ -415,6 +425,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
         self._site.connections.discard(self)
+        self._site.awaited.discard(self)
         self._kept.let_go()
         self._waiting.clear()
         self.resume_writing()

@@ -84,6 +84,8 @@ class Site:
         self.stopping = False
         self.bodies = Bodies(body_bytes_max)
         self.unsent = Unsent()
+        self.awaited: set[Connection] = set()
+        """All whose client's turn it is, and some that were so when that was last looked at."""
         self.owed: set[Connection] = set()
         """Those that had not taken in all of their answers when that was last counted."""
         self.handshakes = 0
@@ -108,9 +110,12 @@ class Site:
         """Cut off who is too slow, or may not ask any more; called about once a second."""
         for connection in list(self.owed):
             connection.count_unsent()
-        for connection in list(self.connections):
+        # Of thousands that wait for an answer nobody has to be looked at.
+        for connection in list(self.awaited):
             if connection.is_waited_for:
                 connection.look(now)
+            else:
+                self.awaited.discard(connection)
         standing = self.standing
         if standing is not None and standing.version() != self._judged:
             self._judged = standing.version()
