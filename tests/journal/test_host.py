@@ -640,6 +640,99 @@ def test_settles_use_the_reserve_although_publishes_wait_beside_them() -> None:
     run(main())
 
 
+# --- Waiting --------------------------------------------------------------------------------------
+
+
+async def empty(node: Node) -> None:
+    """A queue whose only message is with a worker, as the decider sees it in memory."""
+    await node.found()
+    await node.done(publish(b"a"), Published)
+    await node.done(Lease(1, 3_600_000), Leased)
+
+
+def test_r2_who_waited_in_vain_hears_of_it_after_what_they_were_judged_by() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await empty(node)
+        waits = node.ask(Lease(1, 60_000), wait_ms=1_000)
+        node.ask(CreateQueue("default", "r", QueueSpec()), shard=CATALOG)
+        await node.turn()
+        await node.world.settle()
+        await asyncio.sleep(2)
+        assert not waits.done()
+        await node.commit()
+        answer = await waits
+        assert isinstance(answer, Leased)
+        assert not answer.seqs
+
+    run(main())
+
+
+def test_who_waits_is_given_what_came_before_them() -> None:
+    async def main() -> None:
+        node = make_node()
+        await empty(node)
+        node.ask(publish(b"b"))
+        waits = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        later = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.commit()
+        answer = await waits
+        assert isinstance(answer, Leased)
+        assert list(answer.seqs) == [2]
+        assert not later.done()
+        node.ask(publish(b"c"))
+        await node.commit()
+        answer = await later
+        assert isinstance(answer, Leased)
+        assert list(answer.seqs) == [3]
+
+    run(main())
+
+
+def test_who_comes_first_is_served_first_although_the_other_may_wait_at_once() -> None:
+    async def main() -> None:
+        node = make_node()
+        await empty(node)
+        first = node.ask(Lease(1, 60_000, attempt="again"), wait_ms=60_000)
+        second = node.ask(Lease(1, 60_000), wait_ms=60_000)
+        await node.commit()
+        node.ask(publish(b"b"))
+        await node.commit()
+        assert isinstance(await first, Leased)
+        assert not second.done()
+
+    run(main())
+
+
+def test_nobody_waits_at_a_queue_that_is_about_to_end() -> None:
+    async def main() -> None:
+        node = make_node(is_late=True)
+        await empty(node)
+        deleted = node.ask(DeleteQueue("default", "q"), shard=CATALOG)
+        await node.turn()
+        await node.world.settle()
+        waits = node.ask(Lease(1, 60_000), wait_ms=3_600_000)
+        await node.commit()
+        assert await deleted is True
+        assert isinstance(error_of(waits), errors.NotFound)
+
+    run(main())
+
+
+def test_too_many_who_wait_are_told() -> None:
+    async def main() -> None:
+        node = make_node()
+        await empty(node)
+        waits = [
+            node.ask(Lease(1, 60_000), wait_ms=3_600_000) for _ in range(limits.WAITERS_MAX + 1)
+        ]
+        await node.turn()
+        assert isinstance(error_of(waits[-1]), errors.Full)
+        assert not any(future.done() for future in waits[:-1])
+
+    run(main())
+
+
 # --- Queues that end ------------------------------------------------------------------------------
 
 

@@ -68,6 +68,28 @@ def test_those_whose_time_is_over_end_soonest_first_and_the_others_wait_on() -> 
     asyncio.run(main())
 
 
+def test_nothing_is_left_of_those_who_end_in_the_order_in_which_they_came() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        waiters = Waiters()
+        requests = [
+            Request(SHARD, Lease(1, 1000), loop.create_future(), wait_until=end)
+            for end in (1.0, 2.0, 3.0)
+        ]
+        for request in requests:
+            assert waiters.add(request, {})
+        assert waiters.expire(2) == requests[:2]
+        for request in requests[:2]:
+            request.future.set_result(None)
+        await asyncio.sleep(0)
+        row = waiters._rows[SHARD]
+        assert list(row.leases) == requests[2:]
+        assert row.ends == 0
+        assert not waiters._changed
+
+    asyncio.run(main())
+
+
 def test_no_more_ends_are_kept_than_wait_and_as_many_again() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

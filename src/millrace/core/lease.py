@@ -354,8 +354,10 @@ def next_end(view: View | None) -> int | None:
     """When the next lease or delay ends, after which there may be work; None if there is none."""
     if view is None:
         return None
-    # Who waits although something is ready waits for the queue's rate.
-    work_ms = _next_work(view, is_ready=bool(view.spec.rate_us) and _is_ready(view))
+    spec, work_ms = view.spec, None
+    if spec.rate_us or view.pointers.aside or spec.is_grouped:
+        # Who waits although something is ready waits for the queue's rate.
+        work_ms = _next_work(view, is_ready=bool(spec.rate_us) and _is_ready(view))
     if not view.deadlines:
         return work_ms
     return view.deadlines[0][0] if work_ms is None else min(view.deadlines[0][0], work_ms)

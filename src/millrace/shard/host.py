@@ -16,8 +16,9 @@ from collections.abc import Callable
 
 from millrace import limits
 from millrace.core import age, lease
+from millrace.core.answers import Leased
 from millrace.core.changes import Batch, Entry
-from millrace.core.commands import Command, Need, Tick
+from millrace.core.commands import Command, Lease, Need, Tick
 from millrace.core.decide import publish_plain
 from millrace.core.desk import Desk
 from millrace.core.model import History, Index, Millis, ShardId
@@ -93,6 +94,8 @@ class Host:
             raise self._stopped.again()
         if request.grows:
             request.size += size_of_cells(request.shard, request.command, self._views)
+        if request.wait_until and not self._inbox and self._waits_at_once(request):
+            return
         self._inbox.add(request)
         if not self._pumping:
             self._wake()
@@ -362,10 +365,31 @@ class Host:
         if self._inbox:
             self._wake()
 
+    def _waits_at_once(self, request: Request) -> bool:
+        """Let a lease call wait that plainly finds nothing, if nobody is to be decided before it.
+
+        Thousands wait at as many queues, and ask again and again: deciding would come to the same.
+        """
+        if self._find_none(request, self._now_ms()) is None:
+            return False
+        return request.wait_until > self._loop.time() and self._waiting.add(request) is None
+
     def _answer_over(self, requests: list[Request]) -> None:
         """Their time to wait is over: they are answered as things are."""
+        now = self._now_ms()
         for request in requests:
-            self._inbox.put(request.without_wait())
+            none = None if self._ahead else self._find_none(request, now)
+            if none is None:
+                self._inbox.put(request.without_wait())
+            else:
+                request.answer(none)
+
+    def _find_none(self, request: Request, now: int) -> Leased | None:
+        """What a lease call comes to where it plainly finds nothing; None: it has to be decided."""
+        view = self._views.get(request.shard)
+        if type(request.command) is not Lease or view is None or view.dropped or self._draining:
+            return None
+        return lease.find_none(view, request.command, now)
 
     # --- Committed ------------------------------------------------------------------------------
 

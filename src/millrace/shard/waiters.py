@@ -54,8 +54,14 @@ class _Row:
         self.ends += 1
         self.changed.add(self.shard)
 
-    def drop_first(self) -> None:
-        """Forget those at the head who no longer listen."""
+    def end(self, request: Request) -> None:
+        """The time of one who waits here is over."""
+        if self.leases and self.leases[0] is request:
+            # Most who wait do so for the same time: nothing is left of it to be dropped later.
+            self.leases.popleft()
+            request.future.remove_done_callback(self.note_end)
+        else:
+            self.note_end(request.future)
         for waiting in (self.leases, self.followers):
             while waiting and not _waits(waiting[0]):
                 waiting.popleft()
@@ -95,18 +101,18 @@ class Waiters:
     def add(self, request: Request, views: Mapping[ShardId, View]) -> bool:
         """Let one wait who found nothing in these; False if too many do."""
         known, command = self._rows, request.command
-        rows = [(shard, known.get(shard) or self._begin(shard)) for shard in request.shards()]
-        for _, row in rows:
+        rows = [known.get(shard) or self._begin(shard) for shard in request.shards()]
+        for row in rows:
             if len(row) >= limits.WAITERS_MAX and not row.drop_gone():
                 return False
         request.is_given = False
-        for shard, row in rows:
+        for row in rows:
             if type(command) is Lease or isinstance(command, LeaseAcross | Receive):
                 row.leases.append(request)
                 row.has_sessions = row.has_sessions or type(command) is Receive
             else:
                 if not row.followers:
-                    view = views.get(shard)
+                    view = views.get(row.shard)
                     row.seen = view.last_seq if view is not None else 0
                 row.followers.append(request)
             request.future.add_done_callback(row.note_end)
@@ -172,8 +178,7 @@ class Waiters:
                 row = self._rows.get(shard)
                 if row is None:
                     continue
-                row.note_end(request.future)
-                row.drop_first()
+                row.end(request)
                 if not len(row):
                     del self._rows[shard]
         return over
