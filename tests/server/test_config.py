@@ -136,6 +136,33 @@ def test_the_environment_has_texts() -> None:
     assert (settings.quota, settings.engine.disk_low) == (Quota(requests=5.5), 77)
 
 
+def test_flags_of_tables_win_over_file_and_environment(file: Path) -> None:
+    file.write_text("[engine]\nsegment_bytes = 4096000\nscrub_every = 60\n[quota]\nrequests = 1")
+    environ = {"MILLRACE_ENGINE_SEGMENT_BYTES": "8192000", "MILLRACE_QUOTA_PINS": "7"}
+    flags = {"engine_segment_bytes": "1048576", "quota_requests": "2.5"}
+    loaded = load(file, environ, flags)
+    settings = loaded.settings
+    assert settings.engine == Settings(segment_bytes=1048576, scrub_every=60)
+    assert settings.quota == Quota(requests=2.5, pins=7)
+    assert loaded.sources["engine"] == f"--engine-segment-bytes; {file}, line 3"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "text"),
+    [
+        ("engine_segment_byte", "5", "engine_segment_byte", "did you mean 'segment_bytes'"),
+        ("engine_segment_bytes", "5", "segment_bytes", "--engine-segment-bytes: .* at least"),
+        ("engine", "5", "engine", "no setting of engine"),
+        ("quota_request", "5", "quota_request", "did you mean 'requests'"),
+        ("quota_requests", "x", "quota", "--quota-requests"),
+    ],
+)
+def test_flags_of_tables_are_judged(name: str, value: str, field: str, text: str) -> None:
+    with pytest.raises(Invalid, match=text) as refused:
+        load(flags={name: value})
+    assert refused.value.field == field
+
+
 def test_a_file_is_named_by_the_environment(file: Path) -> None:
     file.write_text("frontends = 3")
     assert load(environ={"MILLRACE_CONFIG": str(file)}).settings.frontends == 3

@@ -61,6 +61,23 @@ def test_the_folder_is_the_servers_as_long_as_it_runs(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize(
+    "options", [("--segment-bytes", 1048576), ("--set", "engine_segment_bytes=1048576")]
+)
+def test_a_flag_says_how_large_segments_are(tmp_path: Path, options: tuple[object, ...]) -> None:
+    with Process(tmp_path / "data", *options) as server:
+        assert server.stop() == 0
+    sizes = {file.stat().st_size for file in (tmp_path / "data" / "log").iterdir()}
+    assert sizes == {1048576}
+
+
+def test_a_size_that_no_segment_has_is_refused(tmp_path: Path) -> None:
+    refused = start("serve", "--segment-bytes", 5, "--data", tmp_path / "data")
+    assert refused.returncode == 1
+    assert "segment_bytes must be at least" in refused.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_others_cannot_reach_it_unencrypted(tmp_path: Path) -> None:
     refused = start("serve", "--listen", "0.0.0.0:0", "--data", tmp_path / "data")
     assert refused.returncode == 1

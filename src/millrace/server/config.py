@@ -231,6 +231,9 @@ _TABLES = ("quota", "engine", "queues", "topics", "users")
 _LIVE_TABLES = ("quota", "queues", "topics", "users")
 
 
+_RAW = Taken("a value", lambda _, value: value)
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """Settings, and where they come from."""
@@ -249,7 +252,8 @@ def load(
     """Settings from a file, the environment and flags.
 
     `file` is read where it is given, else the one that MILLRACE_CONFIG names. Flags are those that
-    were given, by the names of settings; a text is read as in the environment.
+    were given, by the names of settings, those of the tables as engine_NAME and quota_NAME; a text
+    is read as in the environment.
 
     Raises:
         Invalid: something is unknown, of another type, beyond a limit or unsafe; the error says
@@ -266,10 +270,17 @@ def load(
         _from_file(read_file(file), values, sources, engine, quota)
     warnings = _from_environment(environ, values, sources, engine, quota)
     for name, value in (flags or {}).items():
+        source = "--" + name.replace("_", "-")
+        table, _, key = name.partition("_")
+        if table in ("engine", "quota"):
+            known = ENGINE_FIELDS if table == "engine" else Quota.__struct_fields__
+            if key not in known:
+                raise Invalid(f"{source}: {_unknown(key, table, known)}", field=name)
+            (engine if table == "engine" else quota)[key] = (_given(name, _RAW, value), source)
+            continue
         about = FIELDS.get(name)
         if about is None:
             raise Invalid(_unknown(name, "flag", FIELDS), field=name)
-        source = "--" + name.replace("_", "-")
         values[name] = _read(source, partial(_given, name, about.taken, value))
         sources[name] = source
     if quota:
@@ -329,7 +340,6 @@ def _from_environment(
     Others use the prefix, too: Kubernetes sets MILLRACE_PORT and more beside a service of this
     name. So a variable that is unknown is no error.
     """
-    raw = Taken("a value", lambda _, value: value)
     warnings: list[str] = []
     known = {PREFIX + name.upper(): name for name in FIELDS}
     engines = {f"{PREFIX}ENGINE_{name.upper()}": name for name in ENGINE_FIELDS}
@@ -340,9 +350,9 @@ def _from_environment(
             values[name] = _read(variable, partial(from_text, name, FIELDS[name].taken, text))
             sources[name] = variable
         elif variable in engines:
-            engine[engines[variable]] = (from_text(variable, raw, text), variable)
+            engine[engines[variable]] = (from_text(variable, _RAW, text), variable)
         elif variable in quotas:
-            quota[quotas[variable]] = (from_text(variable, raw, text), variable)
+            quota[quotas[variable]] = (from_text(variable, _RAW, text), variable)
         elif variable.startswith(PREFIX):
             names = [*known, *engines, *quotas]
             near = get_close_matches(variable, names, n=1, cutoff=0.92)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from millrace.cli.ending import Ended
 from millrace.cli.shell import Shell, not_files
@@ -79,14 +80,17 @@ async def serve(
     in this order; SIGHUP reads them again. What was acknowledged before the end is there after the
     next start, and what was leased can still be settled then.
     """
+    context = click.get_current_context()
     flags: dict[str, str | None] = {
-        "data": folder or click.get_current_context().find_root().obj.data,
+        "data": folder or context.find_root().obj.data,
         "listen": ";".join(listen) or None,
         "tls_certificate": tls_certificate,
         "tls_key": tls_key,
         "frontends": frontends,
         **dict(map(_split, others)),
     }
+    if context.get_parameter_source("segment_bytes") is ParameterSource.COMMANDLINE:
+        flags["engine_segment_bytes"] = str(context.params["segment_bytes"])
     told = {name: value for name, value in flags.items() if value is not None}
     given = told.get("data") or os.environ.get(DATA_VARIABLE, "")
     if is_address(given):
