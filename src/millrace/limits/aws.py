@@ -98,9 +98,14 @@ SQS_MOVE_LOST_SECONDS = 15.0
 """A task that has not told for so long is told as failed: whatever holds a process up for a moment
 is over by then."""
 
-AWS_KNOWN_SECONDS = 20.0
+AWS_KNOWN_SECONDS = 60.0
 """For how long a queue's settings are taken as they were last seen. AWS says that a change may take
-a minute to be seen everywhere; here it takes so long, and in the process that made it no time."""
+a minute to be seen everywhere; here it takes so long at most, and in the process that made it no
+time."""
+
+AWS_KNOWN_AGAIN_SECONDS = 50.0
+"""After so long whoever asks next looks anew, and others use what was seen until that is there: a
+look takes no ten seconds, unless nothing else is answered either."""
 
 AWS_KNOWN_MAX = 10_000
 """Queues, and topics, whose settings are remembered."""

@@ -97,7 +97,7 @@ class App:
         self.quotas = Quotas() if quotas is None else quotas
         self.book = book
         self._steward = None if book is None else Steward(book, self.quotas)
-        keeping = None if book is None else Keeping(book, self.quotas)
+        keeping = None if book is None else Keeping(book, self.quotas, desk.changed)
         engine = engine_of(desk.millrace)
         self.holding = Holding(engine, self.quotas)
         self.service = Service(engine, keeping, self.holding, self._handed)

@@ -58,6 +58,7 @@ ACTS: dict[type, str] = {
 
 _CREATES = (CreateQueue, CreateTopic, OpenCursor)
 _ENDS = (DeleteQueue, DeleteTopic, DeleteCursor)
+_CHANGES = (Configure, ConfigureTopic)
 
 
 _KEPT = frozenset((*ACTS, *_CREATES, *_ENDS))
@@ -80,9 +81,13 @@ class Subject(NamedTuple):
 class Keeping:
     """Keeps the audit and the counts of what is called."""
 
-    def __init__(self, book: Book, quotas: Quotas) -> None:
+    def __init__(
+        self, book: Book, quotas: Quotas, changed: Callable[[str, str], None] | None = None
+    ) -> None:
+        """`changed` is called with space and name of what is configured."""
         self._book = book
         self._quotas = quotas
+        self._changed = changed
 
     def wants(self, call: Call) -> bool:
         """Whether something is written of this call."""
@@ -123,11 +128,19 @@ class Keeping:
                 await self._book.unclaim(subject.kind, subject.name)
             await self._note(who, subjects, new, error)
             raise
+        finally:
+            self._tell(subjects)
         for subject in subjects:
             if isinstance(subject.command, _ENDS):
                 await self._book.unclaim(subject.kind, subject.name)
         await self._note(who, subjects, new, None)
         return answer
+
+    def _tell(self, subjects: list[Subject]) -> None:
+        for subject in subjects:
+            if self._changed is not None and isinstance(subject.command, _CHANGES):
+                space, _, name = subject.target.partition("/")
+                self._changed(space, name)
 
     async def _note(
         self,

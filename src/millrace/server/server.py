@@ -136,7 +136,13 @@ class Server:
             self._serving.reload(settings)
         if self._crew is not None:
             self._crew.reload()
-        await self._declare(new)
+        try:
+            await self._declare(new)
+        finally:
+            if self._serving is not None:
+                places = [(queue.space, queue.name) for queue in new.queues]
+                for place in (*places, *((topic.space, topic.name) for topic in new.topics)):
+                    self._serving.changed(*place)
         self.settings = new
         _logger.info("reloaded: %s", ", ".join(found.now) or "nothing was changed")
         if found.restart:

@@ -63,7 +63,7 @@ class Serving:
         if self._exporting is not None:
             self._ending.push_async_callback(self._exporting.stop)
             engine_of(millrace).telemetry = self._exporting.telemetry
-        desk = Desk(millrace)
+        self._desk = desk = Desk(millrace)
         self._aws_face = self._aws(settings, desk)
         self._app = App(
             desk,
@@ -139,6 +139,10 @@ class Serving:
         self._app.use(self._watch(new))
         logging.getLogger("millrace").setLevel(new.log_level.upper())
         self.settings = new
+
+    def changed(self, space: str, name: str) -> None:
+        """Settings of a queue or topic were changed without a request."""
+        self._desk.changed(space, name)
 
     async def stop(self) -> None:
         """Take nobody in any more; let those who are being answered end."""

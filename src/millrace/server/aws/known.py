@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from asyncio import Lock
+from collections.abc import Callable
 from hashlib import blake2b
 from struct import Struct
 from weakref import WeakValueDictionary
@@ -90,9 +91,12 @@ class Directory(Lately[Known]):
 
     kind = "queue"
 
-    def __init__(self, desk: Desk, bounds: Bounds) -> None:
-        super().__init__()
+    def __init__(
+        self, desk: Desk, bounds: Bounds, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(now)
         self._desk = desk
+        desk.listen(self.forget)
         self.bounds = bounds
         self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
         self._tried: dict[tuple[str, str], float] = {}
@@ -112,11 +116,11 @@ class Directory(Lately[Known]):
     def is_fair_due(self, space: str, name: str) -> bool:
         """Whether it was not tried lately to make a queue fair."""
         tried = self._tried.get((space, name))
-        return tried is None or time.monotonic() - tried > limits.SQS_FAIR_AGAIN_SECONDS
+        return tried is None or self._now() - tried > limits.SQS_FAIR_AGAIN_SECONDS
 
     def tried_fair(self, space: str, name: str) -> None:
         """It is tried now."""
         self._tried.pop((space, name), None)
         if len(self._tried) >= limits.AWS_KNOWN_MAX:
             self._tried.pop(next(iter(self._tried)))
-        self._tried[space, name] = time.monotonic()
+        self._tried[space, name] = self._now()

@@ -70,6 +70,7 @@ async def configure_queue(ask: Ask) -> Response:
 
     async def use(queue: Queue) -> None:
         await queue.configure(**settings_of(told, await queue.spec()))
+        ask.desk.changed(queue.space, queue.name)
 
     await with_queue(ask, use)
     return Response(200, encode("ok"))

@@ -27,6 +27,16 @@ class Desk:
         self._queues: dict[tuple[str, str], Queue] = {}
         self._topics: dict[tuple[str, str], Topic] = {}
         self._cursors: dict[tuple[ShardId, str], tuple[int, ...]] = {}
+        self._listening: list[Callable[[str, str], None]] = []
+
+    def listen(self, forget: Callable[[str, str], None]) -> None:
+        """Have `forget` called with space and name of each queue or topic that is `changed`."""
+        self._listening.append(forget)
+
+    def changed(self, space: str, name: str) -> None:
+        """Settings of a queue or topic were changed: what was seen of it is old."""
+        for forget in self._listening:
+            forget(space, name)
 
     def known(self, space: str, name: str) -> Queue | None:
         """The queue, if it was asked for lately; whether it is still there, its use tells."""

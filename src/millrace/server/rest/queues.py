@@ -186,6 +186,7 @@ async def configure_queue(ask: Ask, told: Settings) -> QueueOut:
 
     async def use(queue: Queue) -> QueueOut:
         await queue.configure(**settings_in(told))
+        ask.desk.changed(queue.space, queue.name)
         return await _out(queue)
 
     return await ask.queue(use)

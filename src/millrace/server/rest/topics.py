@@ -140,6 +140,7 @@ async def configure_topic(ask: Ask, told: TopicChange) -> TopicOut:
 
     async def use(topic: Topic) -> TopicOut:
         await topic.configure(max_lag=told.max_lag, notes=told.notes)
+        ask.desk.changed(topic.space, topic.name)
         return _out(await topic.describe())
 
     return await ask.topic(use)

@@ -84,6 +84,7 @@ class Exchange(Lately[KnownTopic]):
     def __init__(self, desk: Desk, folder: Path) -> None:
         super().__init__()
         self.desk = desk
+        desk.listen(self.forget)
         self._folder = folder
 
     @cached_property
