@@ -9,6 +9,8 @@ import heapq
 from collections.abc import Iterable
 from typing import TypeVar
 
+from pyroaring import BitMap64, FrozenBitMap64
+
 from millrace import limits
 from millrace.core.answers import SnapshotRef
 from millrace.core.changes import Changes
@@ -22,6 +24,7 @@ from millrace.core.model import (
     CursorCell,
     DeletesCell,
     Kind,
+    LeaseId,
     Millis,
     PinCell,
     Pointers,
@@ -85,6 +88,13 @@ class CellDraft:
         heapq.heappush(view.ended, (lease.ended_ms, lease.id))
         while len(view.ended) > limits.LEASES_REMEMBERED_MAX:
             self.forget_lease()
+
+    def new_lease(self, seqs: BitMap64, lease_ms: int) -> LeaseState:
+        """A lease of these, as it begins. It takes the next number, and is not there until
+        `add_lease` is called and the pointers name it."""
+        view = self.view
+        number, index = LeaseId(view.pointers.lease + 1), view.index + 1
+        return LeaseState(number, index, FrozenBitMap64(seqs), self.now + lease_ms, lease_ms)
 
     def add_lease(self, lease: LeaseState) -> None:
         """As `put_lease`, of a new one that no session has."""

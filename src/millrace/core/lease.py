@@ -213,27 +213,20 @@ def do_lease(draft: Draft, command: Lease) -> Leased:
             draft.put_pointers(msgspec.structs.replace(view.pointers, next=view.first_fresh()))
         return Leased(LeaseId(0), seqs, deadline, {})
     upto = fresh.max() + 1 if fresh else view.first_fresh()
-    lease = _make_lease(draft, seqs, again, deadline, upto)
+    lease = _make_lease(draft, seqs, again, command.lease_ms, upto)
     return Leased(lease.id, seqs, deadline, dict(lease.counts), turns, firsts=dict(lease.firsts))
 
 
 def _make_lease(
-    draft: Draft, seqs: BitMap64, again: BitMap64, deadline: int, upto: int = 0
+    draft: Draft, seqs: BitMap64, again: BitMap64, lease_ms: int, upto: int = 0
 ) -> LeaseState:
     """`upto`: where the seqs begin that were never handed out."""
     view, spec = draft.view, draft.view.spec
-    lease = LeaseState(
-        LeaseId(view.pointers.lease + 1),
-        draft.index,
-        FrozenBitMap64(seqs),
-        deadline,
-        deadline - draft.now,
-    )
+    lease = draft.new_lease(seqs, lease_ms)
     if again:
         _overtake(draft, lease, again)
     view.holder.update(dict.fromkeys(seqs, lease.id))
-    draft.put_lease(lease)
-    draft.push_deadline(deadline, lease.id)
+    draft.add_lease(lease)
     paid_us = view.pointers.paid_us
     if spec.rate_us:
         paid_us = rate.paid_after(paid_us, draft.now, spec.rate_us, len(seqs))
@@ -251,7 +244,7 @@ def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
     if not taken.seqs:
         return Leased(LeaseId(0), BitMap64(), deadline, {})
     seqs = BitMap64(taken.seqs)
-    lease = _make_lease(draft, seqs, taken.again, deadline)
+    lease = _make_lease(draft, seqs, taken.again, command.lease_ms)
     rotation.hand_out(draft, lease, taken)
     several = [given for _, given, _ in taken.fresh if len(given) > 1]
     is_in_order = all(earlier < later for given in several for earlier, later in pairwise(given))
@@ -268,7 +261,7 @@ def _lease_partition(draft: Draft, command: Lease) -> Leased:
     [one] = chosen
     seqs = BitMap64(one.seqs)
     again = seqs & draft.view.returned
-    lease = _make_lease(draft, seqs, again, deadline)
+    lease = _make_lease(draft, seqs, again, command.lease_ms)
     serving.served(draft, one.group, lease, len(seqs) - len(again))
     return Leased(lease.id, seqs, deadline, dict(lease.counts))
 

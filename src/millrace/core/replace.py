@@ -9,7 +9,7 @@ as over a message that was put aside. Its time to live is the queue's, and begin
 from __future__ import annotations
 
 import msgspec
-from pyroaring import BitMap64, FrozenBitMap64
+from pyroaring import BitMap64
 
 from millrace.core import expiry, groups, partitions, publish, work
 from millrace.core.answers import Leased, Outcome
@@ -17,7 +17,6 @@ from millrace.core.commands import Need, Publish, Settle
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
 from millrace.core.leased_commands import Replace
-from millrace.core.model import LeaseId
 from millrace.errors import Invalid, Refused, Retry
 
 
@@ -60,26 +59,18 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     expiry.put_rows(draft, first, 1, ())
     new = BitMap64([first])
     draft.aside |= new
-    deadline = draft.now + command.lease_ms
-    held = LeaseState(
-        LeaseId(view.pointers.lease + 1),
-        draft.index,
-        FrozenBitMap64(new),
-        deadline,
-        deadline - draft.now,
-    )
+    held = draft.new_lease(new, command.lease_ms)
     if (deliveries, failures) != (1, 0):
         held.counts[first] = (deliveries, failures)
     if group is not None:
         # It is in flight for its group, as the old one was.
         held.groups[first] = group
     view.holder[first] = held.id
-    draft.put_lease(held)
-    draft.push_deadline(deadline, held.id)
+    draft.add_lease(held)
     pointers = msgspec.structs.replace(view.pointers, lease=held.id, aside=first)
     if view.spec.is_grouped:
         pointers = msgspec.structs.replace(pointers, next=first + 1)
     draft.put_pointers(pointers)
     if view.spec.is_partitioned:
         partitions.enter(draft, first, 1, held=True)
-    return Leased(held.id, new, deadline, dict(held.counts))
+    return Leased(held.id, new, held.deadline_ms, dict(held.counts))
