@@ -113,8 +113,11 @@ class EmbeddedEngine:
         host.submit(request)
         return request
 
+    def then(self, asked: Asked, tell: Callable[[object], None]) -> None:
+        cast("Request", asked).future.add_done_callback(tell)
+
     def heard(self, asked: Asked) -> object:
-        return asked.future.result()
+        return cast("Request", asked).future.result()
 
     def take_back(self, asked: Asked) -> None:
         request = cast("Request", asked)

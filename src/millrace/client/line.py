@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
@@ -43,9 +42,16 @@ class Begun(Protocol):
         """What was asked."""
         ...
 
-    @property
-    def future(self) -> asyncio.Future[Answered]:
-        """What it is answered; or `Lost`."""
+    def then(self, tell: Callable[[object], None]) -> None:
+        """Have it told when it was answered, or the line was lost; not before this returns."""
+        ...
+
+    def result(self) -> Answered:
+        """What it was answered, when that was told.
+
+        Raises:
+            Lost, MillraceError: as `Line.call`.
+        """
         ...
 
     def give_up(self) -> None:

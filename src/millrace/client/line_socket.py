@@ -7,10 +7,12 @@ is not made again before somebody calls: then whoever has the folder by that tim
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -26,6 +28,8 @@ from millrace.wire.failures import FAILURE
 from millrace.wire.frames import Frame, Splitter
 from millrace.wire.shapes import Shape
 
+_logger = logging.getLogger("millrace.client")
+
 Late = Callable[[Call, Answered], None]
 """Told of an answer to a call that was cancelled meanwhile."""
 
@@ -33,18 +37,51 @@ Late = Callable[[Call, Answered], None]
 class _Pending:
     """A call whose answer has not come."""
 
-    __slots__ = ("_speech", "call", "future", "id", "shape")
+    __slots__ = ("_is_given_up", "_outcome", "_speech", "_tell", "call", "id", "shape")
 
     def __init__(self, speech: _Speech, id_: int, call: Call, shape: Shape) -> None:
         self._speech = speech
         self.id = id_
         self.call = call
         self.shape = shape
-        self.future: asyncio.Future[Answered] = speech.loop.create_future()
+        self._outcome: Answered | Exception | None = None
+        self._tell: Callable[[object], None] | None = None
+        self._is_given_up = False
+
+    def then(self, tell: Callable[[object], None]) -> None:
+        self._tell = tell
+
+    def result(self) -> Answered:
+        outcome = self._outcome
+        if isinstance(outcome, Answered):
+            return outcome
+        assert outcome is not None
+        raise outcome
+
+    def end(self, outcome: Answered | Exception) -> None:
+        """This is what it was answered."""
+        self._outcome = outcome
+        tell, self._tell = self._tell, None
+        if self._is_given_up:
+            self._return(outcome)
+        elif tell is not None:
+            try:
+                tell(self)
+            except Exception:
+                # Their mistake, by which the answers of others are not lost.
+                _logger.exception("whoever was told an answer ended in an error")
 
     def give_up(self) -> None:
-        self.future.cancel()
-        self._speech.give_up(self)
+        # Until it is answered it stays pending: what it is handed all the same must be given back.
+        self._tell, self._is_given_up = None, True
+        if self._outcome is None:
+            self._speech.tell(Cancel(self.id))
+        else:
+            self._return(self._outcome)
+
+    def _return(self, outcome: Answered | Exception) -> None:
+        if isinstance(outcome, Answered):
+            self._speech.late(self.call, outcome)
 
 
 class _Stream:
@@ -166,7 +203,7 @@ class _Speech(asyncio.Protocol):
     """One connection to the engine."""
 
     def __init__(self, late: Late, lost: Callable[[_Speech], None]) -> None:
-        self._late = late
+        self.late = late
         self._lost = lost
         self.loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[int] = self.loop.create_future()
@@ -191,11 +228,14 @@ class _Speech(asyncio.Protocol):
         if self._is_lost:
             raise Lost("the connection was lost", sent=False)
         pending = self.begin(call)
+        told = self.loop.create_future()
+        pending.then(partial(_wake, told))
         try:
-            return await pending.future
+            await told
         except asyncio.CancelledError:
-            self.give_up(pending)
+            pending.give_up()
             raise
+        return pending.result()
 
     @property
     def is_full(self) -> bool:
@@ -209,15 +249,6 @@ class _Speech(asyncio.Protocol):
         pending = self._pending[id_] = _Pending(self, id_, call, CALLS[type(call)].answer)
         self._wake()
         return pending
-
-    def give_up(self, pending: _Pending) -> None:
-        """Nobody waits for it any more."""
-        future = pending.future
-        if future.done() and not future.cancelled() and future.exception() is None:
-            self._late(pending.call, future.result())
-        elif pending.id in self._pending:
-            # It stays pending: what it was answered all the same must be given back.
-            self.tell(Cancel(pending.id))
 
     def tell(self, call: Call) -> None:
         if not self._is_lost:
@@ -269,15 +300,21 @@ class _Speech(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
+        ends: list[tuple[_Pending, Answered | Exception]] = []
         try:
             for frame in self._splitter.feed(data):
                 for item in read_answers(frame):
-                    self._take(item, frame)
+                    self._take(item, frame, ends)
         except Refused:
             # What the other side says cannot be understood: it is of another version.
             self._transport.abort()
+        # All are read before the first is told: one step for many costs less than many for each.
+        for pending, outcome in ends:
+            pending.end(outcome)
 
-    def _take(self, item: list[object], frame: Frame) -> None:
+    def _take(
+        self, item: list[object], frame: Frame, ends: list[tuple[_Pending, Answered | Exception]]
+    ) -> None:
         id_ = cast("int", item[0])
         if id_ == 0:
             self._greet(item, frame)
@@ -286,25 +323,19 @@ class _Speech(asyncio.Protocol):
         if pending is None:
             self._take_part(id_, item, frame)
             return
-        future = pending.future
-        if item[1] == Status.FAILED:
-            if not future.done():
-                future.set_exception(FAILURE.unpack(item[2], "error", frame.blobs))
-            return
+        outcome: Answered | Exception
         try:
-            value = pending.shape.unpack(item[2], "answer", frame.blobs)
-            rows = None
-            if item[1] == Status.WITH_ROWS:
-                rows = ROWS.unpack(item[3], "rows", frame.blobs)
+            if item[1] == Status.FAILED:
+                outcome = FAILURE.unpack(item[2], "error", frame.blobs)
+            else:
+                value = pending.shape.unpack(item[2], "answer", frame.blobs)
+                rows = None
+                if item[1] == Status.WITH_ROWS:
+                    rows = ROWS.unpack(item[3], "rows", frame.blobs)
+                outcome = Answered(value, rows)
         except Refused as error:
-            if not future.done():
-                future.set_exception(Fatal(f"an answer cannot be read: {error}"))
-            return
-        answered = Answered(value, rows)
-        if future.done():
-            self._late(pending.call, answered)
-        else:
-            future.set_result(answered)
+            outcome = Fatal(f"an answer cannot be read: {error}")
+        ends.append((pending, outcome))
 
     def _take_part(self, id_: int, item: list[object], frame: Frame) -> None:
         stream = self._streams.get(id_)
@@ -343,13 +374,17 @@ class _Speech(asyncio.Protocol):
         if not self.greeted.done():
             self.greeted.set_exception(Lost(lost, sent=False))
             self.greeted.exception()
-        for pending in self._pending.values():
-            if not pending.future.done():
-                pending.future.set_exception(Lost(lost, sent=True))
-        self._pending.clear()
+        unanswered, self._pending = self._pending, {}
+        for pending in unanswered.values():
+            pending.end(Lost(lost, sent=True))
         for stream in self._streams.values():
             stream.error, stream.is_over = Lost(lost, sent=True), True
             stream.told.set()
         self._streams.clear()
         if not self.gone.done():
             self.gone.set_result(None)
+
+
+def _wake(told: asyncio.Future[None], pending: object) -> None:
+    if not told.done():
+        told.set_result(None)

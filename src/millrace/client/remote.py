@@ -12,7 +12,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import TimeoutError as TimedOut
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
@@ -147,11 +147,14 @@ class RemoteEngine:
             raise Closed(f"{self.where} cannot be asked at once")
         return cast("Asked", begun)
 
+    def then(self, asked: Asked, tell: Callable[[object], None]) -> None:
+        cast("Begun", asked).then(tell)
+
     def heard(self, asked: Asked) -> object:
         begun = cast("Begun", asked)
         call = cast("Ask", begun.call)
         try:
-            return self._value_of(call.shard, begun.future.result())
+            return self._value_of(call.shard, begun.result())
         except Closed as error:
             # Whoever had it ends. Another may come.
             raise Again from error

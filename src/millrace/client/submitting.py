@@ -1,8 +1,8 @@
-"""Asking an engine without a task: a command goes out, and a future has what it is answered."""
+"""Asking an engine without a task: a command goes out, and it is told when it was answered."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -17,12 +17,7 @@ class Again(Exception):
 
 
 class Asked(Protocol):
-    """A command that is under way."""
-
-    @property
-    def future(self) -> asyncio.Future[object]:
-        """When it is done, `Submits.heard` tells what came of it."""
-        ...
+    """A command that is under way, to the engine that it was submitted to."""
 
 
 class Submits(Protocol):
@@ -39,8 +34,12 @@ class Submits(Protocol):
         """
         ...
 
+    def then(self, asked: Asked, tell: Callable[[object], None]) -> None:
+        """Have it told, once, when `heard` knows what came of it; not before this has returned."""
+        ...
+
     def heard(self, asked: Asked) -> object:
-        """What a command was answered whose future is done.
+        """What a command was answered, when that was told.
 
         Raises:
             MillraceError: what it was refused with.

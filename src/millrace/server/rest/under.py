@@ -19,8 +19,6 @@ from millrace.server.http.response import Response
 from millrace.server.http.site import Answer
 
 if TYPE_CHECKING:
-    import asyncio
-
     from millrace.server.rest.route import Ask
 
 _logger = logging.getLogger("millrace.server")
@@ -44,7 +42,7 @@ class Under(ABC):
 
     def then(self, tell: Callable[[Answer], None]) -> None:
         self._tell = tell
-        self._asked.future.add_done_callback(self._answered)
+        self.engine.then(self._asked, self._answered)
 
     def cancel(self) -> None:
         if self._take() is not None:
@@ -55,7 +53,7 @@ class Under(ABC):
         tell, self._tell = self._tell, None
         return tell
 
-    def _answered(self, future: asyncio.Future[object]) -> None:
+    def _answered(self, asked: object) -> None:
         tell = self._take()
         if tell is None:
             return
