@@ -13,6 +13,7 @@ from millrace.core.codec import decode_cell
 from millrace.core.commands import (
     Aside,
     Bury,
+    Configure,
     CreateQueue,
     Lease,
     Publish,
@@ -26,16 +27,17 @@ from millrace.core.idcells import ExpiryCell, expiry_of
 from millrace.core.leased_commands import Life
 from millrace.core.model import CATALOG, Kind, LeaseId, Message, QueueSpec, ShardId
 from millrace.core.seqs import unpack_seqs
+from millrace.core.spec import SpecPart
 from millrace.testing.group import Group
 
 QUEUE = ShardId(1)
-STEERING = ["tick", "hold", "fold", "crash", "purge"]
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("publish"), st.sampled_from([0, 1, 5, 20]), st.integers(0, 9)),
         st.tuples(st.just("lease"), st.integers(1, 4), st.sampled_from([2, 30])),
         st.tuples(st.sampled_from(["settle", "release"]), st.integers(0, 9), st.integers(0, 3)),
-        st.tuples(st.sampled_from(["wait"]), st.sampled_from([1, 3, 10]), st.just(0)),
+        st.tuples(st.just("wait"), st.sampled_from([1, 3, 10]), st.just(0)),
+        st.tuples(st.just("configure"), st.sampled_from([0, 4, 8, 30]), st.just(0)),
         st.tuples(
             st.sampled_from(["tick", "hold", "fold", "crash", "purge"]), st.just(0), st.just(0)
         ),
@@ -53,25 +55,31 @@ def test_nobody_gets_a_message_whose_time_is_over(
     group = Group()
     spec = QueueSpec(keyed=keyed, ttl_ms=ttl * 1000)
     group.ask((CATALOG, CreateQueue("default", "q", spec)))
-    over: dict[int, int] = {}
+    lives: dict[int, tuple[int, int]] = {}
     leases: list[tuple[int, BitMap64]] = []
+
+    def is_over(seq: int) -> bool:
+        came_ms, own_ms = lives[seq]
+        return any(ms and came_ms + ms <= group.now for ms in (own_ms, ttl * 1000))
+
     for what, one, two in steps:
         if what == "publish":
-            lives = (Life(0, 1, one * 1000),) if one else ()
             aside = (Aside(0, 1, 9 if two > 6 else 4, 2_000 if two > 7 else None),)
             message = Message(b"x", b"%d" % (two % 3))
-            command = Publish((message, message), aside=aside if two > 4 else (), lives=lives)
+            own = (Life(0, 1, one * 1000),) if one else ()
+            command = Publish((message, message), aside=aside if two > 4 else (), lives=own)
             group.ask((QUEUE, command))
             view = group.view(QUEUE)
             assert view is not None
-            times = [time for time in (one * 1000, ttl * 1000) if time]
-            usual = [ttl * 1000] if ttl else []
-            for seq, time in ((view.last_seq - 1, times), (view.last_seq, usual)):
-                over[seq] = group.now + min(time) if time else 2**62
+            lives[view.last_seq - 1] = group.now, one * 1000
+            lives[view.last_seq] = group.now, 0
+        elif what == "configure":
+            ttl = one
+            group.ask((QUEUE, Configure(SpecPart(ttl_ms=ttl * 1000))))
         elif what == "lease":
             [answer] = group.ask((QUEUE, Lease(one, two * 1000)))
             assert isinstance(answer, Leased)
-            assert all(over[seq] > group.now for seq in answer.seqs), "its time is over"
+            assert not any(map(is_over, answer.seqs)), "its time is over"
             if answer.seqs:
                 leases.append((answer.lease, answer.seqs))
         elif what in ("settle", "release") and leases:
@@ -91,8 +99,8 @@ def test_nobody_gets_a_message_whose_time_is_over(
         elif what == "crash":
             group.crash()
             view = group.view(QUEUE)
-            last = view.last_seq if view is not None else 0
-            over = {seq: time for seq, time in over.items() if seq <= last}
+            # What was not committed is as it was before.
+            ttl = view.spec.ttl_ms // 1000 if view is not None else ttl
             leases.clear()
         elif what == "purge":
             group.ask((QUEUE, Purge()))
@@ -106,7 +114,7 @@ def test_nobody_gets_a_message_whose_time_is_over(
     view = group.view(QUEUE)
     assert view is not None
     left = group.seqs(QUEUE, Reader()) - BitMap64(view.holder)
-    assert all(over[seq] > group.now for seq in left), "it is over, and nobody has ended it"
+    assert not any(map(is_over, left)), "it is over, and nobody has ended it"
 
 
 @pytest.mark.parametrize("crashes", [False, True])
@@ -136,12 +144,13 @@ def test_who_comes_back_after_its_time_is_handed_out_to_nobody(
     group.check()
 
 
-@pytest.mark.parametrize("count", [1, 3 * bounds.EXPIRY_SEQS_MAX])
+@pytest.mark.parametrize("count", [1, bounds.EXPIRY_SEQS_MAX + 1])
 def test_many_go_in_steps(count: int) -> None:
     group = Group()
-    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(ttl_ms=1_000))))
+    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec())))
+    messages = tuple(Message(b"x") for _ in range(count))
     for _ in range(2 * bounds.EXPIRY_CELLS_STEP + 1):
-        group.ask((QUEUE, Publish(tuple(Message(b"x") for _ in range(count // 3 + 1)))))
+        group.ask((QUEUE, Publish(messages, lives=(Life(0, count, 1_000),))))
     group.now += 1_000
     ticks = 0
     while group.ask((QUEUE, Tick()))[0] is True:
@@ -158,11 +167,12 @@ def test_many_go_in_steps(count: int) -> None:
 def test_those_of_a_batch_that_go_together_are_one_cell() -> None:
     """Whoever published them, and whatever the same batch lets go meanwhile."""
     group = Group()
-    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(ttl_ms=9_000))))
+    group.ask((CATALOG, CreateQueue("default", "q", QueueSpec(ttl_ms=90_000))))
     group.ask((QUEUE, Publish((Message(b"old"),), lives=(Life(0, 1, 1_000),))))
     group.now += 1_000
-    one = Publish((Message(b"x"),))
-    short = Publish((Message(b"x"), Message(b"x")), lives=(Life(1, 1, 2_000),))
+    one = Publish((Message(b"x"),), lives=(Life(0, 1, 9_000),))
+    lives = (Life(0, 1, 9_000), Life(1, 1, 2_000))
+    short = Publish((Message(b"x"), Message(b"x")), lives=lives)
     group.ask((QUEUE, one), (QUEUE, one), (QUEUE, short), (QUEUE, one), (QUEUE, Tick()))
     [batch] = [one for one in group.committed()[-1].batches if one.shard == QUEUE]
     cells = [
@@ -193,11 +203,12 @@ def let_go(group: Group) -> int:
 def test_no_batch_lets_go_of_more_than_its_bound(what: str) -> None:
     """However much is due: a tick does one step, and a lease call, with that of a tick, a few."""
     group = Group()
-    spec = QueueSpec(ttl_ms=1_000) if what == "messages" else QueueSpec(dedup_ms=1_000)
+    spec = QueueSpec(dedup_ms=1_000)
     group.ask((CATALOG, CreateQueue("default", "q", spec)))
     for at in range(6 * bounds.EXPIRY_CELLS_STEP):
         ids = tuple(f"{at}-{one}" for one in range(3)) if what == "ids" else ()
-        group.ask((QUEUE, Publish(tuple(Message(b"x") for _ in range(3)), ids=ids)))
+        lives = (Life(0, 3, 1_000),) if what == "messages" else ()
+        group.ask((QUEUE, Publish(tuple(Message(b"x") for _ in range(3)), ids=ids, lives=lives)))
     group.now += 1_000
     assert group.ask((QUEUE, Tick())) == [True]
     assert let_go(group) == bounds.EXPIRY_CELLS_STEP
@@ -208,16 +219,21 @@ def test_no_batch_lets_go_of_more_than_its_bound(what: str) -> None:
     group.check()
 
 
-def test_no_more_expire_than_dead_letters_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("whose", ["the queue's", "their own"])
+def test_no_more_expire_than_dead_letters_may_wait(
+    monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
     """Where nobody takes them, they would fill the memory, and the others would never be had."""
     monkeypatch.setattr(bounds, "DOOMED_MAX", 4)
     group = Group()
     group.ask((CATALOG, CreateQueue("default", "dead", QueueSpec())))
-    spec = QueueSpec(ttl_ms=1_000, dead_letter="default/dead", dead_letter_expired=True)
+    ttl_ms = 1_000 if whose == "the queue's" else 0
+    spec = QueueSpec(ttl_ms=ttl_ms, dead_letter="default/dead", dead_letter_expired=True)
     group.ask((CATALOG, CreateQueue("default", "q", spec)))
     queue = ShardId(2)
     for at in range(60):
-        group.ask((queue, Publish((Message(b"%d" % at),))))
+        lives = () if ttl_ms else (Life(0, 1, 1_000),)
+        group.ask((queue, Publish((Message(b"%d" % at),), lives=lives)))
     group.now += 1_000
     seen = 0
     while not seen or group.seqs(queue, Reader()):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pyroaring import BitMap64
 
+from millrace.core.commands import Outlived
 from millrace.core.model import Death, Message
 from millrace.errors import Corrupt, Full
-from millrace.store.sealed import FOLDER, file_name
+from millrace.store.sealed import FOLDER, file_name, read_lines
 from millrace.testing.disk import Effect
 from millrace.testing.story import SHARD
 from tests.store.test_rules import Scene
@@ -103,3 +105,24 @@ def test_a_missing_file_is_damage_whatever_is_asked() -> None:
         store.stage(SHARD, "s", grouped=False)
     with pytest.raises(Corrupt, match="a sealed file is missing"):
         store.seq_at(SHARD, scene.story.now - 2_500)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_damaged_batch_keeps_no_others_from_being_over(*, damaged: bool) -> None:
+    """Its messages cannot be handed out: they are over when the last of them is."""
+    scene = Scene()
+    scene.story.bodies(2)
+    scene.story.bodies(2)
+    between_ms = scene.story.now
+    scene.subject.seal_all()
+    scene.story.bodies(1)
+    store = scene.subject.store
+    if damaged:
+        [name] = scene.files()
+        [line] = read_lines(scene.disk, int(name.removesuffix(".arrow")))
+        scene.disk.flip(f"{FOLDER}/{name}", line.offset + line.length - 10)
+    over = BitMap64() if damaged else BitMap64([1, 2])
+    found = store.outlived(SHARD, 0, between_ms, 10)
+    assert found == Outlived(over, len(over), between_ms)
+    found = store.outlived(SHARD, 0, between_ms + 1, 10)
+    assert found == Outlived(BitMap64([1, 2, 3, 4]), 4, scene.story.now)

@@ -34,6 +34,13 @@ EXPIRY_STEPS_MAX = 2
 EXPIRY_SEQS_MAX = 1_024
 """Messages whose time to live one cell names."""
 
+OUTLIVED_STEP = 4_096
+"""Messages that are older than their queue lets them live which one step ends: some 10 ms."""
+
+LOOK_MS = 10_000
+"""After so long without use it is looked whether a queue with a time to live is empty: once, so
+that its view need not stay in memory."""
+
 TTL_MS_MAX = 366 * 24 * 3600 * 1000
 """How long a message may live that says so."""
 

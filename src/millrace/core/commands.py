@@ -369,6 +369,8 @@ class Need(msgspec.Struct, frozen=True):
     """The dead rows that these pins keep."""
     live: bool = False
     """How many rows are live or kept."""
+    outlived: tuple[int, int, int] | None = None
+    """After a seq, the messages from before a time: so many of them."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -377,6 +379,16 @@ class Held(msgspec.Struct, frozen=True):
     low: int
     high: int
     rows: int
+
+
+class Outlived(msgspec.Struct, frozen=True):
+    """Messages that are there and were published before a time: the first ones after a seq."""
+
+    seqs: BitMap64
+    upto: int
+    """Up to here these are all."""
+    next_ms: int | None
+    """None of those after it was published before then; None: there are none."""
 
 
 class StageFacts(msgspec.Struct, frozen=True):

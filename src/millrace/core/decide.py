@@ -60,6 +60,7 @@ from millrace.core.commands import (
     Need,
     NextSnapshot,
     OpenCursor,
+    Outlived,
     Part,
     Pin,
     Publish,
@@ -250,6 +251,7 @@ class Source(Protocol):
     def ended(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
     def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]: ...
     def seq_at(self, shard: ShardId, time_ms: int) -> int: ...
+    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> Outlived: ...
     def held(self, shard: ShardId, pin: int) -> list[Held]: ...
     def meta(self, shard: ShardId) -> ShardMeta | None: ...
 
@@ -283,6 +285,8 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         points.learn(draft.view, need.points, source.points(need.shard, need.points))
     if need.older_ms is not None:
         facts.older = source.seq_at(need.shard, need.older_ms)
+    if need.outlived is not None:
+        facts.outlived = source.outlived(need.shard, *need.outlived)
     for pin in need.held:
         facts.held[pin] = source.held(need.shard, pin)
     if need.live:
@@ -305,9 +309,7 @@ def publish_plain(draft: Draft, commands: Sequence[Command]) -> list[Published]:
         messages.extend(command.rows)
         answers.append(Published(Seq(seq), len(command.rows)))
         seq += len(command.rows)
-    first = draft.put_rows(messages)
-    if draft.view.spec.ttl_ms:
-        expiry.put_usual(draft, first, len(messages))
+    draft.put_rows(messages)
     return answers
 
 

@@ -268,6 +268,7 @@ class Draft(CellDraft):
         view.layers.append(
             Layer(
                 view.index,
+                self.now,
                 view.last_seq,
                 self.keys,
                 died,

@@ -2,6 +2,8 @@
 
 Rule 1: a cell names what goes at its time. Until then nobody looks at it.
 Rule 2: time is checked where it matters; a tick only tidies up, so much at once, and may be late.
+Rule 3: messages that live for as long as their queue says need no cell (`lifetime.py`), and end as
+those do that have one.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from itertools import islice
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import bounds, partitions, points
+from millrace.core import bounds, lifetime, partitions, points
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Need, Publish
 from millrace.core.draft import Draft
@@ -54,36 +56,18 @@ def put_ids(draft: Draft, due_ms: int, ids: Sequence[bytes]) -> None:
 def put_rows(
     draft: Draft, first: int, count: int, lives: Sequence[Life], deletes: Sequence[int] = ()
 ) -> None:
-    """Of `count` new rows, those with a time to live expire then; deletes go by their own age."""
-    usual = draft.view.spec.ttl_ms
-    if not lives and not usual:
-        return
-    if not (lives or deletes):
-        put_usual(draft, first, count)
+    """Of `count` new rows, those with a time to live of their own expire then, if they are there
+    for so long; deletes go by their own age."""
+    if not lives:
         return
     rest = BitMap64(range(first, first + count)) - BitMap64([first + at for at in deletes])
-    by_time: dict[int, BitMap64] = {}
+    known = draft.expiring.rows
     for life in lives:
         seqs = BitMap64(range(first + life.at, first + life.at + life.count)) & rest
         rest -= seqs
-        ttl_ms = min(life.ttl_ms, usual or life.ttl_ms)
-        by_time.setdefault(ttl_ms, BitMap64()).update(seqs)
-    if usual:
-        by_time.setdefault(usual, BitMap64()).update(rest)
-    known = draft.expiring.rows
-    for ttl_ms, seqs in by_time.items():
         if seqs:
-            known.setdefault(draft.now + ttl_ms, BitMap64()).update(seqs)
-            _note(draft, draft.now + ttl_ms)
-
-
-def put_usual(draft: Draft, first: int, count: int) -> None:
-    """As `put_rows`, where all live for as long as the queue says, which has a time to live."""
-    if not count:
-        return
-    due_ms = draft.now + draft.view.spec.ttl_ms
-    draft.expiring.add(due_ms, first, count)
-    _note(draft, due_ms)
+            known.setdefault(draft.now + life.ttl_ms, BitMap64()).update(seqs)
+            _note(draft, draft.now + life.ttl_ms)
 
 
 def _note(draft: Draft, due_ms: int) -> None:
@@ -96,15 +80,20 @@ def _note(draft: Draft, due_ms: int) -> None:
 
 def tick_due(view: View, now: int) -> bool:
     """Whether something may be due."""
+    return _is_cell_due(view, now) or lifetime.is_due(view, now)
+
+
+def _is_cell_due(view: View, now: int) -> bool:
     return view.expiry_ms is not None and view.expiry_ms <= now
 
 
-def _may_go(draft: Draft) -> bool:
-    """Whether what is due may go now: dead letters must find room to wait in."""
+def _room(draft: Draft) -> int:
+    """How many of those that have outlived their queue's time may go: as dead letters they must
+    find room to wait in."""
     view = draft.view
-    if not tick_due(view, draft.now):
-        return False
-    return not _makes_letters(view.spec) or len(view.doomed) < bounds.DOOMED_MAX
+    if not _makes_letters(view.spec):
+        return bounds.OUTLIVED_STEP
+    return min(bounds.OUTLIVED_STEP, bounds.DOOMED_MAX - len(view.doomed))
 
 
 def _makes_letters(spec: QueueSpec) -> bool:
@@ -114,8 +103,14 @@ def _makes_letters(spec: QueueSpec) -> bool:
 
 def check_tick(draft: Draft) -> Need | None:
     """What of that which is due the store must be asked for."""
-    view = draft.view
-    if not _may_go(draft) or not view.stored_index:
+    view, room = draft.view, _room(draft)
+    if room <= 0:
+        return None
+    if lifetime.is_due(view, draft.now):
+        need = lifetime.check(draft, room)
+        if need is not None:
+            return need
+    if not _is_cell_due(view, draft.now) or not view.stored_index:
         return None
     if view.facts.expiry is None:
         return Need(view.shard, cells=(Kind.EXPIRY, draft.expiring.upto, bounds.EXPIRY_CELLS_STEP))
@@ -146,7 +141,7 @@ def is_behind(draft: Draft) -> bool:
     """Whether messages may be over that were not let go: too many, or not folded yet."""
     if not tick_due(draft.view, draft.now):
         return False
-    if not _may_go(draft):
+    if _room(draft) <= 0 or lifetime.is_due(draft.view, draft.now):
         return True
     return draft.expiring.steps >= bounds.EXPIRY_STEPS_MAX or any(
         isinstance(cell, ExpiryCell) and cell.seqs and expiry_of(name[1]) <= draft.now
@@ -163,8 +158,23 @@ def _due(draft: Draft) -> list[tuple[bytes, ExpiryCell]]:
 def do_tick(draft: Draft) -> bool:
     """Let go of what is due, so much at once; whether there may be more."""
     view = draft.view
-    if not _may_go(draft):
+    if _room(draft) <= 0:
         return False
+    is_more = False
+    if lifetime.is_due(view, draft.now):
+        over = lifetime.take(draft)
+        _expire(draft, over)
+        is_more = lifetime.is_due(view, draft.now)
+        draft.expiring.steps += is_more or bool(over)
+    if not _is_cell_due(view, draft.now):
+        return is_more
+    # There may be no room left for more dead letters.
+    return _let_go(draft) or is_more if _room(draft) > 0 else True
+
+
+def _let_go(draft: Draft) -> bool:
+    """Let go of what the first cells name that are due; whether there may be more of them."""
+    view = draft.view
     due, found = _due(draft), view.facts.expiry or []
     # What is not due stays known: a call that needs something else, and is decided again while more
     # is due that is not folded yet, does not ask for the same twice.
@@ -196,6 +206,8 @@ def _expire(draft: Draft, seqs: BitMap64) -> None:
     held = BitMap64([seq for seq in seqs if seq in view.holder] if view.holder else ())
     for seq in held - view.doomed:
         lease = view.leases[view.holder[seq]]
+        if seq in lease.overdue:
+            continue
         lease.overdue |= BitMap64([seq])
         view.overdue.add(seq)
         draft.put_lease(lease)

@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 
 from millrace.core import bounds
 from millrace.core.block import Block
-from millrace.core.commands import Held, RowFacts, StageFacts
+from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
 from millrace.core.idcells import ExpiryCell, expiry_key
 from millrace.core.model import Cell, Index, Kind
 from millrace.core.seqs import pack_seqs
@@ -21,6 +21,7 @@ class Layer(msgspec.Struct, frozen=True):
     """What a batch that is not yet folded did to keys, rows and stages."""
 
     index: Index
+    time_ms: int
     last_seq: int
     keys: dict[bytes, int]
     died: BitMap64
@@ -51,13 +52,6 @@ class Expiring:
         self.upto = b""
         """Those before this key were let go, in so many steps."""
         self.steps = 0
-
-    def add(self, due_ms: int, first: int, count: int) -> None:
-        """These rows expire at `due_ms`."""
-        rows = self.rows.get(due_ms)
-        if rows is None:
-            rows = self.rows[due_ms] = BitMap64()
-        rows.add_range(first, first + count)
 
     def cells(self, index: int) -> Iterator[tuple[tuple[Kind, bytes], ExpiryCell]]:
         """The cells of all rows of the batch, which has this index."""
@@ -93,6 +87,7 @@ class Facts:
         "numbers",
         "old",
         "older",
+        "outlived",
         "points",
         "rows",
         "stages",
@@ -113,6 +108,8 @@ class Facts:
         """First and last seq → those between them that are dead, or settled and kept."""
         self.older: int | None = None
         """The first row that is not older than retention keeps rows."""
+        self.outlived: Outlived | None = None
+        """The first messages that are older than the queue lets them live."""
         self.ids: dict[int, tuple[list[tuple[int, int]], int]] = {}
         """Id → ids and seqs from it on, and the first id that was not asked for."""
         self.held: dict[int, list[Held]] = {}
@@ -144,3 +141,4 @@ class Facts:
         if self.numbers:
             self.numbers = {}
         self.older = self.live = None
+        self.outlived = None

@@ -13,7 +13,7 @@ import msgspec
 from pyroaring import BitMap64, FrozenBitMap64
 
 from millrace import limits
-from millrace.core import aside, expiry, failures, groups, rate, rotation, serving
+from millrace.core import aside, expiry, failures, groups, lifetime, rate, rotation, serving
 from millrace.core.answers import Leased
 from millrace.core.commands import Lease, Need
 from millrace.core.draft import Draft
@@ -73,6 +73,7 @@ def _is_next_alone(view: View, now: int) -> bool:
         or view.returned
         or (view.deadlines and view.deadlines[0][0] <= now)
         or (view.expiry_ms is not None and view.expiry_ms <= now)
+        or (view.spec.ttl_ms and lifetime.is_due(view, now))
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import expiry, groups, partitions, publish, work
+from millrace.core import groups, partitions, publish, work
 from millrace.core.answers import Leased, Outcome
 from millrace.core.commands import Need, Publish, Settle
 from millrace.core.draft import Draft
@@ -56,7 +56,6 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     first = draft.put_rows((message,))
     if view.spec.keyed:
         publish.supersede(draft, first, [message.key], [])
-    expiry.put_rows(draft, first, 1, ())
     new = BitMap64([first])
     draft.aside |= new
     held = draft.new_lease(new, command.lease_ms)

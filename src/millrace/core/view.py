@@ -133,6 +133,12 @@ class View:
         self.swept_to: dict[Kind, bytes] = {}
         self.expiry_ms: int | None = None
         """Before then nothing goes by itself that `core/expiry.py` knows of; None: nothing will."""
+        self.aged = 0
+        """Rows up to here have ended, or whoever holds them knows that their time is over."""
+        self.eldest_ms = 0
+        """None of the rows after them was published before then."""
+        self.looked_index = Index(0)
+        """As of this batch it was looked whether there are any."""
         self.ended_to = 0
         """All rows up to here died, purged or by retention."""
         self.aged_ms = 0
@@ -166,6 +172,10 @@ class View:
         view.stored_index = Index(meta.index)
         view.time_ms = Millis(meta.time_ms)
         view.ended_to = meta.floor
+        view.looked_index = view.index
+        view.aged = meta.floor
+        if not meta.live:
+            view.aged, view.eldest_ms = meta.last_seq, meta.time_ms
         view.scale.total = meta.weight
         for kind, key, value in cells:
             view._load_cell(kind, key, value)
@@ -324,6 +334,7 @@ class View:
             or self.catalog is not None
             or self.swept_from is not None
             or self.expiry_ms is not None
+            or (self.spec.ttl_ms and self.aged < self.last_seq)
         )
 
     def pinned(self, cell: PinCell) -> PinCell:

@@ -5,6 +5,10 @@ from __future__ import annotations
 PLACES_STEP = 256
 """Places of rows that are read from the index at once: enough for a scan not to notice."""
 
+OUTLIVED_CHUNKS_MAX = 64
+"""Chunks of rows that are looked through at once for messages that are too old: a few ms, where
+most of them have ended."""
+
 SCAN_STEP_BYTES = 64 * 1024 * 1024
 """Rows that another thread reads before it asks the event loop where the next ones lie."""
 

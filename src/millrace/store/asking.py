@@ -17,7 +17,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.commands import RowFacts, StageFacts
+from millrace.core.commands import Outlived, RowFacts, StageFacts
 from millrace.core.fold import Reader
 from millrace.core.group_list import group_numbers
 from millrace.core.model import Row
@@ -25,6 +25,7 @@ from millrace.store.blocks import Found
 from millrace.store.cells import Table
 from millrace.store.layered import Layered
 from millrace.store.ledger import ASIDE, DEAD, DELETE, ENDED, KEPT, ShardState
+from millrace.store.outliving import Outliving
 from millrace.store.overlay import Rows, parts_of
 from millrace.store.reading import Decoded, Reading
 from millrace.store.scanning import Scanning, lost
@@ -220,6 +221,10 @@ class Asking:
         times = decoded.times or []
         at = int(np.searchsorted(np.array(times), time_ms))
         return int(decoded.seqs[at]) if decoded.seqs is not None else first + at
+
+    def outlived(self, shard: int, after: int, before_ms: int, limit: int) -> Outlived:
+        look = Outliving(self._layered, self._reading, shard, before_ms, limit)
+        return self._again(lambda: look.after(after), shard, after)
 
     def _place_at(self, shard: int, time_ms: int) -> Found | None:
         """The first place with a row whose time is not before `time_ms`.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.core.changes import Entry
-from millrace.core.commands import Held, RowFacts, StageFacts
+from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import GroupId, Index, Kind, Row, ShardId
 from millrace.log.record import Position
@@ -93,6 +93,14 @@ class Store(Protocol):
 
     def seq_at(self, shard: ShardId, time_ms: int) -> int:
         """The first seq whose time is not before `time_ms`; last seq + 1 if there is none."""
+        ...
+
+    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> Outlived:
+        """The messages after a seq that were published before a time and have not ended, and are
+        not kept; up to `limit` of them.
+
+        However much has ended before, it looks at so much and no more, and says how far it came.
+        """
         ...
 
     def held(self, shard: ShardId, pin: int) -> list[Held]:

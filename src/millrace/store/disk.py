@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.changes import Entry
-from millrace.core.commands import Held, RowFacts, StageFacts
+from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
 from millrace.errors import Corrupt, Fatal, Retry
@@ -379,6 +379,9 @@ class DiskStore:
 
     def seq_at(self, shard: ShardId, time_ms: int) -> int:
         return self._asking.seq_at(shard, time_ms)
+
+    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> Outlived:
+        return self._asking.outlived(shard, after, before_ms, limit)
 
     def held(self, shard: ShardId, pin: int) -> list[Held]:
         return self._layered.marks.held(self._layered.must(shard), pin)

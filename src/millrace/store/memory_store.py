@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.core.changes import Entry
-from millrace.core.commands import Held, RowFacts, StageFacts
+from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.group_cells import group_of
 from millrace.core.group_list import number_of
@@ -108,6 +108,19 @@ class MemoryStore:
             if found.rows[seq].time_ms >= time_ms:
                 return seq
         return found.meta.last_seq + 1
+
+    def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> Outlived:
+        found = self._shards[shard]
+        seqs, upto = BitMap64(), after
+        for seq in sorted(found.rows):
+            if seq <= after or not found.is_visible(seq, Reader()):
+                continue
+            time_ms = found.rows[seq].time_ms
+            if time_ms >= before_ms or len(seqs) == limit:
+                return Outlived(seqs, upto, time_ms)
+            seqs.add(seq)
+            upto = seq
+        return Outlived(seqs, found.meta.last_seq, None)
 
     def held(self, shard: ShardId, pin: int) -> list[Held]:
         return self._shards[shard].held(pin)

@@ -103,6 +103,28 @@ def _compare_scans(store: Store, model: Store, shard: ShardId, last: int) -> lis
     return live
 
 
+def _compare_outlived(
+    store: Store, shard: ShardId, live: list[Row], before_ms: int, last: int
+) -> None:
+    """All that are older are found, in as many steps as it takes, and nothing else."""
+    expected = BitMap64([row.seq for row in live if row.time_ms < before_ms])
+    for limit in (1, 7, last):
+        seqs, after = BitMap64(), 0
+        while after < last:
+            found = store.outlived(shard, after, before_ms, limit)
+            assert found.upto <= last
+            assert len(found.seqs) <= limit
+            assert not found.seqs or after < found.seqs.min() <= found.seqs.max() <= found.upto
+            seqs |= found.seqs
+            left = [row.time_ms for row in live if row.seq > found.upto]
+            assert not left or (found.next_ms is not None and found.next_ms <= left[0])
+            if found.next_ms is None or found.next_ms >= before_ms:
+                break
+            assert found.upto > after, "it would be asked for ever"
+            after = found.upto
+        assert seqs == expected, f"{list(seqs)} before {before_ms}"
+
+
 def _compare_rows(store: Store, model: Store, shard: ShardId, live: list[Row], last: int) -> None:
     seqs = BitMap64([row.seq for row in live])
     if not store.hot(shard, seqs):
@@ -114,12 +136,15 @@ def _compare_rows(store: Store, model: Store, shard: ShardId, live: list[Row], l
     total = sum(row.size() for row in live)
     for size in (0, total // 3, total - 1, total):
         assert store.rows(shard, seqs, size) == model.rows(shard, seqs, size), size
+    ended = model.ended(shard, 1, last)
+    seen = [row for row in live if row.seq not in ended]
     times = sorted({row.time_ms for row in live})
     for time_ms in [time + more for time in times[:: len(times) // 4 + 1] for more in (0, 1)]:
         first = store.seq_at(shard, time_ms)
         after = [row for row in live if row.time_ms >= time_ms]
         # Of rows that are dead a store may have forgotten the times: they do not count.
         assert [row for row in live if row.seq >= first] == after, f"{first} at {time_ms}"
+        _compare_outlived(store, shard, seen, time_ms, last)
     for seq in range(max(1, last - 20), last + 2):
         one, other = store.row(shard, seq), model.row(shard, seq)
         assert (one.live, one.kept) == (other.live, other.kept), seq

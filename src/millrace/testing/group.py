@@ -150,12 +150,23 @@ class Group:
             assert not view.layers
             check_derived(view)
             self._check_aside(view)
+            self._check_ages(view)
             check_groups(view, self.store)
             check_partitions(view, self.store, self.seqs(shard, Reader()))
             meta = self.store.meta(shard)
             assert meta is not None
             live = self.seqs(shard, Reader(retain=True))
             assert meta.live == len(live), f"I12: {shard} counts {meta.live}, has {list(live)}"
+
+    def _check_ages(self, view: View) -> None:
+        """Whose time is done with has ended, or is held; the others are as young as is believed."""
+        if view.spec.ttl_ms:
+            live = self.seqs(view.shard, Reader()) - view.deletes.seqs
+            rows = self.store.rows(view.shard, live)
+            done = BitMap64([row.seq for row in rows if row.seq <= view.aged])
+            assert BitMap64(view.holder).issuperset(done), "it lives on"
+            times = [row.time_ms for row in rows if row.seq > view.aged]
+            assert view.eldest_ms <= min(times, default=view.eldest_ms), "an older one is there"
 
     def _check_aside(self, view: View) -> None:
         """The windows show what is stored, and who waits apart waits in one place."""
