@@ -92,6 +92,8 @@ class Ports:
     lane: Callable[[str], Lane]
     now_ms: Callable[[], int]
     chance: Callable[[int], bytes]
+    clock: Callable[[], float] = time.perf_counter
+    """Measures how long syncs take."""
     sleep: Callable[[float], None] = time.sleep
     """Lets work on a lane rest for so many seconds."""
     memory_used: Callable[[], int] = memory_used
@@ -181,7 +183,7 @@ class Node:
             segments_max=settings.log_segments_max,
             segments_free=settings.log_segments_free,
         )
-        log = Log.open(replay, shape, chance=ports.chance)
+        log = Log.open(replay, shape, chance=ports.chance, clock=ports.clock)
         begun.callback(log.close)
         store.attach(log)
         recovery = Recovery(

@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from itertools import count, repeat
 from typing import Any, TypeVar
 
 from millrace.core.changes import Entry, EntryKind
@@ -54,7 +55,7 @@ SHAPE = LogShape(
     segment_bytes=256 * KIB,
     segments_max=8,
     segments_free=1,
-    segments_reserve=1,
+    segments_reserve=2,
     held_bytes_max=KIB * KIB,
 )
 
@@ -157,7 +158,10 @@ class World:
         shape: LogShape = SHAPE,
         *,
         store: MemoryStore | None = None,
+        is_quick: bool | None = None,
     ) -> None:
+        """Syncs are quick enough for the loop, unless there is a store: then every entry is to wait
+        for the lane."""
         self.disk = disk
         self.image = image
         self.shape = shape
@@ -169,7 +173,8 @@ class World:
         replay = Replay(disk, start=start, needed_from=start.generation if start else 0)
         records = [(position, bytes(payload)) for position, payload in replay]
         chance = random.Random(replay.survey.generation)
-        self.log = Log.open(replay, shape, chance=chance.randbytes, clock=lambda: 0.0)
+        clock = repeat(0.0) if is_quick or (is_quick is None and store is None) else count(0.0)
+        self.log = Log.open(replay, shape, chance=chance.randbytes, clock=clock.__next__)
         self.recovery = Recovery(
             self.applied,
             image.facts if image else {},

@@ -102,11 +102,6 @@ class Node:
         until = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms else 0
         future.add_done_callback(lambda _: self.hear(name, future))
         self.host.submit(Request(shard, command, future, wait_until=until))
-        if self.world.lane.is_held:
-            # In company, so that it is not written at once.
-            companion: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-            companion.add_done_callback(lambda _: self.hear("", companion))
-            self.host.submit(Request(shard, Explain(Seq(1)), companion))
         return future
 
     def hear(self, name: str, future: asyncio.Future[object]) -> None:
@@ -154,10 +149,33 @@ def publish(*bodies: bytes, key: bytes | None = None) -> Publish:
     return Publish(tuple(Message(body, key) for body in bodies))
 
 
-def make_node(*, is_late: bool = False, shape: LogShape | None = None) -> Node:
+def make_node(
+    *, is_late: bool = False, shape: LogShape | None = None, is_quick: bool = False
+) -> Node:
     world = new_world(shape=shape) if shape else new_world()
-    world = World(world.disk, None, world.shape, store=MemoryStore())
+    world = World(world.disk, None, world.shape, store=MemoryStore(), is_quick=is_quick)
     return Node(world, is_late=is_late)
+
+
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_what_is_decided_together_is_written_at_once_while_syncs_are_short(
+    *, is_quick: bool
+) -> None:
+    """The way to a thread and back takes longer than the sync of a small record."""
+
+    async def main() -> None:
+        node = make_node(is_quick=is_quick)
+        await node.found()
+        node.hold()
+        syncs = node.world.log.statistics().syncs
+        futures = [node.ask(publish(b"%d" % number)) for number in range(5)]
+        await node.turn()
+        assert [future.done() for future in futures] == [is_quick] * 5
+        assert node.world.log.statistics().syncs == syncs + is_quick
+        await node.commit()
+        assert node.bodies() == [b"0", b"1", b"2", b"3", b"4"]
+
+    run(main())
 
 
 def error_of(future: asyncio.Future[object]) -> BaseException | None:
@@ -579,7 +597,7 @@ def test_small_segments_cut_what_waits_into_entries_that_fit() -> None:
 
     async def main() -> None:
         shape = LogShape(
-            segment_bytes=256 * KIB, segments_max=16, segments_free=6, segments_reserve=1
+            segment_bytes=256 * KIB, segments_max=16, segments_free=6, segments_reserve=2
         )
         node = make_node(shape=shape)
         node.world.prepare()

@@ -127,22 +127,26 @@ def test_a_full_disk_can_be_opened_and_emptied() -> None:
     """What frees space must be able to run: open needs none."""
     disk = new_disk()
     log, _ = open_log(disk)
-    for _ in range(6):
-        log.append([b"x" * SECTOR], reserve=True)
-    with pytest.raises(errors.Full):
-        log.append([b"x" * SECTOR], reserve=True)
     disk.budget_bytes = 0
-    with pytest.raises(errors.Full):
-        log.prepare()
-    log, found = open_log(disk.kill())
-    assert len(found) == 6
-    assert log.room(reserve=True) == 0
+    for life in (1, 2):
+        for _ in range(3):
+            log.append([b"x" * SECTOR], reserve=True)
+        with pytest.raises(errors.Full):
+            log.append([b"x" * SECTOR], reserve=True)
+        with pytest.raises(errors.Full):
+            log.prepare()
+        disk = disk.kill()
+        log, found = open_log(disk)
+        assert len(found) == 3 * life
+        assert (log.room(reserve=True) > 0) == (life == 1), "one segment was kept for this open"
     with pytest.raises(errors.Full):
         log.append([b"x"], reserve=True)
     log.mark_end()
     mark = log.mark()
     assert log.release_before(mark.generation) == 1
-    assert log.room(reserve=True) > 0
+    assert log.room(reserve=True) == 0, "it is kept for the next open"
+    disk = disk.kill()
+    log, _ = open_log(disk, start=mark, needed_from=mark.generation)
     log.append([b"settle"], reserve=True)
     assert read_log(disk.kill(), start=mark, needed_from=mark.generation) == [b"settle"]
 

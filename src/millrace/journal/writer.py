@@ -51,7 +51,6 @@ class LogWriter:
         self._marking = False
         self._rolling: asyncio.Future[None] | None = None
         self._telling = False
-        self._sync_seconds = 0.0
         self.commits = Commits()
         """What was written so far, counted."""
         self._record_bytes_target = min(limits.RECORD_BYTES_TARGET, log.record_bytes_max)
@@ -177,7 +176,7 @@ class LogWriter:
         if (
             not alone
             or length > limits.INLINE_RECORD_BYTES_MAX
-            or self._sync_seconds >= limits.INLINE_SYNC_SECONDS_MAX
+            or self._log.sync_seconds >= limits.INLINE_SYNC_SECONDS_MAX
         ):
             future = self._lane.submit(append)
             future.add_done_callback(lambda future: self._finish(future, began, length))
@@ -190,7 +189,7 @@ class LogWriter:
             self._fail(_unexpected(error))
             raise
         else:
-            self._note_sync(self._loop.time() - began, length)
+            self._note_commit(self._loop.time() - began, length)
             self._done(*result)
 
     def _finish(
@@ -200,13 +199,11 @@ class LogWriter:
         if error is not None:
             self._fail(error if isinstance(error, MillraceError) else _unexpected(error))
             return
-        self._note_sync(self._loop.time() - began, size)
+        self._note_commit(self._loop.time() - began, size)
         self._done(*future.result())
 
-    def _note_sync(self, seconds: float, size: int) -> None:
+    def _note_commit(self, seconds: float, size: int) -> None:
         self.commits.note(seconds, size, len(self._writing))
-        # A running mean that forgets: a slow disk is noticed within some ten records.
-        self._sync_seconds += (min(seconds, 0.1) - self._sync_seconds) / 8
 
     def _done(self, position: Position, mark: Mark) -> None:
         jobs, self._writing = deque(self._writing), []

@@ -47,7 +47,8 @@ HELD_BYTES_MAX = 512 * 1024 * 1024
 """Unlinked segments that readers still hold; beyond it readers get copies."""
 
 INLINE_RECORD_BYTES_MAX = 64 * 1024
-"""A lone record up to this size is written on the loop while syncs are short."""
+"""A record up to this size is written on the loop while syncs are short: to hand it to a thread and
+back takes longer, and the interpreter of whoever else runs."""
 
 INLINE_SYNC_SECONDS_MAX = 0.001
 """A sync is short below this time, as a running mean."""

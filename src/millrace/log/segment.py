@@ -27,7 +27,7 @@ class LogShape:
     segments_free: int = limits.LOG_SEGMENTS_FREE
     """Kept ready ahead of need, beside the reserve."""
     segments_reserve: int = limits.LOG_SEGMENTS_RESERVE
-    """Kept for appends with `reserve=True`."""
+    """Kept for appends with `reserve=True`, but for one: that is for the next open."""
     held_bytes_max: int = limits.HELD_BYTES_MAX
 
     def __post_init__(self) -> None:

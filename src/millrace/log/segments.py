@@ -267,6 +267,11 @@ class Log:
         return _held(hold, until)
 
     @property
+    def sync_seconds(self) -> float:
+        """How long a sync takes, as a running mean over the newest."""
+        return self._writer.sync_seconds
+
+    @property
     def sync_times(self) -> Histogram:
         """How long syncs of records took since it was opened."""
         return self._writer.sync_times

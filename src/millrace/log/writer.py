@@ -135,9 +135,11 @@ class Writer:
 
     def room(self, *, reserve: bool) -> int:
         """See `Log.room`."""
-        ready = len(self._ready) - (0 if reserve else self._reserve)
+        ready = len(self._ready) - self._spare(reserve=reserve)
         if ready < 0:
-            return 0
+            if not reserve:
+                return 0
+            ready = 0
         segment = self._segment
         rest = segment.size - segment.end if segment is not None else 0
         return rest + ready * (self._segment_bytes - SECTOR)
@@ -165,6 +167,10 @@ class Writer:
         if stopped is not None:
             raise errors.DiskFailed(stopped.message, field=stopped.field)
 
+    def _spare(self, *, reserve: bool) -> int:
+        """How many segments an append leaves alone: the last one is for the next open."""
+        return min(1, self._reserve) if reserve else self._reserve
+
     def _segment_for(self, length: int, *, reserve: bool) -> Segment:
         """Return a segment with room for the payload, at the beginning of a life if need be."""
         self._check()
@@ -174,7 +180,7 @@ class Writer:
                 field="record",
                 limit=self.record_bytes_max,
             )
-        begun = self.begin(spare=0 if reserve else self._reserve)
+        begun = self.begin(spare=self._spare(reserve=reserve))
         if begun is None:
             raise errors.Full("the log has no free segment", field="log")
         return begun

@@ -241,7 +241,6 @@ class Host:
         desk = Desk(self.view, Millis(self._now_ms()))
         answers: Answers = []
         needs_commit = False
-        is_alone = len(requests) == 1
         fetch_keys(requests, self.view, self._store)
         while requests:
             if requests[0].is_plain and self._publish_plain(desk, requests, answers):
@@ -268,7 +267,7 @@ class Host:
                 result = too_many
             answers.append((request, result))
         self._waiting.serve(desk, self._decide, answers, self._taken)
-        self._finish(desk, answers, is_alone=is_alone)
+        self._finish(desk, answers)
         return not needs_commit
 
     def _publish_plain(self, desk: Desk, requests: deque[Request], answers: Answers) -> bool:
@@ -298,7 +297,7 @@ class Host:
     def _decide(self, desk: Desk, request: Request) -> Result | Need:
         return decide_fetching(desk, request, self._store, in_flight=bool(self._ahead))
 
-    def _finish(self, desk: Desk, answers: Answers, *, is_alone: bool) -> None:
+    def _finish(self, desk: Desk, answers: Answers) -> None:
         drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
         for draft in desk.drafts.values():
             draft.view.facts.clear()
@@ -318,8 +317,8 @@ class Host:
         reserve = not any(request.grows for request, _ in answers)
         self._ahead.add(entry.index, answers)
         try:
-            # Alone with those who waited for it: then a thread would only add its own delay.
-            journal.append(entry, alone=is_alone and not self._inbox, reserve=reserve)
+            # Where nobody waits to be decided meanwhile, a thread would only add its own delay.
+            journal.append(entry, alone=not self._inbox, reserve=reserve)
         except Fatal as error:
             self._failed(error)
         except MillraceError as error:

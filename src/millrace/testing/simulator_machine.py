@@ -9,9 +9,11 @@ index. What still runs while the process is taken apart reaches nothing.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate, repeat
 
 from millrace.errors import MillraceError
 from millrace.node import LOCAL, Ports
@@ -113,6 +115,7 @@ class Machine:
         self._bytes = random.Random(f"{seed}/bytes")
         self._settings = random.Random(f"{seed}/settings")
         self._room = random.Random(f"{seed}/room")
+        self._watch = random.Random(f"{seed}/watch")
         self._steps = Steps()
         self._written: LedgerDisk | None = None
         """What the present life writes through."""
@@ -137,8 +140,16 @@ class Machine:
             lane=lambda name: SimLane(name, self.plan.pace, self._lanes, self._steps),
             now_ms=self.clock.now_ms,
             chance=self._bytes.randbytes,
+            clock=self._stopwatch(),
             sleep=lambda seconds: None,
         )
+
+    def _stopwatch(self) -> Callable[[], float]:
+        """Measures syncs of a quick disk, of a slow one, or of one between: by that the log is
+        written on the loop, on its lane, or now here and now there."""
+        mean = self._watch.choice([0.0001, 0.001, 0.01])
+        passed = accumulate(repeat(0.0), lambda total, _: total + self._watch.expovariate(1 / mean))
+        return lambda: next(passed)
 
     def _open_cells(self) -> SimCells:
         self.cells = SimCells(self, self.image)

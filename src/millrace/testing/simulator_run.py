@@ -168,11 +168,10 @@ class Run:
     def _may_be_refused(self) -> bool:
         """L8: whether a full disk may refuse an open, each of which takes a segment.
 
-        Other settings may need more room. Otherwise there is the reserve: rows that are wanted keep
-        their segments, so that it is used up by and by.
+        Other settings may need more room. Otherwise one segment is kept for it: rows that are
+        wanted keep theirs, so that a second open may find none.
         """
-        has_reserve = self._full_lives <= limits.LOG_SEGMENTS_RESERVE
-        return self.plan.has(Fault.SETTINGS) or not has_reserve
+        return self.plan.has(Fault.SETTINGS) or self._full_lives > 1
 
     def _blame(self, violation: str) -> None:
         self.violations.append(violation)

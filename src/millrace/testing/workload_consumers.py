@@ -72,6 +72,8 @@ class Consumer(Worker):
                 work = self._session.grant(chance.randint(0, 3), drain=drain)
                 await self._do(session, place, "grant", work)
             case "cancel":
+                # Nothing more is handed out by it, even if nobody hears that it was done.
+                self._id = ""
                 await self._do(session, place, "cancel", self._session.cancel())
                 await self._take(session, place, 10)
                 await self._close(session, place)
