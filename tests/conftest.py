@@ -4,7 +4,8 @@
 is.
 
 Where tests run on several cores (`make test`), those of one file stay together, as what they share
-is made once; and so do all that need Spark, which is slow to start and large: they go first.
+is made once; and so do all that need Spark, which is slow to start and large: they go first. Beside
+them go those whose programs start a Spark of their own, one after another.
 """
 
 from __future__ import annotations
@@ -21,6 +22,14 @@ pytest_plugins = ["tests.services.fixtures"]
 SPARK = ("tests/spark/", "tests/pipeline/", "tests/jobs/")
 """Where the tests are that share a session of Spark."""
 
+ALONE = (
+    "tests/pipeline/crash/",
+    "tests/pipeline/test_example.py",
+    "tests/pipeline/test_quickstart.py",
+)
+"""Tests among them that do not: to wait for those who share would only make the longest chain
+longer."""
+
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, print_blob=True)
 if settings.get_current_profile_name() in ("default", "ci"):
@@ -28,10 +37,12 @@ if settings.get_current_profile_name() in ("default", "ci"):
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]
-    """Gives whole files to those who run them, and all that need Spark to one."""
+    """Gives whole files to those who run them, and all that share Spark to one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.startswith(ALONE):
+            return "alone"
         return "spark" if file.startswith(SPARK) else file
 
 
