@@ -114,8 +114,10 @@ class Connection(asyncio.Protocol):
             self._bad = BadRequest(503, excess)
         if parser.large is not None and not self._is_in_body and self._bad is None:
             self._speak(BodyReader(self, parser.large))
-        self._go_on()
-        self._look_ahead()
+        if found and self._site.begin is not None:
+            self._site.turn(self)
+        else:
+            self.go_on()
 
     def _speak(self, protocol: asyncio.BaseProtocol) -> None:
         """Have what comes next handed to another."""
@@ -140,6 +142,11 @@ class Connection(asyncio.Protocol):
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+
+    def go_on(self) -> None:
+        """Handle what is next, if nothing is being handled."""
+        self._go_on()
+        self._look_ahead()
 
     def _go_on(self) -> None:
         if self._under is not None:
@@ -233,8 +240,7 @@ class Connection(asyncio.Protocol):
     def _next(self) -> None:
         self._since = self._loop.time()
         if not self._is_closing:
-            self._go_on()
-            self._look_ahead()
+            self.go_on()
 
     async def _serve(self, request: Request, answer: Awaitable[Response] | None = None) -> None:
         try:

@@ -1,0 +1,83 @@
+"""Connections that something has come for go on together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from millrace.server.http.connection import Connection
+from millrace.server.http.parser import Request
+from millrace.server.http.site import Answer, Site
+from tests.server.http.test_bad_clients import Transport
+from tests.server.http.test_connection import GET, admit, complain, echo
+
+
+class _Later:
+    """What is never answered."""
+
+    def then(self, tell: Callable[[Answer], None]) -> None:
+        """Nothing is told."""
+
+    def cancel(self) -> None:
+        """Nothing was handed out."""
+
+
+class _Site(Site):
+    """Begins everything but what is at /wrong, and keeps what it has begun."""
+
+    def __init__(self) -> None:
+        super().__init__(admit, echo, complain, begin=self._begin)
+        self.begun: list[str] = []
+
+    def _begin(self, request: Request) -> _Later:
+        if request.path == "/wrong":
+            raise RuntimeError("nobody foresaw it")
+        self.begun.append(request.path)
+        return _Later()
+
+    def connect(self) -> tuple[Connection, Transport]:
+        connection, transport = Connection(self), Transport()
+        connection.connection_made(transport)
+        return connection, transport
+
+
+def test_all_have_read_before_the_first_goes_on() -> None:
+    async def main() -> None:
+        site = _Site()
+        for name in (b"a", b"b"):
+            site.connect()[0].data_received(GET % name)
+            assert site.begun == []
+        await asyncio.sleep(0)
+        assert site.begun == ["/a", "/b"]
+
+    asyncio.run(main())
+
+
+def test_what_came_from_one_who_has_gone_is_not_begun() -> None:
+    async def main() -> None:
+        site = _Site()
+        connection, _ = site.connect()
+        connection.data_received(GET % b"a")
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert site.begun == []
+
+    asyncio.run(main())
+
+
+def test_an_error_that_nobody_foresaw_ends_one_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main() -> None:
+        site = _Site()
+        (wrong, cut), (right, whole) = site.connect(), site.connect()
+        wrong.data_received(GET % b"wrong")
+        right.data_received(GET % b"a")
+        await asyncio.sleep(0)
+        assert site.begun == ["/a"]
+        assert (cut.is_closing(), whole.is_closing()) == (True, False)
+
+    asyncio.run(main())
+    assert "nobody foresaw it" in caplog.text
