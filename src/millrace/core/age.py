@@ -9,7 +9,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core import aside, attempt, expiry, lease, lifetime, retain, sessions
+from millrace.core import aside, attempt, expiry, lease, lifetime, retain, sessions, tidying
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
 from millrace.core.follow import unpin
@@ -23,6 +23,7 @@ from millrace.core.view import View
 def do_tick(draft: Draft) -> Literal[True] | Need | None:
     """Let go of what is older than its limit, so much of each kind; True if more is due."""
     need = retain.check(draft) or expiry.check_tick(draft) or lifetime.check_look(draft)
+    need = need or tidying.check(draft)
     if need is not None:
         return need
     is_cut = aside.sweep(draft)
@@ -30,6 +31,7 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
         return is_cut
     is_cut = expiry.do_tick(draft) or is_cut
     lifetime.look(draft)
+    is_cut = tidying.tidy(draft) or is_cut
     is_cut = retain.expire(draft) or is_cut
     view, now, most = draft.view, draft.now, limits.TICK_ENDS_MAX
     pins = sorted(number for number in view.pins if _is_pin_due(view, number, now))
@@ -60,7 +62,7 @@ def tick_due(view: View, now: int) -> bool:
     # Of most queues most of it is nothing, and there may be thousands: that must cost little.
     oldest = view.deletes.oldest()
     return (
-        (view.expiry_ms is not None and expiry.tick_due(view, now))
+        (view.expiry_ms is not None and (expiry.tick_due(view, now) or tidying.is_due(view, now)))
         or (view.spec.ttl_ms and lifetime.tick_due(view, now))
         or (bool(view.ended) and _is_lease_due(view, now))
         or (view.swept_from is not None and aside.sweep_due(view))

@@ -34,6 +34,12 @@ EXPIRY_STEPS_MAX = 2
 EXPIRY_SEQS_MAX = 1_024
 """Messages whose time to live one cell names."""
 
+TIDY_MS = 10_000
+"""How often cells are looked for whose messages have all ended before their time."""
+
+TIDY_CELLS = 64
+"""So many of them at once: the store is asked of each, some 2 ms together."""
+
 OUTLIVED_STEP = 4_096
 """Messages that are older than their queue lets them live which one step ends: some 10 ms."""
 

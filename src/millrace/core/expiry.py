@@ -116,12 +116,13 @@ def check_tick(draft: Draft) -> Need | None:
         return Need(view.shard, cells=(Kind.EXPIRY, draft.expiring.upto, bounds.EXPIRY_CELLS_STEP))
     due = _due(draft)
     need = points.need(draft, [(Kind.DEDUP, key) for _, cell in due for key in cell.ids])
-    ranges = [_range(cell) for _, cell in due if cell.seqs]
+    ranges = [range_of(cell) for _, cell in due if cell.seqs]
     unknown = tuple(dict.fromkeys(r for r in ranges if r not in view.facts.ended))
     return need or (Need(view.shard, ended=unknown) if unknown else None)
 
 
-def _range(cell: ExpiryCell) -> tuple[int, int]:
+def range_of(cell: ExpiryCell) -> tuple[int, int]:
+    """The first and the last of the messages that a cell names, of which there are some."""
     seqs = unpack_seqs(cell.seqs)
     return seqs.min(), seqs.max()
 
@@ -187,7 +188,7 @@ def _let_go(draft: Draft) -> bool:
             _forget_id(draft, name)
         # A queue that was made a log meanwhile keeps what it has, settled or not.
         if cell.seqs and view.spec.retention == "work":
-            known = view.facts.ended.get(_range(cell), BitMap64())
+            known = view.facts.ended.get(range_of(cell), BitMap64())
             live = draft.still_live(unpack_seqs(cell.seqs) - known)
             _expire(draft, live - draft.kept())
         points.put(draft, (Kind.EXPIRY, key), None)
@@ -196,7 +197,7 @@ def _let_go(draft: Draft) -> bool:
     if len(due) == bounds.EXPIRY_CELLS_STEP:
         draft.expiring.upto = due[-1][0] + b"\0"
         return True
-    _set_next(draft, [expiry_of(key) for key, _ in found[len(due) :]])
+    set_next(draft, [expiry_of(key) for key, _ in found[len(due) :]])
     return False
 
 
@@ -250,7 +251,7 @@ def _forget_id(draft: Draft, key: bytes) -> None:
         points.put(draft, name, None)
 
 
-def _set_next(draft: Draft, times: list[int]) -> None:
+def set_next(draft: Draft, times: list[int]) -> None:
     """When a tick has something to do next: by the store, and by what it does not hold yet."""
     view = draft.view
     times += draft.expiring.rows

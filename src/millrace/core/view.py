@@ -133,6 +133,11 @@ class View:
         self.swept_to: dict[Kind, bytes] = {}
         self.expiry_ms: int | None = None
         """Before then nothing goes by itself that `core/expiry.py` knows of; None: nothing will."""
+        self.tidied_index = Index(0)
+        self.tidied_ms = 0
+        """As of this batch, and then, cells were looked for that name nothing any more."""
+        self.tidied_to = b""
+        """From this key on more of them may be there."""
         self.aged = 0
         """Rows up to here have ended, or whoever holds them knows that their time is over."""
         self.eldest_ms = 0
