@@ -751,6 +751,34 @@ def test_too_many_who_wait_are_told() -> None:
     run(main())
 
 
+# --- Ageing ---------------------------------------------------------------------------------------
+
+
+def test_what_rests_is_passed_over_by_ticks_until_something_is_decided() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        node.host.tick()
+        node.host.tick()
+        assert QUEUE not in node.host._ageing
+        await node.done(publish(b"a"), Published)
+        leased = await node.done(Lease(1, 60_000), Leased)
+        await node.done(Settle(leased.lease, leased.seqs, HISTORY), Outcome)
+        view = node.host.view(QUEUE)
+        assert view is not None
+        assert view.ended, "the lease is remembered for a while"
+        node.host.tick()
+        assert QUEUE in node.host._ageing
+        await asyncio.sleep(limits.LEASE_REMEMBERED_MS / 1000 + 1)
+        node.host.tick()
+        await node.commit()
+        assert not view.ended
+        node.host.tick()
+        assert QUEUE not in node.host._ageing
+
+    run(main())
+
+
 # --- Queues that end ------------------------------------------------------------------------------
 
 

@@ -57,6 +57,27 @@ def do_tick(draft: Draft) -> Literal[True] | Need | None:
     return is_cut or _is_producer_due(view, now) or _is_lease_due(view, now) or None
 
 
+def may_age(view: View) -> bool:
+    """Whether there is anything that goes by age; if not, no tick is due before more is decided."""
+    spec = view.spec
+    return bool(
+        view.expiry_ms is not None
+        or view.ended
+        or view.swept_from is not None
+        or view.overdue
+        or view.deletes.oldest() is not None
+        or view.sessions
+        or view.producers
+        or view.attempts
+        or view.pins
+        or view.stages
+        or view.retaining
+        or spec.keep_ms
+        or spec.keep_messages
+        or spec.keep_bytes
+    )
+
+
 def tick_due(view: View, now: int) -> bool:
     """Whether a tick at `now` may change anything; cheap enough to be asked every second."""
     # Of most queues most of it is nothing, and there may be thousands: that must cost little.

@@ -46,6 +46,8 @@ class Host:
         self._now_ms = now_ms
         self._loop = asyncio.get_running_loop()
         self._views: dict[ShardId, View] = {}
+        self._ageing: dict[ShardId, None] = {}
+        """Where something may go by age, or does not rest: thousands of others need no tick."""
         self._inbox = Inbox(
             batch_bytes=min(limits.RECORD_BYTES_TARGET, journal.record_bytes_max),
             record_bytes_max=journal.record_bytes_max,
@@ -132,11 +134,13 @@ class Host:
             view = load_view(shard, self._journal, self._store)
             if view is not None:
                 self._views[shard] = view
+                self._ageing[shard] = None
         return view
 
     def adopt(self, view: View) -> None:
         """Begin with a view that is not stored yet: the catalog of a new group."""
         self._views[view.shard] = view
+        self._ageing[view.shard] = None
 
     def tick(self) -> None:
         """Time has passed: let the shards drop what is too old, and look around."""
@@ -145,11 +149,14 @@ class Host:
         now = self._now_ms()
         if not self._draining:
             self._unseen.look(self._views, self.view)
-        for shard, view in list(self._views.items()):
-            if not view.dropped and age.tick_due(view, now):
+        for shard in list(self._ageing):
+            view = self._views.get(shard)
+            if view is not None and not view.dropped and age.tick_due(view, now):
                 self._tick(shard)
-            if view.doomed or view.topic is not None:
+            if view is not None and (view.doomed or view.topic is not None):
                 self._stir(view, None)
+            elif view is None or not age.may_age(view):
+                del self._ageing[shard]
         for view in views_to_drop(self._views.values(), self._waiting.waits):
             del self._views[view.shard]
         self.look()
@@ -299,8 +306,9 @@ class Host:
 
     def _finish(self, desk: Desk, answers: Answers) -> None:
         drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
-        for draft in desk.drafts.values():
+        for shard, draft in desk.drafts.items():
             draft.view.facts.clear()
+            self._ageing[shard] = None
         if not drafts:
             self._answer_after(answers)
             return
