@@ -231,6 +231,28 @@ def test_who_is_held_ends_when_it_comes_back_also_after_a_crash() -> None:
     group.check()
 
 
+@pytest.mark.parametrize("whose", ["the queue's", "its own"])
+def test_a_view_stays_while_somebody_holds_what_is_over(whose: str) -> None:
+    """Else it would not end when it comes back, unless somebody asks for it."""
+    group = queue_of(QueueSpec(ttl_ms=1_000 if whose == "the queue's" else 0))
+    own = () if whose == "the queue's" else (Life(0, 1, 1_000),)
+    group.ask((QUEUE, Publish((Message(b"x"),), lives=own)))
+    leased(group, 1, 60_000)
+    group.now += 1_000
+    tick(group)
+    group.now += bounds.TIDY_MS
+    tick(group)
+    assert not view_of(group).is_idle()
+    group.crash()
+    assert not view_of(group).is_idle()
+    group.now += 60_000
+    tick(group)
+    assert not live(group)
+    group.now += bounds.TIDY_MS
+    tick(group)
+    assert view_of(group).is_idle()
+
+
 def test_deletes_go_by_their_own_age() -> None:
     group = queue_of(QueueSpec(keyed=True, ttl_ms=1_000, keep_deletes_ms=60_000))
     group.ask((QUEUE, Publish((Message(b"x", b"k"),))))

@@ -8,7 +8,8 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace import errors, limits
-from millrace.core.answers import Leased, Published, QueueRef, SnapshotRef
+from millrace.core import bounds
+from millrace.core.answers import Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.commands import (
     Command,
     CommitCursor,
@@ -318,6 +319,35 @@ def test_views_that_nobody_uses_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
         assert await asyncio.wait_for(waits, 60)
         await asyncio.sleep(1)
         assert (await node.done(Lease(1, 60_000), Leased, shard=shards[2])).seqs
+
+    run(main())
+
+
+def test_views_of_queues_with_a_time_to_live_are_let_go_when_they_are_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their messages need not be over: SQS gives them four days."""
+    monkeypatch.setattr(limits, "VIEWS_MAX", 0)
+
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        shards: list[ShardId] = []
+        for number in range(3):
+            create = CreateQueue("default", f"q{number}", QueueSpec(ttl_ms=4 * 24 * 3_600_000))
+            shards += (await node.done(create, QueueRef, shard=CATALOG)).shards
+        for shard in shards:
+            await node.done(publish(b"x"), Published, shard=shard)
+        for shard in shards[:2]:
+            lease = await node.done(Lease(1, 60_000), Leased, shard=shard)
+            await node.done(Settle(lease.lease, lease.seqs, HISTORY), Outcome, shard=shard)
+        node.host.tick()
+        assert set(node.host._views).issuperset(shards)
+        node.clock.jump(bounds.LOOK_MS)
+        node.host.tick()
+        await node.turn()
+        node.host.tick()
+        assert sorted(node.host._views) == [CATALOG, shards[2]], "one has a message"
 
     run(main())
 

@@ -340,6 +340,7 @@ class View:
             or self.swept_from is not None
             or self.expiry_ms is not None
             or (self.spec.ttl_ms and self.aged < self.last_seq)
+            or any(seq in self.holder for seq in self.overdue)
         )
 
     def pinned(self, cell: PinCell) -> PinCell:

@@ -40,7 +40,8 @@ SHARDS_MAX = 64
 
 VIEWS_MAX = 10_000
 """Views of shards that stay loaded while nobody uses them. Those in which something goes by age
-(pins, stages, retaining cursors, deletes) stay beside them, or it would not go."""
+(pins, stages, retaining cursors, deletes, messages that are over in some time) stay beside them,
+or it would not go."""
 
 UNSEEN_STEP = 64
 """Shards that nobody has used since the start which one tick looks into."""
