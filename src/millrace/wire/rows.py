@@ -28,7 +28,7 @@ class RowList:
         if len(rows) <= _SMALL_ROWS_MAX:
             size = 0
             for row in rows:
-                size += len(row.body or b"") + (row.size() if row.headers else 0)
+                size += row.size() if row.headers else len(row.body or b"")
             if blobs.takes_inline(size):
                 return [[row.seq, row.time_ms, row.body, row.key, row.headers] for row in rows]
         block = Block.of_messages([Message(row.body, row.key, row.headers) for row in rows])
