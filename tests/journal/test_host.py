@@ -19,6 +19,7 @@ from millrace.core.block import Block
 from millrace.core.changes import Entry
 from millrace.core.commands import (
     Command,
+    Configure,
     CreateQueue,
     DeleteQueue,
     Explain,
@@ -43,6 +44,7 @@ from millrace.core.model import (
     ShardId,
     Start,
 )
+from millrace.core.spec import SpecPart
 from millrace.core.view import View
 from millrace.journal.local import LocalJournal
 from millrace.log.segment import LogShape
@@ -774,6 +776,22 @@ def test_what_rests_is_passed_over_by_ticks_until_something_is_decided() -> None
         await node.commit()
         assert not view.ended
         node.host.tick()
+        assert QUEUE not in node.host._ageing
+
+    run(main())
+
+
+def test_a_queue_that_lets_messages_live_for_a_time_does_not_rest_before_they_are_gone() -> None:
+    async def main() -> None:
+        node = make_node()
+        await node.found()
+        await node.done(Configure(SpecPart(ttl_ms=600_000)), QueueSpec)
+        await node.done(publish(b"a"), Published)
+        for _ in range(20):
+            await asyncio.sleep(60)
+            node.host.tick()
+            await node.commit()
+        assert node.seqs() == []
         assert QUEUE not in node.host._ageing
 
     run(main())

@@ -62,6 +62,7 @@ def may_age(view: View) -> bool:
     spec = view.spec
     return bool(
         view.expiry_ms is not None
+        or (spec.ttl_ms and view.aged < view.last_seq)
         or view.ended
         or view.swept_from is not None
         or view.overdue
