@@ -11,7 +11,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -215,7 +214,8 @@ class _Speech(asyncio.Protocol):
         self._pending: dict[int, _Pending] = {}
         self._streams: dict[int, _Stream] = {}
         self._sheet = Sheet()
-        self._is_woken = False
+        self._said: list[tuple[int, Call]] = []
+        """Calls that go out at the end of this turn."""
         self._is_lost = False
         self._room: asyncio.Future[None] | None = None
         self._next = 1
@@ -243,27 +243,19 @@ class _Speech(asyncio.Protocol):
         return self._is_lost or self._room is not None
 
     def begin(self, call: Call) -> _Pending:
-        id_ = self._next
-        self._next += 1
-        self._sheet.call(id_, call)
+        id_ = self._say(call)
         pending = self._pending[id_] = _Pending(self, id_, call, CALLS[type(call)].answer)
-        self._wake()
         return pending
 
     def tell(self, call: Call) -> None:
         if not self._is_lost:
-            with suppress(Refused):
-                self._sheet.call(0, call)
-                self._wake()
+            self._say(call, 0)
 
     def begin_stream(self, call: ReadBatches) -> tuple[int, _Stream]:
         if self._is_lost:
             raise Lost("the connection was lost", sent=False)
-        id_ = self._next
-        self._next += 1
-        self._sheet.call(id_, call)
+        id_ = self._say(call)
         stream = self._streams[id_] = _Stream()
-        self._wake()
         return id_, stream
 
     def end_stream(self, id_: int) -> None:
@@ -271,19 +263,38 @@ class _Speech(asyncio.Protocol):
         if stream is not None and not stream.is_over:
             self.tell(Cancel(id_))
 
-    def _wake(self) -> None:
-        if not self._is_woken:
-            self._is_woken = True
+    def _say(self, call: Call, id_: int | None = None) -> int:
+        """Have a call sent at the end of this turn, with the others; 0: nobody hears an answer."""
+        if id_ is None:
+            id_ = self._next
+            self._next += 1
+        if not self._said:
             self.loop.call_soon(self._flush)
+        self._said.append((id_, call))
+        return id_
 
     def _flush(self) -> None:
-        self._is_woken = False
+        said, self._said = self._said, []
+        for id_, call in said:
+            try:
+                self._sheet.call(id_, call)
+            except Refused as error:
+                self._refuse(id_, error)
         buffers = self._sheet.take()
         if not self._is_lost and buffers:
             if len(buffers) == 1:
                 self._transport.write(buffers[0])
             else:
                 self._transport.writelines(buffers)
+
+    def _refuse(self, id_: int, error: Refused) -> None:
+        """A call cannot be sent."""
+        pending, stream = self._pending.pop(id_, None), self._streams.get(id_)
+        if pending is not None:
+            pending.end(error)
+        elif stream is not None:
+            stream.error, stream.is_over = error, True
+            stream.told.set()
 
     def pause_writing(self) -> None:
         if self._room is None:

@@ -278,14 +278,15 @@ class Form:
     def __init__(self, kind: type[msgspec.Struct], *shapes: Shape) -> None:
         self.kind = kind
         self._fields = tuple(zip(kind.__struct_fields__, shapes, strict=True))
-        self._is_plain = all(isinstance(shape, Plain) for shape in shapes)
+        self._packed = [
+            (at, shape) for at, shape in enumerate(shapes) if not isinstance(shape, Plain)
+        ]
 
     def pack(self, value: object, blobs: Blobs) -> list[object]:
-        values = msgspec.structs.astuple(cast("msgspec.Struct", value))
-        if self._is_plain:
-            return list(values)
-        fields = zip(self._fields, values, strict=True)
-        return [shape.pack(one, blobs) for (_, shape), one in fields]
+        values: list[object] = list(msgspec.structs.astuple(cast("msgspec.Struct", value)))
+        for at, shape in self._packed:
+            values[at] = shape.pack(values[at], blobs)
+        return values
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> msgspec.Struct:
         if type(raw) is not list or len(raw) != len(self._fields):
