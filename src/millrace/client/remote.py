@@ -172,7 +172,7 @@ class RemoteEngine:
         found = self._ahead.pop((shard, seqs.min()), None) if self._ahead else None
         if found is None or len(found) != len(seqs) or found[-1].seq != seqs.max():
             return None
-        return _fitting(found, size)
+        return found if len(found) == 1 else _fitting(found, size)
 
     def tell(self, shard: ShardId, command: Command) -> None:
         self._check_open()

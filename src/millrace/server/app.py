@@ -84,6 +84,8 @@ class App:
         other APIs than the server's own."""
         self._desk = desk
         self._guard = guard
+        self.version = guard.version
+        """Tells another number when those who have asked may have lost the right to."""
         self._own = Own(guard)
         self._faces: dict[FaceName, Face] = {**(faces or {}), "own": self._own}
         self._routes = ROUTES.only(self._faces)
@@ -225,10 +227,6 @@ class App:
     def _complain(self, bad: BadRequest) -> Response:
         self._traffic.note(NOWHERE, NOWHERE, bad.status, None)
         return problem.answer_bad(bad)
-
-    def version(self) -> int:
-        """Another number when those who have asked may have lost the right to."""
-        return self._guard.version()
 
     def judge(self, request: Request) -> Response | None:
         """Judge a request anew that was admitted; None: it goes on."""

@@ -70,8 +70,9 @@ class Call(Generic[Takes]):
         Raises:
             Denied: they may not.
         """
-        if not self.may(verb, space, name):
-            raise denied(self.caller.principal, verb, space, name)
+        principal = self.caller.principal
+        if not principal.may(verb, space, name):
+            raise denied(principal, verb, space, name)
 
     def sees(self, space: str, name: str) -> bool:
         """Whether whoever asks may do anything at all with what has this name."""

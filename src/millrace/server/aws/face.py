@@ -59,9 +59,7 @@ class Caller:
         "aws",
         "home",
         "is_proved",
-        "key_id",
         "principal",
-        "service",
         "signed",
         "signing_key",
     )
@@ -81,9 +79,17 @@ class Caller:
         self.signed = signed
         self.signing_key = signing_key
         """With which they have signed; None: there is nothing to be proved."""
-        self.service = signed.stated.service if signed is not None else ""
-        self.key_id = signed.stated.key_id if signed is not None else ""
         self.is_proved = signing_key is None
+
+    @property
+    def service(self) -> str:
+        """The one that they have signed for."""
+        return self.signed.stated.service if self.signed is not None else ""
+
+    @property
+    def key_id(self) -> str:
+        """By which their key is known."""
+        return self.signed.stated.key_id if self.signed is not None else ""
 
     def prove(self, request: Request) -> None:
         """See that the request was signed with the secret.

@@ -7,11 +7,8 @@ so that whoever speaks another protocol finds the same queues; every other is `A
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
-
-from millrace import limits
 
 DEFAULT_SPACE = "default"
 _ACCOUNT = re.compile(r"[0-9]{12}")
@@ -67,7 +64,6 @@ def read_arn(text: str) -> Arn | None:
     return Arn(service, Home(account, region), name)
 
 
-@lru_cache(maxsize=limits.AWS_ADDRESSES_MAX)
 def read_url(url: str) -> tuple[str, str, str] | None:
     """Account, region (empty where it does not tell) and name of a queue's address, whatever its
     host; None: it is none.

@@ -292,9 +292,10 @@ class Connection(asyncio.Protocol):
 
     def _is_stepped(self, request: Request, response: Response) -> bool:
         """Whether an answer is sent step by step: what TLS was handed is nowhere to be counted."""
+        if not self._is_tls:
+            return False
         is_large = len(response.body) > limits.HTTP_TLS_STEP_BYTES and response.parts is None
-        has_body = request.method != "HEAD" and response.status not in BODILESS
-        return self._is_tls and is_large and has_body
+        return is_large and request.method != "HEAD" and response.status not in BODILESS
 
     async def _step(self, response: Response, *, keep_alive: bool) -> bool:
         transport, step = self._transport, limits.HTTP_TLS_STEP_BYTES

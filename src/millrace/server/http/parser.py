@@ -116,7 +116,6 @@ class Parser:
         self._in_head = True
         self._head_bytes = 0
         self._headers_seen = 0
-        self._length: int | None = None
         self._chunks: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._beside_bytes = 0
@@ -242,9 +241,6 @@ class Parser:
         self._request = Request()
         self._url = b""
         self._headers_seen = 0
-        self._length = None
-        self._chunks = []
-        self._body_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -269,18 +265,19 @@ class Parser:
 
     def on_headers_complete(self) -> None:
         request, parser = self._request, self._parser
+        headers = request.headers
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise BadRequest(505, f"HTTP/{version} is not spoken here; use 1.1")
-        if version == "1.1" and "host" not in request.headers:
+        if version == "1.1" and "host" not in headers:
             raise BadRequest(400, "a request names its host")
         if parser.should_upgrade():
             raise BadRequest(400, "this server knows no other protocol to change to")
-        coding = request.headers.get("transfer-encoding")
+        coding = headers.get("transfer-encoding")
         if coding is not None and coding.strip().lower() != "chunked":
             raise BadRequest(501, f"the body is coded as {coding[:100]!r}; send it as it is")
-        packing = request.headers.get("content-encoding", "identity")
-        if packing.strip().lower() != "identity":
+        packing = headers.get("content-encoding")
+        if packing is not None and packing.strip().lower() != "identity":
             raise BadRequest(415, f"the body is packed as {packing[:100]!r}; send it as it is")
         if coding is not None and version == "1.0":
             raise BadRequest(400, "chunks are of HTTP/1.1; say so, or send a content-length")
@@ -290,26 +287,20 @@ class Parser:
             path = _path_of(path)
         request.path, request.query = path.decode("latin-1"), query.decode("latin-1")
         request.keep_alive = parser.should_keep_alive()
-        length = request.headers.get("content-length")
-        self._length = int(length) if length is not None else None
-        if (self._length or 0) > self._body_bytes_max:
+        length = int(headers.get("content-length", 0))
+        if length > self._body_bytes_max:
             raise _too_large(self._body_bytes_max)
         self._in_head = False
         self._head_bytes = 0
-        request.refusal = self._admit(request, self._length_to_come())
-        expects = version == "1.1" and request.headers.get("expect", "").lower() == "100-continue"
-        self.expects = expects and request.refusal is None
-        if request.refusal is not None and (
-            expects or (self._length or 0) > limits.HTTP_DISCARD_BYTES_MAX
-        ):
-            self._end()
-        if request.refusal is None and (self._length or 0) >= limits.HTTP_LARGE_BYTES_MIN:
-            self.large = LargeBody(self._length or 0, self._spare)
-
-    def _length_to_come(self) -> int | None:
-        if self._length is None and "transfer-encoding" in self._request.headers:
-            return None
-        return self._length or 0
+        refusal = request.refusal = self._admit(request, length if coding is None else None)
+        expect = headers.get("expect")
+        expects = expect is not None and expect.lower() == "100-continue" and version == "1.1"
+        self.expects = expects and refusal is None
+        if refusal is not None:
+            if expects or length > limits.HTTP_DISCARD_BYTES_MAX:
+                self._end()
+        elif length >= limits.HTTP_LARGE_BYTES_MIN:
+            self.large = LargeBody(length, self._spare)
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)

@@ -18,10 +18,11 @@ _QUEUE, _SEQ = f"{DEAD_PREFIX}queue", f"{DEAD_PREFIX}seq"
 
 def origin_of(headers: Headers) -> tuple[str, str, int] | None:
     """Space and name of the queue that a dead letter was in, and its seq there."""
-    if not any(name == _QUEUE for name, _ in headers):
-        return None
     told = dict(headers)
-    space, _, name = told[_QUEUE].decode("utf-8", "replace").partition("/")
+    queue = told.get(_QUEUE)
+    if queue is None:
+        return None
+    space, _, name = queue.decode("utf-8", "replace").partition("/")
     seq = told.get(_SEQ, b"")
     if not (space and name and seq.isdigit() and len(seq) < 20):
         return None
@@ -30,7 +31,8 @@ def origin_of(headers: Headers) -> tuple[str, str, int] | None:
 
 def unknown_origins(directory: Directory, letters: Iterable[Headers]) -> set[tuple[str, str]]:
     """The queues that messages were in and that were not looked at lately."""
-    places = {origin[:2] for headers in letters if (origin := origin_of(headers)) is not None}
+    origins = [origin_of(headers) for headers in letters if headers]
+    places = {origin[:2] for origin in origins if origin is not None}
     return {place for place in places if directory.known(*place) is None}
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, TypeVar
 
+from millrace import limits
 from millrace.errors import NotFound
 from millrace.server.access import Verb
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import Known
-from millrace.server.aws.names import Home, read_url
+from millrace.server.aws.names import Home, read_url, space_of
 from millrace.server.sqs.faults import bad_address, no_queue
 
 T = TypeVar("T")
@@ -36,11 +38,23 @@ def place_at(call: Call[Any], url: str, verb: Verb | None) -> tuple[str, str]:
         Fault: it is no address of a queue.
         Denied: they may not.
     """
-    home, name = home_at(call, url)
-    space = call.aws.space(home)
+    found = _place_of(url, call.caller.home.region, call.aws.usual)
+    if found is None:
+        raise bad_address(url)
+    space, name = found
     if verb is not None or not call.sees(space, name):
         call.check(verb or "watch", space, name)
-    return space, name
+    return found
+
+
+@lru_cache(maxsize=limits.AWS_ADDRESSES_MAX)
+def _place_of(url: str, region: str, usual: Home) -> tuple[str, str] | None:
+    """Space and name of the queue at an address, to one who asks in a region; None: it is none."""
+    found = read_url(url)
+    if found is None:
+        return None
+    account, at, name = found
+    return space_of(Home(account, at or region), usual), name
 
 
 def known_at(call: Call[Any], url: str, verb: Verb) -> Known | None:
