@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from millrace import errors
+from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
+from millrace.core.commands import Lease
 from tests.client.harness import Clock, embedded, opened, run, timed
 
 
@@ -29,6 +32,23 @@ async def test_the_same_attempt_gets_the_same_receipts(m: Millrace) -> None:
     assert await queue.lease(attempt="z") == []
     await queue.publish(b"d")
     assert [lease.body for lease in await queue.lease(attempt="z")] == [b"d"]
+
+
+@embedded
+async def test_a_repeat_that_nobody_heard_gives_back_nothing(m: Millrace) -> None:
+    """Who made the call holds what it was told when it made it before."""
+    queue = await m.queue("jobs")
+    await queue.publish(b"a")
+    [first] = await queue.lease(seconds=600, attempt="x")
+    engine = m._engine
+    assert isinstance(engine, EmbeddedEngine)
+    repeat = engine.submit(queue.shards.first, Lease(1, 600_000, "x"))
+    told = asyncio.get_running_loop().create_future()
+    engine.then(repeat, told.set_result)
+    await told
+    engine.take_back(repeat)
+    assert await queue.lease() == []
+    await first.settle()
 
 
 @timed

@@ -306,8 +306,11 @@ def undo_of(
 ) -> list[tuple[ShardId, Command]]:
     """What gives back what an answer that nobody heard has handed out: leases, pins, a session.
 
-    What a session was handed it holds: it is told again.
+    What a session was handed it holds: it is told again. So is who names an attempt, by making the
+    call again; it may have done so already, and hold what it was told then.
     """
+    if isinstance(command, Lease) and command.attempt:
+        return []
     if isinstance(result, Leased) and isinstance(command, Replace):
         # Of the deliveries that it counts, none is this one.
         return [(shard, Release(result.lease, result.seqs, history))]
