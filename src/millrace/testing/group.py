@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
+from millrace.core import age
 from millrace.core.changes import Entry
 from millrace.core.codec import decode_entries, encode_entry
 from millrace.core.commands import Command, Found, Need
@@ -42,6 +43,10 @@ SECRET = bytes(range(32))
 START_MS = 1_000_000
 NEEDS_MAX = 10_000
 """A command that needs more than this is taken to need the same thing for ever."""
+
+
+_LONG_MS = 10 * 365 * 86_400_000
+"""After so long everything that goes by age is due."""
 
 
 class Group:
@@ -159,7 +164,12 @@ class Group:
             assert meta.live == len(live), f"I12: {shard} counts {meta.live}, has {list(live)}"
 
     def _check_ages(self, view: View) -> None:
-        """Whose time is done with has ended, or is held; the others are as young as is believed."""
+        """Whose time is done with has ended, or is held; the others are as young as is believed.
+
+        And where a tick will ever be due, the queue does not rest.
+        """
+        is_resting = not age.may_age(view)
+        assert not (is_resting and age.tick_due(view, self.now + _LONG_MS)), "no tick will come"
         if view.spec.ttl_ms:
             live = self.seqs(view.shard, Reader()) - view.deletes.seqs
             rows = self.store.rows(view.shard, live)
