@@ -333,9 +333,8 @@ class RemoteEngine:
         if plain is None:
             raise Forged("a receipt is text", field="receipt")
         # Whether the proof holds is judged by the engine that is asked.
-        receipt, proof = read(plain)
-        lease = Proved.of(receipt.lease, receipt.history, proof)
-        return receipt._replace(lease=LeaseId(lease))
+        (shard, history, seq, number), proof = read(plain)
+        return Receipt(shard, history, seq, LeaseId(Proved.of(number, history, proof)))
 
     def proved(
         self, shard: ShardId, number: int, history: bytes | None = None, *, session: bool = False

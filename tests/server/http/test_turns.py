@@ -9,6 +9,7 @@ import pytest
 
 from millrace.server.http.connection import Connection
 from millrace.server.http.parser import Request
+from millrace.server.http.response import Response
 from millrace.server.http.site import Answer, Site
 from tests.server.http.test_bad_clients import Transport
 from tests.server.http.test_connection import GET, admit, complain, echo
@@ -28,8 +29,12 @@ class _Site(Site):
     """Begins everything but what is at /wrong, and keeps what it has begun."""
 
     def __init__(self) -> None:
-        super().__init__(admit, echo, complain, begin=self._begin)
+        super().__init__(self._admit, echo, complain, begin=self._begin)
         self.begun: list[str] = []
+
+    def _admit(self, request: Request, length: int | None, peer: str) -> Response | None:
+        request.kind = request.path.rpartition(".")[2]
+        return admit(request, length, peer)
 
     def _begin(self, request: Request) -> _Later:
         if request.path == "/wrong":
@@ -51,6 +56,17 @@ def test_all_have_read_before_the_first_goes_on() -> None:
             assert site.begun == []
         await asyncio.sleep(0)
         assert site.begun == ["/a", "/b"]
+
+    asyncio.run(main())
+
+
+def test_those_of_a_kind_go_on_in_a_row() -> None:
+    async def main() -> None:
+        site = _Site()
+        for name in (b"1.sent", b"2.left", b"3.sent", b"4.left"):
+            site.connect()[0].data_received(GET % name)
+        await asyncio.sleep(0)
+        assert site.begun == ["/2.left", "/4.left", "/1.sent", "/3.sent"]
 
     asyncio.run(main())
 

@@ -158,6 +158,7 @@ class AwsFace:
         if isinstance(caller, MillraceError):
             return caller
         request.caller = caller
+        request.kind = request.headers.get("x-amz-target", "")
         return caller.principal
 
     def who(self, request: Request, params: dict[str, str], peer: str) -> Principal | None:

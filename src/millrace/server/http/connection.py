@@ -143,6 +143,11 @@ class Connection(asyncio.Protocol):
             self._is_reading = wanted
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()
 
+    @property
+    def kind(self) -> str:
+        """Of what kind the request is that comes next."""
+        return self._waiting[0].kind if self._waiting else ""
+
     def go_on(self) -> None:
         """Handle what is next, if nothing is being handled."""
         self._go_on()

@@ -61,6 +61,7 @@ class Request:
         "context",
         "headers",
         "keep_alive",
+        "kind",
         "method",
         "owner",
         "path",
@@ -88,6 +89,8 @@ class Request:
         """What the same judge found: who asks, and for what."""
         self.owner = ""
         """For whom they have the body held."""
+        self.kind = ""
+        """What it asks for: those of a kind that came in one turn are handled in a row."""
         self.standing = 0
         """As of which version of what is known they judged."""
 
