@@ -16,10 +16,10 @@ from tests.server.http.test_connection import GET, admit, complain, echo
 
 
 class _Later:
-    """What is never answered."""
+    """What is answered by whoever has it, or never."""
 
     def then(self, tell: Callable[[Answer], None]) -> None:
-        """Nothing is told."""
+        self.tell = tell
 
     def cancel(self) -> None:
         """Nothing was handed out."""
@@ -31,6 +31,7 @@ class _Site(Site):
     def __init__(self) -> None:
         super().__init__(self._admit, echo, complain, begin=self._begin)
         self.begun: list[str] = []
+        self.under: list[_Later] = []
 
     def _admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         request.kind = request.path.rpartition(".")[2]
@@ -40,7 +41,8 @@ class _Site(Site):
         if request.path == "/wrong":
             raise RuntimeError("nobody foresaw it")
         self.begun.append(request.path)
-        return _Later()
+        self.under.append(_Later())
+        return self.under[-1]
 
     def connect(self) -> tuple[Connection, Transport]:
         connection, transport = Connection(self), Transport()
@@ -79,6 +81,24 @@ def test_what_came_from_one_who_has_gone_is_not_begun() -> None:
         connection.connection_lost(None)
         await asyncio.sleep(0)
         assert site.begun == []
+
+    asyncio.run(main())
+
+
+def test_nothing_is_begun_after_the_last_answer() -> None:
+    """Whoever sent it is told that it was not handled: the connection ends before."""
+
+    async def main() -> None:
+        site = _Site()
+        connection, transport = site.connect()
+        connection.data_received(GET % b"a")
+        await asyncio.sleep(0)
+        site.stopping = True
+        connection.data_received(GET % b"b")
+        site.under[0].tell(Response(200, b"done"))
+        await asyncio.sleep(0)
+        assert site.begun == ["/a"]
+        assert transport.is_closing()
 
     asyncio.run(main())
 

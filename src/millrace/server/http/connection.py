@@ -149,8 +149,9 @@ class Connection(asyncio.Protocol):
         return self._waiting[0].kind if self._waiting else ""
 
     def go_on(self) -> None:
-        """Handle what is next, if nothing is being handled."""
-        self._go_on()
+        """Handle what is next, if nothing is being handled, and it has not answered its last."""
+        if not self._is_closing:
+            self._go_on()
         self._look_ahead()
 
     def _go_on(self) -> None:
