@@ -314,6 +314,27 @@ def test_a_call_that_was_given_up_is_forgotten(tmp_path: Path, *, is_quick: bool
     run(main())
 
 
+def test_a_mistake_of_one_who_is_told_takes_nothing_from_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with shared(tmp_path) as (_, guest, _):
+            queue, engine = await guest.queue("orders"), remote(guest)
+            told: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+            def fail(asked: object) -> None:
+                raise RuntimeError("nobody foresaw it")
+
+            for tell in (fail, told.set_result):
+                engine.then(engine.submit(queue.shards.first, Lease(1, 600_000)), tell)
+            answer = engine.heard(await asyncio.wait_for(told, 60))
+            assert isinstance(answer, Leased)
+            assert not answer.seqs
+
+    run(main())
+    assert "nobody foresaw it" in caplog.text
+
+
 def test_a_lost_connection_gives_back_what_waits(tmp_path: Path) -> None:
     async def main() -> None:
         async with shared(tmp_path) as (owner, guest, local):
