@@ -6,11 +6,13 @@ import pytest
 from pyroaring import BitMap64
 
 from millrace.core import age, bounds
-from millrace.core.answers import Leased
+from millrace.core.answers import Leased, QueueRef
 from millrace.core.commands import (
     Aside,
+    Bury,
     Configure,
     CreateQueue,
+    DeleteQueue,
     Lease,
     Outlived,
     Publish,
@@ -251,6 +253,42 @@ def test_a_view_stays_while_somebody_holds_what_is_over(whose: str) -> None:
     group.now += bounds.TIDY_MS
     tick(group)
     assert view_of(group).is_idle()
+
+
+@pytest.mark.parametrize("whose", ["the queue's", "its own"])
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_dead_letter_that_is_none_any_more_is_over_all_the_same(
+    whose: str, *, crashes: bool
+) -> None:
+    """Its queue was deleted, so that it waited; then the settings named none any more."""
+    group = Group()
+    group.ask((CATALOG, CreateQueue("default", "dead", QueueSpec())))
+    ttl_ms = 1_000 if whose == "the queue's" else 0
+    spec = QueueSpec(ttl_ms=ttl_ms, dead_letter="default/dead", max_deliveries=1)
+    [made] = group.ask((CATALOG, CreateQueue("default", "q", spec)))
+    assert isinstance(made, QueueRef)
+    [queue] = made.shards
+    group.ask((CATALOG, DeleteQueue("default", "dead")))
+    lives = () if ttl_ms else (Life(0, 1, 1_000),)
+    group.ask((queue, Publish((Message(b"x"), Message(b"y")), lives=lives)))
+    [lease] = group.ask((queue, Lease(1, 30_000)))
+    assert isinstance(lease, Leased)
+    group.ask((queue, Release(lease.lease, lease.seqs, group.history)))
+    group.now += 1_000
+    group.ask((queue, Tick()))
+    view = group.view(queue)
+    assert view is not None
+    assert view.doomed == BitMap64([1])
+    if crashes:
+        group.crash()
+    group.ask((queue, Configure(SpecPart(dead_letter="", max_deliveries=0))))
+    group.ask((queue, Bury(((1, group.now - 1_000, Message(b"x")),))))
+    [lease] = group.ask((queue, Lease(2, 30_000)))
+    assert isinstance(lease, Leased)
+    assert 1 not in lease.seqs
+    group.ask((queue, Tick()))
+    assert 1 not in group.seqs(queue, Reader())
+    group.check()
 
 
 def test_deletes_go_by_their_own_age() -> None:

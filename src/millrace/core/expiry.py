@@ -202,12 +202,13 @@ def _let_go(draft: Draft) -> bool:
 
 
 def _expire(draft: Draft, seqs: BitMap64) -> None:
-    """The time of these messages is over. Who is held by a worker expires when it comes back."""
+    """The time of these messages is over. Who is held by a worker expires when it comes back, and
+    so does a dead letter that other settings make a message again."""
     view = draft.view
     held = BitMap64([seq for seq in seqs if seq in view.holder] if view.holder else ())
-    for seq in held - view.doomed:
+    for seq in held:
         lease = view.leases[view.holder[seq]]
-        if seq in lease.overdue:
+        if seq in lease.overdue or lease.doomed.get(seq) == Doom.EXPIRED:
             continue
         lease.overdue |= BitMap64([seq])
         view.overdue.add(seq)

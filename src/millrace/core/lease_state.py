@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyroaring import BitMap64, FrozenBitMap64
 
-from millrace.core.model import LeaseCell, LeaseId
+from millrace.core.model import Doom, LeaseCell, LeaseId
 from millrace.core.seqs import pack_seqs, unpack_seqs
 
 NO_SEQS = FrozenBitMap64()
@@ -113,7 +113,7 @@ class LeaseState:
             self.first,
             pack_seqs(self.handed) if self.handed is not none else b"",
             self.order,
-            pack_seqs(self.overdue & (self.open | self.freed)) if self.overdue else b"",
+            pack_seqs(self.overdue & self._may_return()) if self.overdue else b"",
             dict(sorted(self.groups.items())) if self.groups else {},
             self.span_ms,
             dict(sorted(self.firsts.items())) if self.firsts else {},
@@ -122,6 +122,11 @@ class LeaseState:
     def is_over(self) -> bool:
         """Whether it has no message left that anything could still happen to."""
         return not (self.open or self.freed or self.doomed)
+
+    def _may_return(self) -> FrozenBitMap64:
+        """Those that may be handed out again: also dead letters, if other settings spare them."""
+        spared = [seq for seq, why in self.doomed.items() if why != Doom.EXPIRED]
+        return self.open | self.freed | FrozenBitMap64(spared)
 
     def delayed(self) -> BitMap64:
         """The seqs that were given back and are ready again at a time of their own."""
