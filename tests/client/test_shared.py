@@ -28,8 +28,8 @@ from millrace.core.model import LeaseId
 from millrace.core.receipt import Proved
 from millrace.server.local import Local
 from millrace.wire.calls import ListSpaces
-from millrace.wire.codec import Sheet
-from millrace.wire.frames import Blobs, frame
+from millrace.wire.codec import Sheet, read_calls
+from millrace.wire.frames import Blobs, Splitter, frame
 from tests.client.harness import SMALL, eventually, opened, run
 
 ROOT = Path(__file__).parents[2]
@@ -532,6 +532,41 @@ def test_an_answer_that_is_none_ends_the_line_and_who_waits_is_told(
         line = SocketLine(tmp_path, lambda call, answered: None)
         with pytest.raises(Lost):
             await asyncio.wait_for(line.call(ListSpaces()), 10)
+        await line.close()
+        server.close()
+
+    run(main())
+
+
+def test_many_calls_of_a_turn_go_out_before_it_is_over(tmp_path: Path) -> None:
+    """Else two processes wait for each other: one reads while the other has nothing to do."""
+    heard: list[int] = []
+    most = limits.WIRE_TOGETHER_MAX
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = Sheet()
+        hello.hello(0)
+        writer.writelines(hello.take())
+        splitter = Splitter()
+        while sum(heard) < 2 * most + 1:
+            heard.extend(len(read_calls(got)) for got in splitter.feed(await reader.read(65536)))
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_unix_server(speak, tmp_path / "socket")
+        line = SocketLine(tmp_path, lambda call, answered: None)
+        await line.connect()
+        told: list[object] = []
+        for _ in range(2 * most + 1):
+            begun = line.begin(ListSpaces())
+            assert begun is not None
+            begun.then(told.append)
+
+        async def all_told() -> bool:
+            return len(told) == 2 * most + 1
+
+        await eventually(all_told)
+        assert heard == [most, most, 1]
         await line.close()
         server.close()
 
