@@ -49,6 +49,9 @@ class _Pending:
 
     def then(self, tell: Callable[[object], None]) -> None:
         self._tell = tell
+        if self._outcome is not None:
+            # It could not be sent.
+            self._speech.loop.call_soon(self.end, self._outcome)
 
     def result(self) -> Answered:
         outcome = self._outcome
@@ -215,7 +218,7 @@ class _Speech(asyncio.Protocol):
         self._streams: dict[int, _Stream] = {}
         self._sheet = Sheet()
         self._said: list[tuple[int, Call]] = []
-        """Calls that go out at the end of this turn."""
+        """Calls that go out at the end of this turn, or when they are many."""
         self._is_lost = False
         self._room: asyncio.Future[None] | None = None
         self._next = 1
@@ -264,10 +267,13 @@ class _Speech(asyncio.Protocol):
             self.tell(Cancel(id_))
 
     def _say(self, call: Call, id_: int | None = None) -> int:
-        """Have a call sent at the end of this turn, with the others; 0: nobody hears an answer."""
+        """Have a call sent with others, at the end of this turn at the latest; 0: nobody hears an
+        answer."""
         if id_ is None:
             id_ = self._next
             self._next += 1
+        if len(self._said) >= limits.WIRE_TOGETHER_MAX:
+            self._flush()
         if not self._said:
             self.loop.call_soon(self._flush)
         self._said.append((id_, call))

@@ -18,6 +18,10 @@ WIRE_REQUEST_CALLS_MAX = 1_024
 WIRE_BURST_BYTES = 256 * 1024
 """A frame takes no further call beyond this size."""
 
+WIRE_TOGETHER_MAX = 24
+"""Calls or answers that go out although the turn is not over: whom they are for works on them
+meanwhile. With fewer each costs more, with more the two processes wait for each other."""
+
 WIRE_INLINE_BYTES_MAX = 16 * 1024
 """Messages up to this size stand among the calls, as long as the burst has room; larger ones are
 blobs."""

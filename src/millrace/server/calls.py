@@ -3,7 +3,8 @@
 Rule 1: a call that whoever made it gave up, or whose connection was lost, is taken back: what it
 was handed out returns at once. Every call that is not told has one last answer, this one too.
 Rule 2: what is under way for one client is bounded; `is_busy` says when to read no more of it.
-Rule 3: what becomes ready in one turn of the event loop is written at once.
+Rule 3: what becomes ready in one turn of the event loop is written together, unless it is so much
+that the other side had better begin with it.
 """
 
 from __future__ import annotations
@@ -104,6 +105,11 @@ class Talk:
     def is_idle(self) -> bool:
         """Whether nothing is under way."""
         return not self._under
+
+    @property
+    def is_many(self) -> bool:
+        """Whether there are so many answers that they had better be taken now."""
+        return self._sheet.count >= limits.WIRE_TOGETHER_MAX
 
     @property
     def _has_room(self) -> bool:

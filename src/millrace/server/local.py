@@ -139,7 +139,9 @@ class LocalConnection(asyncio.Protocol):
         self._look()
 
     def _wake(self) -> None:
-        if not self._is_woken:
+        if self._talk is not None and self._talk.is_many:
+            self._flush()
+        elif not self._is_woken:
             self._is_woken = True
             self._loop.call_soon(self._flush)
 

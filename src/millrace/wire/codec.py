@@ -67,6 +67,11 @@ class Sheet:
         """Whether there is nothing to send."""
         return not self._items and not self._frames
 
+    @property
+    def count(self) -> int:
+        """Calls or answers of the frame that is being filled."""
+        return len(self._items)
+
     def call(self, id_: int, call: Call) -> None:
         """Add a call.
 
