@@ -21,9 +21,11 @@ SOURCE = Path(__file__).with_name("sqs_load")
 NAME = "sqs"
 """Of the queue that is measured."""
 
-WARM_SECONDS_MAX = 60.0
+WARM_SECONDS_MAX = 90.0
 STEADY = 0.05
-"""A server is warm when another few seconds make it faster by less than this."""
+STEADY_ROUNDS = 3
+"""A server is warm when so many rounds in a row make it faster by less than this; one alone may be
+slow for other reasons, and a JVM compiles by and by."""
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -135,13 +137,12 @@ class Target:
 
     def warm_up(self, kind: str) -> None:
         """Load it until it does not become faster any more."""
-        best, spent = 0.0, 0.0
-        while spent < WARM_SECONDS_MAX:
+        best, spent, steady = 0.0, 0.0, 0
+        while spent < WARM_SECONDS_MAX and steady < STEADY_ROUNDS:
             told = self.load(kind)
             spent += told.seconds
-            if told.rate < best * (1 + STEADY):
-                return
-            best = told.rate
+            steady = steady + 1 if told.rate < best * (1 + STEADY) else 0
+            best = max(best, told.rate)
 
 
 def children_of(pid: int) -> list[int]:
