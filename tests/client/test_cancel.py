@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from millrace.client.millrace import Millrace
+from millrace.client.millrace import Millrace, engine_of
 from tests.client.harness import embedded, eventually
 
 T = TypeVar("T")
@@ -148,7 +148,9 @@ async def test_others_go_on_beside_the_cancelled(m: Millrace) -> None:
     await asyncio.wait(tasks)
     kept = {n: task.result() for n, task in enumerate(tasks) if not task.cancelled()}
     rows = {row.seq: row.body for row in await queue.peek(200)}
-    # Nothing was decided yet: those that were cancelled never are.
     assert list(kept) == list(range(1, 100, 2))
-    assert rows == {seq: b"%d" % n for n, seq in kept.items()}
+    told = {seq: b"%d" % n for n, seq in kept.items()}
+    assert rows.items() >= told.items()
+    # Nothing was decided yet: those that were cancelled never are. Some may have been sent.
+    assert rows == told or engine_of(m).is_far
     assert await queue.publish(b"after") == 51
