@@ -269,6 +269,35 @@ def test_workers_that_wait_for_the_same_rows_go_on_together(
     run(main())
 
 
+@pytest.mark.parametrize("attempt", [None, "x"])
+def test_a_lease_call_that_is_cancelled_while_its_rows_are_read(
+    tmp_path: Path, attempt: str | None
+) -> None:
+    """Nobody has seen the messages; but who names an attempt makes the call again, or has made it
+    before and holds them."""
+
+    async def main() -> None:
+        await prepare(tmp_path)
+        node = await Node.open(real_ports(tmp_path), SMALL)
+        async with Millrace(EmbeddedEngine(node)) as m:
+            queue = await m.find("orders")
+            may_read = threading.Event()
+            node.reading.submit(may_read.wait)
+            call = asyncio.create_task(queue.lease(10, seconds=600, attempt=attempt))
+            while (await queue.holders()).held_by_workers < 10:
+                assert not call.done()
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            may_read.set()
+            held = (await queue.holders()).held_by_workers
+            again = await queue.lease(10, attempt=attempt)
+            assert [lease.seq for lease in again] == list(range(1, 11))
+            assert held == (10 if attempt else 0)
+
+    run(main())
+
+
 def test_who_pulls_a_reader_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step on the event loop, a scan in another thread would hold up every commit."""
 

@@ -80,13 +80,16 @@ async def _hand_out(
         (Grant(engine, keepalive, shards, shard, part, command.lease_ms), part)
         for shard, part in parts
     ]
-    return Handed(await read_granted(grants), bounded)
+    return Handed(await read_granted(command, grants), bounded)
 
 
-async def read_granted(grants: Sequence[tuple[Grant, Leased]]) -> list[Lease]:
+async def read_granted(
+    command: LeaseCommand, grants: Sequence[tuple[Grant, Leased]]
+) -> list[Lease]:
     """The messages that a call was handed out, as many as one answer should hold.
 
-    What could not be read is given back: nobody has seen it.
+    What could not be read is given back: nobody has seen it. Not so where the call names an
+    attempt: it is made again, or was a repeat, and whoever made it holds the messages.
     """
     leases: list[Lease] = []
     room = limits.LEASE_BYTES_MAX
@@ -110,7 +113,7 @@ async def read_granted(grants: Sequence[tuple[Grant, Leased]]) -> list[Lease]:
             leases += [Lease(grant, row) for row in by_turns(rows, leased.turns)]
     except BaseException:
         # Cancelled, or a row could not be read.
-        for grant, _ in grants:
+        for grant, _ in grants if not command.attempt else ():
             grant.give_back(grant.open)
         raise
     for grant, _ in left:

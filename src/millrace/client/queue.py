@@ -397,4 +397,4 @@ async def read_leased(queue: Queue, command: LeaseCommand, leased: Leased) -> li
     """The messages that a call to the only shard of a queue was handed out."""
     shards = queue._shards
     grant = Grant(queue._engine, queue._keepalive, shards, shards.first, leased, command.lease_ms)
-    return await read_granted([(grant, leased)])
+    return await read_granted(command, [(grant, leased)])
