@@ -325,9 +325,11 @@ class _Speech(asyncio.Protocol):
         except Refused:
             # What the other side says cannot be understood: it is of another version.
             self._transport.abort()
-        # All are read before the first is told: one step for many costs less than many for each.
-        for pending, outcome in ends:
-            pending.end(outcome)
+        finally:
+            # All are read before the first is told: one step for many costs less than many for
+            # each. Those that were read are told whatever the others came to.
+            for pending, outcome in ends:
+                pending.end(outcome)
 
     def _take(
         self, item: list[object], frame: Frame, ends: list[tuple[_Pending, Answered | Exception]]
