@@ -127,7 +127,7 @@ def _backlog(messages: int) -> list[Result]:
 
 def _filled(target: Target, messages: int) -> float:
     target.queue = target.make_queue()
-    told = target.run(target.job("fill", [target.queue], messages=messages, warm=0))
+    told = target.run(target.job("fill", [target.queue], messages=messages))
     assert told.messages == messages, told
     return anonymous_kb(target.pid) / 1024
 

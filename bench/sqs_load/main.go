@@ -54,6 +54,7 @@ func main() {
 		fail(err)
 	}
 	var all counts
+	before, began := seen(&one, &all), time.Now()
 	var working sync.WaitGroup
 	for number := 0; number < one.Connections; number++ {
 		working.Add(1)
@@ -64,11 +65,11 @@ func main() {
 			}
 		}(number)
 	}
-	pause(one.Warm)
-	before, began := seen(&one, &all), time.Now()
 	if one.Kind == "fill" {
 		working.Wait()
 	} else {
+		pause(one.Warm)
+		before, began = seen(&one, &all), time.Now()
 		pause(one.Seconds)
 	}
 	after := seen(&one, &all)
