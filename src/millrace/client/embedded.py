@@ -20,6 +20,7 @@ from millrace.client.message import fitting, rows_of
 from millrace.client.names import Names
 from millrace.client.reading import Batches, Part
 from millrace.client.submitting import Asked
+from millrace.client.written import Written
 from millrace.core.answers import QueueRef
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Command, Explain, PublishStaged, Transaction
@@ -36,7 +37,7 @@ from millrace.core.model import (
     SessionCell,
     ShardId,
 )
-from millrace.core.receipt import Proved, Receipt, write
+from millrace.core.receipt import Proved, Receipt
 from millrace.core.seqs import unpack_seqs
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
@@ -76,9 +77,7 @@ class EmbeddedEngine:
         self._warming: dict[ShardId, asyncio.Future[None]] = {}
         """The newest call under way that reads cold rows of a shard."""
         self._names = Names(node.store)
-        self._written: dict[str, Receipt] = {}
-        """Receipts that were written here and did not come back: whoever comes with one of these
-        texts need not prove it."""
+        self._written = Written()
         self.care = FolderCare(node, self._check_open)
         self._hearing = Hearing(self.tell)
         self.where = where
@@ -434,15 +433,10 @@ class EmbeddedEngine:
         return self._node.seal(receipt)
 
     def sealed(self, receipt: Receipt, proved: Proved) -> str:
-        text = write(receipt, proved.proof)
-        if len(self._written) >= limits.RECEIPTS_WRITTEN_MAX:
-            self._written.clear()
-        self._written[text] = receipt
-        return text
+        return self._written.write(receipt, proved)
 
     def unseal(self, text: str) -> Receipt:
-        known = self._written.pop(text, None) if type(text) is str else None
-        return self._node.unseal(text) if known is None else known
+        return self._written.take(text) or self._node.unseal(text)
 
     # --- The end ------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from millrace.client.health import Health
 from millrace.client.line import Answered, Begun, Line, Lost
 from millrace.client.repeats import may_repeat
 from millrace.client.submitting import Again, Asked
+from millrace.client.written import Written
 from millrace.core import exact
 from millrace.core.across_commands import LeasedAcross
 from millrace.core.answers import Leased, QueueRef
@@ -67,6 +68,7 @@ class RemoteEngine:
         self._turns = count(int.from_bytes(os.urandom(4)))
         self._ahead: dict[tuple[ShardId, int], list[Row]] = {}
         """Messages that came with the answer of a lease call, by the first one's seq."""
+        self._written = Written()
         self.care = RemoteCare(self)
         self.telemetry: Telemetry | None = None
         self.is_far = True
@@ -326,9 +328,12 @@ class RemoteEngine:
         return write(receipt, _proved(receipt.lease).proof)
 
     def sealed(self, receipt: Receipt, proved: Proved) -> str:
-        return write(receipt, proved.proof)
+        return self._written.write(receipt, proved)
 
     def unseal(self, text: str) -> Receipt:
+        known = self._written.take(text)
+        if known is not None:
+            return known
         plain = exact.text(text)
         if plain is None:
             raise Forged("a receipt is text", field="receipt")

@@ -355,14 +355,19 @@ def message(
         if checked is None:
             raise Invalid("a message without a body deletes its key: it needs one", field="key")
     else:
-        if type(body) is not bytes:
-            body = _bytes(body)
-        if len(body) > limits.BODY_BYTES_MAX:
-            raise body_too_large(len(body))
+        body = body_of(body)
     pairs = headers(headers_)
     if group_ is not None:
         pairs = headers((*pairs, (GROUP_HEADER, group(group_))))
     return Message(body, checked, pairs)
+
+
+def body_of(value: object) -> bytes:
+    """A body, as bytes."""
+    body = value if type(value) is bytes else _bytes(value)
+    if len(body) > limits.BODY_BYTES_MAX:
+        raise body_too_large(len(body))
+    return body
 
 
 def _bytes(body: object) -> bytes:

@@ -30,20 +30,20 @@ WAIT = "ReceiveMessageWaitTimeSeconds"
 SIZE = "MaximumMessageSize"
 SCOPE = "DeduplicationScope"
 USUAL = {VISIBILITY: 30, WAIT: 0}
-_PLACE = Struct("<QQ")
+_NUMBER = Struct("<Q")
 
 
 class Known:
     """A queue, and what SQS makes of its settings."""
 
     __slots__ = (
+        "_ids",
         "bounds",
         "dedup_by_group",
         "is_fifo",
         "max_bytes",
         "notes",
         "queue",
-        "salt",
         "spec",
         "visibility_seconds",
         "wait_seconds",
@@ -60,7 +60,8 @@ class Known:
         self.wait_seconds = self._number(WAIT, USUAL[WAIT])
         self.max_bytes = self._number(SIZE, bounds.message_bytes)
         self.dedup_by_group = self.notes.get(PREFIX + SCOPE) == "messageGroup"
-        self.salt = self.notes.get(SALT, "").encode()[:64]
+        salt = self.notes.get(SALT, "").encode()[:64]
+        self._ids = blake2b(_NUMBER.pack(queue.shards.first), digest_size=16, key=salt)
 
     def note(self, attribute: str) -> str:
         """An attribute that is kept in the notes."""
@@ -81,8 +82,9 @@ class Known:
     def message_id(self, seq: int) -> str:
         """By which SQS knows a message: it follows from where the message is, and from the queue's
         own salt, so that those of a queue of the same name, elsewhere or before, are others."""
-        place = _PLACE.pack(self.queue.shards.first, seq)
-        text = blake2b(place, digest_size=16, key=self.salt).hexdigest()
+        made = self._ids.copy()
+        made.update(_NUMBER.pack(seq))
+        text = made.hexdigest()
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 

@@ -17,6 +17,7 @@ from millrace.core import check
 from millrace.core.answers import Published
 from millrace.core.commands import Publish
 from millrace.core.group_cells import GROUP_HEADER
+from millrace.core.model import Headers
 from millrace.core.model import Message as CheckedMessage
 from millrace.errors import Refused
 from millrace.server.aws.calls import Call
@@ -70,17 +71,20 @@ class Ready(NamedTuple):
     told: MessageIn
 
 
-def ready(known: Known, told: MessageIn, sender: str) -> Ready:
-    """The message that a call sends.
+def _from(sender: str) -> Headers:
+    """The header that says who sent a message."""
+    return check.headers([(SENDER, sender.encode())] if sender != ANONYMOUS else None)
+
+
+def ready(known: Known, told: MessageIn, body: bytes, sender: Headers) -> Ready:
+    """The message that a call sends, with its body as bytes, and the header of who sends it.
 
     Raises:
         Fault: something of it cannot be so.
     """
-    text = told.message_body
-    if not text:
+    if not body:
         raise missing_parameter("MessageBody")
-    see_text(text)
-    body = text.encode()
+    see_text(body)
     headers: list[tuple[str, bytes]] = []
     size = len(body)
     if told.message_attributes:
@@ -96,8 +100,6 @@ def ready(known: Known, told: MessageIn, sender: str) -> Ready:
         if trace is not None:
             headers.append((TRACE, trace))
     dedup = _turns(known, told, body, headers)
-    if sender != ANONYMOUS:
-        headers.append((SENDER, sender.encode()))
     delay = told.delay_seconds
     if delay is not None and not 0 <= delay <= limits.SQS_DELAY_SECONDS_MAX:
         raise bad_value(
@@ -108,7 +110,9 @@ def ready(known: Known, told: MessageIn, sender: str) -> Ready:
     if known.is_fifo:
         # Of FIFO queues, all messages wait as long as the queue says.
         delay = None
-    return Ready(check.message(body, None, headers), delay, dedup, told)
+    # Most have no headers but the sender's, which was checked.
+    pairs = check.headers([*headers, *sender]) if headers else sender
+    return Ready(CheckedMessage(check.body_of(body), None, pairs), delay, dedup, told)
 
 
 def _turns(
@@ -139,11 +143,15 @@ def _turns(
     return f"{group}\n{dedup}" if known.dedup_by_group else dedup
 
 
-def _sent(known: Known, told: MessageIn, body: bytes, seq: int | None) -> SendMessageOut:
+Sent = tuple[str, str, str | None, str | None, str | None]
+"""The fields of `SendMessageOut`."""
+
+
+def _sent(known: Known, told: MessageIn, body: bytes, seq: int | None) -> Sent:
     attributes = told.message_attributes
     system = told.message_system_attributes
     seq = seq or 0
-    return SendMessageOut(
+    return (
         digest_of(body),
         known.message_id(seq),
         attributes_digest(attributes) if attributes else None,
@@ -162,11 +170,16 @@ def _is_fair_due(call: Call[Any], known: Known, messages: Sequence[MessageIn]) -
 # --- One -----------------------------------------------------------------------------------------
 
 
+def _ready_one(call: Call[SendMessageIn], known: Known) -> Ready:
+    told = call.told
+    return ready(known, told, told.message_body.encode(), _from(call.caller.principal.name))
+
+
 def _begin_send(call: Call[SendMessageIn], engine: Submits) -> Under | None:
     known = known_at(call, call.told.queue_url, "publish")
     if known is None or _is_fair_due(call, known, [call.told]):
         return None
-    one = ready(known, call.told, call.caller.principal.name)
+    one = _ready_one(call, known)
     command = publish_one(one.message, None, None, one.delay, one.dedup, None)
     under = _Sending(call.ask, engine, engine.submit(known.queue.shards.first, command))
     under.call, under.known, under.ready = call, known, one
@@ -185,7 +198,7 @@ class _Sending(Under):
         places = self.known.queue.shards.names(answer)
         seq = places[0] if places else None
         body = self.ready.message.body or b""
-        return self.call.answer(_sent(self.known, self.call.told, body, seq))
+        return self.call.answer(SendMessageOut(*_sent(self.known, self.call.told, body, seq)))
 
 
 @SQS.action("SendMessage", SendMessageIn, SendMessageOut, begins=_begin_send)
@@ -194,13 +207,13 @@ async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
     told = call.told
 
     async def use(known: Known) -> SendMessageOut:
-        one = ready(known, told, call.caller.principal.name)
+        one = _ready_one(call, known)
         if _is_fair_due(call, known, [told]):
             await become_fair(call.aws.directory, known)
         seq = await known.queue.publish(
             one.message.body or b"", headers=one.message.headers, delay=one.delay, dedup=one.dedup
         )
-        return _sent(known, told, one.message.body or b"", seq)
+        return SendMessageOut(*_sent(known, told, one.message.body or b"", seq))
 
     return await use_at(call, told.queue_url, "publish", use)
 
@@ -240,18 +253,20 @@ def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
     see_entries(
         [entry.id for entry in told.entries], "SendMessageBatchRequestEntry", known.bounds.batch
     )
-    size = sum(
-        len(entry.message_body.encode()) + attributes_size(entry.message_attributes)
-        for entry in told.entries
-    )
+    bodies = [entry.message_body.encode() for entry in told.entries]
+    size = sum(map(len, bodies))
+    for entry in told.entries:
+        if entry.message_attributes:
+            size += attributes_size(entry.message_attributes)
     if size > known.bounds.message_bytes:
         raise batch_too_long(known.bounds.message_bytes, size)
     ids: list[str] = []
     good: list[Ready] = []
     failed: list[FailedEntry] = []
-    for entry in told.entries:
+    its = _from(sender)
+    for entry, body in zip(told.entries, bodies, strict=True):
         try:
-            one = ready(known, entry, sender)
+            one = ready(known, entry, body, its)
         except Refused as error:
             fault = fault_of(error)
             failed.append(FailedEntry(entry.id, fault.is_sender, fault.query, fault.message))
@@ -263,19 +278,10 @@ def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
 
 def _sent_all(known: Known, batch: Batch, seqs: list[int]) -> SendMessageBatchOut:
     places = seqs or [0] * len(batch.good)
-    sent: list[SentEntry] = []
-    for one_id, one, seq in zip(batch.ids, batch.good, places, strict=True):
-        out = _sent(known, one.told, one.message.body or b"", seq)
-        sent.append(
-            SentEntry(
-                out.body_md5,
-                out.message_id,
-                out.attributes_md5,
-                out.system_md5,
-                out.sequence_number,
-                id=one_id,
-            )
-        )
+    sent = [
+        SentEntry(*_sent(known, one.told, one.message.body or b"", seq), id=one_id)
+        for one_id, one, seq in zip(batch.ids, batch.good, places, strict=True)
+    ]
     return SendMessageBatchOut(sent, batch.failed)
 
 

@@ -39,16 +39,16 @@ _ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SQS_ID_CHARS_MAX}}}")
 _CONTROLS = bytes(one for one in range(32) if one not in b"\t\n\r")
 
 
-def see_text(text: str) -> None:
+def see_text(body: bytes) -> None:
     """See that XML can hold a text.
 
     Raises:
         Fault: it cannot.
     """
     # Most are in ASCII, where this takes a fifth of the time.
-    if text.isascii() and len(text.encode().translate(None, _CONTROLS)) == len(text):
+    if body.isascii() and len(body.translate(None, _CONTROLS)) == len(body):
         return
-    if NOT_IN_XML.search(text) is not None:
+    if NOT_IN_XML.search(body.decode()) is not None:
         raise bad_contents()
 
 
@@ -150,12 +150,13 @@ def _value_in(name: str, value: AttributeValue) -> bytes:
     text = value.string_value
     if not text:
         raise _empty(name, kind)
-    see_text(text)
+    encoded = text.encode()
+    see_text(encoded)
     if found[1] == "Number" and (_NUMBER.fullmatch(text.strip()) is None or len(text) > 300):
         raise invalid_parameter(
             f"Can't cast the value of message (user) attribute '{name}' to a number."
         )
-    return text.encode()
+    return encoded
 
 
 def _empty(name: str, kind: str) -> Exception:
@@ -178,8 +179,8 @@ def trace_in(given: Mapping[str, AttributeValue]) -> bytes | None:
             raise invalid_parameter(
                 f"The system attribute {TRACE_ATTRIBUTE} must be a String with a value."
             )
-        see_text(value.string_value)
         trace = value.string_value.encode()
+        see_text(trace)
     return trace
 
 

@@ -1,0 +1,48 @@
+"""Receipts that were written lately are known by their texts, once, and not without a bound."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from millrace import limits
+from millrace.client.written import Written
+from millrace.core.model import History, LeaseId, Seq, ShardId
+from millrace.core.receipt import Proved, Receipt, read
+
+PROVED = Proved.of(12, b"h" * 16, b"p" * 12)
+
+
+def receipt(seq: int) -> Receipt:
+    return Receipt(ShardId(7), History(PROVED.history), Seq(seq), LeaseId(PROVED))
+
+
+def test_a_text_is_known_once() -> None:
+    written = Written()
+    text = written.write(receipt(350), PROVED)
+    assert read(text) == (receipt(350), PROVED.proof)
+    known = written.take(text)
+    assert known == receipt(350)
+    assert cast("Proved", known.lease).proof == PROVED.proof
+    assert written.take(text) is None
+
+
+def test_what_is_no_text_is_not_known() -> None:
+    class Text(str):
+        """A text that may say of itself what it likes."""
+
+        __slots__ = ()
+
+    written = Written()
+    text = written.write(receipt(350), PROVED)
+    assert written.take(Text(text)) is None
+    assert written.take(cast("str", text.encode())) is None
+    assert written.take(text) == receipt(350)
+
+
+def test_of_too_many_none_is_remembered() -> None:
+    written = Written()
+    texts = [written.write(receipt(seq), PROVED) for seq in range(limits.RECEIPTS_WRITTEN_MAX + 1)]
+    assert [written.take(text) for text in texts] == [
+        *[None] * limits.RECEIPTS_WRITTEN_MAX,
+        receipt(limits.RECEIPTS_WRITTEN_MAX),
+    ]
