@@ -55,6 +55,20 @@ def test_what_is_made_of_letters_goes_back_and_the_others_stay(site: Site) -> No
     assert redrive(site, dead, Change(sql=HALF)) == Redriven(0, 0, 1)
 
 
+def test_letters_tell_when_they_were_published_first(site: Site) -> None:
+    _, dead = bury(site, "aged", [b"letter"])
+    [letter] = dead.peek()
+    first = int(dict(letter.headers)["millrace-dead-time"])
+    dead.publish(b"forged", headers={"millrace-dead-time": "9" * 15, "millrace-dead-queue": "aged"})
+    forged = dead.peek()[1].time_ms
+    site.m.queue("times")
+    query = "SELECT shard, seq, string(unix_millis(dead_time)) AS value FROM input"
+    tried = try_out(site, dead, Change(to="times", sql=query))
+    assert [row["value"] for row in tried.after] == [str(first), str(forged)]
+    assert redrive(site, dead, Change(to="times", sql=query)).published == 2
+    assert bodies(site.m.queue("times")) == sorted([b"%d" % first, b"%d" % forged])
+
+
 def test_by_a_function_to_another_queue(site: Site) -> None:
     _, dead = bury(site, "loud", [b"a", b"b"])
     other = site.m.queue("other")

@@ -42,7 +42,7 @@ TIME = f"{PREFIX}time"
 """The header that tells when a dead letter was published first, in milliseconds since 1970. One
 that dies again keeps it."""
 
-_TIME_DIGITS = 14
+TIME_DIGITS = 14
 """A larger number is no time that a calendar has."""
 
 
@@ -175,7 +175,7 @@ def first_ms(headers: Headers, time_ms: int) -> int:
     """When a message was published first; `time_ms`: when it was in the queue where it is."""
     told = next((value for name, value in headers if name == TIME), b"")
     # Whoever publishes may write such a header.
-    return int(told) if told.isdigit() and len(told) <= _TIME_DIGITS else time_ms
+    return int(told) if told.isdigit() and len(told) <= TIME_DIGITS else time_ms
 
 
 def _target(desk: Desk, spec: QueueSpec) -> QueueCell | None:

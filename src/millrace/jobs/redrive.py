@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from millrace import limits, sync
 from millrace.client.lease import grant_of, seq_of
 from millrace.client.ticket import write_ticket
-from millrace.core.bury import PREFIX
+from millrace.core.bury import PREFIX, TIME_DIGITS, first_ms
 from millrace.errors import Invalid
 from millrace.jobs.held import Held
 from millrace.jobs.site import Site
@@ -33,7 +33,7 @@ from millrace.spark.staging import stage_rows
 COLUMNS = (
     "shard int, seq bigint, key binary, value binary, "
     "headers array<struct<key:string,value:binary>>, timestamp timestamp, dead_queue string, "
-    "dead_reason string, dead_deliveries bigint, dead_failures bigint"
+    "dead_reason string, dead_deliveries bigint, dead_failures bigint, dead_time timestamp"
 )
 """Of a letter, as a query sees it."""
 
@@ -49,6 +49,7 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
     ("dead_reason", pa.string()),
     ("dead_deliveries", pa.int64()),
     ("dead_failures", pa.int64()),
+    ("dead_time", pa.timestamp("us", tz="UTC")),
 ]
 _SCHEMA = pa.schema(_FIELDS)
 _STAGED = "shard int, seq bigint, stage string"
@@ -234,7 +235,14 @@ def letters_of(site: Site, queue: sync.Queue, ticket: str) -> DataFrame:
         told("reason").alias("dead_reason"),
         told("deliveries").try_cast("bigint").alias("dead_deliveries"),
         told("failures").try_cast("bigint").alias("dead_failures"),
+        _first_time(told("time")).alias("dead_time"),
     )
+
+
+def _first_time(told: Column) -> Column:
+    """As `first_ms`, of a letter in a frame."""
+    is_time = told.rlike(f"^[0-9]{{1,{TIME_DIGITS}}}$")
+    return F.when(is_time, F.timestamp_millis(told.cast("bigint"))).otherwise(F.col("timestamp"))
 
 
 def redrive(site: Site, queue: sync.Queue, change: Change) -> Redriven:
@@ -394,6 +402,7 @@ def _row(shard: int, seq: int, lease: sync.Lease) -> dict[str, object]:
         "dead_reason": told.get(f"{PREFIX}reason"),
         "dead_deliveries": _number(told.get(f"{PREFIX}deliveries")),
         "dead_failures": _number(told.get(f"{PREFIX}failures")),
+        "dead_time": first_ms(lease.headers, lease.time_ms) * 1000,
     }
 
 
