@@ -108,8 +108,8 @@ spark: $(READY) $(SPARK42)/.ready services ## run the tests of Spark alone, and 
 clients: $(READY) services ## have unchanged clients of AWS at a server: boto3, old and new, Celery, and all that takes longer
 	@$(BIN)/python -m pytest -m "long or not long" tests/integration $(ARGS)
 
-terraform: $(READY) ## have Terraform's AWS provider make, change and end queues and topics (five minutes); PLUGINS=folder that holds it
-	@$(BIN)/python -m tests.integration.terraform $(if $(PLUGINS),--plugins $(PLUGINS)) $(if $(ENDPOINT),--endpoint $(ENDPOINT))
+terraform: $(READY) ## have Terraform's AWS provider make, change and end queues and topics (ten minutes); PLUGINS=folder of another provider; MOTO=1: of moto, where it must see a difference
+	@$(BIN)/python -m tests.integration.terraform $(if $(PLUGINS),--plugins $(PLUGINS)) $(if $(MOTO),--moto)
 
 lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple

@@ -1,10 +1,10 @@
 """Terraform's AWS provider makes queues and topics, changes them and ends them: what it reads back
 is what it asked for, so that a plan after each step has nothing to do.
 
-`python -m tests.integration.terraform [--plugins FOLDER] [--endpoint URL]`: `terraform` is the one
-on the PATH; the provider, of the version and digest in `.terraform.lock.hcl`, comes from where
-Terraform usually has it from, or from a folder that holds it. With an endpoint, another server is
-asked, and what it does is told.
+`python -m tests.integration.terraform [--plugins FOLDER] [--moto]`: `terraform` is the one on the
+PATH; the provider is built from its source (`provider.py`), or comes from a folder that holds one.
+With `--moto`, its server is asked in place of ours: there a plan has something to do, which shows
+that the provider would see it here.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.integration.terraform.provider import have_provider
 from tests.server.aws.site import REGION, Aws, AwsSite, Key
 from tests.services.missing import Missing
+from tests.services.moto import Moto
 
 HERE = Path(__file__).parent
 NOTHING, CHANGES = 0, 2
@@ -33,14 +35,14 @@ class Differs(Exception):
 class Terraform:
     """A copy of the configuration, with a state of its own."""
 
-    def __init__(self, folder: Path, plugins: Path | None) -> None:
+    def __init__(self, folder: Path, plugins: Path) -> None:
         """Raises Missing: Terraform or its provider is not here."""
         program = shutil.which("terraform")
         if program is None:
             raise Missing("terraform is not on the PATH: install Terraform 1.5 or newer")
         self._program = program
         self._folder = folder
-        for file in (*HERE.glob("*.tf"), HERE / ".terraform.lock.hcl"):
+        for file in HERE.glob("*.tf"):
             shutil.copy(file, folder)
         self._kept = {
             name: text
@@ -49,10 +51,9 @@ class Terraform:
         }
         self.endpoint = ""
         self.key = Key("test", "test")
-        options = [] if plugins is None else [f"-plugin-dir={plugins.resolve()}"]
-        ended = self._run("init", *options)
+        ended = self._run("init", f"-plugin-dir={plugins.resolve()}")
         if ended.returncode != 0:
-            raise Missing(f"the provider could not be had (PLUGINS=folder):\n{ended.stderr}")
+            raise Missing(f"there is no provider in {plugins}:\n{ended.stderr}")
 
     def _run(self, verb: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run it without any settings for AWS but these."""
@@ -151,16 +152,17 @@ def main() -> int:
     """Go the round; 1: something differs, 2: something is missing."""
     parser = argparse.ArgumentParser(prog="terraform")
     parser.add_argument("--plugins", type=Path, help="a folder that holds the provider")
-    parser.add_argument("--endpoint", help="ask another server, which is there: apply and plan")
+    parser.add_argument("--moto", action="store_true", help="ask moto's server, not ours")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="terraform-") as made:
         folder = Path(made)
         try:
-            terraform = Terraform(folder, args.plugins)
-            if args.endpoint is not None:
-                terraform.endpoint = args.endpoint
-                terraform.do("apply", is_changed=False)
-                terraform.plan(NOTHING, is_changed=False)
+            terraform = Terraform(folder, args.plugins or have_provider())
+            if args.moto:
+                with Moto() as moto:
+                    terraform.endpoint = f"http://127.0.0.1:{moto.port}"
+                    terraform.do("apply", is_changed=False)
+                    terraform.plan(CHANGES, is_changed=False)
             else:
                 with AwsSite(folder / "data") as site:
                     go_round(terraform, site)
