@@ -76,13 +76,21 @@ class Process:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def ask(
-        self, method: str, path: str, body: object = None, *, token: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = None,
+        accept: str | None = None,
     ) -> Answer:
         """Ask once."""
         connection = self.connect()
         headers = {"authorization": f"Bearer {token or self.token}"}
         if body is not None:
             headers["content-type"] = "application/json"
+        if accept is not None:
+            headers["accept"] = accept
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, headers)

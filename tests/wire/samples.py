@@ -179,7 +179,7 @@ ANSWERS: list[object] = [
     LeasedAcross((), bounded=True),
     Vector(4, (REF, REF)),
     QueueRef((SHARD, ShardId(6)), True, "spread", 2**63 + 5),
-    Explanation(Seq(4), "leased", LeaseId(3), 99, 2, 1, Seq(9), 4, None),
+    Explanation(Seq(4), "leased", LeaseId(3), 99, 2, 1, Seq(9), 4, None, 77),
     SessionRef(CLAIM, 10, True, 0, 1000, 4, "name"),
     Delivered((Delivery(GIVEN, {9: 0, 3: 1}, 1 << 62, {9: (2, 1)}),), 2),
     Granted(4, 2),

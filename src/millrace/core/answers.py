@@ -103,3 +103,5 @@ class Explanation(msgspec.Struct, frozen=True):
     not_before_ms: int | None = None
     """It is delayed at least so long, behind so many others that nobody looks until when. If there
     are neither times, so many are ready that it may be one of them."""
+    first_ms: int = 0
+    """When it was handed out first; 0: never, or that is not known."""

@@ -147,4 +147,5 @@ def _explain_leased(draft: Draft, seq: Seq, held: LeaseState) -> Explanation:
         deliveries,
         failures,
         session=held.session if held.session and seq in held.open else None,
+        first_ms=held.first_of(seq) if deliveries else 0,
     )

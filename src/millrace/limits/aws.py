@@ -115,7 +115,14 @@ SQS_POLICY_CHARS_MAX = 20_000
 for."""
 
 SQS_PEEK_MAX = 100
-"""Messages that are looked at without being received: each is explained, which takes a moment."""
+"""Messages that are shown without being received."""
+
+SQS_PEEK_LOOKED_MAX = 10_000
+"""Messages that are looked at for them: each is explained, which takes a fraction of a millisecond.
+"""
+
+SQS_PERMISSION_ACTIONS_MAX = 7
+"""Actions of one statement that AddPermission writes; SQS has the same limit."""
 
 SQS_FAIR_AGAIN_SECONDS = 10.0
 """How often it is tried to make a queue fair to which messages with groups come: what waits in it

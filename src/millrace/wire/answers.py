@@ -202,6 +202,7 @@ _ALONE: dict[int, tuple[type, Shape]] = {
             Optional(_NUMBER),
             Optional(_NUMBER),
             Optional(_NUMBER),
+            _NUMBER,
         ),
     ),
     14: (

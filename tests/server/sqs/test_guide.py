@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,12 +21,35 @@ GUIDE = (ROOT / "docs/guide/sqs.md").read_text(encoding="utf-8")
 _ROW = re.compile(r"^\| ([A-Z][A-Za-z]+) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 
 
-def rows() -> dict[str, tuple[list[str], list[str]]]:
-    """Parameters and tests of each action."""
+class Row(NamedTuple):
+    """An action."""
+
+    parameters: list[str]
+    errors: list[str]
+    tests: list[str]
+
+
+def rows() -> dict[str, Row]:
+    """The actions that are listed."""
     return {
-        name: (parameters.split(", "), re.findall(r"`(\w+)`", tests))
-        for name, parameters, _, tests in _ROW.findall(GUIDE)
+        name: Row(
+            parameters.split(", "),
+            re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)+\b", errors),
+            re.findall(r"`(\w+)`", tests),
+        )
+        for name, parameters, errors, tests in _ROW.findall(GUIDE)
     }
+
+
+def sources() -> dict[str, str]:
+    """The tests of this folder, with what they are run for."""
+    found: dict[str, str] = {}
+    for path in Path(__file__).parent.glob("test_*.py"):
+        for part in path.read_text(encoding="utf-8").split("\n\n\n"):
+            found.update(
+                (name, part) for name in re.findall(r"^def (test_\w+)", part, re.MULTILINE)
+            )
+    return found
 
 
 def _run(line: str, environment: dict[str, str]) -> str:
@@ -90,13 +114,21 @@ def test_every_action_is_listed_with_its_parameters() -> None:
         name: [field.encode_name for field in msgspec.structs.fields(action.takes)]
         for name, action in SQS.actions.items()
     }
-    assert {name: parameters for name, (parameters, _) in rows().items()} == found
+    assert {name: row.parameters for name, row in rows().items()} == found
 
 
 def test_the_tests_that_it_names_are_there() -> None:
-    here = "".join(
-        path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")
-    )
-    named = [test for _, tests in rows().values() for test in tests]
+    named = [test for row in rows().values() for test in row.tests]
     assert len(named) > len(SQS.actions)
-    assert [test for test in named if f"def {test}(" not in here] == []
+    assert [test for test in named if test not in sources()] == []
+
+
+def test_every_error_that_it_lists_is_seen_by_a_test_of_its_row() -> None:
+    tests = sources()
+    unseen = {
+        name: [code for code in row.errors if not any(code in tests[test] for test in row.tests)]
+        for name, row in rows().items()
+    }
+    # Those of a batch's entries are those of the action that is done for each.
+    left = {name: codes for name, codes in unseen.items() if codes and "Batch" not in name}
+    assert left == {}

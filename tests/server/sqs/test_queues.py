@@ -14,6 +14,7 @@ from tests.server.sqs.codes import code_of
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
     from types_boto3_sqs.literals import QueueAttributeNameType
+    from types_boto3_sqs.type_defs import ListMessageMoveTasksResultEntryTypeDef as MoveTask
 
 
 def attributes(sqs: SQSClient, url: str) -> dict[QueueAttributeNameType, str]:
@@ -284,6 +285,46 @@ def test_a_queue_whose_dead_letter_queue_is_gone_can_be_changed(sqs: SQSClient, 
     sqs.add_permission(QueueUrl=live, Label="l", AWSAccountIds=[ACCOUNT], Actions=["SendMessage"])
     found = sqs.get_queue_attributes(QueueUrl=live, AttributeNames=["All"])["Attributes"]
     assert found["VisibilityTimeout"] == "7"
+
+
+def test_a_task_fails_by_messages_that_come_from_nowhere(sqs: SQSClient, name: str) -> None:
+    live, dead = with_letters(sqs, name)
+    sqs.send_message(QueueUrl=live, MessageBody="letter")
+    assert len(sqs.receive_message(QueueUrl=live)["Messages"]) == 1
+    assert "Messages" not in sqs.receive_message(QueueUrl=live, WaitTimeSeconds=1)
+    sqs.send_message(QueueUrl=dead, MessageBody="sent there")
+    source = arn(sqs, dead)
+    sqs.start_message_move_task(SourceArn=source)
+    [back] = sqs.receive_message(QueueUrl=live, WaitTimeSeconds=10, VisibilityTimeout=600)[
+        "Messages"
+    ]
+    assert back["Body"] == "letter"
+    ended = ended_task(sqs, source)
+    assert (ended["Status"], ended["FailureReason"]) == ("FAILED", "CouldNotDetermineMessageSource")
+    assert ended["ApproximateNumberOfMessagesMoved"] == 1
+    # Where it is said where they go, all of them do.
+    sqs.start_message_move_task(SourceArn=source, DestinationArn=arn(sqs, live))
+    [other] = sqs.receive_message(QueueUrl=live, WaitTimeSeconds=10)["Messages"]
+    assert other["Body"] == "sent there"
+    assert ended_task(sqs, source)["Status"] == "COMPLETED"
+
+
+def test_messages_are_moved_to_a_queue_of_the_same_kind(sqs: SQSClient, name: str) -> None:
+    _, dead = with_letters(sqs, name)
+    made = sqs.create_queue(QueueName=f"{name}.fifo", Attributes={"FifoQueue": "true"})
+    with pytest.raises(ClientError, match="both standard queues") as error:
+        sqs.start_message_move_task(
+            SourceArn=arn(sqs, dead), DestinationArn=arn(sqs, made["QueueUrl"])
+        )
+    assert code_of(error) == ("InvalidParameterValue", 400)
+
+
+def ended_task(sqs: SQSClient, source: str) -> MoveTask:
+    """The newest task of a queue, when it has ended."""
+    while True:
+        [newest] = sqs.list_message_move_tasks(SourceArn=source)["Results"]
+        if newest["Status"] != "RUNNING":
+            return newest
 
 
 def test_what_cannot_be_moved_is_told(sqs: SQSClient, url: str) -> None:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from botocore.exceptions import ClientError
 
+from millrace.core import bounds
 from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
 from tests.server.sqs.codes import code_of
 
@@ -219,11 +220,41 @@ def test_beyond_the_maximum_nothing_is_received_however_late_one_asks(
     for body in ("a", "b"):
         sqs.send_message(QueueUrl=url, MessageBody=body)
     assert len(sqs.receive_message(QueueUrl=url)["Messages"]) == 1
-    # What was known of the queue is forgotten, as it is after a second.
+    # What was known of the queue is forgotten, as it is after a minute.
     sqs.tag_queue(QueueUrl=url, Tags={"a": "b"})
     with pytest.raises(ClientError) as error:
         sqs.receive_message(QueueUrl=url)
     assert code_of(error) == ("OverLimit", 403)
+
+
+def test_beyond_the_maximum_who_waits_and_who_asks_a_fifo_queue_is_given_nothing(
+    site: AwsSite, sqs: SQSClient, name: str, url: str, fifo: str
+) -> None:
+    for queue, place, more in ((name, url, {}), (f"{name}.fifo", fifo, {"MessageGroupId": "g"})):
+        path = f"/v1/spaces/default/queues/{queue}"
+        assert site.process.ask("PATCH", path, {"max_in_flight": 1}).status == 200
+        sqs.tag_queue(QueueUrl=place, Tags={"a": "b"})
+        for body in ("a", "b"):
+            dedup: Any = {**more, "MessageDeduplicationId": body} if more else {}
+            sqs.send_message(QueueUrl=place, MessageBody=body, **dedup)
+        assert len(sqs.receive_message(QueueUrl=place)["Messages"]) == 1
+        wait = 0 if more else 1
+        assert "Messages" not in sqs.receive_message(QueueUrl=place, WaitTimeSeconds=wait)
+
+
+def test_queues_have_the_bounds_and_times_of_aws(
+    site: AwsSite, sqs: SQSClient, name: str, url: str, fifo: str
+) -> None:
+    for queue in (name, f"{name}.fifo"):
+        seen = site.process.ask("GET", f"/v1/spaces/default/queues/{queue}")
+        settings = json.loads(seen.body)["settings"]
+        assert (settings["max_in_flight"], settings["dedup"]) == (120_000, 300)
+    for place in (url, fifo):
+        assert attributes(sqs, place, "MaximumMessageSize", "MessageRetentionPeriod") == {
+            "MaximumMessageSize": "1048576",
+            "MessageRetentionPeriod": "345600",
+        }
+    assert bounds.ATTEMPT_REMEMBERED_MS == 300_000
 
 
 def test_what_xml_cannot_hold_spoils_no_answer_in_xml(
@@ -250,6 +281,82 @@ def test_nobody_learns_of_queues_by_where_dead_letters_go(site: AwsSite, sqs: SQ
         with pytest.raises(ClientError) as error:
             eve.create_queue(QueueName="eve", Attributes=redrive(name))
         assert code_of(error) == ("AccessDenied", 403)
+
+
+@pytest.mark.parametrize(
+    "attribute", ["millrace-group", "millrace-dead-queue", "millrace-colour", "aws.dedup"]
+)
+def test_no_attribute_is_taken_for_what_became_of_a_message(
+    sqs: SQSClient, url: str, attribute: str
+) -> None:
+    given: Any = {attribute: {"DataType": "String", "StringValue": "default/other"}}
+    with pytest.raises(ClientError) as error:
+        sqs.send_message(QueueUrl=url, MessageBody="x", MessageAttributes=given)
+    assert code_of(error) == ("InvalidParameterValue", 400)
+    assert attribute in str(error.value)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+def test_a_statement_has_up_to_seven_actions(sqs: SQSClient, url: str) -> None:
+    actions = [
+        "SendMessage",
+        "ReceiveMessage",
+        "DeleteMessage",
+        "ChangeMessageVisibility",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "PurgeQueue",
+        "ListDeadLetterSourceQueues",
+    ]
+
+    def add(label: str, given: list[str], account: str = ACCOUNT) -> None:
+        sqs.add_permission(QueueUrl=url, Label=label, AWSAccountIds=[account], Actions=given)
+
+    add("seven", actions[:7])
+    for given, account, code in (
+        (actions, ACCOUNT, ("OverLimit", 403)),
+        (["Fly"], ACCOUNT, ("InvalidParameterValue", 400)),
+        (actions[:1], "me", ("InvalidParameterValue", 400)),
+    ):
+        with pytest.raises(ClientError) as error:
+            add("more", given, account)
+        assert code_of(error) == code
+
+
+def test_a_queue_that_is_made_again_with_what_is_usual_is_the_same(
+    sqs: SQSClient, name: str
+) -> None:
+    usual: Any = {"KmsDataKeyReusePeriodSeconds": "300", "VisibilityTimeout": "30"}
+    url = sqs.create_queue(QueueName=name)["QueueUrl"]
+    assert sqs.create_queue(QueueName=name, Attributes=usual)["QueueUrl"] == url
+    with pytest.raises(ClientError) as error:
+        sqs.create_queue(QueueName=name, Attributes={"KmsDataKeyReusePeriodSeconds": "60"})
+    assert code_of(error) == ("QueueAlreadyExists", 400)
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({"maxReceiveCount": 1}, "mandatory attribute: deadLetterTargetArn."),
+        ({"deadLetterTargetArn": arn("x")}, "mandatory attribute: maxReceiveCount."),
+        ([], "not a valid JSON map."),
+        ({"deadLetterTargetArn": arn("NAME"), "maxReceiveCount": 1}, "own dead letters."),
+    ],
+)
+def test_a_redrive_policy_that_is_none_is_told_why(
+    sqs: SQSClient, name: str, url: str, policy: object, why: str
+) -> None:
+    text = json.dumps(policy).replace("NAME", name)
+    with pytest.raises(ClientError) as error:
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": text})
+    assert code_of(error) == ("InvalidParameterValue", 400)
+    assert str(error.value).endswith(why)
+
+
+def test_a_receive_brings_one_to_ten(sqs: SQSClient, url: str) -> None:
+    with pytest.raises(ClientError, match="Must be between 1 and 10, if provided") as error:
+        sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=11)
+    assert code_of(error) == ("InvalidParameterValue", 400)
 
 
 def test_a_handle_that_is_deep_is_none(sqs: SQSClient) -> None:

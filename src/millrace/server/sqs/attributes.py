@@ -59,6 +59,8 @@ _COUNTED = (
     "ApproximateNumberOfMessagesDelayed",
 )
 ALL = (*SETTABLE, *_COUNTED, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn")
+KEY_SECONDS = "300"
+"""For how long a data key is used again where nobody says more about it; as SQS has it."""
 RETENTION_SECONDS = 345_600
 """How long messages are kept that nobody says more about; as SQS has it."""
 
@@ -225,7 +227,7 @@ def _redrive(
         return None
     policy = read_redrive(text)
     if policy is None:
-        raise bad_value(text[:300], "RedrivePolicy", "Redrive policy is not a valid JSON map.")
+        raise bad_value(text[:300], "RedrivePolicy", _why_none(text))
     if not 1 <= policy.maxReceiveCount <= limits.SQS_RECEIVES_MAX:
         raise bad_value(
             text[:300],
@@ -240,6 +242,19 @@ def _redrive(
     space = space_of(target.home)
     settings["dead_letter"] = target.name
     return space, target.name
+
+
+def _why_none(text: str) -> str:
+    """Why a text is no redrive policy."""
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict):
+        for name in Redrive.__struct_fields__:
+            if name not in found:
+                return f"Redrive policy does not contain mandatory attribute: {name}."
+    return "Redrive policy is not a valid JSON map."
 
 
 def read_redrive(text: str) -> Redrive | None:
@@ -324,7 +339,9 @@ def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
     if policy:
         found["Policy"] = policy
     if known.note("KmsMasterKeyId"):
-        found["KmsDataKeyReusePeriodSeconds"] = known.note("KmsDataKeyReusePeriodSeconds") or "300"
+        found["KmsDataKeyReusePeriodSeconds"] = (
+            known.note("KmsDataKeyReusePeriodSeconds") or KEY_SECONDS
+        )
     if spec.dead_letter:
         found["RedrivePolicy"] = _policy(known, home)
     return found

@@ -40,6 +40,32 @@ _NO_SOURCE = "The resource that you specified for the SourceArn parameter doesn'
 _NO_TASK = "Task does not exist."
 
 
+class Way:
+    """Where the messages of a task go."""
+
+    def __init__(self, call: Call[Any], to: str | None) -> None:
+        self._call = call
+        self.to = to
+        """The queue that all of them go to; None: each to where it came from."""
+        self._is_denied = False
+
+    def may_go(self, row: Row) -> bool:
+        """Whether a message goes. Headers say where it came from, and headers are whatever somebody
+        has published."""
+        if self.to is not None:
+            return True
+        source = source_of(row.headers)
+        may = source is not None and self._call.may("publish", *source)
+        self._is_denied = self._is_denied or not may
+        return may
+
+    def failure(self, kept: int) -> str | None:
+        """Why so many messages were not to be moved; None: there were none."""
+        if not kept:
+            return None
+        return "AccessDenied" if self._is_denied else "CouldNotDetermineMessageSource"
+
+
 class Source(NamedTuple):
     """The queue whose dead letters are moved."""
 
@@ -82,13 +108,13 @@ async def start_message_move_task(call: Call[StartMoveIn]) -> StartMoveOut:
         )
     if not await sources_of(call, source.space, source.name):
         raise invalid_parameter("Source queue must be configured as a Dead Letter Queue.")
-    to = await _destination(call, told.destination_arn)
-    redrive = source.queue.redrive(to=to, where=lambda row: _may_go(call, to, row), rate=rate)
+    way = Way(call, await _destination(call, source, told.destination_arn))
+    redrive = source.queue.redrive(to=way.to, where=way.may_go, rate=rate)
     now = now_ms()
     task = Task(told.source_arn, now, now, "RUNNING", told.destination_arn, rate)
     id = str(uuid4())
     await begin(source.queue, id, task)
-    running = Running(source.queue, id, task, redrive)
+    running = Running(source.queue, id, task, redrive, way)
     try:
         call.ask.server.jobs.begin(source.place, running, running.run)
     except Full as error:
@@ -97,13 +123,16 @@ async def start_message_move_task(call: Call[StartMoveIn]) -> StartMoveOut:
     return StartMoveOut(_handle(id, told.source_arn))
 
 
-async def _destination(call: Call[Any], arn: str | None) -> str | None:
+async def _destination(call: Call[Any], source: Source, arn: str | None) -> str | None:
     if not arn:
         return None
     place = place_of_arn(call, arn)
     if place is None:
         raise bad_value(arn[:200], "DestinationArn", "It is no ARN of a queue.")
     call.check("publish", *place)
+    if place[1].endswith(".fifo") != source.name.endswith(".fifo"):
+        why = "Source and destination must both be FIFO queues, or both standard queues."
+        raise bad_value(arn[:200], "DestinationArn", why)
     try:
         await call.ask.desk.millrace.find(place[1], space=place[0])
     except NotFound as error:
@@ -111,14 +140,6 @@ async def _destination(call: Call[Any], arn: str | None) -> str | None:
             "The resource that you specified for the DestinationArn parameter doesn't exist."
         ) from error
     return "/".join(place)
-
-
-def _may_go(call: Call[Any], to: str | None, row: Row) -> bool:
-    """Headers say where a message came from, and headers are whatever somebody has published."""
-    if to is not None:
-        return True
-    source = source_of(row.headers)
-    return source is not None and call.may("publish", *source)
 
 
 def _handle(id: str, arn: str) -> str:

@@ -6,6 +6,8 @@ as a receive in XML, or in JSON where that is accepted.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 import msgspec
 
 from millrace import limits
@@ -14,7 +16,7 @@ from millrace.core.model import Row
 from millrace.errors import MillraceError
 from millrace.server.aws.calls import Call, prove
 from millrace.server.aws.face import Caller
-from millrace.server.aws.fault import fault_of, missing_parameter
+from millrace.server.aws.fault import bad_value, fault_of, missing_parameter
 from millrace.server.aws.form import read_fields
 from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
@@ -52,20 +54,16 @@ async def _peek(call: Call[ReceiveMessageOut]) -> Response:
         url = f"/queue/{params['region']}/{params['account']}/{params['queue']}"
     if not url:
         raise missing_parameter("QueueUrl")
-    with_held = asked.get("ShowInvisible", "").lower() == "true"
-    with_delayed = asked.get("ShowDelayed", "").lower() == "true"
+    states = set(_VISIBLE)
+    for name, state in (("ShowInvisible", "leased"), ("ShowDelayed", "delayed")):
+        if _flag(asked, name):
+            states.add(state)
 
     async def use(known: Known) -> list[MessageOut]:
-        found: list[MessageOut] = []
-        rows = await known.queue.peek(limits.SQS_PEEK_MAX)
+        shown = await _shown(known, states)
         directory = call.aws.directory
-        await learn(directory, unknown_origins(directory, (row.headers for row in rows)))
-        for row in rows:
-            about = await known.queue.explain(row.seq)
-            is_shown = about.state in _VISIBLE or (with_held and about.state == "leased")
-            if is_shown or (with_delayed and about.state == "delayed"):
-                found.append(_out(call, known, row, about))
-        return found
+        await learn(directory, unknown_origins(directory, (row.headers for row, _ in shown)))
+        return [_out(call, known, row, about) for row, about in shown]
 
     messages = await use_at(call, url, "read", use)
     if "application/json" in request.headers.get("accept", ""):
@@ -75,8 +73,47 @@ async def _peek(call: Call[ReceiveMessageOut]) -> Response:
     return call.answer(ReceiveMessageOut(messages))
 
 
+def _flag(asked: Mapping[str, str], name: str) -> bool:
+    """Whether a parameter says yes.
+
+    Raises:
+        Fault: it says neither yes nor no.
+    """
+    text = asked.get(name, "false")
+    if text.lower() not in ("true", "false"):
+        raise bad_value(text[:100], name, "Must be true or false.")
+    return text.lower() == "true"
+
+
+async def _shown(known: Known, states: Collection[str]) -> list[tuple[Row, Explanation]]:
+    """The first messages that are in one of these states, however many others are before them, up
+    to a bound."""
+    found: list[tuple[Row, Explanation]] = []
+    looked, after = 0, 0
+    while looked < limits.SQS_PEEK_LOOKED_MAX:
+        rows = await known.queue.peek(limits.SQS_PEEK_MAX, after=after)
+        if not rows:
+            break
+        for row in rows:
+            about = await known.queue.explain(row.seq)
+            if about.state in states:
+                found.append((row, about))
+                if len(found) == limits.SQS_PEEK_MAX:
+                    return found
+        looked, after = looked + len(rows), rows[-1].seq
+    return found
+
+
 def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanation) -> MessageOut:
-    given = Given(row.seq, row.time_ms, row.headers, row.body or b"", _RECEIPT, about.deliveries)
+    given = Given(
+        row.seq,
+        row.time_ms,
+        row.headers,
+        row.body or b"",
+        _RECEIPT,
+        about.deliveries,
+        about.first_ms,
+    )
     body, headers = told_of(call, known, given)
     system = system_of(call, known, given, ("All",))
     if not about.deliveries:

@@ -109,6 +109,8 @@ async def _see_letters(
         raise bad_value(
             policy, "RedrivePolicy", "Dead-letter target must be of the same account and region."
         )
+    if source.endswith(f":{name}"):
+        raise bad_value(policy, "RedrivePolicy", "A queue cannot take its own dead letters.")
     if name.endswith(".fifo") != is_fifo:
         kind = "FIFO" if is_fifo else "standard"
         raise bad_value(
@@ -135,6 +137,8 @@ def _see_same(known: Known, given: dict[str, str], home: Home) -> None:
         Fault: it is not.
     """
     told = attributes.told(known, home, Counts(0, 0, 0))
+    # Told of queues with a key alone, and so many of any other.
+    told.setdefault("KmsDataKeyReusePeriodSeconds", attributes.KEY_SECONDS)
     for name, text in given.items():
         is_flag = text.lower() in ("true", "false")
         is_same = told.get(name, "") == (text.lower() if is_flag else text)

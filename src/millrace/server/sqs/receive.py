@@ -78,7 +78,12 @@ def _wish(known: Known, told: ReceiveMessageIn) -> Wish:
         Fault: something of it cannot be so.
     """
     bounds = known.bounds
-    count = _within("MaxNumberOfMessages", told.max_number_of_messages, 1, bounds.batch, 1)
+    count = told.max_number_of_messages
+    if count is None:
+        count = 1
+    elif not 1 <= count <= bounds.batch:
+        why = f"Must be between 1 and {bounds.batch}, if provided."
+        raise bad_value(count, "MaxNumberOfMessages", why)
     most, usual = bounds.visibility_seconds, known.visibility_seconds
     seconds = _within("VisibilityTimeout", told.visibility_timeout, 0, most, usual)
     most, usual = limits.SQS_WAIT_SECONDS_MAX, known.wait_seconds

@@ -145,6 +145,9 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
         raise bad_value(told.label[:100], "Label", "1 to 80 letters, digits, hyphens, underscores.")
     if not told.accounts or not all(map(is_account, told.accounts)):
         raise bad_value(told.accounts[:10], "PrincipalId", "Unable to verify.")
+    if len(told.actions) > limits.SQS_PERMISSION_ACTIONS_MAX:
+        most = limits.SQS_PERMISSION_ACTIONS_MAX
+        raise over_limit(f"{len(told.actions)} Actions were found, maximum allowed is {most}.")
     for action in told.actions or [""]:
         if action not in _ACTIONS:
             raise bad_value(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -118,14 +118,23 @@ async def call_off(queue: Queue, id: str) -> None:
     await configure_notes(queue, {CALLED_OFF + id: str(now_ms())})
 
 
+class Failing(Protocol):
+    """Knows why messages of a task stay."""
+
+    def failure(self, kept: int) -> str | None:
+        """Why so many were not to be moved; None: there were none."""
+        ...
+
+
 class Running:
     """A task that this process runs."""
 
-    def __init__(self, queue: Queue, id: str, task: Task, redrive: Redrive) -> None:
+    def __init__(self, queue: Queue, id: str, task: Task, redrive: Redrive, way: Failing) -> None:
         self.id = id
         self._queue = queue
         self._begun = task
         self._redrive = redrive
+        self._way = way
         self.is_called_off = False
         self.is_moving = True
 
@@ -160,7 +169,9 @@ class Running:
             if self.is_called_off:
                 await self.end("CANCELLED")
             raise
-        await self.end("COMPLETED")
+        # What could go has gone.
+        failure = self._way.failure(self._redrive.stats.kept)
+        await self.end("COMPLETED" if failure is None else "FAILED", failure)
 
     async def _tell(self, task: asyncio.Task[None]) -> None:
         """Write down how far it has come, and call it off where that is asked for."""

@@ -122,6 +122,11 @@ def _see_name(name: str) -> None:
         raise invalid_parameter(
             f"The message attribute name '{name}' must not start with AWS-reserved prefixes."
         )
+    if name.startswith(OWN_PREFIXES):
+        # Headers of these names say what became of a message, and are no attributes.
+        raise invalid_parameter(
+            f"The message attribute name '{name}' must not start with 'millrace-'."
+        )
 
 
 def _value_in(name: str, value: AttributeValue) -> bytes:
@@ -161,7 +166,7 @@ def _value_in(name: str, value: AttributeValue) -> bytes:
 
 def _empty(name: str, kind: str) -> Exception:
     return invalid_parameter(
-        f"The message attribute '{name}' must contain a non-empty value of its type '{kind}'."
+        f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'."
     )
 
 
