@@ -269,6 +269,19 @@ def test_workers_that_wait_for_the_same_rows_go_on_together(
     run(main())
 
 
+@embedded
+async def test_rows_of_a_queue_that_has_ended_are_not_found(m: Millrace) -> None:
+    """A lease call may be answered, and the queue deleted, before its rows are read."""
+    queue = await m.queue("jobs")
+    await queue.publish_many([b"a", b"b"])
+    engine, shard = m._engine, queue.shards.first
+    assert isinstance(engine, EmbeddedEngine)
+    await m.delete_queue("jobs")
+    for seqs in ([1], [1, 2]):
+        with pytest.raises(errors.NotFound):
+            engine.rows_at_hand(shard, BitMap64(seqs), 1 << 20)
+
+
 @pytest.mark.parametrize("attempt", [None, "x"])
 def test_a_lease_call_that_is_cancelled_while_its_rows_are_read(
     tmp_path: Path, attempt: str | None

@@ -82,7 +82,7 @@ HOSTILE: list[Command] = [
     Settle(LeaseId(Proved.of(7, b"", b"p" * 11)), ONE, H),
     Release(PROVED, ONE, H, False, -1),
     Release(PROVED, ONE, H, False, limits.DELAY_MS_MAX + 1),
-    Extend(PROVED, ONE, H, 0),
+    Extend(PROVED, ONE, H, -1),
     Delete(BitMap64()),
     Explain(Seq(0)),
     Explain(Seq(-1)),

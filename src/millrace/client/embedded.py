@@ -227,6 +227,14 @@ class EmbeddedEngine:
 
     def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
         """As `rows`, if no disk has to be waited for."""
+        try:
+            return self._rows_at_hand(shard, seqs, size)
+        except KeyError:
+            # The queue may have ended since it answered.
+            self._meta(shard)
+            raise
+
+    def _rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
         store = self._node.store
         if len(seqs) == 1:
             found = store.row_at_hand(shard, seqs.min())

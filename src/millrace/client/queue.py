@@ -375,12 +375,13 @@ async def configure_notes(
 
 
 async def extend_within(queue: Queue, receipt: str, seconds: float, most_seconds: float) -> None:
-    """Hold the message of a receipt that is not late for so many seconds from now.
+    """Hold the message of a receipt that is not late for so many seconds from now; 0: its time is
+    over, and the receipt is good until somebody else has the message.
 
     Raises:
         TooLarge: it would be held for more than `most_seconds` since it was handed out.
     """
-    lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
+    lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX, least_ms=0)
     most_ms = check.millis(most_seconds, "most_seconds", limits.LEASE_MS_MAX)
     await queue._end(
         receipt,

@@ -142,7 +142,10 @@ class Discard(msgspec.Struct, frozen=True):
 
 
 class Extend(msgspec.Struct, frozen=True):
-    """Hold these messages of one lease call for `lease_ms` from now. Answer: `Outcome`."""
+    """Hold these messages of one lease call for `lease_ms` from now. Answer: `Outcome`.
+
+    0: their time is over, as if it had run out.
+    """
 
     lease: LeaseId
     seqs: BitMap64

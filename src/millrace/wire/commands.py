@@ -205,7 +205,15 @@ _PARTS: dict[int, tuple[type, Shape]] = {
     ),
     5: (
         Extend,
-        Form(Extend, PROOF, Seqs(), HISTORY, _LEASE_MS, _FLAG, Whole(0, limits.LEASE_MS_MAX)),
+        Form(
+            Extend,
+            PROOF,
+            Seqs(),
+            HISTORY,
+            Whole(0, limits.LEASE_MS_MAX),
+            _FLAG,
+            Whole(0, limits.LEASE_MS_MAX),
+        ),
     ),
     6: (Discard, Form(Discard, PROOF, Seqs(), HISTORY)),
     11: (Purge, Form(Purge)),

@@ -139,6 +139,10 @@ def feed_all(parser: Parser, data: bytes) -> None:
         (b"GET /" + b"x" * limits.HTTP_URL_BYTES_MAX + b" HTTP/1.1\r\nHost: h\r\n\r\n", 414),
         (b"GET / HTTP/1.1\r\nHost: h\r\n" + b"a: b\r\n" * limits.HTTP_HEADERS_MAX + b"\r\n", 431),
         (b"GET / HTTP/1.1\r\nHost: h\r\na: " + b"x" * 4 * limits.HTTP_HEAD_BYTES_MAX, 431),
+        (
+            b"GET / HTTP/1.1\r\nHost: h\r\na: " + b"x" * limits.HTTP_HEAD_BYTES_MAX + b"\r\n\r\n",
+            431,
+        ),
         (b"\x16\x03\x01\x02\x00\x01", 400),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +14,14 @@ if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
 
+def of_group(url: str) -> Any:
+    """What a message of a FIFO queue needs."""
+    return {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if url.endswith(".fifo") else {}
+
+
 def sent(sqs: SQSClient, url: str) -> str:
     """The receipt of a message whose time is over."""
-    more: Any = (
-        {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if url.endswith(".fifo") else {}
-    )
-    sqs.send_message(QueueUrl=url, MessageBody="x", **more)
+    sqs.send_message(QueueUrl=url, MessageBody="x", **of_group(url))
     [got] = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
     return got["ReceiptHandle"]
 
@@ -36,6 +39,36 @@ def test_a_delete_by_an_old_receipt_ends_nothing_and_is_not_told(sqs: SQSClient,
         QueueUrl=url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0
     )
     assert sqs.receive_message(QueueUrl=url)["Messages"]
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_receipt_is_good_after_its_message_was_given_back(
+    sqs: SQSClient, url: str, *, is_batch: bool
+) -> None:
+    """Until somebody else has it, as after a time that ran out."""
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    [got] = sqs.receive_message(QueueUrl=url)["Messages"]
+    receipt = got["ReceiptHandle"]
+    if is_batch:
+        entries: Any = [{"Id": "a", "ReceiptHandle": receipt, "VisibilityTimeout": 0}]
+        sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
+    else:
+        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+def test_whoever_waits_is_given_what_was_given_back(sqs: SQSClient, url: str, fifo: str) -> None:
+    for place in (url, fifo):
+        sqs.send_message(QueueUrl=place, MessageBody="x", **of_group(place))
+        [got] = sqs.receive_message(QueueUrl=place, VisibilityTimeout=600)["Messages"]
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(sqs.receive_message, QueueUrl=place, WaitTimeSeconds=20)
+            sqs.change_message_visibility(
+                QueueUrl=place, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0
+            )
+            [again] = waits.result()["Messages"]
+        assert (again["Body"], again["MessageId"]) == ("x", got["MessageId"])
 
 
 def test_a_late_delete_is_refused_on_a_fifo_queue(sqs: SQSClient, fifo: str) -> None:

@@ -129,10 +129,16 @@ def test_a_throughput_by_group_needs_ids_by_group(sqs: SQSClient, name: str, fif
 def test_notes_that_others_have_written_spoil_no_queue(
     site: AwsSite, sqs: SQSClient, name: str, url: str
 ) -> None:
-    notes = {"aws.VisibilityTimeout": "x", "aws.MaximumMessageSize": "-1", "aws.Policy": "[]"}
-    changed = site.process.ask("PATCH", f"/v1/spaces/default/queues/{name}", {"notes": notes})
-    assert changed.status == 200
-    assert attributes(sqs, url, "VisibilityTimeout") == {"VisibilityTimeout": "30"}
+    path = f"/v1/spaces/default/queues/{name}"
+    for visibility, size in (("x", "-1"), ("43201", "1048577")):
+        notes = {"aws.VisibilityTimeout": visibility, "aws.MaximumMessageSize": size}
+        notes["aws.Policy"] = "[]"
+        assert site.process.ask("PATCH", path, {"notes": notes}).status == 200
+        assert attributes(sqs, url, "VisibilityTimeout", "MaximumMessageSize") == {
+            "VisibilityTimeout": "30",
+            "MaximumMessageSize": "1048576",
+        }
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
     sqs.add_permission(QueueUrl=url, Label="a", AWSAccountIds=[ACCOUNT], Actions=["SendMessage"])
     assert json.loads(attributes(sqs, url, "Policy")["Policy"])["Statement"]
 
@@ -272,6 +278,41 @@ def test_what_xml_cannot_hold_spoils_no_answer_in_xml(
 
 
 # --- Who asks ------------------------------------------------------------------------------------
+
+
+def test_headers_that_others_have_written_keep_nobody_from_receiving(
+    site: AwsSite, sqs: SQSClient, name: str, url: str
+) -> None:
+    headers = {"aws.types": '{"x":"Binary"}', "aws.arrays": '{"x":"t"}'}
+    published = site.process.ask(
+        "POST",
+        f"/v1/spaces/default/queues/{name}/messages",
+        {"messages": [{"body": "odd", "headers": headers}]},
+    )
+    assert published.status == 201
+    sqs.send_message(QueueUrl=url, MessageBody="good")
+    got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
+    assert [one["Body"] for one in got["Messages"]] == ["odd", "good"]
+    told = got["Messages"][0]["MessageAttributes"]
+    assert told == {"x": {"StringValue": "t", "DataType": "String"}}
+
+
+def test_a_message_of_a_queue_with_partitions_has_one_id(
+    site: AwsSite, sqs: SQSClient, name: str
+) -> None:
+    assert site.process.ask("PUT", f"/v1/queues/{name}").status in (200, 201)
+    url = f"{site.url}/{ACCOUNT}/{name}"
+    for _ in range(2):
+        # The second time it is known, and goes another way.
+        sent = sqs.send_message(QueueUrl=url, MessageBody="x")["MessageId"]
+        [got] = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
+        assert got["MessageId"] == sent
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
+        entries: Any = [{"Id": "a", "MessageBody": "y"}]
+        [one] = sqs.send_message_batch(QueueUrl=url, Entries=entries)["Successful"]
+        [got] = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0)["Messages"]
+        assert got["MessageId"] == one["MessageId"]
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 
 
 def test_nobody_learns_of_queues_by_where_dead_letters_go(site: AwsSite, sqs: SQSClient) -> None:

@@ -13,6 +13,7 @@ from weakref import WeakValueDictionary
 
 from millrace import limits
 from millrace.client.queue import Queue
+from millrace.core.message_id import seq_of
 from millrace.core.spec import QueueSpec
 from millrace.server.aws.bounds import Bounds
 from millrace.server.aws.lately import Lately, tags_of
@@ -56,9 +57,9 @@ class Known:
         self.notes = dict(spec.notes)
         self.is_fifo = queue.name.endswith(".fifo")
         usual_seconds = min(USUAL[VISIBILITY], bounds.visibility_seconds)
-        self.visibility_seconds = self._number(VISIBILITY, usual_seconds)
-        self.wait_seconds = self._number(WAIT, USUAL[WAIT])
-        self.max_bytes = self._number(SIZE, bounds.message_bytes)
+        self.visibility_seconds = self._number(VISIBILITY, usual_seconds, bounds.visibility_seconds)
+        self.wait_seconds = self._number(WAIT, USUAL[WAIT], limits.SQS_WAIT_SECONDS_MAX)
+        self.max_bytes = self._number(SIZE, bounds.message_bytes, bounds.message_bytes)
         self.dedup_by_group = self.notes.get(PREFIX + SCOPE) == "messageGroup"
         salt = self.notes.get(SALT, "").encode()[:64]
         self._ids = blake2b(_NUMBER.pack(queue.shards.first), digest_size=16, key=salt)
@@ -67,17 +68,22 @@ class Known:
         """An attribute that is kept in the notes."""
         return self.notes.get(PREFIX + attribute, "")
 
-    def _number(self, attribute: str, usual: int) -> int:
+    def _number(self, attribute: str, usual: int, most: int) -> int:
         """One that is a number. Notes are also written by other APIs, which do not look at them:
-        what is none is as if nothing was said."""
+        what is none, or is too large, is as if nothing was said."""
         text = self.note(attribute)
         is_number = text.isascii() and text.isdigit() and len(text) < 10
-        return int(text) if is_number else usual
+        return int(text) if is_number and int(text) <= most else usual
 
     @property
     def tags(self) -> dict[str, str]:
         """The tags of the queue."""
         return tags_of(self.notes, TAG)
+
+    def seq_of(self, name: int | None) -> int:
+        """The seq of a message that a publish has called so; 0: that is forgotten."""
+        key = self.queue.shards.key
+        return seq_of(key, name) if key and name else name or 0
 
     def message_id(self, seq: int) -> str:
         """By which SQS knows a message: it follows from where the message is, and from the queue's

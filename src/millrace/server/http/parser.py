@@ -211,6 +211,9 @@ class Parser:
             return
         body_bytes, was_head = self._body_bytes, self._in_head
         if was_head:
+            if self._head_bytes >= limits.HTTP_HEAD_BYTES_MAX:
+                # It may end here, but it is too long already.
+                raise _head_too_large()
             self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -227,7 +230,7 @@ class Parser:
         except httptools.HttpParserError as error:
             raise BadRequest(400, f"not a request of HTTP/1.1: {error}") from error
         if self._in_head and self._head_bytes > limits.HTTP_HEAD_BYTES_MAX:
-            raise BadRequest(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes")
+            raise _head_too_large()
         if was_head or self._in_head or self._body_bytes != body_bytes:
             self._beside_bytes = 0
             return
@@ -348,6 +351,10 @@ class Parser:
         self._head_bytes = 0
         self.expects = False
         self._done.append(self._request)
+
+
+def _head_too_large() -> BadRequest:
+    return BadRequest(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes")
 
 
 @lru_cache(maxsize=limits.HTTP_NAMES_KNOWN_MAX)

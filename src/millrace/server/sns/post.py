@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 from functools import cache
 from typing import Literal
@@ -26,6 +27,7 @@ AGENT = "Amazon Simple Notification Service Agent"
 
 _TOO_MANY = 429
 
+_NOT_IN_LINE = re.compile(r"[^\x20-\x7e]")
 _logger = logging.getLogger("millrace.server")
 
 
@@ -96,4 +98,5 @@ def _head(sending: Sending, length: int) -> bytes:
     if sending.is_raw:
         lines.append("x-amz-sns-rawdelivery: true")
     lines += ["connection: close", "", ""]
-    return "\r\n".join(lines).encode("latin-1")
+    # Some of it was published by others: whatever it is, no line ends before its end.
+    return "\r\n".join(_NOT_IN_LINE.sub("", line) for line in lines).encode("ascii")

@@ -203,11 +203,11 @@ async def _change(call: Call[Any], known: Known, receipt: str, seconds: int) -> 
         raise bad_value(seconds, "VisibilityTimeout", why)
     queue, holding = known.queue, call.ask.server.holding
     try:
+        # 0: its time is over, and the receipt holds until somebody else has the message.
+        await extend_within(queue, receipt, seconds, most)
         if seconds:
-            await extend_within(queue, receipt, seconds, most)
             holding.extend([receipt], now_ms() + seconds * 1000)
         else:
-            await queue.release(receipt, on_time=True)
             holding.let_go([receipt])
     except Forged as error:
         raise bad_receipt(receipt) from error

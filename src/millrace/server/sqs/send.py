@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from millrace import limits
-from millrace.client.message import Message, publish_one, publish_rows
+from millrace.client.message import Message, publish_one, publish_rows, seqs_of
 from millrace.client.submitting import Submits
 from millrace.core import check
 from millrace.core.answers import Published
@@ -195,8 +195,8 @@ class _Sending(Under):
 
     def read(self, answer: object) -> Response:
         assert isinstance(answer, Published)
-        places = self.known.queue.shards.names(answer)
-        seq = places[0] if places else None
+        seqs = seqs_of(answer)
+        seq = seqs[0] if seqs else None
         body = self.ready.message.body or b""
         return self.call.answer(SendMessageOut(*_sent(self.known, self.call.told, body, seq)))
 
@@ -213,7 +213,7 @@ async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
         seq = await known.queue.publish(
             one.message.body or b"", headers=one.message.headers, delay=one.delay, dedup=one.dedup
         )
-        return SendMessageOut(*_sent(known, told, one.message.body or b"", seq))
+        return SendMessageOut(*_sent(known, told, one.message.body or b"", known.seq_of(seq)))
 
     return await use_at(call, told.queue_url, "publish", use)
 
@@ -306,7 +306,7 @@ class _SendingBatch(Under):
 
     def read(self, answer: object) -> Response:
         assert isinstance(answer, Published)
-        seqs = list(self.known.queue.shards.names(answer))
+        seqs = list(seqs_of(answer))
         return self.call.answer(_sent_all(self.known, self.batch, seqs))
 
 
@@ -319,7 +319,7 @@ async def send_message_batch(call: Call[SendMessageBatchIn]) -> SendMessageBatch
         batch = _batch(known, told, call.caller.principal.name)
         if _is_fair_due(call, known, told.entries):
             await become_fair(call.aws.directory, known)
-        seqs = list(await known.queue.publish_many(batch.rows)) if batch.good else []
-        return _sent_all(known, batch, seqs)
+        names = await known.queue.publish_many(batch.rows) if batch.good else []
+        return _sent_all(known, batch, [known.seq_of(name) for name in names])
 
     return await use_at(call, told.queue_url, "publish", use)

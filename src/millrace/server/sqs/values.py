@@ -211,7 +211,10 @@ def attributes_out(headers: Headers) -> dict[str, AttributeValue]:
         else:
             found[name] = AttributeValue(string_value=text, data_type=kind)
     for name, text in arrays.items():
-        found[name] = AttributeValue(string_value=text, data_type=types.get(name, "String"))
+        kind = types.get(name, "String")
+        # Headers may be of another protocol: of what is told as text, no type says otherwise.
+        kind = "String" if kind.startswith("Binary") else kind
+        found[name] = AttributeValue(string_value=text, data_type=kind)
     return found
 
 
@@ -261,10 +264,8 @@ def attributes_digest(attributes: Mapping[str, AttributeValue]) -> str:
 def _digest(pairs: Sequence[tuple[str, str, bytes | None, str | None]]) -> str:
     parts: list[bytes] = []
     for name, kind, data, text in sorted(pairs):
-        is_binary = kind.startswith("Binary")
-        value = data if is_binary else (text or "").encode()
+        value = (text or "").encode() if data is None else data
         for piece in (name.encode(), kind.encode()):
             parts += (_LENGTH.pack(len(piece)), piece)
-        assert value is not None
-        parts += (b"\x02" if is_binary else b"\x01", _LENGTH.pack(len(value)), value)
+        parts += (b"\x01" if data is None else b"\x02", _LENGTH.pack(len(value)), value)
     return md5(b"".join(parts), usedforsecurity=False).hexdigest()
