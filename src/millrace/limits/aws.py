@@ -81,6 +81,10 @@ SQS_DEDUP_SECONDS = 300
 SQS_TAGS_MAX = 50
 """Tags of a queue; as SQS has it."""
 
+SQS_TAG_KEY_CHARS_MAX = 128
+SQS_TAG_VALUE_CHARS_MAX = 256
+"""Characters of the key and of the value of a tag; SQS has the same limits."""
+
 SQS_LIST_MAX = 1000
 """Queues that are listed at once; as SQS has it."""
 

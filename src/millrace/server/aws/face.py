@@ -255,12 +255,11 @@ def answer_fault(request: Request, fault: Fault) -> Response:
     """What is answered to an error, in the protocol of the request."""
     one = request_id()
     headers = {"x-amzn-requestid": one}
+    whose = "Sender" if fault.is_sender else "Receiver"
     if is_json(request):
-        whose = "Sender" if fault.is_sender else "Receiver"
         headers["x-amzn-query-error"] = f"{fault.query};{whose}"
         told = {"__type": f"com.amazonaws.sqs#{fault.kind}", "message": fault.message}
         return Response(fault.status, msgspec.json.encode(told), type=JSON, headers=headers)
-    whose = "Sender" if fault.is_sender else "Receiver"
     text = (
         f'<?xml version="1.0"?>\n<ErrorResponse xmlns="{NAMESPACES[service_of(request)]}"><Error>'
         f"<Type>{whose}</Type><Code>{text_of(fault.query)}</Code>"

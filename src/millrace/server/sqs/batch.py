@@ -6,7 +6,9 @@ import re
 from collections.abc import Sequence
 
 from millrace import limits
+from millrace.server.aws.fault import Fault
 from millrace.server.sqs.faults import bad_entry_id, no_entries, same_ids, too_many_entries
+from millrace.server.sqs.shapes import FailedEntry
 
 _ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_ENTRY_ID_CHARS_MAX}}}")
 
@@ -28,3 +30,8 @@ def see_entries(ids: Sequence[str], name: str, most: int) -> None:
         if one in seen:
             raise same_ids(one)
         seen.add(one)
+
+
+def failed_entry(one: str, fault: Fault) -> FailedEntry:
+    """An entry of a batch that was refused."""
+    return FailedEntry(one, fault.is_sender, fault.query, fault.message)

@@ -23,7 +23,7 @@ from millrace.server.aws.known import Known
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.rest.under import Under
-from millrace.server.sqs.batch import see_entries
+from millrace.server.sqs.batch import failed_entry, see_entries
 from millrace.server.sqs.faults import bad_receipt
 from millrace.server.sqs.place import known_at, use_at
 from millrace.server.sqs.service import SQS
@@ -186,11 +186,6 @@ async def delete_message_batch(call: Call[DeleteMessageBatchIn]) -> BatchOut:
         return BatchOut(done, failed)
 
     return await use_at(call, call.told.queue_url, "work", use)
-
-
-def failed_entry(one: str, fault: Fault) -> FailedEntry:
-    """An entry of a batch that was refused."""
-    return FailedEntry(one, fault.is_sender, fault.query, fault.message)
 
 
 # --- Holding -------------------------------------------------------------------------------------

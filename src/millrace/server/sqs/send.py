@@ -30,7 +30,7 @@ from millrace.server.aws.fault import (
 from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
 from millrace.server.rest.under import Under
-from millrace.server.sqs.batch import see_entries
+from millrace.server.sqs.batch import failed_entry, see_entries
 from millrace.server.sqs.fair import become_fair, is_due
 from millrace.server.sqs.faults import batch_too_long
 from millrace.server.sqs.place import known_at, use_at
@@ -268,8 +268,7 @@ def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
         try:
             one = ready(known, entry, body, its)
         except Refused as error:
-            fault = fault_of(error)
-            failed.append(FailedEntry(entry.id, fault.is_sender, fault.query, fault.message))
+            failed.append(failed_entry(entry.id, fault_of(error)))
             continue
         ids.append(entry.id)
         good.append(one)

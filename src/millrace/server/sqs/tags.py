@@ -59,11 +59,14 @@ def see_tags(tags: Mapping[str, str]) -> None:
     if len(tags) > limits.SQS_TAGS_MAX:
         raise _too_many_tags()
     for name, text in tags.items():
-        if not 1 <= len(name) <= 128 or len(text) > 256 or name.lower().startswith("aws:"):
+        is_key = 1 <= len(name) <= limits.SQS_TAG_KEY_CHARS_MAX
+        is_value = len(text) <= limits.SQS_TAG_VALUE_CHARS_MAX
+        if not is_key or not is_value or name.lower().startswith("aws:"):
             raise bad_value(
                 name[:200],
                 "Tags",
-                "A key has 1 to 128 characters and does not begin with aws:, a value up to 256.",
+                f"A key has 1 to {limits.SQS_TAG_KEY_CHARS_MAX} characters and does not begin with "
+                f"aws:, a value up to {limits.SQS_TAG_VALUE_CHARS_MAX}.",
             )
 
 
