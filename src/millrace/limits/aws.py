@@ -82,8 +82,10 @@ SQS_TAGS_MAX = 50
 """Tags of a queue; as SQS has it."""
 
 SQS_TAG_KEY_CHARS_MAX = 128
+"""Characters of the key of a tag; as SQS has it."""
+
 SQS_TAG_VALUE_CHARS_MAX = 256
-"""Characters of the key and of the value of a tag; SQS has the same limits."""
+"""Characters of the value of a tag; as SQS has it."""
 
 SQS_LIST_MAX = 1000
 """Queues that are listed at once; as SQS has it."""
