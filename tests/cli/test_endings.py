@@ -118,11 +118,11 @@ def test_a_folder_in_use(desk: Desk) -> None:
     with desk.start("follow", "mail", "--json") as process:
         assert process.stdout is not None
         process.stdout.readline()
-        done = desk.run("queue", "list")
+        done = desk.run("queue", "list", "--patience", "0s")
         assert done.returncode == 3
         assert f"is in use by process {process.pid}".encode() in done.stderr
         assert b"Hint: end that process" in done.stderr
-        error = json.loads(desk.run("peek", "mail", "--json").stderr)
+        error = json.loads(desk.run("peek", "mail", "--json", "--patience", "0s").stderr)
         assert (error["type"], error["code"]) == ("error", "in_use")
         with desk.start("publish", "mail", "patient", "--patience", "1m") as waiting:
             process.terminate()

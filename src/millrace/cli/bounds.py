@@ -57,9 +57,6 @@ SEGMENT_BYTES = 20 * 1024 * 1024
 """Each opening begins a new segment of the log, and many short calls would leave many that are all
 but empty. Smaller ones take less room; the largest body still fits into one."""
 
-KNOCK_SECONDS = 0.1
-"""How often a folder in use is tried again."""
-
 FOLLOW_SECONDS = 60
 """How long the engine is asked to wait for rows at once."""
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millrace.cli.bounds import KNOCK_SECONDS, SEGMENT_BYTES
+from millrace.cli.bounds import SEGMENT_BYTES
 from millrace.cli.ending import USAGE, Ended
 from millrace.cli.printing import Printer
-from millrace.errors import InUse, NotFound
+from millrace.errors import NotFound
 
 if TYPE_CHECKING:
     from millrace import Millrace, Queue, Settings
@@ -26,19 +25,26 @@ class Shell:
     """The folder or server, and the output, of one call of the program."""
 
     def __init__(
-        self, target: Target, *, is_json: bool, patience: float, segment_bytes: int = SEGMENT_BYTES
+        self,
+        target: Target,
+        *,
+        is_json: bool,
+        patience: float | None,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
+        """`patience`: how many seconds to wait for a folder in use or a server that does not
+        answer; None: only for a folder that was taken just now."""
         self.target = target
         self._segment_bytes = segment_bytes
         self.out = Printer(is_json=is_json)
-        self._patience = patience
+        self.patience = patience
 
     def at(self, target: Target) -> Shell:
         """The same for another folder or server."""
         other = Shell(
             target,
             is_json=self.out.is_json,
-            patience=self._patience,
+            patience=self.patience,
             segment_bytes=self._segment_bytes,
         )
         return other
@@ -77,18 +83,11 @@ class Shell:
 
     async def _take(self, path: Path, settings: Settings | None) -> Millrace:
         import millrace
+        from millrace.server.taking import take_folder
 
         if settings is None:
             settings = millrace.Settings(segment_bytes=self._segment_bytes)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience
-        while True:
-            try:
-                return await millrace.open(path, settings=settings)
-            except InUse:
-                if loop.time() >= until:
-                    raise
-            await asyncio.sleep(KNOCK_SECONDS)
+        return await take_folder(path, settings, patience=self.patience)
 
     async def _connect(self, server: Server) -> Millrace:
         import millrace
@@ -97,12 +96,13 @@ class Shell:
             server.url,
             token=server.token,
             certificates=server.certificates,
-            patience=self._patience,
+            patience=self.patience or 0,
         )
 
 
 def _judge_folder(path: Path, *, make: bool) -> None:
-    if holds_queues(path):
+    # One that has a lock alone is being made by another process.
+    if holds_queues(path) or (make and (path / "lock").exists()):
         return
     name_another = "--data PATH or MILLRACE_DATA names another one"
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

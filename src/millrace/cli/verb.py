@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from millrace import limits
 from millrace.cli.bounds import SEGMENT_BYTES
 from millrace.cli.ending import BROKEN_PIPE, INTERRUPTED, Ended, ended
 from millrace.cli.given import Given
@@ -49,7 +50,7 @@ def verb(
         def callback(
             *,
             is_json: bool,
-            patience: float = 0,
+            patience: float | None = None,
             segment_bytes: int = SEGMENT_BYTES,
             **arguments: Any,
         ) -> None:
@@ -129,9 +130,9 @@ def _shared_options() -> list[click.Option]:
         click.Option(
             ["--patience"],
             type=DURATION,
-            default=0,
             metavar="TIME",
-            help="Wait so long for a folder that is in use, or a server that does not answer.",
+            help="Wait so long for a folder that is in use, or a server that does not answer. "
+            f"[{limits.FOLDER_TAKEN_SECONDS:g}s for a folder that was taken just now, else 0s]",
         ),
         # For few: the guide tells of the variable.
         click.Option(

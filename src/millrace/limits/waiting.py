@@ -43,6 +43,13 @@ WAIT_STEP_MS = 60_000
 """For how long those ask at a time who wait for ever: what lies between may forget a connection on
 which nothing was said for longer."""
 
+FOLDER_TAKEN_SECONDS = 10.0
+"""How long a folder is waited for that another process took no longer ago than that: a verb of the
+command line has ended by then, and a server that starts lets others in."""
+
+FOLDER_KNOCK_SECONDS = 0.05
+"""How often a folder in use is tried again: sooner than people notice."""
+
 WORK_IDLE_MS_MAX = 366 * 24 * 3600 * 1000
 """The longest time without a message after which a loop over work ends; None is for ever."""
 
