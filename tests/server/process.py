@@ -111,6 +111,11 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
+    def error(self) -> str:
+        """The next line that it writes to its standard error."""
+        assert self._process.stderr is not None
+        return self._process.stderr.readline()
+
     def errors(self) -> str:
         """What it has written to its standard error, after its end."""
         assert self._process.stderr is not None

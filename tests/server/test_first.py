@@ -12,7 +12,7 @@ from millrace.errors import Invalid
 from millrace.server.access import User, make_token, parse_rule
 from millrace.server.audit import Actor
 from millrace.server.book import Book
-from millrace.server.first import first_admin, is_known
+from millrace.server.first import first_admin, is_administered, is_known
 from tests.client.harness import opened, run
 
 TOKEN = make_token(bytes(32))
@@ -54,16 +54,58 @@ def test_a_crash_leaves_no_administrator_without_a_token(tmp_path: Path) -> None
     run(main())
 
 
-def test_where_someone_is_known_nobody_is_made(tmp_path: Path) -> None:
+def test_where_nobody_who_is_known_may_administer_one_is_made(tmp_path: Path) -> None:
+    """A user who was added before the first start does not stand for an administrator."""
+    path = tmp_path / "admin.token"
+
     async def main() -> None:
         async with opened(tmp_path / "data") as m:
             book = await Book.open(m, follower=None)
-            await book.add_user(User("ada"), Actor("root"))
+            web = User("web", (parse_rule("allow publish,work,read,manage default/*"),))
+            await book.add_user(web, Actor("root"))
+            assert not is_administered(book)
+            assert await first_admin(book, path)
+            assert is_administered(book)
+            assert is_known(book, path)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "user", [User("ada", (parse_rule("allow admin system/*"),)), User("admin")]
+)
+def test_where_someone_is_known_who_may_administer_nobody_is_made(
+    tmp_path: Path, user: User
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            book = await Book.open(m, follower=None)
+            await book.add_user(user, Actor("root"))
             assert not await first_admin(book, tmp_path / "admin.token")
-            assert list(book.roll.users) == ["ada"]
+            assert list(book.roll.users) == [user.name]
 
     run(main())
     assert not (tmp_path / "admin.token").exists()
+
+
+def test_a_token_that_may_have_been_revoked_is_not_taken_again(tmp_path: Path) -> None:
+    path = tmp_path / "admin.token"
+
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            book, _ = await begin(m, path)
+            await book.add_user(User("web"), Actor("root"))
+            await book.remove_user("admin", Actor("root"))
+            for mode in (0o600, 0o644):
+                path.chmod(mode)
+                assert not await first_admin(book, path)
+                assert book.roll.who(path.read_text().strip(), 1) is None
+            assert not is_administered(book)
+            path.unlink()
+            assert not await first_admin(book, tmp_path / "missing" / "admin.token")
+            assert await first_admin(book, path)
+
+    run(main())
 
 
 @pytest.mark.parametrize(

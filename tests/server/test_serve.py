@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from tests.cli.program import start
 from tests.server.process import Process
 from tests.server.rest.harness import SMALL
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guide"
 ORDERS = "/v1/spaces/default/queues/orders"
 
 
@@ -59,6 +64,71 @@ def test_the_folder_is_the_servers_as_long_as_it_runs(tmp_path: Path) -> None:
         assert second.returncode == 3
         assert "in use" in second.stderr or "open" in second.stderr
         assert server.stop() == 0
+
+
+def test_a_folder_that_was_taken_just_now_is_waited_for(tmp_path: Path) -> None:
+    """A verb that runs at the same time has it for a moment."""
+    folder = tmp_path / "data"
+    with sync.open(folder, settings=SMALL):
+        server = Process(folder)
+        assert f"{folder} is in use by process {os.getpid()}; waiting up to" in server.error()
+    with server:
+        assert server.is_first
+        assert server.stop() == 0
+
+
+def test_a_server_that_waits_for_a_folder_can_be_stopped(tmp_path: Path) -> None:
+    with sync.open(tmp_path / "data", settings=SMALL):
+        server = Process(tmp_path / "data", "--patience", "1h")
+        assert "waiting up to 3600 s" in server.error()
+        assert server.stop() == 0
+        server.close()
+
+
+def test_the_first_block_of_the_page_on_sqs_can_be_pasted(tmp_path: Path) -> None:
+    """Without a pause: whoever is first has the folder, and the other waits or asks it."""
+    block = (GUIDE / "sqs.md").read_text().split("```")[1]
+    program = tmp_path / "millrace"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m millrace.cli "$@"\n')
+    program.chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "MILLRACE_LISTEN": "127.0.0.1:0",
+        "MILLRACE_SEGMENT_BYTES": str(SMALL.segment_bytes),
+        "MILLRACE_ENGINE_SEGMENT_BYTES": str(SMALL.segment_bytes),
+    }
+    with subprocess.Popen(
+        ["bash", "-e", "-c", f"{block}\nwait $!"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        assert shell.stdout is not None
+        try:
+            missing = {"added web", "aws_secret_access_key", "the token of admin is in", "Ctrl-C"}
+            for line in shell.stdout:
+                missing -= {text for text in missing if line.startswith(text)}
+                if not missing:
+                    break
+        finally:
+            os.killpg(shell.pid, signal.SIGTERM)
+    assert not missing
+    assert (tmp_path / "millrace-data" / "admin.token").exists()
+
+
+def test_a_server_without_an_administrator_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with Process(folder) as server:
+        assert server.stop() == 0
+    for words in (("add", "web"), ("remove", "admin", "--yes")):
+        assert start("user", *words, "--data", folder).returncode == 0
+    with Process(folder) as server:
+        assert not server.is_first
+        assert server.stop() == 0
+        assert "nobody may administer: " in server.errors()
 
 
 @pytest.mark.parametrize(

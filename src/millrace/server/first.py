@@ -1,9 +1,12 @@
 """The first administrator: so that a new server is closed to strangers and open to its owner.
 
-Rule 1: where no user is known, and the settings declare no administrator, `admin` is made, who may
-do everything. The token lies in a file of mode 0600 in the folder, and is neither printed nor
-logged.
-Rule 2: a token that lies in the file already, put there by whoever deploys, is taken.
+Rule 1: where nobody may administer, neither of those who are known nor of those whom the settings
+declare, `admin` is made, who may do everything. The token lies in a file of mode 0600 in the
+folder, and is neither printed nor logged.
+Rule 2: a token that lies in the file already, put there by whoever deploys, is taken, as long as no
+user is known. Where some are, it may have been revoked, and is never made good again.
+Rule 3: whoever is named `admin` counts, whatever they may do: so an operator says that nobody is to
+administer from afar.
 """
 
 from __future__ import annotations
@@ -33,10 +36,12 @@ BY = Actor("settings")
 
 
 async def first_admin(book: Book, path: Path, declared: Iterable[User] = ()) -> bool:
-    """Make the first administrator where nobody is known; returns whether that was so.
+    """Make the first administrator where nobody may administer; returns whether one was made.
 
-    Nobody is made where one of those who are `declared` is an administrator, or has the name: this
-    comes before they are made, so that a crash in between leaves no server without one.
+    Nobody is made where one of those who are known or `declared` is an administrator, or has the
+    name: this comes before they are made, so that a crash in between leaves no server without one.
+    Nor where others are known, and a file is there, or none can be written: they are served as
+    before, and `is_administered` tells that nobody may administer.
 
     Then a token by which `admin` is known lies in the file. It is written before the user is made:
     a crash in between leaves a file that is taken the next time.
@@ -44,17 +49,25 @@ async def first_admin(book: Book, path: Path, declared: Iterable[User] = ()) -> 
     Raises:
         Invalid: the file is there, and holds no token, or others may read it.
     """
-    if book.roll.users or any(map(_is_admin, declared)):
+    if is_administered(book) or any(map(_is_admin, declared)):
         return False
     try:
         token = read_secret(path, "admin_token_file")
+        if book.roll.users:
+            return False
     except FileNotFoundError:
         token = make_token(secrets.token_bytes(TOKEN_BYTES))
         try:
             write_secret(path, token)
         except OSError as error:
+            if book.roll.users:
+                return False
             said = f"{path} cannot be written: {error.strerror}"
             raise Invalid(said, field="admin_token_file") from error
+    except Invalid:
+        if book.roll.users:
+            return False
+        raise
     if not is_token(token):
         raise Invalid(
             f"{path} holds no token: 'mr_' and 43 letters and digits, from 32 random bytes; "
@@ -64,6 +77,11 @@ async def first_admin(book: Book, path: Path, declared: Iterable[User] = ()) -> 
     first = Token(ADMIN, "first", digest_of(token), book.now_ms())
     await book.add_user(User(ADMIN, EVERYTHING), BY, token=first)
     return True
+
+
+def is_administered(book: Book) -> bool:
+    """Whether someone is known who may administer, or is named as if they might."""
+    return any(map(_is_admin, book.roll.users.values()))
 
 
 def _is_admin(user: User) -> bool:

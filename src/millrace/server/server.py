@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace, engine_of
-from millrace.client.opening import open as open_folder
 from millrace.errors import InUse, Invalid, MillraceError
 from millrace.server import config
 from millrace.server.address import parse_address
@@ -22,7 +21,7 @@ from millrace.server.config import Loaded, ServerSettings
 from millrace.server.counted import Handed, among, encode, together
 from millrace.server.crew import Crew
 from millrace.server.declared import declare_queues, declare_topics, declare_users
-from millrace.server.first import first_admin, is_known
+from millrace.server.first import first_admin, is_administered, is_known
 from millrace.server.frontend import Orders
 from millrace.server.listen import see_free
 from millrace.server.metrics import names_of
@@ -30,8 +29,14 @@ from millrace.server.secret import key_secret
 from millrace.server.serving import Serving, certificates_of, url_of
 from millrace.server.sharing import Sharing
 from millrace.server.statsd import Statsd
+from millrace.server.taking import take_folder
 
 _logger = logging.getLogger("millrace.server")
+
+_NO_ADMINISTRATOR = (
+    "nobody may administer: %s is there, and may hold a token that was revoked, or cannot be "
+    "written; remove it and start again, or run `millrace user add NAME --rule 'allow * */*'`"
+)
 
 
 class Server:
@@ -43,7 +48,7 @@ class Server:
         self.addresses: list[str] = []
         """Where it listens, as people write it."""
         self.is_first = False
-        """Nobody was known before: the first administrator was made."""
+        """Nobody could administer before: the first administrator was made."""
         self.knows_admin_token = False
         """Whoever shows what is in the file of the first administrator may do everything."""
         self._orders = orders
@@ -51,28 +56,34 @@ class Server:
         self._crew: Crew | None = None
         self._ending = AsyncExitStack()
 
-    async def start(self) -> None:
+    async def start(self, *, patience: float | None = None) -> None:
         """Open the folder and listen; what was begun is ended again if that fails.
+
+        `patience`: how many seconds to wait for a folder that is in use; None: only for one that
+        was taken just now. The log tells that it is waited.
 
         Raises:
             MillraceError: the folder, a certificate, what is declared, or an address.
         """
         try:
-            await self._start()
+            await self._start(patience)
         except BaseException:
             await self.stop()
             raise
 
-    async def _start(self) -> None:
+    async def _start(self, patience: float | None) -> None:
         settings = self.settings
         certificates_of(settings)
         if not settings.data.exists():
             # A start that fails leaves no folder behind.
             for address in settings.addresses:
                 await see_free(address)
-        millrace = await open_folder(settings.data, settings=settings.engine)
+        millrace = await take_folder(
+            settings.data, settings.engine, patience=patience, say=_logger.warning
+        )
         self._ending.push_async_callback(millrace.close)
         self._millrace = millrace
+        sharing = None
         if settings.socket or settings.frontends:
             try:
                 sharing = Sharing(millrace)
@@ -80,14 +91,19 @@ class Server:
                 # It was opened through the socket of whoever has it.
                 text = f"{settings.data} is served or shared by another process already"
                 raise InUse(text, pid=None) from error
-            await sharing.start()
-            self._ending.push_async_callback(sharing.stop)
         self._book = await Book.open(millrace, secret=key_secret(settings.key_path))
         self._ending.push_async_callback(self._book.close)
         declared = [one.user for one in settings.users]
         self.is_first = await first_admin(self._book, settings.admin_token_path, declared)
         await self._declare(settings)
         self.knows_admin_token = is_known(self._book, settings.admin_token_path)
+        if not is_administered(self._book):
+            _logger.warning(_NO_ADMINISTRATOR, settings.admin_token_path)
+        if sharing is not None:
+            # Not before: whoever comes in by the socket finds the administrator, what is declared,
+            # and the file that secrets of access keys are made of, and makes none of these anew.
+            await sharing.start()
+            self._ending.push_async_callback(sharing.stop)
         if settings.frontends:
             self._crew = Crew(settings, self._orders)
             self._ending.push_async_callback(self._crew.stop)

@@ -108,7 +108,10 @@ async def serve(
     logs.set_up(loaded.settings.log_level, loaded.settings.log_format)
     server = Server(loaded, orders)
     async with Stop() as stop:
-        await server.start()
+        await stop.unless(server.start(patience=shell.patience))
+        if not server.addresses:
+            # The end was asked for while it waited for the folder.
+            return
         rest_collector()
         try:
             for warning in loaded.warnings:
