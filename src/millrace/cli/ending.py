@@ -110,6 +110,10 @@ def _usual(error: MillraceError, verb: str) -> str:
     """Where to read on, of errors of which no more is known here."""
     if isinstance(error, Invalid) and verb.startswith("pipeline") and error.field != "to":
         return "docs/guide/pipelines.md says what a declaration may hold"
+    if isinstance(error, Invalid) and verb == "serve":
+        if error.field == "sqs":
+            return "docs/guide/sqs.md lists the attributes of declared queues"
+        return "docs/guide/serving.md lists the settings, and `millrace serve --help` the flags"
     return f"`millrace {verb} --help` says what may be given"
 
 

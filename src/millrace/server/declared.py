@@ -23,10 +23,10 @@ from millrace.client.topic import lag_of
 from millrace.core import check
 from millrace.decoding import convert
 from millrace.errors import Invalid, NotFound, Refused
+from millrace.server import declared_sqs
 from millrace.server.access import Quota, User, parse_rule
 from millrace.server.audit import Actor
 from millrace.server.book import Book
-from millrace.server.sqs import attributes
 
 BY = Actor("settings")
 """Who acts where the settings say something."""
@@ -72,6 +72,8 @@ class DeclaredQueue:
     settings: dict[str, object]
     shards: int | None = None
     route: str | None = None
+    is_sqs: bool = False
+    """It is as SQS would make it."""
     at: At = field(default=_NOWHERE, compare=False, repr=False)
 
 
@@ -108,31 +110,16 @@ def read_queues(values: object, where: Where) -> tuple[DeclaredQueue, ...]:
     for key, table in _tables(values, "queues", where):
         with (at := At(where, "queues", key)):
             space, name = _named(key, "queue")
-            settings = {one: value for one, value in table.items() if one not in _FIXED}
-            if "sqs" in settings:
-                settings = _as_sqs(space, name, settings.pop("sqs")) | settings
+            is_sqs = declared_sqs.SQS in table
+            given = declared_sqs.read(space, name, table) if is_sqs else table
+            settings = {one: value for one, value in given.items() if one not in _FIXED}
             make_spec(space, cast("QueueSettings", settings))
             shards, route = table.get("shards"), table.get("route")
             if shards is not None:
                 shards = check.count(shards, "shards", limits.SHARDS_MAX)
-            out.append(DeclaredQueue(space, name, settings, shards, check.route(route), at))
+            route = check.route(route)
+            out.append(DeclaredQueue(space, name, settings, shards, route, is_sqs, at))
     return tuple(out)
-
-
-def _as_sqs(space: str, name: str, given: object) -> dict[str, object]:
-    """The settings of a queue as SQS would make it with these attributes."""
-    if not isinstance(given, dict):
-        raise Invalid(
-            "sqs is no table of attributes, such as {VisibilityTimeout = 60}", field="sqs"
-        )
-    told = {
-        attribute: str(value).lower() if isinstance(value, bool) else str(value)
-        for attribute, value in given.items()
-    }
-    is_fifo = name.endswith(".fifo")
-    attributes.check_name(name, is_fifo=is_fifo)
-    found = attributes.wanted(told, lambda _: space, is_fifo=is_fifo, is_new=True)
-    return {**attributes.usual(is_fifo=is_fifo), **found.settings, "notes": found.notes}
 
 
 def read_topics(values: object, where: Where) -> tuple[DeclaredTopic, ...]:
@@ -259,10 +246,8 @@ async def declare_queues(millrace: Millrace, queues: tuple[DeclaredQueue, ...]) 
     """
     found: dict[tuple[str, str], Queue] = {}
     for one in queues:
-        # Dead letters may go to a queue that is only made after this one.
-        first = {name: value for name, value in one.settings.items() if name != "dead_letter"}
         with one.at:
-            found[one.space, one.name] = await _declare_queue(millrace, one, first)
+            found[one.space, one.name] = await _declare_queue(millrace, one)
     for one in queues:
         letters = one.settings.get("dead_letter")
         if letters is not None:
@@ -270,21 +255,29 @@ async def declare_queues(millrace: Millrace, queues: tuple[DeclaredQueue, ...]) 
                 await found[one.space, one.name].configure(dead_letter=cast("str", letters))
 
 
-async def _declare_queue(
-    millrace: Millrace, one: DeclaredQueue, settings: dict[str, object]
-) -> Queue:
-    given = cast("QueueSettings", settings)
+async def _declare_queue(millrace: Millrace, one: DeclaredQueue) -> Queue:
     try:
         queue = await millrace.find(one.name, space=one.space)
     except NotFound:
+        made = _at_first(declared_sqs.born(one.settings) if one.is_sqs else one.settings)
         return await millrace.queue(
-            one.name, space=one.space, shards=one.shards, route=one.route, **given
+            one.name, space=one.space, shards=one.shards, route=one.route, **made
         )
     if one.shards is not None or one.route is not None:
         await millrace.queue(one.name, space=one.space, shards=one.shards, route=one.route)
-    if settings:
+    settings = one.settings
+    if one.is_sqs:
+        settings = declared_sqs.grown(one.space, await queue.spec(), settings)
+    if given := _at_first(settings):
         await queue.configure(**given)
     return queue
+
+
+def _at_first(settings: Mapping[str, object]) -> QueueSettings:
+    """Dead letters may go to a queue that is only made after this one."""
+    return cast(
+        "QueueSettings", {name: value for name, value in settings.items() if name != "dead_letter"}
+    )
 
 
 async def declare_topics(millrace: Millrace, topics: tuple[DeclaredTopic, ...]) -> None:

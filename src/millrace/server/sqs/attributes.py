@@ -16,7 +16,7 @@ from millrace import limits
 from millrace.client.settings import QueueSettings
 from millrace.decoding import json_decoder
 from millrace.server.aws.bounds import AS_AWS, Bounds
-from millrace.server.aws.fault import bad_value, invalid_parameter
+from millrace.server.aws.fault import Fault, bad_value, invalid_parameter
 from millrace.server.aws.known import (
     CREATED,
     MODIFIED,
@@ -177,6 +177,18 @@ def _see(name: str, text: str, bounds: Bounds) -> None:
         is_fit = name not in _WORDS or text in _WORDS[name]
     if not is_fit:
         raise bad_attribute(name)
+
+
+def refused(name: str, text: str) -> str:
+    """What an attribute takes, in words, if it does not take this text; else nothing."""
+    try:
+        _see(name, text, AS_AWS)
+    except Fault:
+        if name in _RANGES:
+            least, most = _RANGES[name]
+            return f"a whole number from {least} to {most}"
+        return " or ".join(_WORDS.get(name, ("true", "false")))
+    return ""
 
 
 def _see_fifo(text: str, *, is_fifo: bool, is_new: bool) -> None:
