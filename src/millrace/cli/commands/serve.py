@@ -114,11 +114,12 @@ async def serve(
             return
         rest_collector()
         try:
+            # Before it is told that the server is there: the signal would end it otherwise.
+            hangup = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
             for warning in loaded.warnings:
                 shell.out.note(f"warning: {warning}")
             _greet(shell, server)
-            hangup = asyncio.Event()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
             while not stop.is_set:
                 await stop.unless(hangup.wait())
                 if hangup.is_set():
