@@ -97,7 +97,8 @@ class Guard:
         if not after_ms:
             return _unknown()
         return Exhausted(
-            "too many requests from your address had no token that is known; come again with one",
+            "too many requests from your address had no token or key that is known, or were signed "
+            "with a wrong secret; come again with a good one",
             field="authorization",
             limit=limits.FAILURES_PER_SECOND,
             after_ms=after_ms,

@@ -180,12 +180,15 @@ def prove(ask: Ask, caller: Caller) -> None:
         Fault: they are not.
         Exhausted: they have had what they may have, or their address has failed too often.
     """
+    if caller.failure is not None:
+        raise caller.failure
     if not caller.is_proved:
         try:
             caller.prove(ask.request)
         except Fault as fault:
             failed = caller.aws.failed(caller.principal.where)
-            raise failed if isinstance(failed, Exhausted) else fault from None
+            caller.failure = failed if isinstance(failed, Exhausted) else fault
+            raise caller.failure from None
     if not ask.is_charged:
         ask.server.quotas.take(caller.principal, now_ms(), size=len(ask.request.body))
         ask.is_charged = True

@@ -57,6 +57,7 @@ class Caller:
 
     __slots__ = (
         "aws",
+        "failure",
         "home",
         "is_proved",
         "principal",
@@ -80,6 +81,8 @@ class Caller:
         self.signing_key = signing_key
         """With which they have signed; None: there is nothing to be proved."""
         self.is_proved = signing_key is None
+        self.failure: MillraceError | None = None
+        """Why they are not who they say they are: a request that is read twice is wrong once."""
 
     @property
     def service(self) -> str:
