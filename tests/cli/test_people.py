@@ -8,7 +8,7 @@ import stat
 import pytest
 
 import millrace
-from millrace.server.access import digest_of, is_token
+from millrace.server.access import VERBS, digest_of, is_token
 from millrace.server.book import Book
 from millrace.server.roll import Roll
 from tests.cli.desk import Desk
@@ -185,3 +185,8 @@ def test_what_is_wrong_is_usage(ada: Desk, words: tuple[str, ...]) -> None:
 def test_names_that_no_user_has_are_refused(ada: Desk) -> None:
     for name in ("a b", "local", "x" * 81):
         assert ada.call("user", "add", name).exit_code == 1
+
+
+def test_the_help_names_every_verb_of_a_rule(ada: Desk) -> None:
+    text = " ".join(ada.text("user", "--help").split())
+    assert f"verbs are {', '.join(VERBS[:-1])} and {VERBS[-1]}, joined by commas" in text

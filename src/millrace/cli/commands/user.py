@@ -34,8 +34,8 @@ def user() -> None:
 
     Users are known to a server by tokens (`millrace token`) or access keys (`millrace key`).
     A rule is 'allow VERBS SPACE/NAME' or 'deny VERBS SPACE/NAME': verbs are publish, work, read,
-    manage and admin, joined by commas, or *; in names, * stands for any part. What no rule allows
-    is denied, and a rule that denies wins.
+    watch, manage and admin, joined by commas, or *; in names, * stands for any part. What no rule
+    allows is denied, and a rule that denies wins.
     """
 
 
