@@ -87,7 +87,7 @@ def test_they_go_elsewhere_with_other_headers(filled: Desk) -> None:
 def test_it_is_interrupted_and_goes_on(filled: Desk) -> None:
     with filled.start("redrive", "dead", "--rate", "0.001", "--patience", "30s") as process:
         # As long as it runs, the folder is its own.
-        while filled.run("queue", "list").returncode != RETRY:
+        while filled.run("queue", "list", "--patience", "0s").returncode != RETRY:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=SECONDS)
