@@ -5,8 +5,18 @@ from __future__ import annotations
 SNS_NAME_CHARS_MAX = 256
 """Characters of a topic's name; as SNS has it."""
 
-SNS_MESSAGE_BYTES_MAX = 256 * 1024
-"""Bytes of a message with its attributes, and of all messages of a batch; as SNS has it."""
+SNS_MESSAGE_BYTES = 256 * 1024
+"""Bytes of a message with its attributes, and of all messages of a batch, unless the topic says
+otherwise; as SNS has it."""
+
+SNS_MESSAGE_BYTES_MIN = 1024
+"""The least that a topic may say; as SNS has it."""
+
+SNS_MESSAGE_BYTES_MAX = 1024 * 1024
+"""The most that a topic may say; as SNS has it."""
+
+SNS_LARGE_SUBSCRIPTIONS_MAX = 100
+"""Subscriptions of a topic that takes more than is usual; as SNS has it."""
 
 SNS_BATCH_MAX = 10
 """Messages of a batch; as SNS has it."""

@@ -15,6 +15,7 @@ from millrace.server.sns.delivery_policy import (
     see_policy,
     see_topic_policy,
 )
+from millrace.server.sns.headers import SUBJECT
 from millrace.server.sns.message import Told, ready
 from millrace.server.sns.page import page_of
 from millrace.server.sns.shapes import AttributeValue, MessageIn
@@ -134,8 +135,11 @@ def test_a_bad_attribute_is_refused(name: str, given: AttributeValue, text: str)
         (MessageIn(""), PLAIN, "Empty message"),
         (MessageIn("x", subject=""), PLAIN, "Subject"),
         (MessageIn("x", subject="a\nb"), PLAIN, "Subject"),
+        (MessageIn("x", subject="a\x7fb"), PLAIN, "Subject"),
+        (MessageIn("x", subject="a\u2028b"), PLAIN, "Subject"),
         (MessageIn("x", subject="s" * 101), PLAIN, "Subject"),
         (MessageIn("x" * (256 * 1024 + 1)), PLAIN, "Message too long"),
+        (MessageIn("x" * 1025), PLAIN._replace(bytes_max=1024), "Message too long"),
         (MessageIn("x", message_structure="xml"), PLAIN, "MessageStructure"),
         (MessageIn("x", message_structure="json"), PLAIN, "Message Structure - JSON message body"),
         (MessageIn("{}", message_structure="json"), PLAIN, "Message Structure - No default entry"),
@@ -156,6 +160,12 @@ def test_a_bad_message_is_refused(told: MessageIn, topic: Told, text: str) -> No
         ready(told, topic)
     assert refused.value.query == "InvalidParameter"
     assert refused.value.message.startswith(f"Invalid parameter: {text}")
+
+
+def test_a_subject_is_any_text_of_a_line() -> None:
+    for subject in ("Ünïcödé ☃ 😀", "é" * 100, " ", "<&>"):
+        message = ready(MessageIn("x", subject=subject), PLAIN).message
+        assert (SUBJECT, subject.encode()) in message.headers
 
 
 def test_a_group_tells_repeats_apart_where_the_topic_says_so() -> None:

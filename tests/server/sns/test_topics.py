@@ -50,6 +50,30 @@ def test_a_topic_is_made_once(sns: SNSClient, name: str) -> None:
     assert found == {"team": "a", "empty": ""}
 
 
+@pytest.mark.parametrize("ending", ["", ".fifo"])
+def test_what_holds_anyway_may_be_named_when_a_topic_is_made_again(
+    sns: SNSClient, name: str, ending: str
+) -> None:
+    kind = {"FifoTopic": "true"} if ending else {}
+    made = sns.create_topic(Name=name + ending, Attributes=kind)["TopicArn"]
+    policy = json.loads(sns.get_topic_attributes(TopicArn=made)["Attributes"]["Policy"])
+    usual = {
+        "DisplayName": "",
+        "SignatureVersion": "1",
+        "TracingConfig": "PassThrough",
+        "MaximumMessageSize": "262144",
+        "Policy": json.dumps(policy, indent=1),
+    }
+    if ending:
+        usual |= {"ContentBasedDeduplication": "false", "FifoThroughputScope": "Topic"}
+    again = sns.create_topic(Name=name + ending, Attributes={**kind, **usual})["TopicArn"]
+    assert again == made
+    sns.set_topic_attributes(TopicArn=made, AttributeName="SignatureVersion", AttributeValue="2")
+    with pytest.raises(ClientError) as error:
+        sns.create_topic(Name=name + ending, Attributes={**kind, **usual})
+    assert refused(error)[2].endswith("Topic already exists with different attributes")
+
+
 @pytest.mark.parametrize(
     ("name", "attributes", "text"),
     [
@@ -64,6 +88,9 @@ def test_a_topic_is_made_once(sns: SNSClient, name: str) -> None:
         ("a", {"Colour": "red"}, "AttributeName"),
         ("a", {"ContentBasedDeduplication": "true"}, "ContentBasedDeduplication Reason"),
         ("a", {"SignatureVersion": "3"}, "SignatureVersion: Invalid value [3]"),
+        ("a", {"MaximumMessageSize": "1023"}, "MaximumMessageSize: Invalid value [1023]. Must be"),
+        ("a", {"MaximumMessageSize": "1048577"}, "MaximumMessageSize: Invalid value [1048577]."),
+        ("a", {"MaximumMessageSize": "many"}, "MaximumMessageSize: Invalid value [many]. Must be"),
         ("a", {"DeliveryPolicy": "{"}, "DeliveryPolicy: failed to parse JSON."),
         ("a", {"Policy": "[]"}, "Policy Error: null"),
         ("a", {"SQSSuccessFeedbackSampleRate": "101"}, "SQSSuccessFeedbackSampleRate: Invalid"),
@@ -197,6 +224,14 @@ def test_tags_come_and_go(sns: SNSClient, topic: str) -> None:
             ResourceArn=topic, Tags=[{"Key": "c", "Value": "1"}, {"Key": "c", "Value": "2"}]
         )
     assert refused(error)[2] == "Invalid parameter: Duplicated keys are not allowed."
+    for key in ("aws:team", "AWS:team"):
+        with pytest.raises(ClientError) as error:
+            sns.tag_resource(ResourceArn=topic, Tags=[{"Key": key, "Value": "x"}])
+        assert refused(error) == (
+            "InvalidParameter",
+            400,
+            "Invalid parameter: TagKey Reason: a key does not begin with aws:",
+        )
     with pytest.raises(ClientError) as error:
         sns.list_tags_for_resource(ResourceArn=NOWHERE)
     assert refused(error) == ("ResourceNotFound", 404, "Resource does not exist")

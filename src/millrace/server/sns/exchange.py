@@ -53,7 +53,16 @@ class KnownTopic:
             self.note("ContentBasedDeduplication") == "true",
             self.note("FifoThroughputScope") == "MessageGroup",
             self.note("SignatureVersion") or "1",
+            self.bytes_max,
         )
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes of a message, and of all messages of a batch."""
+        text = self.note("MaximumMessageSize")
+        # Other protocols may write whatever they like into notes.
+        is_size = text.isascii() and text.isdigit() and len(text) < 8
+        return int(text) if is_size else limits.SNS_MESSAGE_BYTES
 
     async def subscriptions(self) -> list[SubscriptionCell]:
         """Its subscriptions, oldest first, without those that nobody has confirmed in time."""

@@ -47,6 +47,11 @@ HIDDEN = "sns."
 endpoint. No queue of SQS is called so: their names have no dots."""
 
 
+def protocol_of(cell: SubscriptionCell) -> str:
+    """That of a subscription; one that was not made by SNS is of a queue."""
+    return dict(cell.notes).get(PROTOCOL, "sqs")
+
+
 def is_endpoint(cell: SubscriptionCell) -> bool:
     """Whether a subscription is of an endpoint, with a queue that is its own."""
     is_own = cell.target.endswith(f"/{HIDDEN}{cell.name}")

@@ -30,7 +30,9 @@ Pairs = list[tuple[str, bytes]]
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_SUBJECT = re.compile(rf"[\x20-\x7e]{{1,{limits.SNS_SUBJECT_CHARS_MAX}}}")
+_SUBJECT = re.compile(rf"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{limits.SNS_SUBJECT_CHARS_MAX}}}")
+"""Neither control characters nor line breaks, of which Unicode has some of its own."""
+
 _ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SNS_ID_CHARS_MAX}}}")
 _ARRAY = "String.Array"
 
@@ -44,6 +46,8 @@ class Told(NamedTuple):
     dedup_by_group: bool
     version: str
     """Of signatures."""
+    bytes_max: int = limits.SNS_MESSAGE_BYTES
+    """Of a message, and of all messages of a batch."""
 
 
 class Ready(NamedTuple):
@@ -51,7 +55,6 @@ class Ready(NamedTuple):
 
     id: str
     message: Message
-    size: int
 
 
 def ready(told: MessageIn, topic: Told, position: int | None = None) -> Ready:
@@ -65,8 +68,7 @@ def ready(told: MessageIn, topic: Told, position: int | None = None) -> Ready:
     if not told.message:
         raise invalid("Empty message")
     pairs = _attributes(told.message_attributes, position)
-    size = len(told.message.encode()) + _size(told.message_attributes)
-    if size > limits.SNS_MESSAGE_BYTES_MAX:
+    if size_of(told) > topic.bytes_max:
         raise invalid("Message too long")
     body, others = _bodies(told)
     id = str(uuid4())
@@ -77,7 +79,18 @@ def ready(told: MessageIn, topic: Told, position: int | None = None) -> Ready:
     if topic.version != "1":
         pairs.append((VERSION, topic.version.encode()))
     dedup = _turns(told, topic, pairs)
-    return Ready(id, Message(body, headers=tuple(pairs), dedup=dedup), size)
+    return Ready(id, Message(body, headers=tuple(pairs), dedup=dedup))
+
+
+def size_of(told: MessageIn) -> int:
+    """Bytes of a message with its attributes, as SNS counts them."""
+    return len(told.message.encode()) + sum(
+        len(name.encode())
+        + len(value.data_type.encode())
+        + len((value.string_value or "").encode())
+        + len(value.binary_value or b"")
+        for name, value in told.message_attributes.items()
+    )
 
 
 def _bodies(told: MessageIn) -> tuple[bytes, Pairs]:
@@ -137,16 +150,6 @@ def _turns(told: MessageIn, topic: Told, pairs: Pairs) -> str | None:
 
 
 # --- Attributes ----------------------------------------------------------------------------------
-
-
-def _size(given: Mapping[str, AttributeValue]) -> int:
-    return sum(
-        len(name.encode())
-        + len(value.data_type.encode())
-        + len((value.string_value or "").encode())
-        + len(value.binary_value or b"")
-        for name, value in given.items()
-    )
 
 
 def _attributes(given: Mapping[str, AttributeValue], position: int | None) -> Pairs:

@@ -23,7 +23,7 @@ from millrace.server.sns.faults import (
     too_many_entries,
     unsupported,
 )
-from millrace.server.sns.message import Ready, ready
+from millrace.server.sns.message import Ready, ready, size_of
 from millrace.server.sns.place import place_at, use_topic
 from millrace.server.sns.service import SNS
 from millrace.server.sns.shapes import (
@@ -87,6 +87,9 @@ async def publish_batch(call: Call[PublishBatchIn]) -> PublishBatchOut:
 
     async def use(known: KnownTopic) -> PublishBatchOut:
         topic = known.told(place.arn)
+        # What is wrong with an entry does not make the batch smaller.
+        if sum(map(size_of, entries)) > topic.bytes_max:
+            raise batch_too_long()
         good: list[tuple[str, Ready]] = []
         failed: list[FailedEntry] = []
         for position, entry in enumerate(entries, 1):
@@ -94,8 +97,6 @@ async def publish_batch(call: Call[PublishBatchIn]) -> PublishBatchOut:
                 good.append((entry.id, ready(entry, topic, position)))
             except Fault as fault:
                 failed.append(FailedEntry(entry.id, fault.query, fault.message, fault.is_sender))
-        if sum(one.size for _, one in good) > limits.SNS_MESSAGE_BYTES_MAX:
-            raise batch_too_long()
         if not good:
             return PublishBatchOut([], failed)
         try:

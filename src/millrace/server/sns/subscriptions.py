@@ -43,6 +43,7 @@ from millrace.server.sns.headers import (
     SUBSCRIPTION,
     TOKEN,
     is_endpoint,
+    protocol_of,
 )
 from millrace.server.sns.page import page_of
 from millrace.server.sns.place import Found, Place, find, look, place_at, subscription_at
@@ -71,7 +72,7 @@ from millrace.server.sns.subscription_attributes import (
     see_attribute,
     told,
 )
-from millrace.server.sns.topic_attributes import see_json
+from millrace.server.sns.topic_attributes import see_json, see_large
 
 _PENDING = "PendingConfirmation"
 _IN_SUBSCRIBE = "Attributes Reason: "
@@ -95,10 +96,12 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
     filter = filter_of(notes, _IN_SUBSCRIBE)
     if not filter:
         notes.pop(PREFIX + POLICY, None)
-    for cell in await known.subscriptions():
+    cells = await known.subscriptions()
+    for cell in cells:
         found = Found(place, known, cell)
         if _endpoint(call, found) == (asked.protocol, asked.endpoint):
             return await _again(call, found, notes)
+    see_large(known.bytes_max, [asked.protocol, *map(protocol_of, cells)])
     notes |= {
         PROTOCOL: asked.protocol,
         ENDPOINT: asked.endpoint,

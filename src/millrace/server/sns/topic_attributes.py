@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,7 @@ from millrace.server.sns.headers import PENDING
 from millrace.server.sns.place import Place
 
 DELIVERY = "DeliveryPolicy"
+SIZE = "MaximumMessageSize"
 _FEEDBACK = tuple(
     f"{kind}{name}"
     for kind in ("HTTP", "Firehose", "Lambda", "Application", "SQS")
@@ -33,8 +34,17 @@ _WORDS = {
     "ContentBasedDeduplication": ("true", "false"),
     "FifoThroughputScope": ("Topic", "MessageGroup"),
 }
+_USUAL = {
+    "SignatureVersion": "1",
+    "TracingConfig": "PassThrough",
+    "ContentBasedDeduplication": "false",
+    "FifoThroughputScope": "Topic",
+    SIZE: str(limits.SNS_MESSAGE_BYTES),
+}
+"""What holds for a topic that was told nothing else."""
+
 _FIFO_ONLY = ("ContentBasedDeduplication", "FifoThroughputScope", "ArchivePolicy")
-SETTABLE = (*_TEXTS, *_JSON, *_WORDS)
+SETTABLE = (*_TEXTS, *_JSON, *_WORDS, SIZE)
 FIFO = "FifoTopic"
 
 
@@ -56,6 +66,11 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
         raise invalid(f"{name}: Invalid value [{value}]. Must be between 0 and 100.")
     if name in _WORDS and value not in _WORDS[name]:
         raise invalid(f"{name}: Invalid value [{value}]. Must be {' or '.join(_WORDS[name])}.")
+    if name == SIZE and not _is_size(value):
+        raise invalid(
+            f"{name}: Invalid value [{value}]. Must be between {limits.SNS_MESSAGE_BYTES_MIN} and "
+            f"{limits.SNS_MESSAGE_BYTES_MAX}."
+        )
     if name == "ArchivePolicy":
         raise unsupported("An ArchivePolicy")
     if name == DELIVERY:
@@ -66,6 +81,28 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
 
 def _is_percentage(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) < 4 and int(value) <= 100
+
+
+def _is_size(value: str) -> bool:
+    is_number = value.isascii() and value.isdigit() and len(value) < 8
+    return is_number and limits.SNS_MESSAGE_BYTES_MIN <= int(value) <= limits.SNS_MESSAGE_BYTES_MAX
+
+
+def see_large(bytes_max: int, protocols: Sequence[str]) -> None:
+    """See that messages of so many bytes can go to subscriptions of these protocols: as with SNS,
+    what is larger than is usual goes to some queues, and to no endpoints.
+
+    Raises:
+        Fault: they cannot.
+    """
+    if bytes_max <= limits.SNS_MESSAGE_BYTES:
+        return
+    topic = f"a topic whose {SIZE} is above {limits.SNS_MESSAGE_BYTES}"
+    if any(protocol != "sqs" for protocol in protocols):
+        raise invalid(f"{SIZE} Reason: {topic} has no subscriptions but those of queues")
+    most = limits.SNS_LARGE_SUBSCRIPTIONS_MAX
+    if len(protocols) > most:
+        raise invalid(f"{SIZE} Reason: {topic} has up to {most} subscriptions")
 
 
 def see_json(name: str, value: str, before: str = "") -> dict[str, object]:
@@ -135,6 +172,22 @@ async def told(known: KnownTopic, place: Place) -> dict[str, str]:
         if known.note(name):
             found.setdefault(name, known.note(name))
     return found
+
+
+def is_so(known: KnownTopic, place: Place, name: str, value: str) -> bool:
+    """Whether an attribute of a topic is as this value has it: what holds counts, whether it was
+    set or not, and of JSON what it means."""
+    if name == "Policy":
+        usual = usual_policy(place.arn, place.home.account)
+        return _means(known.note(name) or usual) == _means(value or usual)
+    if name in _JSON:
+        return _means(known.note(name)) == _means(value)
+    usual = _USUAL.get(name, "")
+    return (known.note(name) or usual) == (value or usual)
+
+
+def _means(text: str) -> object:
+    return msgspec.json.decode(text) if text else None
 
 
 def notes_of(attributes: Mapping[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from millrace.server.sns.faults import (
     too_many_topics,
     unsupported,
 )
+from millrace.server.sns.headers import protocol_of
 from millrace.server.sns.page import page_of
 from millrace.server.sns.place import Place, look, place_at, see
 from millrace.server.sns.removal import let_go
@@ -48,8 +49,11 @@ from millrace.server.sns.subscriptions import tell_endpoints
 from millrace.server.sns.topic_attributes import (
     DELIVERY,
     FIFO,
+    SIZE,
+    is_so,
     notes_of,
     see_attribute,
+    see_large,
     told,
     usual_policy,
 )
@@ -106,11 +110,12 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
             await call.ask.server.act(call.ask, act, make)
         except Exists:
             # Another has made it a moment ago.
-            _see_same(await exchange.look(place.space, place.name), attributes, asked.tags)
+            known = await exchange.look(place.space, place.name)
+            _see_same(known, place, attributes, asked.tags)
         except Full as error:
             raise too_many_topics(error.message) from error
     else:
-        _see_same(known, attributes, asked.tags)
+        _see_same(known, place, attributes, asked.tags)
     return TopicOut(place.arn)
 
 
@@ -126,8 +131,10 @@ def _see_name(name: str, *, is_fifo: bool) -> None:
         raise invalid("Topic Name")
 
 
-def _see_same(known: KnownTopic, attributes: Mapping[str, str], tags: Sequence[Tag]) -> None:
-    if any(known.note(name) != value for name, value in attributes.items()):
+def _see_same(
+    known: KnownTopic, place: Place, attributes: Mapping[str, str], tags: Sequence[Tag]
+) -> None:
+    if not all(is_so(known, place, name, value) for name, value in attributes.items()):
         raise invalid("Attributes Reason: Topic already exists with different attributes")
     if tags and known.tags != {tag.key: tag.value for tag in tags}:
         raise invalid("Tags Reason: Topic already exists with different tags")
@@ -184,6 +191,9 @@ async def set_topic_attributes(call: Call[SetTopicAttributesIn]) -> None:
     place = place_at(call, asked.topic_arn, "manage")
     known = await look(call, place)
     see_attribute(asked.attribute_name, asked.attribute_value, is_fifo=known.is_fifo)
+    if asked.attribute_name == SIZE:
+        cells = await known.subscriptions()
+        see_large(int(asked.attribute_value or 0), [protocol_of(cell) for cell in cells])
     await _keep(call, place, known, notes_of({asked.attribute_name: asked.attribute_value}))
     if asked.attribute_name == DELIVERY:
         await tell_endpoints(call, place)
@@ -216,6 +226,8 @@ def _tags_in(tags: Sequence[Tag]) -> dict[str, str]:
     for tag in tags:
         if not 1 <= len(tag.key) <= limits.SNS_TAG_KEY_CHARS_MAX:
             raise invalid("TagKey")
+        if tag.key.lower().startswith("aws:"):
+            raise invalid("TagKey Reason: a key does not begin with aws:")
         if len(tag.value) > limits.SNS_TAG_VALUE_CHARS_MAX:
             raise invalid("TagValue")
     # A note that is empty goes; a tag may be.
