@@ -42,6 +42,21 @@ def test_the_fields_are_those_of_sns_in_their_order() -> None:
     )
 
 
+def test_what_a_fifo_topic_has_is_not_signed() -> None:
+    note = Notification("id", f"{TOPIC_ARN}.fifo", "body", 0, "subject", sequence="1", version="2")
+    found = json.loads(notification(note, AROUND, f"{TOPIC_ARN}.fifo:sub"))
+    assert list(found) == [
+        "Type",
+        "MessageId",
+        "SequenceNumber",
+        "TopicArn",
+        "Subject",
+        "Message",
+        "Timestamp",
+        "UnsubscribeURL",
+    ]
+
+
 @given(st.text(), st.none() | st.text(), st.integers(0, 2**41))
 def test_any_text_is_told_as_it_is(message: str, subject: str | None, time_ms: int) -> None:
     note = Notification("id", TOPIC_ARN, message, time_ms, subject, version="2")
@@ -58,6 +73,26 @@ def test_a_question_is_signed_with_its_token_and_address() -> None:
     assert TOPIC_ARN in found["Message"]
     assert "SubscribeURL\nhttp://yes\nTimestamp\n" in found["Signature"]
     assert "Token\ntoken\nTopicArn\n" in found["Signature"]
+
+
+def test_what_has_ended_is_told_as_sns_tells_it() -> None:
+    arn = f"{TOPIC_ARN}:sub"
+    found = json.loads(confirmation("id", TOPIC_ARN, "token", "http://yes", 0, AROUND, ended=arn))
+    assert found.pop("Signature").endswith(
+        f"TopicArn\n{TOPIC_ARN}\nType\nUnsubscribeConfirmation\n"
+    )
+    assert found == {
+        "Type": "UnsubscribeConfirmation",
+        "MessageId": "id",
+        "Token": "token",
+        "TopicArn": TOPIC_ARN,
+        "Message": f"You have chosen to deactivate subscription {arn}.\nTo cancel this operation "
+        "and restore the subscription, visit the SubscribeURL included in this message.",
+        "SubscribeURL": "http://yes",
+        "Timestamp": "1970-01-01T00:00:00.000Z",
+        "SignatureVersion": "1",
+        "SigningCertURL": "http://host:1/_aws/sns/x.pem",
+    }
 
 
 def test_a_message_is_handed_out_by_its_headers_and_the_queue_s_notes() -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 def verify(envelope: dict[str, str]) -> None:
     """See that a message was signed by the key of the certificate that it names."""
     names = ["Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type"]
+    if envelope["Type"] != "Notification":
+        names = ["Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"]
     text = "".join(f"{name}\n{envelope[name]}\n" for name in names if name in envelope)
     with urlopen(envelope["SigningCertURL"], timeout=30) as answer:
         certificate = x509.load_pem_x509_certificate(answer.read())
@@ -322,6 +324,8 @@ def test_a_fifo_topic_may_tell_repeats_by_their_content(
         sns.publish(TopicArn=topic, Message=text, MessageGroupId="g")
     found = [json.loads(one["Body"]) for one in queue.take(2)]
     assert [one["Message"] for one in found] == ["x", "y"]
+    fields = ["Type", "MessageId", "SequenceNumber", "TopicArn", "Message", "Timestamp"]
+    assert list(found[0]) == [*fields, "UnsubscribeURL"]
     numbers = [one["SequenceNumber"] for one in found]
     assert sorted(set(numbers)) == numbers
     assert {len(number) for number in numbers} == {20}

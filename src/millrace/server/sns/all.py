@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.server.sns import others, publish, subscriptions, topics
+from millrace.server.sns import confirm, others, publish, subscriptions, topics
 from millrace.server.sns.service import SNS
 
-__all__ = ["SNS", "others", "publish", "subscriptions", "topics"]
+__all__ = ["SNS", "confirm", "others", "publish", "subscriptions", "topics"]

@@ -28,9 +28,10 @@ from millrace.errors import Fatal, Gone, MillraceError, NotFound, Stale
 from millrace.server.aws.known import PREFIX
 from millrace.server.aws.names import Home, arn_of, home_of
 from millrace.server.clock import now_ms
-from millrace.server.sns.delivery_policy import Delivery
-from millrace.server.sns.envelope import confirmation
-from millrace.server.sns.exchange import Exchange
+from millrace.server.sns.delivery_policy import Delivery, Retries
+from millrace.server.sns.ended import Ended, token_of
+from millrace.server.sns.envelope import SUBSCRIBED, UNSUBSCRIBED, confirmation
+from millrace.server.sns.exchange import Exchange, KnownTopic
 from millrace.server.sns.handing import handed
 from millrace.server.sns.headers import (
     BASE,
@@ -88,13 +89,15 @@ class Deliverer:
         """Deliver what comes to this queue."""
         at = (space, name)
         if at in self._lines:
-            return
+            # It was deleted, and is made again before that was noticed.
+            self._lines[at].cancel()
         task = asyncio.get_running_loop().create_task(self._deliver(space, name))
         self._lines[at] = task
         task.add_done_callback(lambda done: self._ended(at, done))
 
     def _ended(self, at: tuple[str, str], task: asyncio.Task[None]) -> None:
-        self._lines.pop(at, None)
+        if self._lines.get(at) is task:
+            del self._lines[at]
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _logger.error("what waits for an endpoint in %s/%s", *at, exc_info=error)
@@ -102,6 +105,11 @@ class Deliverer:
     def ask_endpoint(self, space: str, topic: str, cell: SubscriptionCell) -> None:
         """Ask the endpoint of a subscription whether it wants what the topic has."""
         self._begin(self._ask(space, topic, cell))
+
+    def tell_ended(self, known: KnownTopic, cell: SubscriptionCell) -> None:
+        """Tell the endpoint of a subscription that has ended so, and how to have it back; nobody
+        waits for it."""
+        self._begin(self._tell_ended(known, cell))
 
     def _begin(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -208,15 +216,34 @@ class Deliverer:
         arn, id, token = arn_of("sns", home, topic), str(uuid4()), notes[TOKEN]
         known = await self._exchange.look(space, topic)
         version = known.told(arn).version
-        url = f"{notes[BASE]}{CONFIRM_PATH}?Action=ConfirmSubscription&TopicArn={arn}&Token={token}"
         around = self._exchange.around(notes[BASE])
+        url = _confirm_url(notes[BASE], arn, token)
         text = confirmation(id, arn, token, url, now_ms(), around, version)
         retries = delivery(notes, known).retries
-        sending = Sending(notes[ENDPOINT], text, "SubscriptionConfirmation", id, arn)
+        sending = Sending(notes[ENDPOINT], text, SUBSCRIBED, id, arn)
         for failures in range(1, retries.num_retries + 2):
             if await post(sending, self.reach) != "again":
                 return
             if not await self._is_pending(space, topic, cell):
+                return
+            await asyncio.sleep(retries.seconds(failures))
+
+    async def _tell_ended(self, known: KnownTopic, cell: SubscriptionCell) -> None:
+        """Tell it as often as is usual, whatever the subscription said of messages: it has ended,
+        and an endpoint that does not answer is not to be remembered for long."""
+        notes, space, topic = dict(cell.notes), known.topic.space, known.topic.name
+        home = home_of(space, self._usual) or self._usual
+        arn, id = arn_of("sns", home, topic), str(uuid4())
+        await self._exchange.prepare()
+        ended = Ended(space, topic, known.shard, cell.name, now_ms(), notes)
+        token = token_of(ended, self._exchange.signer)
+        around, version = self._exchange.around(notes[BASE]), known.told(arn).version
+        url, its = _confirm_url(notes[BASE], arn, token), f"{arn}:{cell.name}"
+        text = confirmation(id, arn, token, url, now_ms(), around, version, ended=its)
+        retries = Retries()
+        sending = Sending(notes[ENDPOINT], text, UNSUBSCRIBED, id, arn, its)
+        for failures in range(1, retries.num_retries + 2):
+            if await post(sending, self.reach) != "again":
                 return
             await asyncio.sleep(retries.seconds(failures))
 
@@ -227,3 +254,8 @@ class Deliverer:
             return False
         cells = await known.subscriptions()
         return any(one.name == cell.name and PENDING in dict(one.notes) for one in cells)
+
+
+def _confirm_url(base: str, topic: str, token: str) -> str:
+    """Where a token is shown."""
+    return f"{base}{CONFIRM_PATH}?Action=ConfirmSubscription&TopicArn={topic}&Token={token}"

@@ -15,6 +15,10 @@ from urllib.parse import quote
 
 import msgspec
 
+SUBSCRIBED = "SubscriptionConfirmation"
+UNSUBSCRIBED = "UnsubscribeConfirmation"
+"""What endpoints are asked when their subscription begins, and told when it has ended."""
+
 Sign = Callable[[str, str], str]
 """The signature of a text, in Base64, by a version of signatures: "1" or "2"."""
 
@@ -57,6 +61,8 @@ def notification(note: Notification, around: Around, subscription: str) -> str:
         "TopicArn": note.topic,
         "Type": "Notification",
     }
+    # What FIFO topics have is not signed, as with SNS.
+    is_signed = not note.topic.endswith(".fifo")
     fields: dict[str, object] = {
         "Type": "Notification",
         "MessageId": note.id,
@@ -65,7 +71,7 @@ def notification(note: Notification, around: Around, subscription: str) -> str:
         "Subject": note.subject,
         "Message": note.message,
         "Timestamp": time,
-        **_signature(signed, note.version, around),
+        **(_signature(signed, note.version, around) if is_signed else {}),
         "UnsubscribeURL": unsubscribe_url(around.base, subscription),
     }
     if note.attributes:
@@ -77,11 +83,24 @@ def notification(note: Notification, around: Around, subscription: str) -> str:
 
 
 def confirmation(
-    id: str, topic: str, token: str, url: str, time_ms: int, around: Around, version: str = "1"
+    id: str,
+    topic: str,
+    token: str,
+    url: str,
+    time_ms: int,
+    around: Around,
+    version: str = "1",
+    *,
+    ended: str = "",
 ) -> str:
-    """The JSON by which an endpoint is asked whether it wants what a topic has."""
+    """The JSON by which an endpoint is asked whether it wants what a topic has; or, where `ended`
+    is the ARN of its subscription, told that it ended, and asked whether it wants it back."""
+    kind = UNSUBSCRIBED if ended else SUBSCRIBED
     message = (
-        f"You have chosen to subscribe to the topic {topic}.\n"
+        f"You have chosen to deactivate subscription {ended}.\nTo cancel this operation and "
+        "restore the subscription, visit the SubscribeURL included in this message."
+        if ended
+        else f"You have chosen to subscribe to the topic {topic}.\n"
         "To confirm the subscription, visit the SubscribeURL included in this message."
     )
     time = time_of(time_ms)
@@ -92,11 +111,11 @@ def confirmation(
         "Timestamp": time,
         "Token": token,
         "TopicArn": topic,
-        "Type": "SubscriptionConfirmation",
+        "Type": kind,
     }
     return written(
         {
-            "Type": "SubscriptionConfirmation",
+            "Type": kind,
             "MessageId": id,
             "Token": token,
             "TopicArn": topic,

@@ -36,6 +36,11 @@ class KnownTopic:
         """Whether it has an order."""
         return self.topic.name.endswith(".fifo")
 
+    @property
+    def shard(self) -> int:
+        """By which it is told from others that had or will have its name."""
+        return engine_and_topic(self.topic)[1]
+
     def note(self, attribute: str) -> str:
         """An attribute; empty: it has none."""
         return self.notes.get(PREFIX + attribute, "")

@@ -8,9 +8,9 @@ from millrace.server.aws.form import text_of
 from millrace.server.aws.names import arn_of, home_of
 from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask, Routes
+from millrace.server.sns.confirm import confirm
 from millrace.server.sns.deliver import CONFIRM_PATH
 from millrace.server.sns.signing import CERTIFICATE_PATH
-from millrace.server.sns.subscriptions import confirm
 
 ROUTES = Routes("aws")
 
@@ -25,7 +25,7 @@ def _face(ask: Ask) -> AwsFace:
 async def confirm_endpoint(ask: Ask) -> Response:
     """Have an endpoint get what its topic has: its owner shows what it was told."""
     face = _face(ask)
-    space, topic, name = await confirm(face.exchange, ask.query().get("Token", ""))
+    space, topic, name = await confirm(face, ask.query().get("Token", ""))
     home = home_of(space, face.usual) or face.usual
     arn = text_of(f"{arn_of('sns', home, topic)}:{name}")
     text = (

@@ -8,6 +8,7 @@ it was fetched from. Its path tells which one it is, so that it may be kept for 
 
 from __future__ import annotations
 
+import hmac
 import os
 import tempfile
 from base64 import b64encode
@@ -61,6 +62,10 @@ class Signer:
     def sign(self, text: str, version: str) -> str:
         """The signature of a text, in Base64, by this version."""
         return b64encode(self._sign(text.encode(), version)).decode()
+
+    def has_signed(self, text: str, signature: bytes, version: str) -> bool:
+        """Whether it has signed this text so, by this version."""
+        return hmac.compare_digest(self._sign(text.encode(), version), signature)
 
 
 def open_signer(folder: Path) -> Signer:

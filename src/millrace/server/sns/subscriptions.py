@@ -1,4 +1,4 @@
-"""Subscriptions: made, confirmed, listed, changed, ended.
+"""Subscriptions: made, listed, changed, ended.
 
 A subscription of a queue is one of the core, from the topic to the queue. One of an endpoint goes
 to a queue of its own, from which the deliverer sends; until it is confirmed its filter lets nothing
@@ -7,7 +7,6 @@ pass.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from contextlib import suppress
 from typing import Any
@@ -23,7 +22,7 @@ from millrace.server.aws.names import arn_of, home_of, read_arn
 from millrace.server.clock import now_ms
 from millrace.server.rest.act import Act
 from millrace.server.sns.endpoint import see_endpoint, see_reach
-from millrace.server.sns.exchange import Exchange, KnownTopic
+from millrace.server.sns.exchange import KnownTopic
 from millrace.server.sns.faults import (
     invalid,
     no_subscription,
@@ -35,7 +34,6 @@ from millrace.server.sns.filter_policy import NOTHING
 from millrace.server.sns.headers import (
     BASE,
     ENDPOINT,
-    HIDDEN,
     OWNER,
     PENDING,
     PROTOCOL,
@@ -45,6 +43,7 @@ from millrace.server.sns.headers import (
     is_endpoint,
     protocol_of,
 )
+from millrace.server.sns.hidden import hidden_settings, make_hidden
 from millrace.server.sns.page import page_of
 from millrace.server.sns.place import Found, Place, find, look, place_at, subscription_at
 from millrace.server.sns.raw import share_raw
@@ -52,7 +51,6 @@ from millrace.server.sns.removal import let_go
 from millrace.server.sns.service import SNS
 from millrace.server.sns.shapes import (
     AttributesOut,
-    ConfirmCall,
     ListByTopicIn,
     Listed,
     OfSubscription,
@@ -67,7 +65,6 @@ from millrace.server.sns.subscription_attributes import (
     POLICY,
     RAW_DELIVERY,
     REDRIVE,
-    delivery,
     filter_of,
     see_attribute,
     told,
@@ -200,39 +197,17 @@ async def _to_queue(
 async def _to_endpoint(
     call: Call[SubscribeIn], known: KnownTopic, place: Place, name: str, notes: dict[str, str]
 ) -> None:
-    exchange = call.aws.exchange
-    await exchange.prepare()
     token = f"{place.space}/{place.name}/{name}/{secrets.token_hex(32)}".encode().hex()
     notes |= {PENDING: str(now_ms()), TOKEN: token}
-    millrace = exchange.desk.millrace
-    queue = await millrace.queue(
-        f"{HIDDEN}{name}", space=place.space, **hidden_settings(notes, known)
-    )
-    try:
+
+    async def make(queue: Queue) -> None:
         await _make(call, known, queue, name, NOTHING, notes)
-    except BaseException:
-        await millrace.delete_queue(f"{HIDDEN}{name}", space=place.space)
-        raise
-    call.aws.deliverer.take(place.space, f"{HIDDEN}{name}")
+
+    hidden = await make_hidden(call.aws.exchange, known, name, notes, make)
+    call.aws.deliverer.take(place.space, hidden)
     for cell in await known.subscriptions():
         if cell.name == name:
             call.aws.deliverer.ask_endpoint(place.space, place.name, cell)
-
-
-def hidden_settings(notes: dict[str, str], topic: KnownTopic) -> QueueSettings:
-    """How the queue of an endpoint is, whose subscription to the topic has these notes."""
-    how = delivery(notes, topic)
-    policy = notes.get(PREFIX + REDRIVE, "")
-    dead = ""
-    if policy:
-        arn = read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn", "")))
-        dead = "" if arn is None else arn.name
-    return {
-        "max_failures": how.retries.num_retries + 1,
-        "rate": how.per_second,
-        "dead_letter": dead,
-        "notes": {f"{PREFIX}topic": topic.topic.name},
-    }
 
 
 async def _make(
@@ -253,59 +228,6 @@ async def _make(
         raise too_many_subscriptions(error.message) from error
     except (Invalid, TooLarge) as error:
         raise invalid(f"Attributes Reason: {error.message}") from error
-
-
-# --- Confirm -------------------------------------------------------------------------------------
-
-
-def read_token(token: str) -> tuple[str, str, str] | None:
-    """Space, topic and name of the subscription that a token is of; None: it is none."""
-    with suppress(ValueError):
-        parts = bytes.fromhex(token).decode().split("/")
-        if len(parts) == 4:
-            return parts[0], parts[1], parts[2]
-    return None
-
-
-async def confirm(exchange: Exchange, token: str) -> tuple[str, str, str]:
-    """Have an endpoint get what its topic has; again changes nothing. Returns the space and the
-    name of the topic, and the name of the subscription.
-
-    Raises:
-        Fault: it is not a token of any subscription.
-    """
-    read = read_token(token)
-    if read is None:
-        raise invalid("Token")
-    space, topic, name = read
-    try:
-        known = await exchange.look(space, topic)
-    except (NotFound, Invalid, TooLarge) as error:
-        raise invalid("Token") from error
-    for cell in await known.subscriptions():
-        notes = dict(cell.notes)
-        if cell.name != name or not hmac.compare_digest(notes.get(TOKEN, ""), token):
-            continue
-        if PENDING in notes:
-            await known.topic.configure_subscription(
-                name, filter=filter_of(notes), notes={PENDING: ""}
-            )
-        return read
-    raise invalid("Token")
-
-
-@SNS.action("ConfirmSubscription", ConfirmCall, SubscriptionOut)
-async def confirm_subscription(call: Call[ConfirmCall]) -> SubscriptionOut:
-    """Have an endpoint get what its topic has: its owner shows what it was told."""
-    asked = call.told
-    arn = read_arn(asked.topic_arn)
-    if arn is None or arn.service != "sns":
-        raise invalid("TopicArn")
-    read = read_token(asked.token)
-    if read is None or (read[0], read[1]) != (call.aws.space(arn.home), arn.name):
-        raise invalid("Token")
-    _, _, name = await confirm(call.aws.exchange, asked.token)
-    return SubscriptionOut(f"{asked.topic_arn}:{name}")
 
 
 # --- End, list -----------------------------------------------------------------------------------
@@ -329,6 +251,8 @@ async def unsubscribe(call: Call[OfSubscription]) -> None:
     act = Act("Unsubscribe", f"{place.space}/{place.name}")
     await call.ask.server.act(call.ask, act, end)
     await let_go(call, place.arn, cells[name])
+    if is_endpoint(cells[name]) and PENDING not in dict(cells[name].notes):
+        call.aws.deliverer.tell_ended(known, cells[name])
 
 
 def _listed(call: Call[Any], place: Place, known: KnownTopic, cell: SubscriptionCell) -> Listed:
