@@ -74,6 +74,27 @@ def test_an_endpoint_is_asked_before_it_gets_anything(
     assert "healthyRetryPolicy" in json.loads(found["EffectiveDeliveryPolicy"])
 
 
+@pytest.mark.parametrize("authenticate", ["true", "false"])
+def test_only_a_signed_request_unsubscribes_whatever_was_confirmed(
+    sns: SNSClient, topic: str, endpoint: Endpoint, authenticate: str
+) -> None:
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    arn = sns.confirm_subscription(
+        TopicArn=topic,
+        Token=endpoint.next().json["Token"],
+        AuthenticateOnUnsubscribe=authenticate,
+    )["SubscriptionArn"]
+    sns.publish(TopicArn=topic, Message="x")
+    with pytest.raises(HTTPError) as refusal:
+        urlopen(endpoint.next().json["UnsubscribeURL"], timeout=30)
+    with refusal.value:
+        assert refusal.value.code == 403
+    [listed] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    assert listed["SubscriptionArn"] == arn
+    sns.unsubscribe(SubscriptionArn=arn)
+    assert sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"] == []
+
+
 def test_whoever_subscribes_again_is_asked_again(
     sns: SNSClient, topic: str, endpoint: Endpoint
 ) -> None:

@@ -84,6 +84,18 @@ def test_hosts_are_sent_to_wherever_they_are() -> None:
     assert address(("*.example.com",), "inner.example.com.evil.net") is None
 
 
+def test_what_may_not_be_sent_to_is_named_once() -> None:
+    for host, told in (
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("metadata.example.net", "metadata.example.net (169.254.169.254, fe80::1%eth0)"),
+    ):
+        with pytest.raises(Unreachable) as refused:
+            asyncio.run(Reach(("public",), resolve).address(host))
+        why = f"nothing is sent to {told}, which is none of sns_endpoints"
+        assert str(refused.value) == why
+
+
 @pytest.mark.parametrize("text", ["", "*", "10.0.0.0/99", "10.0.0", "a..b", "http://x", "a b", "ä"])
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="sns_endpoints"):

@@ -159,7 +159,11 @@ def test_what_is_no_subscription_is_refused(sns: SNSClient, topic: str) -> None:
         ("pigeon", "x", "Amazon SNS does not support this protocol string: pigeon"),
         ("sqs", "x", "SQS endpoint ARN"),
         ("sqs", f"arn:aws:sns:{REGION}:{ACCOUNT}:x", "SQS endpoint ARN"),
-        ("sqs", f"arn:aws:sqs:{REGION}:{ACCOUNT}:none", "SQS endpoint ARN"),
+        (
+            "sqs",
+            f"arn:aws:sqs:{REGION}:{ACCOUNT}:none",
+            f"Endpoint Reason: there is no queue arn:aws:sqs:{REGION}:{ACCOUNT}:none",
+        ),
         (
             "sqs",
             f"arn:aws:sqs:{REGION}:{ACCOUNT}:x.fifo",
@@ -225,6 +229,45 @@ def test_a_bad_attribute_is_refused(
             SubscriptionArn=made, AttributeName=name, AttributeValue=value
         )
     assert refused(error)[2].startswith(f"Invalid parameter: {text}")
+
+
+def test_what_is_kept_and_told_and_what_is_not_done(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    role = "arn:aws:iam::000000000000:role/delivery"
+    made = sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=queue.arn,
+        Attributes={"SubscriptionRoleArn": role},
+    )["SubscriptionArn"]
+
+    def told() -> str:
+        found = sns.get_subscription_attributes(SubscriptionArn=made)["Attributes"]
+        return found["SubscriptionRoleArn"]
+
+    assert told() == role
+    sns.set_subscription_attributes(
+        SubscriptionArn=made, AttributeName="SubscriptionRoleArn", AttributeValue=f"{role}-2"
+    )
+    assert told() == f"{role}-2"
+    replay = '{"PointType": "Timestamp", "StartingPoint": "2026-01-01T00:00:00.000Z"}'
+    asks: list[Callable[[], object]] = [
+        lambda: sns.set_subscription_attributes(
+            SubscriptionArn=made, AttributeName="ReplayPolicy", AttributeValue=replay
+        ),
+        lambda: sns.subscribe(
+            TopicArn=topic,
+            Protocol="sqs",
+            Endpoint=queue.arn,
+            Attributes={"ReplayPolicy": replay},
+        ),
+    ]
+    for ask in asks:
+        with pytest.raises(ClientError) as error:
+            ask()
+        assert refused(error)[:2] == ("UnsupportedOperation", 400)
 
 
 def test_a_subscription_needs_the_right_to_publish_to_its_queue(

@@ -150,6 +150,49 @@ def test_attributes_are_told_and_changed(sns: SNSClient, topic: str) -> None:
     assert refused(error) == ("InvalidParameter", 400, "Invalid parameter: AttributeName")
 
 
+@pytest.mark.parametrize(
+    ("attribute", "values", "wrong"),
+    [
+        ("TracingConfig", ("Active", "PassThrough"), "Passive"),
+        ("ContentBasedDeduplication", ("true", "false"), "yes"),
+        ("FifoThroughputScope", ("MessageGroup", "Topic"), "Group"),
+        ("SignatureVersion", ("2", "1"), "3"),
+        ("MaximumMessageSize", ("1024", "1048576"), "1"),
+        ("KmsMasterKeyId", ("alias/aws/sns",), ""),
+        ("HTTPSuccessFeedbackSampleRate", ("0", "100"), "101"),
+        ("SQSFailureFeedbackRoleArn", ("arn:aws:iam::000000000000:role/x",), ""),
+    ],
+)
+def test_an_attribute_is_told_as_it_was_set(
+    sns: SNSClient, name: str, attribute: str, values: tuple[str, ...], wrong: str
+) -> None:
+    made = sns.create_topic(Name=f"{name}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
+
+    def change(value: str) -> None:
+        sns.set_topic_attributes(TopicArn=made, AttributeName=attribute, AttributeValue=value)
+
+    for value in values:
+        change(value)
+        assert sns.get_topic_attributes(TopicArn=made)["Attributes"][attribute] == value
+    if wrong:
+        with pytest.raises(ClientError) as error:
+            change(wrong)
+        assert refused(error)[2].startswith(f"Invalid parameter: {attribute}: Invalid value [")
+
+
+@pytest.mark.parametrize("attribute", ["ContentBasedDeduplication", "FifoThroughputScope"])
+def test_a_standard_topic_has_nothing_of_a_fifo_topic(
+    sns: SNSClient, topic: str, attribute: str
+) -> None:
+    with pytest.raises(ClientError) as error:
+        sns.set_topic_attributes(TopicArn=topic, AttributeName=attribute, AttributeValue="x")
+    assert refused(error) == (
+        "InvalidParameter",
+        400,
+        f"Invalid parameter: {attribute} Reason: {attribute} is only supported for FIFO topics",
+    )
+
+
 def test_a_fifo_topic_says_that_it_is_one(sns: SNSClient, name: str) -> None:
     made = sns.create_topic(Name=f"{name}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
     found = sns.get_topic_attributes(TopicArn=made)["Attributes"]
@@ -298,6 +341,51 @@ def test_who_may_not_is_told_so(site: AwsSite, sns: SNSClient, topic: str, name:
     assert [one["TopicArn"] for one in other.list_topics()["Topics"]] == [topic]
 
 
+def test_every_action_needs_its_verb(site: AwsSite, sns: SNSClient, topic: str, name: str) -> None:
+    arn = sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=taker(site.aws().sqs, name).arn,
+    )["SubscriptionArn"]
+    other = site.aws(make_key(site.folder, f"user-{name}", f"allow publish other/{name}")).sns
+    permission = {"AWSAccountId": [ACCOUNT], "ActionName": ["Publish"]}
+    asks: dict[str, Callable[[], object]] = {
+        "manage TagResource": lambda: other.tag_resource(ResourceArn=topic, Tags=[]),
+        "manage UntagResource": lambda: other.untag_resource(ResourceArn=topic, TagKeys=[]),
+        "read ListTagsForResource": lambda: other.list_tags_for_resource(ResourceArn=topic),
+        "manage AddPermission": lambda: other.add_permission(
+            TopicArn=topic,
+            Label="x",
+            **permission,
+        ),
+        "manage RemovePermission": lambda: other.remove_permission(TopicArn=topic, Label="x"),
+        "read GetSubscriptionAttributes": lambda: other.get_subscription_attributes(
+            SubscriptionArn=arn
+        ),
+        "manage SetSubscriptionAttributes": lambda: other.set_subscription_attributes(
+            SubscriptionArn=arn, AttributeName="RawMessageDelivery", AttributeValue="true"
+        ),
+        "read ListSubscriptionsByTopic": lambda: other.list_subscriptions_by_topic(TopicArn=topic),
+        "manage SetTopicAttributes": lambda: other.set_topic_attributes(
+            TopicArn=topic, AttributeName="DisplayName", AttributeValue="x"
+        ),
+        "manage Unsubscribe": lambda: other.unsubscribe(SubscriptionArn=arn),
+        "publish PublishBatch": lambda: other.publish_batch(
+            TopicArn=topic, PublishBatchRequestEntries=[{"Id": "a", "Message": "x"}]
+        ),
+    }
+    for what, ask in asks.items():
+        verb, action = what.split(" ")
+        with pytest.raises(ClientError) as error:
+            ask()
+        code, status, message = refused(error)
+        assert (code, status) == ("AuthorizationError", 403), what
+        assert f"is not authorized to perform: SNS:{action} on resource:" in message
+        assert message.endswith(f"because no rule allows {verb}")
+    assert other.list_topics()["Topics"] == []
+    assert other.list_subscriptions()["Subscriptions"] == []
+
+
 def test_every_action_of_the_model_is_known(sns: SNSClient) -> None:
     assert set(SNS.actions) == set(sns.meta.service_model.operation_names)
 
@@ -348,6 +436,13 @@ def test_what_is_not_done_here_says_so(sns: SNSClient, topic: str) -> None:
         lambda: sns.create_topic(Name="kept", DataProtectionPolicy="{}"),
         lambda: sns.create_topic(
             Name="kept.fifo", Attributes={"FifoTopic": "true", "ArchivePolicy": "{}"}
+        ),
+        lambda: sns.set_topic_attributes(
+            TopicArn=sns.create_topic(Name="now.fifo", Attributes={"FifoTopic": "true"})[
+                "TopicArn"
+            ],
+            AttributeName="ArchivePolicy",
+            AttributeValue='{"MessageRetentionPeriod": "30"}',
         ),
     ]
     for ask in asks:

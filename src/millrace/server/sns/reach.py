@@ -89,9 +89,8 @@ class Reach:
         for address in addresses:
             if self._takes(address):
                 return address
-        raise Unreachable(
-            f"nothing is sent to {host} ({', '.join(addresses)}), which is none of sns_endpoints"
-        )
+        where = "" if addresses == [host] else f" ({', '.join(addresses)})"
+        raise Unreachable(f"nothing is sent to {host}{where}, which is none of sns_endpoints")
 
     def _is_named(self, host: str) -> bool:
         parts = host.split(".")

@@ -15,7 +15,7 @@ from uuid import uuid4
 from millrace.client.queue import Queue
 from millrace.client.settings import QueueSettings
 from millrace.core.topic_cells import SubscriptionCell
-from millrace.errors import Full, Invalid, NotFound, TooLarge
+from millrace.errors import Invalid, NotFound, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import PREFIX
 from millrace.server.aws.names import arn_of, home_of, read_arn
@@ -188,7 +188,9 @@ async def _to_queue(
     try:
         await call.aws.exchange.desk.queue(space, arn.name, make)
     except NotFound as error:
-        raise (invalid("SQS endpoint ARN") if error.field == "queue" else no_topic()) from error
+        if error.field != "queue":
+            raise no_topic() from error
+        raise invalid(f"Endpoint Reason: there is no queue {call.told.endpoint}") from error
     call.aws.directory.forget(space, arn.name)
     if is_raw:
         await share_raw(call, space, arn.name)
@@ -224,9 +226,10 @@ async def _make(
     act = Act(call.action.name, f"{known.topic.space}/{known.topic.name}")
     try:
         await call.ask.server.act(call.ask, act, make)
-    except Full as error:
-        raise too_many_subscriptions(error.message) from error
     except (Invalid, TooLarge) as error:
+        if isinstance(error, TooLarge) and error.field in ("name", "queue"):
+            # The topic has as many as it may, or the queue is subscribed to as many.
+            raise too_many_subscriptions(error.message) from error
         raise invalid(f"Attributes Reason: {error.message}") from error
 
 

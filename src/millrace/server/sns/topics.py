@@ -11,7 +11,7 @@ import msgspec
 from millrace import limits
 from millrace.client.topic import configure_notes
 from millrace.core.notes import Most
-from millrace.errors import Exists, Full, NotFound, TooLarge
+from millrace.errors import Exhausted, Exists, NotFound, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import TAG
 from millrace.server.rest.act import Act, topic_made
@@ -112,7 +112,10 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
             # Another has made it a moment ago.
             known = await exchange.look(place.space, place.name)
             _see_same(known, place, attributes, asked.tags)
-        except Full as error:
+        except (Exhausted, TooLarge) as error:
+            if error.field not in ("queues", "name"):
+                raise
+            # Whoever asks has as many as they may, or there are as many as there can be.
             raise too_many_topics(error.message) from error
     else:
         _see_same(known, place, attributes, asked.tags)
