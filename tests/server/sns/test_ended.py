@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from string import ascii_letters, digits
 from typing import TYPE_CHECKING
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -102,6 +105,25 @@ def test_a_token_has_the_subscription_back_where_its_topic_is_the_same(
         sns.confirm_subscription(TopicArn=topic, Token=token)
     assert refused(error) == ("InvalidParameter", 400, "Invalid parameter: Token")
     assert visit(told.json["SubscribeURL"]) == 400
+
+
+def test_a_subscription_with_many_attributes_is_had_back_by_its_token(
+    sns: SNSClient, topic: str, endpoint: Endpoint
+) -> None:
+    chance = Random(1)
+    texts = ["".join(chance.choices(ascii_letters + digits, k=48)) for _ in range(140)]
+    retries = {"healthyRetryPolicy": {"numRetries": 7}}
+    given = {
+        "FilterPolicy": json.dumps({"kind": ["order", *texts]}),
+        "DeliveryPolicy": json.dumps(retries | {"x": "".join(chance.choices(digits, k=4000))}),
+    }
+    made, told = ended(sns, topic, endpoint, **given)
+    assert len(told.json["SubscribeURL"]) > limits.HTTP_URL_BYTES_MAX
+    assert visit(told.json["SubscribeURL"]) == 414
+    again = sns.confirm_subscription(TopicArn=topic, Token=told.json["Token"])
+    assert again["SubscriptionArn"] == made
+    found = sns.get_subscription_attributes(SubscriptionArn=made)["Attributes"]
+    assert {name: found[name] for name in given} == given
 
 
 def test_an_endpoint_that_was_subscribed_anew_is_not_subscribed_twice(

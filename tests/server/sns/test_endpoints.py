@@ -197,6 +197,27 @@ def test_what_fails_is_sent_again_and_then_is_a_dead_letter(
     assert dead.bodies(1) == ["refused for good"]
 
 
+def test_a_dead_letter_comes_in_what_sns_puts_around_it(
+    sns: SNSClient, sqs: SQSClient, topic: str, endpoint: Endpoint, name: str
+) -> None:
+    dead = taker(sqs, f"{name}-dead")
+    subscribed(
+        sns,
+        topic,
+        endpoint,
+        RawMessageDelivery="true",
+        RedrivePolicy=json.dumps({"deadLetterTargetArn": dead.arn}),
+    )
+    endpoint.answer(404)
+    sent = sns.publish(TopicArn=topic, Message="refused")
+    assert endpoint.next().body == "refused"
+    [letter] = dead.take(1)
+    found = json.loads(letter["Body"])
+    assert (found["MessageId"], found["Message"]) == (sent["MessageId"], "refused")
+    assert "MessageAttributes" not in letter
+    verify(found)
+
+
 def test_a_topic_says_how_its_endpoints_are_sent_to(
     sns: SNSClient, sqs: SQSClient, topic: str, endpoint: Endpoint, name: str
 ) -> None:

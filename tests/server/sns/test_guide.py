@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from millrace import limits
+from millrace.server.sns import faults
 from millrace.server.sns.all import SNS
 from millrace.server.sns.others import UNSUPPORTED
 from tests.server.aws.site import AwsSite
@@ -69,8 +71,31 @@ def test_every_action_is_listed_with_its_parameters() -> None:
     assert missing == []
 
 
+def test_every_error_of_this_server_is_listed() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    source = (Path(faults.__file__)).read_text(encoding="utf-8")
+    codes = set(re.findall(r'query="(\w+)"', source)) | {"UnsupportedOperation"}
+    assert {code for code in codes if not re.search(rf"\b{code}\b", text)} == set()
+
+
+def test_the_limits_that_it_names_are_those_that_hold() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    for told in (
+        f"{limits.SNS_MESSAGE_BYTES // 1024} KiB, its attributes counted",
+        f"from {limits.SNS_MESSAGE_BYTES_MIN:,} to {limits.SNS_MESSAGE_BYTES_MAX:,} bytes",
+        f"up to {limits.SNS_LARGE_SUBSCRIPTIONS_MAX} subscriptions, all of them of queues",
+        f"a line of up to {limits.SNS_SUBJECT_CHARS_MAX} characters",
+        f"up to {limits.SNS_ATTRIBUTES_MAX} attributes",
+        f"up to {limits.SUBSCRIPTIONS_MAX:,} subscriptions",
+    ):
+        assert told in text
+
+
 def test_the_tests_that_it_names_are_there() -> None:
-    here = {path.stem for path in Path(__file__).parent.glob("test_*.py")}
+    here = "".join(
+        path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")
+    )
     named = {test for _, tests in rows().values() for test in tests}
-    assert named <= here
+    assert len(named) > len(rows())
+    assert [test for test in sorted(named) if f"def {test}(" not in here] == []
     assert [name for name, (_, tests) in rows().items() if not tests] == []
