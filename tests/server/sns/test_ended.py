@@ -176,6 +176,7 @@ def test_a_token_holds_what_was_and_is_good_for_two_days(tmp_path: Path) -> None
     found = read_ended(token, signer)
     assert found == Ended("default", "news", 7, "name", now, {"aws.endpoint": "http://x"})
     assert read_ended(token, other) is None
+    assert token_of(was, signer) != token, "nobody sees that two are the same"
     for wrong in ("ended-", "ended-☃", "ended-a", token[:-4], f"{token}AAAA"):
         assert read_ended(wrong, signer) is None
     late = now - limits.SNS_PENDING_SECONDS_MAX * 1000 - 1000

@@ -1,16 +1,16 @@
 """Subscriptions of endpoints that have ended, and may be had back.
 
 Whoever has an endpoint is told that its subscription has ended, with a token by which they have it
-again. Nothing is kept of what has ended: the token holds what it was, and who signs messages signs
-it.
+again. Nothing is kept of what has ended: the token holds what it was.
 
-Rule: nothing of a token is looked at before its signature was verified.
+Rule: a token is sealed. Whoever has it can neither change what it holds nor read it: the attributes
+of a subscription are the affair of those who manage its topic.
 """
 
 from __future__ import annotations
 
 import zlib
-from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import msgspec
 
@@ -22,9 +22,6 @@ from millrace.server.sns.signing import Signer
 
 _BEFORE = "ended-"
 """Before such a token: no other is called so."""
-
-_VERSION = "2"
-_SIGNATURE_BYTES = limits.SNS_KEY_BITS // 8
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -52,25 +49,19 @@ def token_of(ended: Ended, signer: Signer) -> str:
     """The token by which a subscription is had back."""
     kept = {name: text for name, text in ended.notes.items() if name not in (PENDING, TOKEN)}
     data = zlib.compress(msgspec.json.encode(msgspec.structs.replace(ended, notes=kept)), 9)
-    signature = b64decode(signer.sign(_signed(data), _VERSION))
-    return _BEFORE + urlsafe_b64encode(signature + data).decode().rstrip("=")
+    return _BEFORE + urlsafe_b64encode(signer.seal(data)).decode().rstrip("=")
 
 
 def read_ended(token: str, signer: Signer) -> Ended | None:
     """The subscription that a token is of; None: it is none, or too old."""
     text = token.removeprefix(_BEFORE)
     try:
-        found = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        sealed = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
     except ValueError:
         return None
-    signature, data = found[:_SIGNATURE_BYTES], found[_SIGNATURE_BYTES:]
-    if not signer.has_signed(_signed(data), signature, _VERSION):
+    data = signer.unseal(sealed)
+    if data is None:
         return None
     ended = _decoder.decode(zlib.decompress(data))
     is_late = now_ms() - ended.time_ms > limits.SNS_PENDING_SECONDS_MAX * 1000
     return None if is_late else ended
-
-
-def _signed(data: bytes) -> str:
-    """What is signed of a token: what is signed of messages begins otherwise."""
-    return f"Ended\n{urlsafe_b64encode(data).decode()}\n"

@@ -1,4 +1,4 @@
-"""The key that messages are signed with, and its certificate.
+"""The key that messages are signed with, and its certificate; and what is sealed with it.
 
 Rule 1: a folder has one key, in a file that nobody but its owner may read. It is made when it is
 first needed; of several processes that do so at once, all use the one that was first.
@@ -8,7 +8,6 @@ it was fetched from. Its path tells which one it is, so that it may be kept for 
 
 from __future__ import annotations
 
-import hmac
 import os
 import tempfile
 from base64 import b64encode
@@ -18,16 +17,23 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from millrace import limits
 from millrace.errors import Invalid
 from millrace.server.secret import read_secret
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 SIGNING_KEY_FILE = "sns.key"
 """In the folder: the key and its certificate, as PEM."""
 
 CERTIFICATE_PATH = "/_aws/sns/"
 """Where certificates are served from."""
+
+_NONCE_BYTES = 12
+"""As AES in Galois/Counter Mode has it."""
 
 _END = "-----END PRIVATE KEY-----"
 
@@ -63,9 +69,25 @@ class Signer:
         """The signature of a text, in Base64, by this version."""
         return b64encode(self._sign(text.encode(), version)).decode()
 
-    def has_signed(self, text: str, signature: bytes, version: str) -> bool:
-        """Whether it has signed this text so, by this version."""
-        return hmac.compare_digest(self._sign(text.encode(), version), signature)
+    @cached_property
+    def _seal(self) -> AESGCM:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+        return AESGCM(sha256(f"tokens\n{self._key_pem}".encode()).digest())
+
+    def seal(self, data: bytes) -> bytes:
+        """The data so that nobody without the key can read it, or make it."""
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + self._seal.encrypt(nonce, data, None)
+
+    def unseal(self, sealed: bytes) -> bytes | None:
+        """The data that was sealed with this key; None: it was not."""
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._seal.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], None)
+        except (InvalidTag, ValueError):
+            return None
 
 
 def open_signer(folder: Path) -> Signer:
