@@ -89,6 +89,10 @@ def test_only_a_signed_request_unsubscribes_whatever_was_confirmed(
         urlopen(endpoint.next().json["UnsubscribeURL"], timeout=30)
     with refusal.value:
         assert refusal.value.code == 403
+        told = refusal.value.read().decode()
+    assert "http://sns.amazonaws.com/doc/2010-03-31/" in told
+    assert "<Code>AuthorizationError</Code>" in told
+    assert "call Unsubscribe with its ARN and an access key" in told
     [listed] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
     assert listed["SubscriptionArn"] == arn
     sns.unsubscribe(SubscriptionArn=arn)

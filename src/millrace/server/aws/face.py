@@ -19,7 +19,7 @@ import msgspec
 from millrace import limits
 from millrace.errors import Exhausted, MillraceError, Unauthenticated
 from millrace.server.access import Principal
-from millrace.server.aws.fault import Fault, fault_of, nobody, unknown_caller
+from millrace.server.aws.fault import Fault, fault_of, nobody, unknown_caller, unsigned_unsubscribe
 from millrace.server.aws.form import text_of
 from millrace.server.aws.known import Directory
 from millrace.server.aws.names import Home, is_account, space_of
@@ -176,7 +176,7 @@ class AwsFace:
         if signed is None:
             known = self._guard.admit(request.headers, peer)
             if isinstance(known, Unauthenticated) and "authorization" not in request.headers:
-                return nobody()
+                return unsigned_unsubscribe() if _unsubscribes(request) else nobody()
             if isinstance(known, MillraceError):
                 return known
             return Caller(self, known, self.usual)
@@ -250,8 +250,15 @@ def service_of(request: Request) -> str:
     if target.startswith("AmazonSQS."):
         return "sqs"
     caller = request.caller
+    if caller is None and _unsubscribes(request):
+        return "sns"
     service = caller.service if isinstance(caller, Caller) else ""
     return service if service in NAMESPACES else "sqs"
+
+
+def _unsubscribes(request: Request) -> bool:
+    """Whether it is sent to the address by which messages of SNS say that a subscription ends."""
+    return "Action=Unsubscribe" in request.query.split("&")
 
 
 def answer_fault(request: Request, fault: Fault) -> Response:

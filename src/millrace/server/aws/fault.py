@@ -74,6 +74,17 @@ def nobody() -> Fault:
     )
 
 
+def unsigned_unsubscribe() -> Fault:
+    """Somebody visits the address by which SNS ends a subscription, as no rule allows."""
+    return Fault(
+        "AuthorizationErrorException",
+        "A subscription ends by a signed request: call Unsubscribe with its ARN and an access key "
+        "of a user who may manage the topic.",
+        status=403,
+        query="AuthorizationError",
+    )
+
+
 def unknown_caller() -> Fault:
     """Nobody is known by what was sent."""
     return Fault(
