@@ -129,6 +129,7 @@ def test_dead_letters_of_a_raw_queue_are_raw(
         sqs.change_message_visibility(
             QueueUrl=queue.url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0
         )
+        assert "Messages" not in sqs.receive_message(QueueUrl=queue.url), "once too often"
         [letter] = dead.take(1)
         assert (letter["Body"] == "x") is is_raw
         if not is_raw:
