@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 
 from bench.report import Result, at_least, at_most, median
@@ -72,9 +73,10 @@ def _batch() -> list[Result]:
 
 
 async def idle_polls(queues: int = 1_000, each: int = 10, seconds: float = 60.0) -> list[Result]:
-    """What long polls of 20 seconds cost that wait for nothing, and are asked anew."""
+    """What queues take to be made, and long polls of 20 seconds cost that wait for nothing, and are
+    asked anew."""
     polls = queues * each
-    told = await asyncio.to_thread(_idle, queues, polls, seconds)
+    made_ms, told = await asyncio.to_thread(_idle, queues, polls, seconds)
     spent = told.server_cpu / told.seconds * 60
     reach, judge = at_most(5)
     return [
@@ -87,15 +89,19 @@ async def idle_polls(queues: int = 1_000, each: int = 10, seconds: float = 60.0)
             spent,
             reach,
             judge(spent),
-            f"{told.empty / told.seconds:.0f} requests/s, {told.costs()}",
+            f"{told.empty / told.seconds:.0f} requests/s, {told.costs()}; each queue was made in "
+            f"{made_ms:.1f} ms by boto3, one after the other",
         )
     ]
 
 
-def _idle(queues: int, polls: int, seconds: float) -> Told:
+def _idle(queues: int, polls: int, seconds: float) -> tuple[float, Told]:
     with _ours("--set", f"connections_max={2 * polls}") as own:
+        began = time.perf_counter()
         addresses = own.make_queues(queues)
-        return own.run(own.job("idle", addresses, connections=polls, seconds=seconds, warm=25))
+        made_ms = (time.perf_counter() - began) / queues * 1000
+        job = own.job("idle", addresses, connections=polls, seconds=seconds, warm=25)
+        return made_ms, own.run(job)
 
 
 async def backlog_rss(messages: int = 1_000_000) -> list[Result]:
