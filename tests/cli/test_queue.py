@@ -50,11 +50,15 @@ def test_other_settings_are_refused(desk: Desk) -> None:
 def test_an_existing_folder_with_other_things_is_left_alone(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     desk.data.mkdir()
-    (desk.data / "letter.txt").write_text("dear")
-    result = desk.call("queue", "make", "mail")
-    assert result.exit_code == 1
-    assert "is no folder of queues" in result.stderr
-    assert [path.name for path in desk.data.iterdir()] == ["letter.txt"]
+    for name in ("letter.txt", "lock"):
+        (desk.data / name).write_text("dear")
+        result = desk.call("queue", "make", "mail")
+        assert result.exit_code == 1
+        assert "is no folder of queues" in result.stderr
+    assert {path.name: path.read_text() for path in desk.data.iterdir()} == {
+        "letter.txt": "dear",
+        "lock": "dear",
+    }
 
 
 def test_shows_one(desk: Desk) -> None:

@@ -100,9 +100,13 @@ class Shell:
         )
 
 
+def _is_being_made(path: Path) -> bool:
+    """Whether there is a lock alone: another process is about to make the rest."""
+    return path.is_dir() and {one.name for one in path.iterdir()} == {"lock"}
+
+
 def _judge_folder(path: Path, *, make: bool) -> None:
-    # One that has a lock alone is being made by another process.
-    if holds_queues(path) or (make and (path / "lock").exists()):
+    if holds_queues(path) or (make and _is_being_made(path)):
         return
     name_another = "--data PATH or MILLRACE_DATA names another one"
     if path.exists() and (not path.is_dir() or any(path.iterdir())):

@@ -198,7 +198,8 @@ def do_extend(draft: Draft, command: Extend, outcome: Outcome) -> Outcome:
     if done:
         if done == lease.open:
             if lease.span_ms:
-                lease.span_ms += deadline - lease.deadline_ms
+                # 0 would say that it is not known.
+                lease.span_ms = max(lease.span_ms + deadline - lease.deadline_ms, 1)
             lease.deadline_ms = deadline
             # What was given back with a delay keeps its own time.
             _forget_deadlines(lease, done)

@@ -127,6 +127,9 @@ SQS_PEEK_LOOKED_MAX = 10_000
 """Messages that are looked at for them: each is explained, which takes a fraction of a millisecond.
 """
 
+SQS_PEEK_READ_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes that are read for them: a hundred messages of the largest size, twice."""
+
 SQS_PERMISSION_ACTIONS_MAX = 7
 """Actions of one statement that AddPermission writes; SQS has the same limit."""
 

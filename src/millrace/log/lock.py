@@ -85,5 +85,6 @@ def _in_use(descriptor: int, root: Path) -> InUse:
     pid = int(digits) if digits.isdigit() else None
     return InUse(
         f"{root} is in use by process {pid or 'unknown'}; close it there first, or share it there",
-        pid=pid,
+        # Our own number is that of a process of another machine or container, which has it as well.
+        pid=None if pid == os.getpid() else pid,
     )

@@ -44,7 +44,7 @@ async def first_admin(book: Book, path: Path, declared: Iterable[User] = ()) -> 
     before, and `is_administered` tells that nobody may administer.
 
     Then a token by which `admin` is known lies in the file. It is written before the user is made:
-    a crash in between leaves a file that is taken the next time.
+    a crash in between leaves a file that is taken the next time, unless others are known.
 
     Raises:
         Invalid: the file is there, and holds no token, or others may read it.

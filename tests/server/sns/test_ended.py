@@ -41,6 +41,12 @@ def ended(sns: SNSClient, topic: str, endpoint: Endpoint, **attributes: str) -> 
     return made, endpoint.next()
 
 
+def audited(site: AwsSite) -> list[dict[str, str]]:
+    """What the audit has noted."""
+    seen = site.process.ask("GET", "/v1/spaces/system/queues/audit/messages?count=1000")
+    return [json.loads(one["body"]) for one in json.loads(seen.body)["messages"]]
+
+
 def visit(url: str) -> int:
     """What an address answers."""
     try:
@@ -67,7 +73,7 @@ def test_an_endpoint_is_told_that_its_subscription_has_ended(
 
 
 def test_whoever_visits_the_address_has_the_subscription_back(
-    sns: SNSClient, topic: str, endpoint: Endpoint
+    site: AwsSite, sns: SNSClient, topic: str, endpoint: Endpoint
 ) -> None:
     given = {"FilterPolicy": '{"kind": ["order"]}', "RawMessageDelivery": "true"}
     made, told = ended(sns, topic, endpoint, **given)
@@ -76,6 +82,8 @@ def test_whoever_visits_the_address_has_the_subscription_back(
         assert visit(told.json["SubscribeURL"]) == 200
     [listed] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
     assert (listed["SubscriptionArn"], listed["Endpoint"]) == (made, endpoint.url)
+    noted = [one for one in audited(site) if one["target"].endswith(topic.rpartition(":")[2])]
+    assert [one["act"] for one in noted][-2:] == ["Unsubscribe", "ConfirmSubscription"]
     found = sns.get_subscription_attributes(SubscriptionArn=made)["Attributes"]
     assert {name: found[name] for name in given} == given
     assert found["PendingConfirmation"] == "false"

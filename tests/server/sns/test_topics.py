@@ -25,6 +25,24 @@ if TYPE_CHECKING:
 NOWHERE = f"arn:aws:sns:{REGION}:{ACCOUNT}:nowhere"
 
 
+def test_notes_that_others_have_written_spoil_no_topic(
+    site: AwsSite, sns: SNSClient, name: str
+) -> None:
+    notes = {"aws.Policy": "x", "aws.DeliveryPolicy": "{", "aws.MaximumMessageSize": "9999999"}
+    made = site.process.ask("PUT", f"/v1/spaces/default/topics/{name}", {"notes": notes})
+    assert made.status in (200, 201)
+    topic = sns.create_topic(Name=name)["TopicArn"]
+    for attribute in ("Policy", "DeliveryPolicy"):
+        with pytest.raises(ClientError) as error:
+            sns.create_topic(Name=name, Attributes={attribute: "{}"})
+        assert refused(error)[:2] == ("InvalidParameter", 400)
+    too_long = "x" * (limits.SNS_MESSAGE_BYTES + 1)
+    with pytest.raises(ClientError) as error:
+        sns.publish(TopicArn=topic, Message=too_long)
+    assert refused(error)[:2] == ("InvalidParameter", 400)
+    sns.publish(TopicArn=topic, Message=too_long[1:])
+
+
 def test_a_topic_is_made_once(sns: SNSClient, name: str) -> None:
     given = {"DisplayName": "News", "SignatureVersion": "2"}
     tags = [{"Key": "team", "Value": "a"}, {"Key": "empty", "Value": ""}]

@@ -12,6 +12,8 @@ from millrace.errors import Invalid, NotFound, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.face import AwsFace
 from millrace.server.aws.names import read_arn
+from millrace.server.rest.act import Act
+from millrace.server.rest.route import Ask
 from millrace.server.sns.ended import Ended, is_of_ended, read_ended
 from millrace.server.sns.exchange import KnownTopic
 from millrace.server.sns.faults import invalid, too_many_subscriptions
@@ -31,7 +33,9 @@ class Confirmed(NamedTuple):
     name: str
 
 
-async def confirm(aws: AwsFace, token: str, at: tuple[str, str] | None = None) -> Confirmed:
+async def confirm(
+    ask: Ask, aws: AwsFace, token: str, at: tuple[str, str] | None = None
+) -> Confirmed:
     """Have an endpoint get what its topic has; again changes nothing. `at`: the space and the name
     of the topic that it has to be.
 
@@ -51,7 +55,7 @@ async def confirm(aws: AwsFace, token: str, at: tuple[str, str] | None = None) -
     except (NotFound, Invalid, TooLarge) as error:
         raise invalid("Token") from error
     if ended is not None:
-        return Confirmed(space, topic, await _restore(aws, known, ended))
+        return Confirmed(space, topic, await _restore(ask, aws, known, ended))
     for cell in await known.subscriptions():
         if cell.name == name and hmac.compare_digest(dict(cell.notes).get(TOKEN, ""), token):
             await _let_pass(known, cell)
@@ -77,7 +81,7 @@ async def _let_pass(known: KnownTopic, cell: SubscriptionCell) -> None:
         )
 
 
-async def _restore(aws: AwsFace, known: KnownTopic, ended: Ended) -> str:
+async def _restore(ask: Ask, aws: AwsFace, known: KnownTopic, ended: Ended) -> str:
     """Make a subscription again that has ended; returns its name."""
     if known.shard != ended.shard:
         raise invalid("Token")
@@ -91,7 +95,8 @@ async def _restore(aws: AwsFace, known: KnownTopic, ended: Ended) -> str:
             await _let_pass(known, cell)
             return cell.name
     see_large(known.bytes_max, [ended.notes[PROTOCOL], *map(protocol_of, cells)])
-    await _make(aws, known, ended)
+    act = Act("ConfirmSubscription", f"{ended.space}/{ended.topic}")
+    await ask.server.act(ask, act, lambda: _make(aws, known, ended))
     return ended.name
 
 
@@ -118,5 +123,5 @@ async def confirm_subscription(call: Call[ConfirmCall]) -> SubscriptionOut:
     if arn is None or arn.service != "sns":
         raise invalid("TopicArn")
     at = (call.aws.space(arn.home), arn.name)
-    confirmed = await confirm(call.aws, asked.token, at)
+    confirmed = await confirm(call.ask, call.aws, asked.token, at)
     return SubscriptionOut(f"{asked.topic_arn}:{confirmed.name}")

@@ -114,7 +114,13 @@ class Deliverer:
     def _begin(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        task.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _logger.error("an endpoint could not be asked or told", exc_info=error)
 
     async def stop(self) -> None:
         """Send nothing more; what was not settled is sent by whoever comes next."""

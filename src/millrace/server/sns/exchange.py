@@ -22,6 +22,12 @@ from millrace.server.sns.message import Told
 from millrace.server.sns.signing import Signer, open_signer
 
 
+def is_size(text: str) -> bool:
+    """Whether a text says how large messages of a topic may be."""
+    is_number = text.isascii() and text.isdigit() and len(text) < 8
+    return is_number and limits.SNS_MESSAGE_BYTES_MIN <= int(text) <= limits.SNS_MESSAGE_BYTES_MAX
+
+
 class KnownTopic:
     """A topic, and what SNS makes of its notes."""
 
@@ -66,8 +72,7 @@ class KnownTopic:
         """Bytes of a message, and of all messages of a batch."""
         text = self.note("MaximumMessageSize")
         # Other protocols may write whatever they like into notes.
-        is_size = text.isascii() and text.isdigit() and len(text) < 8
-        return int(text) if is_size else limits.SNS_MESSAGE_BYTES
+        return int(text) if is_size(text) else limits.SNS_MESSAGE_BYTES
 
     async def subscriptions(self) -> list[SubscriptionCell]:
         """Its subscriptions, oldest first, without those that nobody has confirmed in time."""

@@ -25,7 +25,7 @@ def _face(ask: Ask) -> AwsFace:
 async def confirm_endpoint(ask: Ask) -> Response:
     """Have an endpoint get what its topic has: its owner shows what it was told."""
     face = _face(ask)
-    space, topic, name = await confirm(face, ask.query().get("Token", ""))
+    space, topic, name = await confirm(ask, face, ask.query().get("Token", ""))
     home = home_of(space, face.usual) or face.usual
     arn = text_of(f"{arn_of('sns', home, topic)}:{name}")
     text = (

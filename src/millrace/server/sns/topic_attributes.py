@@ -10,7 +10,7 @@ from millrace import limits
 from millrace.server.aws.fault import Fault
 from millrace.server.aws.known import PREFIX
 from millrace.server.sns.delivery_policy import see_topic_policy, told_of_topic
-from millrace.server.sns.exchange import KnownTopic
+from millrace.server.sns.exchange import KnownTopic, is_size
 from millrace.server.sns.faults import invalid, unsupported
 from millrace.server.sns.headers import PENDING
 from millrace.server.sns.place import Place
@@ -66,7 +66,7 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
         raise invalid(f"{name}: Invalid value [{value}]. Must be between 0 and 100.")
     if name in _WORDS and value not in _WORDS[name]:
         raise invalid(f"{name}: Invalid value [{value}]. Must be {' or '.join(_WORDS[name])}.")
-    if name == SIZE and not _is_size(value):
+    if name == SIZE and not is_size(value):
         raise invalid(
             f"{name}: Invalid value [{value}]. Must be between {limits.SNS_MESSAGE_BYTES_MIN} and "
             f"{limits.SNS_MESSAGE_BYTES_MAX}."
@@ -81,11 +81,6 @@ def see_attribute(name: str, value: str, *, is_fifo: bool) -> None:
 
 def _is_percentage(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) < 4 and int(value) <= 100
-
-
-def _is_size(value: str) -> bool:
-    is_number = value.isascii() and value.isdigit() and len(value) < 8
-    return is_number and limits.SNS_MESSAGE_BYTES_MIN <= int(value) <= limits.SNS_MESSAGE_BYTES_MAX
 
 
 def see_large(bytes_max: int, protocols: Sequence[str]) -> None:
@@ -187,7 +182,11 @@ def is_so(known: KnownTopic, place: Place, name: str, value: str) -> bool:
 
 
 def _means(text: str) -> object:
-    return msgspec.json.decode(text) if text else None
+    try:
+        return msgspec.json.decode(text) if text else None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        # Other protocols may write whatever they like into notes.
+        return text
 
 
 def notes_of(attributes: Mapping[str, str]) -> dict[str, str]:

@@ -89,17 +89,22 @@ async def _shown(known: Known, states: Collection[str]) -> list[tuple[Row, Expla
     """The first messages that are in one of these states, however many others are before them, up
     to a bound."""
     found: list[tuple[Row, Explanation]] = []
-    looked, after = 0, 0
-    while looked < limits.SQS_PEEK_LOOKED_MAX:
+    looked, after, size, read = 0, 0, 0, 0
+    while looked < limits.SQS_PEEK_LOOKED_MAX and read < limits.SQS_PEEK_READ_BYTES_MAX:
         rows = await known.queue.peek(limits.SQS_PEEK_MAX, after=after)
         if not rows:
             break
         for row in rows:
+            read += row.size()
             about = await known.queue.explain(row.seq)
-            if about.state in states:
-                found.append((row, about))
-                if len(found) == limits.SQS_PEEK_MAX:
-                    return found
+            if about.state not in states:
+                continue
+            size += row.size()
+            if found and size > limits.PEEK_BYTES_MAX:
+                return found
+            found.append((row, about))
+            if len(found) == limits.SQS_PEEK_MAX:
+                return found
         looked, after = looked + len(rows), rows[-1].seq
     return found
 
