@@ -103,6 +103,7 @@ def test_the_same_process_is_told_so(tmp_path: Path) -> None:
     ) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"locked\n"
-        with pytest.raises(errors.InUse, match=f"in use by process {os.getpid()}"):
+        with pytest.raises(errors.InUse, match=f"in use by process {os.getpid()}") as other:
             disk.lock("owner")
+        assert other.value.pid is None, "whoever waits for others would not wait for this one"
         owner.kill()
