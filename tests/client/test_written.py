@@ -16,14 +16,20 @@ def receipt(seq: int) -> Receipt:
     return Receipt(ShardId(7), History(PROVED.history), Seq(seq), LeaseId(PROVED))
 
 
+def write(written: Written, *seqs: int) -> list[str]:
+    return written.write(ShardId(7), LeaseId(PROVED), PROVED, seqs)
+
+
 def test_a_text_is_known_once() -> None:
     written = Written()
-    text = written.write(receipt(350), PROVED)
+    [text, other] = write(written, 350, 351)
     assert read(text) == (receipt(350), PROVED.proof)
+    assert read(other) == (receipt(351), PROVED.proof)
     known = written.take(text)
     assert known == receipt(350)
     assert cast("Proved", known.lease).proof == PROVED.proof
     assert written.take(text) is None
+    assert written.take(other) == receipt(351)
 
 
 def test_what_is_no_text_is_not_known() -> None:
@@ -33,7 +39,7 @@ def test_what_is_no_text_is_not_known() -> None:
         __slots__ = ()
 
     written = Written()
-    text = written.write(receipt(350), PROVED)
+    [text] = write(written, 350)
     assert written.take(Text(text)) is None
     assert written.take(cast("str", text.encode())) is None
     assert written.take(text) == receipt(350)
@@ -41,8 +47,13 @@ def test_what_is_no_text_is_not_known() -> None:
 
 def test_of_too_many_none_is_remembered() -> None:
     written = Written()
-    texts = [written.write(receipt(seq), PROVED) for seq in range(limits.RECEIPTS_WRITTEN_MAX + 1)]
-    assert [written.take(text) for text in texts] == [
-        *[None] * limits.RECEIPTS_WRITTEN_MAX,
-        receipt(limits.RECEIPTS_WRITTEN_MAX),
-    ]
+    most = limits.RECEIPTS_WRITTEN_MAX
+    texts = [*write(written, *range(most - 1)), *write(written, most - 1), *write(written, most)]
+    assert [written.take(text) for text in texts] == [*[None] * most, receipt(most)]
+
+
+def test_of_a_call_with_too_many_none_is_remembered() -> None:
+    written = Written()
+    texts = write(written, *range(limits.RECEIPTS_WRITTEN_MAX + 1))
+    assert [read(text)[0].seq for text in texts] == list(range(len(texts)))
+    assert not any(map(written.take, texts))

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from millrace.core.block import HEADER, SCHEMA, Block, key_list
 from millrace.core.column import Column
-from millrace.core.model import Message, Row
+from millrace.core.model import Headers, Message, Row
 from millrace.errors import Corrupt, Invalid
 
 TEXT = st.text(max_size=5)
 BYTES = st.binary(max_size=20)
+PAIRS: Headers = (("a", b"1"), ("b", b"2"))
 MESSAGES = st.lists(
     st.builds(
         Message,
@@ -79,6 +80,15 @@ def test_a_part_of_the_rows(messages: list[Message], data: st.DataObject) -> Non
     assert block.rows(low, high, 1, 5) == expected(messages)[low:high]
     alone = [block.row(at, 1 + at, 5) for at in range(low, high)]
     assert alone == expected(messages)[low:high]
+
+
+@given(st.lists(st.sampled_from([(), PAIRS, PAIRS[:1], (*PAIRS, *PAIRS)]), max_size=20), st.data())
+def test_rows_with_the_headers_of_the_one_before(
+    headers: list[Headers], data: st.DataObject
+) -> None:
+    block = Block.of_messages([Message(b"x", None, pairs) for pairs in headers])
+    low = data.draw(st.integers(0, len(headers)))
+    assert [row.headers for row in block.rows(low, len(headers), 1, 5)] == headers[low:]
 
 
 def test_an_empty_body_is_no_delete() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.core.model import History, LeaseId, Seq, ShardId
-from millrace.core.receipt import Receipt, prove, read, seal, unseal, write
+from millrace.core.receipt import Receipt, prove, read, seal, unseal, write, write_all
 from millrace.errors import Forged
 
 SECRET = bytes(range(32))
@@ -72,6 +72,14 @@ def test_an_unknown_version_is_forged() -> None:
     raw = base64.urlsafe_b64decode(seal(RECEIPT, SECRET))
     with pytest.raises(Forged, match="version 3"):
         unseal(with_check(b"\3" + raw[1:-4]), SECRET)
+
+
+@given(st.lists(NUMBERS, max_size=20))
+def test_those_of_a_call_are_written_at_once(seqs: list[int]) -> None:
+    proof = prove(7, b"h" * 16, 12, SECRET, session=False)
+    assert write_all(7, b"h" * 16, 12, seqs, proof) == [
+        write(RECEIPT._replace(seq=Seq(seq)), proof) for seq in seqs
+    ]
 
 
 def test_whoever_has_the_proof_of_a_call_writes_its_receipts() -> None:

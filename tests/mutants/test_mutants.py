@@ -82,7 +82,9 @@ def test_what_cannot_be_imported_is_not_caught() -> None:
 
 
 def test_what_does_not_work_is_not_caught() -> None:
-    slip = Mutant("slip", "", HARMLESS.file, "    body = _BODY.pack(", "    no_such_name(", TESTS)
+    slip = Mutant(
+        "slip", "", HARMLESS.file, "        proven = _BODY.pack(", "        no_such_name(", TESTS
+    )
     with pytest.raises(Unfit, match="no_such_name"):
         try_tests(ROOT, slip, TESTS)
 

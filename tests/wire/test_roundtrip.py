@@ -157,6 +157,27 @@ def _listed(value: object) -> object:
     return [list(pair) for pair in value] if isinstance(value, tuple) else value
 
 
+@given(
+    st.lists(
+        st.builds(
+            Message,
+            st.binary(max_size=40),
+            st.none() | st.just(b"k"),
+            st.sampled_from([(), (("a", b"1"),), (("a", b"2"),), (("a", b"1"), ("a", b"2"))]),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_messages_with_the_headers_of_the_one_before(messages: list[Message]) -> None:
+    sheet = Sheet()
+    sheet.call(1, Ask(ShardId(1), 0, Publish(tuple(messages))))
+    [frame] = Splitter().feed(b"".join(sheet.take()))
+    [(_, call)] = read_calls(frame)
+    assert isinstance(call, Ask)
+    assert comparable(call.command) == comparable(Publish(tuple(messages)))
+
+
 @given(st.lists(st.builds(Message, st.binary(max_size=40_000), st.none(), HEADERS), max_size=40))
 def test_a_burst_is_cut_into_frames_and_is_whole(messages: list[Message]) -> None:
     sheet = Sheet()

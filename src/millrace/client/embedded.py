@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from itertools import count
@@ -440,8 +440,10 @@ class EmbeddedEngine:
     def seal(self, receipt: Receipt) -> str:
         return self._node.seal(receipt)
 
-    def sealed(self, receipt: Receipt, proved: Proved) -> str:
-        return self._written.write(receipt, proved)
+    def sealed(
+        self, shard: ShardId, lease: LeaseId, proved: Proved, seqs: Sequence[int]
+    ) -> list[str]:
+        return self._written.write(shard, lease, proved, seqs)
 
     def unseal(self, text: str) -> Receipt:
         return self._written.take(text) or self._node.unseal(text)

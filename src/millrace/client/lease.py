@@ -322,7 +322,7 @@ def by_call(engine: Unseals, leases: Leases) -> list[Call]:
     held: dict[Grant, list[int]] = {}
     proved: dict[tuple[ShardId, LeaseId, bytes], list[int]] = {}
     seqs: list[int] = []
-    newest: Grant | None = None
+    newest: Grant | tuple[ShardId, LeaseId, bytes] | None = None
     for one in _listed(leases):
         if isinstance(one, Lease):
             if one._grant is not newest:
@@ -330,9 +330,13 @@ def by_call(engine: Unseals, leases: Leases) -> list[Call]:
                 seqs = held.setdefault(newest, [])
             seqs.append(one._row.seq)
         else:
-            receipt = engine.unseal(one)
-            at = (receipt.shard, receipt.lease, bytes(receipt.history))
-            proved.setdefault(at, []).append(receipt.seq)
+            shard, history, seq, lease = engine.unseal(one)
+            at = (shard, lease, history)
+            # Mostly they are of one call.
+            if at != newest:
+                newest = at
+                seqs = proved.setdefault((shard, lease, bytes(history)), [])
+            seqs.append(seq)
     if any(grant.engine is not engine for grant in held):
         raise Forged("a lease is of another Millrace", field="leases")
     return [

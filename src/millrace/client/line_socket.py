@@ -315,6 +315,7 @@ class _Speech(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=limits.WIRE_UNHEARD_BYTES_MAX)
 
     def data_received(self, data: bytes) -> None:
         ends: list[tuple[_Pending, Answered | Exception]] = []

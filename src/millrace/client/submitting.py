@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pyroaring import BitMap64
 
 from millrace.core.commands import Command
-from millrace.core.model import Row, ShardId
+from millrace.core.model import LeaseId, Row, ShardId
 from millrace.core.receipt import Proved, Receipt
 
 
@@ -61,8 +61,10 @@ class Submits(Protocol):
         """As that of `Engine`."""
         ...
 
-    def sealed(self, receipt: Receipt, proved: Proved) -> str:
-        """A receipt of a lease call that was proved, as text; whoever wrote it knows it again."""
+    def sealed(
+        self, shard: ShardId, lease: LeaseId, proved: Proved, seqs: Sequence[int]
+    ) -> list[str]:
+        """Receipts of a lease call that was proved, as texts; whoever wrote them knows them."""
         ...
 
     def unseal(self, text: str) -> Receipt:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from millrace import limits
-from millrace.core.receipt import Proved, Receipt, write
+from millrace.core.model import History, LeaseId, Seq, ShardId
+from millrace.core.receipt import Proved, Receipt, write_all
 
 
 class Written:
@@ -12,13 +15,19 @@ class Written:
     def __init__(self) -> None:
         self._receipts: dict[str, Receipt] = {}
 
-    def write(self, receipt: Receipt, proved: Proved) -> str:
-        """The receipt as text, which is remembered."""
-        text = write(receipt, proved.proof)
-        if len(self._receipts) >= limits.RECEIPTS_WRITTEN_MAX:
-            self._receipts.clear()
-        self._receipts[text] = receipt
-        return text
+    def write(
+        self, shard: ShardId, lease: LeaseId, proved: Proved, seqs: Sequence[int]
+    ) -> list[str]:
+        """The receipts of messages of a lease call as texts, which are remembered."""
+        history = History(proved.history)
+        texts = write_all(shard, history, lease, seqs, proved.proof)
+        receipts = self._receipts
+        if len(receipts) + len(texts) > limits.RECEIPTS_WRITTEN_MAX:
+            receipts.clear()
+        if len(texts) <= limits.RECEIPTS_WRITTEN_MAX:
+            for text, seq in zip(texts, seqs, strict=True):
+                receipts[text] = Receipt(shard, history, Seq(seq), lease)
+        return texts
 
     def take(self, text: str) -> Receipt | None:
         """The receipt that is this text, once; None: it has to be read."""

@@ -12,8 +12,8 @@ Rule 3: a body that is null is a delete; an empty body is not null.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise, repeat
 from typing import cast
 
 import numpy as np
@@ -317,17 +317,31 @@ class Block:
             if absent is not None:
                 for at in np.flatnonzero(absent[low:high]).tolist():
                     keys[at] = None
-        if self.header_lists is None:
-            return [
-                Row(seq, time_ms, body, key, ())
-                for seq, body, key in zip(
-                    range(first_seq + low, first_seq + high), bodies, keys, strict=True
-                )
-            ]
+        seqs = range(first_seq + low, first_seq + high)
+        headers = self._headers_between(low, high)
         return [
-            Row(first_seq + low + at, time_ms, body, key, self.headers_of(low + at))
-            for at, (body, key) in enumerate(zip(bodies, keys, strict=True))
+            Row(seq, time_ms, body, key, pairs)
+            for seq, body, key, pairs in zip(seqs, bodies, keys, headers, strict=True)
         ]
+
+    def _headers_between(self, low: int, high: int) -> Iterable[Headers]:
+        """Those of the rows [low, high)."""
+        lists, names, values = self.header_lists, self.header_names, self.header_values
+        if lists is None or names is None or values is None:
+            return repeat((), high - low)
+        out: list[Headers] = []
+        bounds = np.frombuffer(lists, np.int32)[low : high + 1].tolist()
+        first, last = bounds[0], bounds[-1]
+        pairs = list(zip(names.values(first, last), values.values(first, last), strict=True))
+        before: list[tuple[bytes, bytes]] = []
+        headers: Headers = ()
+        for begin, end in pairwise(bounds):
+            found = pairs[begin - first : end - first]
+            # Rows that follow each other mostly have the same.
+            if found != before:
+                before, headers = found, tuple((name.decode(), value) for name, value in found)
+            out.append(headers)
+        return out
 
     def arrow(self, shard: int, first_seq: int, time_ms: int) -> pa.RecordBatch:
         """The rows as Arrow arrays over the same bytes."""

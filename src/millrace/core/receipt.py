@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import re
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from millrace.core.model import History, LeaseId, Seq, ShardId
@@ -74,10 +75,22 @@ def seal(receipt: Receipt, secret: bytes) -> str:
 
 def write(receipt: Receipt, proof: bytes) -> str:
     """The receipt as text, by someone who was given the proof."""
-    body = _BODY.pack(_VERSION, receipt.shard, receipt.history, receipt.seq, receipt.lease)
-    proven = body + proof
-    text = binascii.b2a_base64(proven + _check(proven), newline=False)
-    return text.translate(_TO_URL).decode("ascii")
+    shard, history, seq, lease = receipt
+    [text] = write_all(shard, history, lease, (seq,), proof)
+    return text
+
+
+def write_all(
+    shard: int, history: bytes, lease: int, seqs: Iterable[int], proof: bytes
+) -> list[str]:
+    """The receipts of messages of one lease call as texts, by someone who was given its proof."""
+    parts: list[bytes] = []
+    for seq in seqs:
+        proven = _BODY.pack(_VERSION, shard, history, seq, lease) + proof
+        parts += (proven, _check(proven))
+    # The texts end where the bytes do, for their length is a multiple of 3.
+    text = binascii.b2a_base64(b"".join(parts), newline=False).translate(_TO_URL).decode("ascii")
+    return [text[at : at + _TEXT_CHARS] for at in range(0, len(text), _TEXT_CHARS)]
 
 
 def unseal(text: str, secret: bytes) -> Receipt:

@@ -17,6 +17,9 @@ AWS_STATED_MAX = 1024
 AWS_ADDRESSES_MAX = 4096
 """Addresses of queues whose parts are remembered."""
 
+SQS_SENDERS_KNOWN_MAX = 1024
+"""Senders whose headers are made once."""
+
 AWS_FORM_FIELDS_MAX = 5000
 """Fields of a form: a batch of ten messages with ten attributes each has some 500."""
 

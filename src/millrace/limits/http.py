@@ -71,6 +71,10 @@ HTTP_QUERY_FIELDS_MAX = 32
 DESK_QUEUES_MAX = 4096
 """Queues, and topics, whose places a server remembers."""
 
+HTTP_TURNS_MAX = 24
+"""Requests that are begun although more may have come: the engine works on them meanwhile, as with
+`WIRE_TOGETHER_MAX`."""
+
 RECEIPTS_WRITTEN_MAX = 4096
 """Receipts that are known again without a look at their proofs, some 400 bytes each."""
 

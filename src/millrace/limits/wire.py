@@ -48,6 +48,10 @@ WIRE_UNSENT_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of answers that wait for a slow reader; beyond it nothing more is read of it. Beyond it,
 too, messages do not go with the lease calls that gave them, and are asked for."""
 
+WIRE_UNHEARD_BYTES_MAX = 1024 * 1024
+"""Bytes of calls that wait for a busy engine; beyond it whoever calls waits. Some bursts: a request
+that cannot be sent at once is begun anew by a task, which takes twice the time."""
+
 WIRE_CONNECT_SECONDS_MAX = 5.0
 """How long one attempt to connect may take."""
 

@@ -109,7 +109,7 @@ _NOTHING = memoryview(b"")
 def frame(head: bytes, blobs: Blobs | None = None) -> list[Buffer]:
     """A frame as buffers to be written one after the other."""
     size = blobs.size if blobs is not None else 0
-    out: list[Buffer] = [_LENGTHS.pack(len(head), size) + head + _ZEROS[: -len(head) & 7]]
+    out: list[Buffer] = [b"".join((_LENGTHS.pack(len(head), size), head, _ZEROS[: -len(head) & 7]))]
     if blobs is not None:
         out += blobs.buffers
     return out

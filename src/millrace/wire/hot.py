@@ -5,6 +5,7 @@ They do what a `Form` would do, with fewer steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from millrace import limits
@@ -12,7 +13,7 @@ from millrace.core import bounds, check
 from millrace.core.block import Block
 from millrace.core.commands import Aside, Numbered, Publish, PublishStaged, Settle, Stage
 from millrace.core.leased_commands import Life
-from millrace.core.model import Headers, LeaseId, Message
+from millrace.core.model import Headers, LeaseId, Message, Row
 from millrace.core.receipt import PROOF_BYTES, Proved
 from millrace.errors import Forged, Invalid
 from millrace.wire.frames import Blobs
@@ -41,7 +42,7 @@ class MessageShape:
 
     def pack(self, value: object, blobs: Blobs) -> list[object]:
         message = cast("Message", value)
-        if not blobs.takes_inline(_weigh(message)):
+        if not blobs.takes_inline(weigh((message,))):
             return [_ROWS.pack(Block.of_messages([message]), blobs)]
         return [message.body, message.key, message.headers]
 
@@ -184,7 +185,7 @@ class PublishShape:
     def pack(self, value: object, blobs: Blobs) -> list[object]:
         command = cast("Publish", value)
         rows = command.rows
-        if not isinstance(rows, Block) and not blobs.takes_inline(sum(map(_weigh, rows))):
+        if not isinstance(rows, Block) and not blobs.takes_inline(weigh(rows)):
             rows = Block.of_messages(rows)
         packed: object
         if isinstance(rows, Block):
@@ -232,14 +233,29 @@ class PublishShape:
             raise wrong(raw, "rows", "messages")
         if type(raw[0]) is int:
             return _ROWS.unpack(raw, "rows", blobs)
-        listed = listed_of(raw, "rows", limits.WIRE_CALLS_MAX)
-        return tuple([self._message.unpack(one, "rows", _NONE) for one in listed])
+        rows: list[Message] = []
+        last: object = []
+        pairs: Headers = ()
+        for one in listed_of(raw, "rows", limits.WIRE_CALLS_MAX):
+            if type(one) is list and len(one) == 3 and type(one[0]) is bytes and one[1] is None:
+                # Mostly a body, and the headers of the message before.
+                if one[2] != last:
+                    last, pairs = one[2], check.headers(pairs_of(one[2], "rows"))
+                rows.append(Message(one[0], None, pairs))
+            else:
+                rows.append(self._message.unpack(one, "rows", _NONE))
+        return tuple(rows)
 
 
-def _weigh(message: Message) -> int:
-    size = len(message.body or b"")
-    if message.headers:
-        size += sum(len(name) + len(value) for name, value in message.headers)
+def weigh(messages: Sequence[Message | Row]) -> int:
+    """Bytes of bodies and headers; mostly messages have the headers of the one before."""
+    size = beside = 0
+    headers: Headers = ()
+    for message in messages:
+        if message.headers is not headers:
+            headers = message.headers
+            beside = sum(len(name) + len(value) for name, value in headers)
+        size += len(message.body or b"") + beside
     return size
 
 

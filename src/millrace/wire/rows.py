@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from millrace import limits
 from millrace.core.block import SCHEMA, Block
-from millrace.core.model import Message, Row
+from millrace.core.model import Headers, Message, Row
 from millrace.errors import Corrupt
 from millrace.wire.frames import Blobs
-from millrace.wire.hot import pairs_of
+from millrace.wire.hot import pairs_of, weigh
 from millrace.wire.shapes import Whole, listed_of, piece, wrong
 
 _NUMBER = Whole()
@@ -25,12 +25,8 @@ class RowList:
 
     def pack(self, value: object, blobs: Blobs) -> list[object]:
         rows = cast("Sequence[Row]", value)
-        if len(rows) <= _SMALL_ROWS_MAX:
-            size = 0
-            for row in rows:
-                size += row.size() if row.headers else len(row.body or b"")
-            if blobs.takes_inline(size):
-                return [[row.seq, row.time_ms, row.body, row.key, row.headers] for row in rows]
+        if len(rows) <= _SMALL_ROWS_MAX and blobs.takes_inline(weigh(rows)):
+            return [[row.seq, row.time_ms, row.body, row.key, row.headers] for row in rows]
         block = Block.of_messages([Message(row.body, row.key, row.headers) for row in rows])
         buffers: list[bytes | bytearray | memoryview] = []
         size = block.encode_into(buffers)
@@ -43,7 +39,7 @@ class RowList:
         listed = listed_of(raw, field, limits.LEASE_MESSAGES_MAX)
         if len(listed) == 3 and type(listed[1]) is bytes:
             return self._from_block(listed, field, blobs)
-        return [_row(one, field) for one in listed]
+        return _read_rows(listed, field)
 
     def _from_block(self, raw: list[object], field: str, blobs: memoryview) -> list[Row]:
         try:
@@ -59,11 +55,19 @@ class RowList:
         ]
 
 
-def _row(raw: object, field: str) -> Row:
-    if type(raw) is not list or len(raw) != 5:
-        raise wrong(raw, field, "a row")
-    seq, time_ms, body, key, headers = raw
-    return Row(seq, time_ms, body, key, pairs_of(headers, field) if headers else ())
+def _read_rows(listed: list[object], field: str) -> list[Row]:
+    rows: list[Row] = []
+    last: object = []
+    pairs: Headers = ()
+    for raw in listed:
+        if type(raw) is not list or len(raw) != 5:
+            raise wrong(raw, field, "a row")
+        seq, time_ms, body, key, headers = raw
+        # Mostly they are those of the row before.
+        if headers != last:
+            last, pairs = headers, pairs_of(headers, field)
+        rows.append(Row(seq, time_ms, body, key, pairs))
+    return rows
 
 
 class Batch:

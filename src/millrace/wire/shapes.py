@@ -8,11 +8,11 @@ Rule 2: what `unpack` refuses, it refuses with `Invalid` or `TooLarge`, naming t
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
 import msgspec
-import numpy as np
 from pyroaring import BitMap64
 
 from millrace import limits
@@ -360,7 +360,7 @@ class Seqs:
         seqs = cast("BitMap64", value)
         if len(seqs) == 1:
             return seqs.min()
-        return np.fromiter(seqs, np.uint64, len(seqs)).tobytes()
+        return array("Q", seqs).tobytes()
 
     def unpack(self, raw: object, field: str, blobs: memoryview) -> BitMap64:
         if type(raw) is int and 0 <= raw <= _TOP:
@@ -373,14 +373,10 @@ class Seqs:
                 field=field,
                 limit=self._most,
             )
-        numbers = np.frombuffer(raw, np.uint64)
-        if len(numbers) < self._least or (len(numbers) and not _are_seqs(numbers)):
+        seqs = BitMap64(array("Q", raw))
+        if len(seqs) < self._least or (seqs and seqs.max() > _TOP):
             raise wrong(raw, field, "a set of seqs")
-        return BitMap64(numbers)
-
-
-def _are_seqs(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:
-    return bool(numbers.max() <= _TOP)
+        return seqs
 
 
 class Rows:

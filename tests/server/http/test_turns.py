@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from millrace import limits
 from millrace.server.http.connection import Connection
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
@@ -58,6 +59,27 @@ def test_all_have_read_before_the_first_goes_on() -> None:
             assert site.begun == []
         await asyncio.sleep(0)
         assert site.begun == ["/a", "/b"]
+
+    asyncio.run(main())
+
+
+def test_many_do_not_wait_for_more() -> None:
+    """Whoever decides works on them while others are read."""
+
+    async def main() -> None:
+        site = _Site()
+        for number in range(limits.HTTP_TURNS_MAX + 1):
+            assert site.begun == []
+            site.connect()[0].data_received(GET % b"%d" % number)
+            if len(site.begun) == limits.HTTP_TURNS_MAX:
+                break
+        else:
+            pytest.fail("all of them wait")
+        site.connect()[0].data_received(GET % b"last")
+        assert "/last" not in site.begun
+        await asyncio.sleep(0)
+        assert len(site.begun) == limits.HTTP_TURNS_MAX + 1
+        assert site.begun[-1] == "/last"
 
     asyncio.run(main())
 

@@ -113,12 +113,14 @@ class Site:
         return self._date
 
     def turn(self, connection: Connection) -> None:
-        """Have a connection go on when the others have read what has come for them, too, by kinds
-        of requests: a step that is made for many, one after the other, takes far less time than
-        many for each."""
+        """Have a connection go on when the others have read what has come for them, too, or when
+        they are many; by kinds of requests: a step that is made for many, one after the other,
+        takes far less time than many for each."""
         if not self._turns:
             asyncio.get_running_loop().call_soon(self._take_turns)
         self._turns.append(connection)
+        if len(self._turns) >= limits.HTTP_TURNS_MAX:
+            self._take_turns()
 
     def _take_turns(self) -> None:
         turns, self._turns = self._turns, []

@@ -16,10 +16,8 @@ from millrace.client.message import Message
 from millrace.client.submitting import Submits
 from millrace.core.answers import Leased
 from millrace.core.message_id import id_of
-from millrace.core.model import NEVER_MS, Headers, History, Row, ShardId
-from millrace.core.model import Seq as SeqId
+from millrace.core.model import NEVER_MS, Headers, Row, ShardId
 from millrace.core.place import Place
-from millrace.core.receipt import Receipt
 from millrace.errors import Invalid
 
 Seq = int | str
@@ -190,18 +188,19 @@ def leases_out(
 ) -> list[LeaseOut]:
     """The messages of a lease call of a queue with one shard, whose ids are made with `key`."""
     proved = engine.proved(shard, leased.lease)
-    version, history = int(leased.lease), History(proved.history)
+    receipts = engine.sealed(shard, leased.lease, proved, [row.seq for row in rows])
+    version = int(leased.lease)
     return [
         _leased(
             row,
             row.seq,
-            engine.sealed(Receipt(shard, history, SeqId(row.seq), leased.lease), proved),
+            receipt,
             leased.deadline_ms,
             leased.counts.get(row.seq, (1, 0)),
             version,
             id_of(key, row.seq) if key else None,
         )
-        for row in rows
+        for row, receipt in zip(rows, receipts, strict=True)
     ]
 
 

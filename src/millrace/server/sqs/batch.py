@@ -23,13 +23,10 @@ def see_entries(ids: Sequence[str], name: str, most: int) -> None:
         raise no_entries(name)
     if len(ids) > most:
         raise too_many_entries(len(ids), most)
-    seen: set[str] = set()
-    for one in ids:
-        if _ID.fullmatch(one) is None:
-            raise bad_entry_id()
-        if one in seen:
-            raise same_ids(one)
-        seen.add(one)
+    if not all(map(_ID.fullmatch, ids)):
+        raise bad_entry_id()
+    if len(set(ids)) < len(ids):
+        raise same_ids(next(one for at, one in enumerate(ids) if one in ids[:at]))
 
 
 def failed_entry(one: str, fault: Fault) -> FailedEntry:

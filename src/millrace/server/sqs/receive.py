@@ -18,8 +18,7 @@ from millrace.core.bury import PREFIX as DEAD_PREFIX
 from millrace.core.bury import first_ms
 from millrace.core.commands import Lease as Command
 from millrace.core.group_cells import GROUP_HEADER
-from millrace.core.model import Headers, History, Row, Seq
-from millrace.core.receipt import Receipt
+from millrace.core.model import Headers, Row
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import Fault, bad_value
 from millrace.server.aws.form import NOT_IN_XML
@@ -149,6 +148,18 @@ def _out(
     )
 
 
+def _is_bare(row: Row) -> bool:
+    """Whether a message has nothing but its body, and who sent it."""
+    headers = row.headers
+    return not headers or (len(headers) == 1 and headers[0][0] == SENDER)
+
+
+def _bare_out(call: Call[ReceiveMessageIn], known: Known, row: Row, receipt: str) -> MessageOut:
+    """As `_out`, of one that has nothing else, and is asked for nothing else."""
+    text, digest = text_of(row.body or b"", is_json=call.is_json)
+    return MessageOut(known.message_id(row.seq), receipt, digest, text)
+
+
 def told_of(call: Call[Any], known: Known, given: Given) -> tuple[bytes, Headers]:
     """Body and headers as they are told: what came from a topic is within what SNS puts around it,
     its attributes too, unless the queue has it raw."""
@@ -265,15 +276,22 @@ class _Receiving(Under):
         rows = engine.rows_at_hand(shard, seqs, limits.LEASE_BYTES_MAX)
         if rows is None or len(rows) < len(seqs):
             return self._fetched(answer)
+        rows = by_turns(rows, answer.turns)
         proved = engine.proved(shard, answer.lease)
-        history = History(proved.history)
+        receipts = engine.sealed(shard, answer.lease, proved, [row.seq for row in rows])
+        if not self.wish.system and all(map(_is_bare, rows)):
+            return self._answer(
+                [
+                    _bare_out(self.call, self.known, row, receipt)
+                    for row, receipt in zip(rows, receipts, strict=True)
+                ]
+            )
         made_ms = answer.deadline_ms - self.wish.command.lease_ms
         given = []
-        for row in by_turns(rows, answer.turns):
-            receipt = Receipt(shard, history, Seq(row.seq), answer.lease)
+        for row, receipt in zip(rows, receipts, strict=True):
             deliveries = answer.counts.get(row.seq, (1, 0))[0]
             first_ms = made_ms if deliveries == 1 else answer.firsts.get(row.seq, 0)
-            given.append(_given_row(row, engine.sealed(receipt, proved), deliveries, first_ms))
+            given.append(_given_row(row, receipt, deliveries, first_ms))
         if unknown_origins(self.call.aws.directory, (one.headers for one in given)):
             return self._learned(given)
         return self._told(given)
@@ -292,9 +310,11 @@ class _Receiving(Under):
         return self.call.answer(_NOTHING)
 
     def _told(self, given: list[Given]) -> Response:
-        self._note(len(given))
         system = self.wish.system
-        found = [_out(self.call, self.known, one, system) for one in given]
+        return self._answer([_out(self.call, self.known, one, system) for one in given])
+
+    def _answer(self, found: list[MessageOut]) -> Response:
+        self._note(len(found))
         return self.call.answer(ReceiveMessageOut(found))
 
     def _note(self, count: int) -> None:

@@ -7,8 +7,11 @@ told why it was not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
+
+import msgspec
 
 from millrace import limits
 from millrace.client.message import Message, publish_one, publish_rows, seqs_of
@@ -49,6 +52,7 @@ from millrace.server.sqs.values import (
     SENDER,
     TRACE,
     TRACE_ATTRIBUTE,
+    are_seen,
     attributes_digest,
     attributes_in,
     attributes_size,
@@ -62,7 +66,7 @@ _NOT_HERE = "The request include parameter that is not valid for this queue type
 ANONYMOUS = "anonymous"
 
 
-class Ready(NamedTuple):
+class Ready(msgspec.Struct, frozen=True):
     """A message that may be published."""
 
     message: CheckedMessage
@@ -71,20 +75,26 @@ class Ready(NamedTuple):
     told: MessageIn
 
 
+@lru_cache(maxsize=limits.SQS_SENDERS_KNOWN_MAX)
 def _from(sender: str) -> Headers:
     """The header that says who sent a message."""
     return check.headers([(SENDER, sender.encode())] if sender != ANONYMOUS else None)
 
 
-def ready(known: Known, told: MessageIn, body: bytes, sender: Headers) -> Ready:
+def ready(known: Known, told: MessageIn, body: bytes, sender: Headers, *, is_seen: bool) -> Ready:
     """The message that a call sends, with its body as bytes, and the header of who sends it.
+
+    `is_seen`: it is known that XML can hold its text.
 
     Raises:
         Fault: something of it cannot be so.
     """
     if not body:
         raise missing_parameter("MessageBody")
-    see_text(body)
+    if not is_seen:
+        see_text(body)
+    if _is_bare(told) and not known.is_fifo and len(body) <= known.max_bytes:
+        return Ready(CheckedMessage(body, None, sender), None, None, told)
     headers: list[tuple[str, bytes]] = []
     size = len(body)
     if told.message_attributes:
@@ -110,9 +120,20 @@ def ready(known: Known, told: MessageIn, body: bytes, sender: Headers) -> Ready:
     if known.is_fifo:
         # Of FIFO queues, all messages wait as long as the queue says.
         delay = None
-    # Most have no headers but the sender's, which was checked.
+    # Without others there is the sender's, which was checked.
     pairs = check.headers([*headers, *sender]) if headers else sender
     return Ready(CheckedMessage(check.body_of(body), None, pairs), delay, dedup, told)
+
+
+def _is_bare(told: MessageIn) -> bool:
+    """Whether a message has nothing but its body."""
+    return (
+        told.message_group_id is None
+        and told.delay_seconds is None
+        and not told.message_attributes
+        and not told.message_system_attributes
+        and told.message_deduplication_id is None
+    )
 
 
 def _turns(
@@ -143,17 +164,18 @@ def _turns(
     return f"{group}\n{dedup}" if known.dedup_by_group else dedup
 
 
-Sent = tuple[str, str, str | None, str | None, str | None]
-"""The fields of `SendMessageOut`."""
+Sent = tuple[str, str] | tuple[str, str, str | None, str | None, str | None]
+"""The fields of `SendMessageOut`; those that are not there say nothing."""
 
 
-def _sent(known: Known, told: MessageIn, body: bytes, seq: int | None) -> Sent:
-    attributes = told.message_attributes
-    system = told.message_system_attributes
-    seq = seq or 0
+def _sent(known: Known, one: Ready, seq: int) -> Sent:
+    digest, its, told = digest_of(one.message.body or b""), known.message_id(seq), one.told
+    if _is_bare(told) and not known.is_fifo:
+        return digest, its
+    attributes, system = told.message_attributes, told.message_system_attributes
     return (
-        digest_of(body),
-        known.message_id(seq),
+        digest,
+        its,
         attributes_digest(attributes) if attributes else None,
         attributes_digest({TRACE_ATTRIBUTE: system[TRACE_ATTRIBUTE]}) if system else None,
         f"{seq:020d}" if known.is_fifo else None,
@@ -172,7 +194,13 @@ def _is_fair_due(call: Call[Any], known: Known, messages: Sequence[MessageIn]) -
 
 def _ready_one(call: Call[SendMessageIn], known: Known) -> Ready:
     told = call.told
-    return ready(known, told, told.message_body.encode(), _from(call.caller.principal.name))
+    sender = _from(call.caller.principal.name)
+    return ready(known, told, told.message_body.encode(), sender, is_seen=_are_seen(call))
+
+
+def _are_seen(call: Call[Any]) -> bool:
+    """Whether it is known of all texts of a call that XML can hold them."""
+    return call.is_json and are_seen(call.ask.request.body)
 
 
 def _begin_send(call: Call[SendMessageIn], engine: Submits) -> Under | None:
@@ -196,9 +224,9 @@ class _Sending(Under):
     def read(self, answer: object) -> Response:
         assert isinstance(answer, Published)
         seqs = seqs_of(answer)
-        seq = seqs[0] if seqs else None
-        body = self.ready.message.body or b""
-        return self.call.answer(SendMessageOut(*_sent(self.known, self.call.told, body, seq)))
+        return self.call.answer(
+            SendMessageOut(*_sent(self.known, self.ready, seqs[0] if seqs else 0))
+        )
 
 
 @SQS.action("SendMessage", SendMessageIn, SendMessageOut, begins=_begin_send)
@@ -213,7 +241,7 @@ async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
         seq = await known.queue.publish(
             one.message.body or b"", headers=one.message.headers, delay=one.delay, dedup=one.dedup
         )
-        return SendMessageOut(*_sent(known, told, one.message.body or b"", known.seq_of(seq)))
+        return SendMessageOut(*_sent(known, one, known.seq_of(seq)))
 
     return await use_at(call, told.queue_url, "publish", use)
 
@@ -249,7 +277,8 @@ class Batch(NamedTuple):
         ]
 
 
-def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
+def _batch(call: Call[SendMessageBatchIn], known: Known) -> Batch:
+    told = call.told
     see_entries(
         [entry.id for entry in told.entries], "SendMessageBatchRequestEntry", known.bounds.batch
     )
@@ -263,10 +292,10 @@ def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
     ids: list[str] = []
     good: list[Ready] = []
     failed: list[FailedEntry] = []
-    its = _from(sender)
+    its, is_seen = _from(call.caller.principal.name), _are_seen(call)
     for entry, body in zip(told.entries, bodies, strict=True):
         try:
-            one = ready(known, entry, body, its)
+            one = ready(known, entry, body, its, is_seen=is_seen)
         except Refused as error:
             failed.append(failed_entry(entry.id, fault_of(error)))
             continue
@@ -278,7 +307,7 @@ def _batch(known: Known, told: SendMessageBatchIn, sender: str) -> Batch:
 def _sent_all(known: Known, batch: Batch, seqs: list[int]) -> SendMessageBatchOut:
     places = seqs or [0] * len(batch.good)
     sent = [
-        SentEntry(*_sent(known, one.told, one.message.body or b"", seq), id=one_id)
+        SentEntry(*_sent(known, one, seq), id=one_id)
         for one_id, one, seq in zip(batch.ids, batch.good, places, strict=True)
     ]
     return SendMessageBatchOut(sent, batch.failed)
@@ -288,7 +317,7 @@ def _begin_batch(call: Call[SendMessageBatchIn], engine: Submits) -> Under | Non
     known = known_at(call, call.told.queue_url, "publish")
     if known is None or _is_fair_due(call, known, call.told.entries):
         return None
-    batch = _batch(known, call.told, call.caller.principal.name)
+    batch = _batch(call, known)
     if not batch.good:
         return None
     under = _SendingBatch(call.ask, engine, engine.submit(known.queue.shards.first, batch.command))
@@ -315,7 +344,7 @@ async def send_message_batch(call: Call[SendMessageBatchIn]) -> SendMessageBatch
     told = call.told
 
     async def use(known: Known) -> SendMessageBatchOut:
-        batch = _batch(known, told, call.caller.principal.name)
+        batch = _batch(call, known)
         if _is_fair_due(call, known, told.entries):
             await become_fair(call.aws.directory, known)
         names = await known.queue.publish_many(batch.rows) if batch.good else []

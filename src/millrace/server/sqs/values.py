@@ -39,6 +39,12 @@ _ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SQS_ID_CHARS_MAX}}}")
 _CONTROLS = bytes(one for one in range(32) if one not in b"\t\n\r")
 
 
+def are_seen(raw: bytes | bytearray | memoryview) -> bool:
+    """Whether XML can hold all texts of an object in JSON, as its bytes tell: nothing is escaped,
+    without which JSON has no controls."""
+    return type(raw) is bytes and raw.isascii() and b"\\" not in raw
+
+
 def see_text(body: bytes) -> None:
     """See that XML can hold a text.
 
