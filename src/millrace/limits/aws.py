@@ -20,6 +20,10 @@ AWS_ADDRESSES_MAX = 4096
 SQS_SENDERS_KNOWN_MAX = 1024
 """Senders whose headers are made once."""
 
+SQS_DIGESTS_BYTES_MAX = 4 * 1024 * 1024
+"""Bodies that were sent lately are kept up to this size: whoever receives them soon is told their
+digests without another look at each byte."""
+
 AWS_FORM_FIELDS_MAX = 5000
 """Fields of a form: a batch of ten messages with ten attributes each has some 500."""
 

@@ -19,6 +19,7 @@ import msgspec
 from millrace import limits
 from millrace.errors import Exhausted, MillraceError, Unauthenticated
 from millrace.server.access import Principal
+from millrace.server.aws.digests import Digests
 from millrace.server.aws.fault import Fault, fault_of, nobody, unknown_caller, unsigned_unsubscribe
 from millrace.server.aws.form import text_of
 from millrace.server.aws.known import Directory
@@ -143,6 +144,7 @@ class AwsFace:
         self._holders: dict[tuple[Stated, str], _Holder] = {}
         """By what stands before signatures, and by address; as of a version of who is known."""
         self._holders_of = 0
+        self.digests = Digests()
         self.directory = directory
         self.exchange = exchange
         self.deliverer = deliverer

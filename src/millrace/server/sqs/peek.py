@@ -15,6 +15,7 @@ from millrace.core.answers import Explanation
 from millrace.core.model import Row
 from millrace.errors import MillraceError
 from millrace.server.aws.calls import Call, prove
+from millrace.server.aws.digests import digest_of
 from millrace.server.aws.face import Caller
 from millrace.server.aws.fault import bad_value, fault_of, missing_parameter
 from millrace.server.aws.form import read_fields
@@ -126,11 +127,11 @@ def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanati
     system["IsVisible"] = "true" if about.state in _VISIBLE else "false"
     system["IsDelayed"] = "true" if about.state == "delayed" else "false"
     attributes = attributes_out(headers)
-    text, digest = text_of(body, is_json=call.is_json)
+    text, body = text_of(body, is_json=call.is_json)
     return MessageOut(
         message_id(call.aws.directory, known, row.seq, row.headers),
         _RECEIPT,
-        digest,
+        digest_of(body),
         text,
         system,
         attributes_digest(attributes) if attributes else None,

@@ -41,7 +41,6 @@ from millrace.server.sqs.values import (
     attributes_digest,
     attributes_out,
     chosen,
-    digest_of,
     see_id,
 )
 
@@ -136,11 +135,11 @@ def _out(
     if headers and names:
         attributes = chosen(attributes_out(headers), names)
         digest = attributes_digest(attributes) if attributes else None
-    text, body_digest = text_of(body, is_json=call.is_json)
+    text, body = text_of(body, is_json=call.is_json)
     return MessageOut(
         message_id(call.aws.directory, known, given.seq, given.headers),
         given.receipt,
-        body_digest,
+        call.aws.digests.take(known.queue.shards.first, given.seq, body),
         text,
         system_of(call, known, given, system) if system else {},
         digest,
@@ -156,7 +155,8 @@ def _is_bare(row: Row) -> bool:
 
 def _bare_out(call: Call[ReceiveMessageIn], known: Known, row: Row, receipt: str) -> MessageOut:
     """As `_out`, of one that has nothing else, and is asked for nothing else."""
-    text, digest = text_of(row.body or b"", is_json=call.is_json)
+    text, body = text_of(row.body or b"", is_json=call.is_json)
+    digest = call.aws.digests.take(known.queue.shards.first, row.seq, body)
     return MessageOut(known.message_id(row.seq), receipt, digest, text)
 
 
@@ -179,8 +179,8 @@ def told_of(call: Call[Any], known: Known, given: Given) -> tuple[bytes, Headers
     return text.encode(), ()
 
 
-def text_of(body: bytes, *, is_json: bool) -> tuple[str, str]:
-    """A body as text, and the digest of what is told, which clients compare with it.
+def text_of(body: bytes, *, is_json: bool) -> tuple[str, bytes]:
+    """A body as text, and the bytes of what is told, whose digest clients compare with it.
 
     One that is no text, or has what XML cannot hold, was not published through SQS: marks stand
     for what cannot be told.
@@ -193,7 +193,7 @@ def text_of(body: bytes, *, is_json: bool) -> tuple[str, str]:
     if not is_json and NOT_IN_XML.search(text) is not None:
         text = NOT_IN_XML.sub("\ufffd", text)
         body = text.encode()
-    return text, digest_of(body)
+    return text, body
 
 
 def system_of(

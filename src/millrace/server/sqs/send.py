@@ -24,6 +24,7 @@ from millrace.core.model import Headers
 from millrace.core.model import Message as CheckedMessage
 from millrace.errors import Refused
 from millrace.server.aws.calls import Call
+from millrace.server.aws.digests import digest_of
 from millrace.server.aws.fault import (
     bad_value,
     fault_of,
@@ -56,7 +57,6 @@ from millrace.server.sqs.values import (
     attributes_digest,
     attributes_in,
     attributes_size,
-    digest_of,
     see_id,
     see_text,
     trace_in,
@@ -73,6 +73,8 @@ class Ready(msgspec.Struct, frozen=True):
     delay: int | None
     dedup: str | None
     told: MessageIn
+    is_bare: bool = False
+    """It has nothing but its body, and is answered nothing of anything else."""
 
 
 @lru_cache(maxsize=limits.SQS_SENDERS_KNOWN_MAX)
@@ -94,7 +96,7 @@ def ready(known: Known, told: MessageIn, body: bytes, sender: Headers, *, is_see
     if not is_seen:
         see_text(body)
     if _is_bare(told) and not known.is_fifo and len(body) <= known.max_bytes:
-        return Ready(CheckedMessage(body, None, sender), None, None, told)
+        return Ready(CheckedMessage(body, None, sender), None, None, told, is_bare=True)
     headers: list[tuple[str, bytes]] = []
     size = len(body)
     if told.message_attributes:
@@ -168,9 +170,12 @@ Sent = tuple[str, str] | tuple[str, str, str | None, str | None, str | None]
 """The fields of `SendMessageOut`; those that are not there say nothing."""
 
 
-def _sent(known: Known, one: Ready, seq: int) -> Sent:
-    digest, its, told = digest_of(one.message.body or b""), known.message_id(seq), one.told
-    if _is_bare(told) and not known.is_fifo:
+def _sent(call: Call[Any], known: Known, one: Ready, seq: int) -> Sent:
+    body, its, told = one.message.body or b"", known.message_id(seq), one.told
+    digest = digest_of(body)
+    if seq:
+        call.aws.digests.keep(known.queue.shards.first, seq, body, digest)
+    if one.is_bare:
         return digest, its
     attributes, system = told.message_attributes, told.message_system_attributes
     return (
@@ -225,7 +230,7 @@ class _Sending(Under):
         assert isinstance(answer, Published)
         seqs = seqs_of(answer)
         return self.call.answer(
-            SendMessageOut(*_sent(self.known, self.ready, seqs[0] if seqs else 0))
+            SendMessageOut(*_sent(self.call, self.known, self.ready, seqs[0] if seqs else 0))
         )
 
 
@@ -241,7 +246,7 @@ async def send_message(call: Call[SendMessageIn]) -> SendMessageOut:
         seq = await known.queue.publish(
             one.message.body or b"", headers=one.message.headers, delay=one.delay, dedup=one.dedup
         )
-        return SendMessageOut(*_sent(known, one, known.seq_of(seq)))
+        return SendMessageOut(*_sent(call, known, one, known.seq_of(seq)))
 
     return await use_at(call, told.queue_url, "publish", use)
 
@@ -304,10 +309,10 @@ def _batch(call: Call[SendMessageBatchIn], known: Known) -> Batch:
     return Batch(ids, good, failed)
 
 
-def _sent_all(known: Known, batch: Batch, seqs: list[int]) -> SendMessageBatchOut:
+def _sent_all(call: Call[Any], known: Known, batch: Batch, seqs: list[int]) -> SendMessageBatchOut:
     places = seqs or [0] * len(batch.good)
     sent = [
-        SentEntry(*_sent(known, one, seq), id=one_id)
+        SentEntry(*_sent(call, known, one, seq), id=one_id)
         for one_id, one, seq in zip(batch.ids, batch.good, places, strict=True)
     ]
     return SendMessageBatchOut(sent, batch.failed)
@@ -335,7 +340,7 @@ class _SendingBatch(Under):
     def read(self, answer: object) -> Response:
         assert isinstance(answer, Published)
         seqs = list(seqs_of(answer))
-        return self.call.answer(_sent_all(self.known, self.batch, seqs))
+        return self.call.answer(_sent_all(self.call, self.known, self.batch, seqs))
 
 
 @SQS.action("SendMessageBatch", SendMessageBatchIn, SendMessageBatchOut, begins=_begin_batch)
@@ -348,6 +353,6 @@ async def send_message_batch(call: Call[SendMessageBatchIn]) -> SendMessageBatch
         if _is_fair_due(call, known, told.entries):
             await become_fair(call.aws.directory, known)
         names = await known.queue.publish_many(batch.rows) if batch.good else []
-        return _sent_all(known, batch, [known.seq_of(name) for name in names])
+        return _sent_all(call, known, batch, [known.seq_of(name) for name in names])
 
     return await use_at(call, told.queue_url, "publish", use)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import md5
 from struct import Struct
 
 import msgspec
 
 from millrace import limits
 from millrace.core.model import Headers
+from millrace.server.aws.digests import digest_of
 from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.form import NOT_IN_XML
 from millrace.server.aws.known import PREFIX
@@ -71,11 +71,6 @@ def see_id(text: str | None, name: str) -> None:
             f"{name} can only include alphanumeric and punctuation characters. 1 to "
             f"{limits.SQS_ID_CHARS_MAX} in length.",
         )
-
-
-def digest_of(body: bytes) -> str:
-    """The MD5 of a body."""
-    return md5(body, usedforsecurity=False).hexdigest()
 
 
 def attributes_in(given: Mapping[str, AttributeValue]) -> list[tuple[str, bytes]]:
@@ -274,4 +269,4 @@ def _digest(pairs: Sequence[tuple[str, str, bytes | None, str | None]]) -> str:
         for piece in (name.encode(), kind.encode()):
             parts += (_LENGTH.pack(len(piece)), piece)
         parts += (b"\x01" if data is None else b"\x02", _LENGTH.pack(len(value)), value)
-    return md5(b"".join(parts), usedforsecurity=False).hexdigest()
+    return digest_of(b"".join(parts))
