@@ -71,7 +71,7 @@ HTTP_QUERY_FIELDS_MAX = 32
 DESK_QUEUES_MAX = 4096
 """Queues, and topics, whose places a server remembers."""
 
-HTTP_TURNS_MAX = 24
+HTTP_TURNS_MAX = 16
 """Requests that are begun although more may have come: the engine works on them meanwhile, as with
 `WIRE_TOGETHER_MAX`."""
 

@@ -18,7 +18,7 @@ WIRE_REQUEST_CALLS_MAX = 1_024
 WIRE_BURST_BYTES = 256 * 1024
 """A frame takes no further call beyond this size."""
 
-WIRE_TOGETHER_MAX = 24
+WIRE_TOGETHER_MAX = 16
 """Calls or answers that go out although the turn is not over: whom they are for works on them
 meanwhile. With fewer each costs more, with more the two processes wait for each other."""
 
