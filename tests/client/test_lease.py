@@ -9,7 +9,7 @@ import pytest
 from millrace import errors
 from millrace.client.lease import Lease
 from millrace.client.millrace import Millrace
-from millrace.client.queue import Queue
+from millrace.client.queue import Queue, extend_within
 from tests.client.harness import Clock, embedded, timed
 
 
@@ -286,4 +286,14 @@ async def test_who_waits_is_given_what_another_releases(m: Millrace) -> None:
     waiting = asyncio.create_task(queue.lease(wait=30))
     await queue.explain(1)
     await lease.release()
+    assert (await waiting)[0].deliveries == 2
+
+
+@embedded
+async def test_who_waits_is_given_what_another_holds_no_longer(m: Millrace) -> None:
+    queue = await filled(m, 1)
+    lease = (await queue.lease())[0]
+    waiting = asyncio.create_task(queue.lease(wait=30))
+    await queue.explain(1)
+    await extend_within(queue, lease.receipt, 0, 600)
     assert (await waiting)[0].deliveries == 2
