@@ -77,7 +77,7 @@ def test_an_unknown_version_is_forged() -> None:
 @given(st.lists(NUMBERS, max_size=20))
 def test_those_of_a_call_are_written_at_once(seqs: list[int]) -> None:
     proof = prove(7, b"h" * 16, 12, SECRET, session=False)
-    assert write_all(7, b"h" * 16, 12, seqs, proof) == [
+    assert write_all(ShardId(7), History(b"h" * 16), LeaseId(12), seqs, proof) == [
         write(RECEIPT._replace(seq=Seq(seq)), proof) for seq in seqs
     ]
 

@@ -248,6 +248,9 @@ class _Speech(asyncio.Protocol):
     def begin(self, call: Call) -> _Pending:
         id_ = self._say(call)
         pending = self._pending[id_] = _Pending(self, id_, call, CALLS[type(call)].answer)
+        if len(self._said) >= limits.WIRE_TOGETHER_MAX:
+            # Not before it is known: it may be refused.
+            self._flush()
         return pending
 
     def tell(self, call: Call) -> None:
@@ -272,8 +275,6 @@ class _Speech(asyncio.Protocol):
         if id_ is None:
             id_ = self._next
             self._next += 1
-        if len(self._said) >= limits.WIRE_TOGETHER_MAX:
-            self._flush()
         if not self._said:
             self.loop.call_soon(self._flush)
         self._said.append((id_, call))

@@ -81,7 +81,7 @@ def write(receipt: Receipt, proof: bytes) -> str:
 
 
 def write_all(
-    shard: int, history: bytes, lease: int, seqs: Iterable[int], proof: bytes
+    shard: ShardId, history: History, lease: LeaseId, seqs: Iterable[int], proof: bytes
 ) -> list[str]:
     """The receipts of messages of one lease call as texts, by someone who was given its proof."""
     parts: list[bytes] = []

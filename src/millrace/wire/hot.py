@@ -248,14 +248,14 @@ class PublishShape:
 
 
 def weigh(messages: Sequence[Message | Row]) -> int:
-    """Bytes of bodies and headers; mostly messages have the headers of the one before."""
+    """Bytes of bodies, keys and headers; mostly messages have the headers of the one before."""
     size = beside = 0
     headers: Headers = ()
     for message in messages:
         if message.headers is not headers:
             headers = message.headers
             beside = sum(len(name) + len(value) for name, value in headers)
-        size += len(message.body or b"") + beside
+        size += len(message.body or b"") + len(message.key or b"") + beside
     return size
 
 

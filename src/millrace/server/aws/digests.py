@@ -9,6 +9,7 @@ from __future__ import annotations
 from hashlib import md5
 
 from millrace import limits
+from millrace.core.model import ShardId
 
 _BESIDE_BYTES = 400
 """What one takes beside its body."""
@@ -23,12 +24,13 @@ class Digests:
     """Bodies that were sent and not received, and their digests; of too many, none is kept."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[int, int], tuple[bytes, str]] = {}
+        self._of: dict[tuple[ShardId, int], tuple[bytes, str]] = {}
         """By shard and seq."""
         self._size = 0
 
-    def keep(self, shard: int, seq: int, body: bytes, digest: str) -> None:
+    def keep(self, shard: ShardId, seq: int, body: bytes, digest: str) -> None:
         """A body was sent to this place."""
+        self._drop(shard, seq)
         size = len(body) + _BESIDE_BYTES
         self._size += size
         if self._size > limits.SQS_DIGESTS_BYTES_MAX:
@@ -37,11 +39,16 @@ class Digests:
         if size <= limits.SQS_DIGESTS_BYTES_MAX:
             self._of[shard, seq] = body, digest
 
-    def take(self, shard: int, seq: int, body: bytes) -> str:
+    def take(self, shard: ShardId, seq: int, body: bytes) -> str:
         """The digest of a body that was received from this place."""
-        known = self._of.pop((shard, seq), None)
+        known = self._drop(shard, seq)
         if known is None:
             return digest_of(body)
         kept, digest = known
-        self._size -= len(kept) + _BESIDE_BYTES
         return digest if kept == body else digest_of(body)
+
+    def _drop(self, shard: ShardId, seq: int) -> tuple[bytes, str] | None:
+        known = self._of.pop((shard, seq), None)
+        if known is not None:
+            self._size -= len(known[0]) + _BESIDE_BYTES
+        return known

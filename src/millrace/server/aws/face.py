@@ -145,6 +145,7 @@ class AwsFace:
         """By what stands before signatures, and by address; as of a version of who is known."""
         self._holders_of = 0
         self.digests = Digests()
+        """Of what was sent through this process."""
         self.directory = directory
         self.exchange = exchange
         self.deliverer = deliverer

@@ -62,8 +62,7 @@ class Known:
         self.max_bytes = self._number(SIZE, bounds.message_bytes, bounds.message_bytes)
         self.dedup_by_group = self.notes.get(PREFIX + SCOPE) == "messageGroup"
         salt = self.notes.get(SALT, "").encode()[:64]
-        text = blake2b(_NUMBER.pack(queue.shards.first), digest_size=8, key=salt).hexdigest()
-        self._ids = f"{text[:8]}-{text[8:12]}-{text[12:]}-"
+        self._ids = blake2b(_NUMBER.pack(queue.shards.first), digest_size=16, key=salt)
 
     def note(self, attribute: str) -> str:
         """An attribute that is kept in the notes."""
@@ -87,10 +86,12 @@ class Known:
         return seq_of(key, name) if key and name else name or 0
 
     def message_id(self, seq: int) -> str:
-        """By which SQS knows a message: its seq, after what follows from the queue and its own
-        salt, so that those of a queue of the same name, elsewhere or before, are others."""
-        text = f"{seq:016x}"
-        return f"{self._ids}{text[:4]}-{text[4:]}"
+        """By which SQS knows a message: it follows from where the message is, and from the queue's
+        own salt, so that those of a queue of the same name, elsewhere or before, are others."""
+        made = self._ids.copy()
+        made.update(_NUMBER.pack(seq))
+        text = made.hexdigest()
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 class Directory(Lately[Known]):

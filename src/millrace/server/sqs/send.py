@@ -171,16 +171,16 @@ Sent = tuple[str, str] | tuple[str, str, str | None, str | None, str | None]
 
 
 def _sent(call: Call[Any], known: Known, one: Ready, seq: int) -> Sent:
-    body, its, told = one.message.body or b"", known.message_id(seq), one.told
+    body, id_, told = one.message.body or b"", known.message_id(seq), one.told
     digest = digest_of(body)
     if seq:
         call.aws.digests.keep(known.queue.shards.first, seq, body, digest)
     if one.is_bare:
-        return digest, its
+        return digest, id_
     attributes, system = told.message_attributes, told.message_system_attributes
     return (
         digest,
-        its,
+        id_,
         attributes_digest(attributes) if attributes else None,
         attributes_digest({TRACE_ATTRIBUTE: system[TRACE_ATTRIBUTE]}) if system else None,
         f"{seq:020d}" if known.is_fifo else None,
@@ -297,10 +297,10 @@ def _batch(call: Call[SendMessageBatchIn], known: Known) -> Batch:
     ids: list[str] = []
     good: list[Ready] = []
     failed: list[FailedEntry] = []
-    its, is_seen = _from(call.caller.principal.name), _are_seen(call)
+    sender, is_seen = _from(call.caller.principal.name), _are_seen(call)
     for entry, body in zip(told.entries, bodies, strict=True):
         try:
-            one = ready(known, entry, body, its, is_seen=is_seen)
+            one = ready(known, entry, body, sender, is_seen=is_seen)
         except Refused as error:
             failed.append(failed_entry(entry.id, fault_of(error)))
             continue
