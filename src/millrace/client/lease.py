@@ -337,7 +337,7 @@ def by_call(engine: Unseals, leases: Leases) -> list[Call]:
                 newest = at
                 seqs = proved.setdefault((shard, lease, bytes(history)), [])
             seqs.append(seq)
-    if held and any(grant.engine is not engine for grant in held):
+    if any(grant.engine is not engine for grant in held):
         raise Forged("a lease is of another Millrace", field="leases")
     return [
         *(
