@@ -1,4 +1,4 @@
-"""`make bench`: every group, or one with `ONLY=`; prints a table and writes build/bench.json."""
+"""`make bench`: every group, or those of `ONLY=`; prints a table and writes build/bench.json."""
 
 from __future__ import annotations
 
@@ -115,14 +115,12 @@ MEASURED_WITH = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="a group, a measurement, or the id of a figure")
+    parser.add_argument("--only", help="groups, measurements, or ids of figures, by commas")
     parser.add_argument("--out", default="build/bench.json", type=Path)
     arguments = parser.parse_args()
     chosen = choose(arguments.only)
     if not chosen:
-        print(f"nothing is called {arguments.only!r}; there is:", file=sys.stderr)
-        for group, measurements in GROUPS.items():
-            print(f"  {group}: {', '.join(measurements)}", file=sys.stderr)
+        list_measurements(arguments.only)
         sys.exit(NOTHING_FITS)
     results: list[Result] = []
     failed: list[str] = []
@@ -149,10 +147,25 @@ def main() -> None:
 
 
 def choose(only: str | None) -> list[tuple[str, str]]:
-    """The measurements that are meant, with their groups: all, a group's, or the one of an id."""
-    wanted = MEASURED_WITH.get(only or "", only)
+    """Return the measurements that `only` names, each once, with their groups; all without it.
+
+    `only` is a list of groups, measurements and ids of figures, separated by commas. The result is
+    empty if any of them does not exist, so that a misspelled name is not silently left out.
+    """
     every = [(group, name) for group, measurements in GROUPS.items() for name in measurements]
-    return [one for one in every if wanted is None or wanted in one]
+    if only is None:
+        return every
+    wanted = [MEASURED_WITH.get(name, name) for name in only.split(",")]
+    if any(not any(name in entry for entry in every) for name in wanted):
+        return []
+    return [entry for entry in every if any(name in entry for name in wanted)]
+
+
+def list_measurements(only: str | None) -> None:
+    """Print on stderr that `only` names something unknown, and the names that exist."""
+    print(f"not all of {only!r} exists; there is:", file=sys.stderr)
+    for group, measurements in GROUPS.items():
+        print(f"  {group}: {', '.join(measurements)}", file=sys.stderr)
 
 
 async def _run(measure: Measurement) -> list[Result]:

@@ -1,0 +1,175 @@
+"""`make bench-compare BASE=rev ONLY=id,…`: compare two revisions of this repository.
+
+Both revisions are checked out into worktrees and measured in turns, each by its own `bench/`. A
+turn measures one revision and then the other, and the next turn begins with the other, so that a
+machine that grows slower or faster does not favour one of them. Each figure is judged by the median
+over turns of (head / base), taken so that more is better.
+
+Absolute figures of this repository's measurements differ by a factor of two between hours on a
+shared machine; two runs in a row, repeated, differ far less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.report import machine  # noqa: E402 the path is set first
+from bench.run import NOTHING_FITS, choose, list_measurements  # noqa: E402
+
+ROUNDS = 5
+
+NO_REGRESSION = 0.95
+"""A head that reaches this share of its base counts as no slower."""
+
+MEASUREMENT_SECONDS_MAX = 1_800
+
+
+@dataclass(slots=True)
+class Figure:
+    """The values of one figure, by turn."""
+
+    unit: str
+    base: list[float] = field(default_factory=list)
+    head: list[float] = field(default_factory=list)
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is better: rates are given per second, all other figures are costs."""
+        return self.unit.endswith("/s")
+
+    def ratios(self) -> list[float]:
+        """Return head / base of each turn; above 1 the head is better."""
+        pairs = zip(self.base, self.head, strict=True)
+        return [head / base if self.is_rate else base / head for base, head in pairs]
+
+    def is_kept(self, bound: float) -> bool:
+        """Return whether the head is no slower than `bound` times the base."""
+        return statistics.median(self.ratios()) >= bound
+
+    def row(self, name: str, bound: float) -> str:
+        """Return the line of the table."""
+        ratios = self.ratios()
+        ok = "yes" if self.is_kept(bound) else "NO"
+        return (
+            f"{name:<24} {statistics.median(self.base):>14,.3f} "
+            f"{statistics.median(self.head):>14,.3f} {self.unit:<12} "
+            f"{statistics.median(ratios):>6.2f}  {min(ratios):.2f}-{max(ratios):<6.2f} "
+            f"{_spread(self.base):>5.0%} {_spread(self.head):>5.0%}  {ok}"
+        )
+
+
+def _spread(values: list[float]) -> float:
+    """Return how far the values lie apart, as a share of their median."""
+    return (max(values) - min(values)) / statistics.median(values)
+
+
+@contextlib.contextmanager
+def checked_out(revision: str, folder: Path) -> Iterator[Path]:
+    """A worktree of `revision`, removed when it is left."""
+    _git("worktree", "add", "--quiet", "--detach", str(folder), revision)
+    try:
+        yield folder
+    finally:
+        _git("worktree", "remove", "--force", str(folder))
+
+
+def _git(*arguments: str) -> str:
+    run = subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
+    )
+    return run.stdout.strip()
+
+
+def measure(tree: Path, name: str) -> dict[str, tuple[float, str]]:
+    """Run one measurement of the revision in `tree`.
+
+    Returns:
+        The value and unit of each figure, by its id.
+    """
+    out = tree / "build" / "compare.json"
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
+    proof = "import millrace, sys; sys.exit(not millrace.__file__.startswith(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", proof, str(tree)], env=environment, check=True, cwd=tree)
+    run = subprocess.run(
+        [sys.executable, "bench/run.py", "--only", name, "--out", str(out)],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=MEASUREMENT_SECONDS_MAX,
+    )
+    if run.returncode:
+        sys.exit(f"{name} could not be measured:\n{run.stdout[-2000:]}{run.stderr[-4000:]}")
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    return {result["id"]: (result["value"], result["unit"]) for result in results}
+
+
+def compare(base: Path, head: Path, names: list[str], rounds: int) -> dict[str, Figure]:
+    """Measure both trees in turns."""
+    figures: dict[str, Figure] = {}
+    for turn in range(rounds):
+        for name in names:
+            order = (base, head) if turn % 2 == 0 else (head, base)
+            measured = {tree: measure(tree, name) for tree in order}
+            shared = sorted(measured[base].keys() & measured[head].keys())
+            for identity in shared:
+                figure = figures.setdefault(identity, Figure(measured[head][identity][1]))
+                figure.base.append(measured[base][identity][0])
+                figure.head.append(measured[head][identity][0])
+            told = ", ".join(f"{one} {figures[one].ratios()[-1]:.2f}" for one in shared)
+            print(f"turn {turn + 1} of {rounds}, {name}: {told}", flush=True)
+    return figures
+
+
+def main() -> None:
+    """Compare as the command line says, and exit with 1 if a figure fell."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base", required=True, help="the revision to compare with")
+    parser.add_argument("--head", default="HEAD", help="the revision that is judged")
+    parser.add_argument("--only", required=True, help="measurements, groups or ids, by commas")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--bound", type=float, default=NO_REGRESSION)
+    arguments = parser.parse_args()
+    chosen = choose(arguments.only)
+    if not chosen:
+        list_measurements(arguments.only)
+        sys.exit(NOTHING_FITS)
+    names = list(dict.fromkeys(name for _, name in chosen))
+    base, head = (_git("rev-parse", "--short", one) for one in (arguments.base, arguments.head))
+    if _git("status", "--porcelain", "--untracked-files=no"):
+        print("changes that are not committed are not measured", file=sys.stderr)
+    (ROOT / "build").mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="compare-", dir=ROOT / "build") as folder,
+        checked_out(base, Path(folder) / "base") as base_tree,
+        checked_out(head, Path(folder) / "head") as head_tree,
+    ):
+        figures = compare(base_tree, head_tree, names, arguments.rounds)
+    print(f"\n{machine()}; {arguments.rounds} turns; base {base}, head {head}\n")
+    print(
+        f"{'id':<24} {'base':>14} {'head':>14} {'unit':<12} {'ratio':>6}  {'range':<11} "
+        f"{'spread of both':>11}  >= {arguments.bound:g}"
+    )
+    for identity, figure in figures.items():
+        print(figure.row(identity, arguments.bound))
+    fell = [one for one, figure in figures.items() if not figure.is_kept(arguments.bound)]
+    print(f"\n{len(figures)} figures, {len(fell)} below {arguments.bound:g}: {', '.join(fell)}")
+    sys.exit(1 if fell else 0)
+
+
+if __name__ == "__main__":
+    main()
