@@ -6,6 +6,7 @@ import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -71,6 +72,14 @@ def test_every_alert_says_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("page", "ticket")
 
 
+def test_5_7_alerts_pass_over_logs_and_the_queues_of_the_server() -> None:
+    [group] = yaml.safe_load((DEPLOY / "alerts.yaml").read_text())["groups"]
+    rules = {rule["alert"]: rule["expr"] for rule in group["rules"]}
+    old, lags = rules["MillraceQueueOld"], rules["MillraceCursorLags"]
+    assert 'millrace_oldest_seconds{space!="system",retention!="log"}' in old
+    assert 'space!="system"' in lags
+
+
 def test_files_that_are_mounted_are_there() -> None:
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     for service in services.values():
@@ -88,6 +97,77 @@ def test_the_unit_is_one() -> None:
     assert unit["Service"]["NoNewPrivileges"] == "true"
     # Longer than the server itself waits for requests at its end.
     assert int(unit["Service"]["TimeoutStopSec"]) > 10
+
+
+def test_sec_28_the_unit_is_closed() -> None:
+    lines = (DEPLOY / "millrace.service").read_text().splitlines()
+    for line in (
+        "CapabilityBoundingSet=",
+        "AmbientCapabilities=",
+        "SystemCallArchitectures=native",
+        "SystemCallFilter=@system-service",
+        "SystemCallFilter=~@privileged",
+        "MemoryMax=80%",
+        "ProtectKernelModules=true",
+        "ProtectKernelLogs=true",
+        "ProtectProc=invisible",
+        "RestrictNamespaces=true",
+        "RestrictRealtime=true",
+        "DevicePolicy=closed",
+        "UMask=0077",
+    ):
+        assert lines.count(line) == 1, line
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_sec_28_systemd_knows_every_line_of_the_unit() -> None:
+    verify = ["systemd-analyze", "verify", str(DEPLOY / "millrace.service")]
+    said = subprocess.run(verify, capture_output=True, text=True, check=False).stderr
+    assert "millrace.service:" not in said.replace("millrace.service: Command /opt", "")
+    assert "Unknown" not in said, said
+
+
+def test_sec_28_services_are_closed() -> None:
+    composed = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for name, service in composed["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"], name
+        assert service["pids_limit"], name
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        for volume in service["volumes"]:
+            assert volume.endswith(":ro") or volume.partition(":")[0] in composed["volumes"], name
+    server = composed["services"]["millrace"]
+    units = {"g": 2**30, "m": 2**20}
+    limit = int(server["mem_limit"][:-1]) * units[server["mem_limit"][-1]]
+    assert int(server["environment"]["MILLRACE_ENGINE_MEMORY_HIGH"]) < limit
+
+
+def test_sec_28_images_can_be_pinned_by_digest() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    bases = [line.split()[1] for line in text.splitlines() if line.startswith("FROM")]
+    assert bases == ["${PYTHON_IMAGE}"] * 2
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    images = [service.get("image") for service in services.values() if "image" in service]
+    images.append(services["millrace"]["build"]["args"]["PYTHON_IMAGE"])
+    readme = (DEPLOY / "README.md").read_text()
+    for image in images:
+        # A variable that takes a digest, and the tag of one version where it is not set.
+        found = re.fullmatch(
+            r"\$\{([A-Z]+_IMAGE):-docker\.io/[a-z/]+:v?\d+\.\d+\.\d+[a-z-]*\}", image
+        )
+        assert found, image
+        assert f"{found[1]}=docker.io/" in readme
+        assert "latest" not in image
+
+
+def test_sec_28_the_token_of_prometheus_is_written_for_its_owner_alone() -> None:
+    readme = (DEPLOY / "README.md").read_text()
+    written = [line for line in readme.splitlines() if "> deploy/metrics.token" in line]
+    assert written
+    assert all("(umask 077;" in line for line in written)
+    assert "/deploy/metrics.token" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_what_the_image_copies_is_there() -> None:
