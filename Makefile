@@ -12,7 +12,7 @@ READY := .venv/.ready
 SPARK42 := .venv-spark42
 CODE := src tests tools $(wildcard bench examples)
 
-.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload soak flips mutants bench docs check clients terraform lock services spark clean
+.PHONY: help setup run serve test fmt lint types imports spelling sim properties fuzz crash crash-server crash-lakes crash-pipeline overload hostile soak flips mutants bench bench-compare docs check audit licences clients terraform lock services spark clean
 
 help: ## show this list
 	@printf 'Millrace: a durable message queue.\n\n'
@@ -63,8 +63,12 @@ sim: $(READY) ## simulate crashes and faults: N=seeds, or SEED=one to replay
 properties: $(READY) ## look for examples that `test` does not try, in N rounds
 	@for round in $$(seq $(or $(N),10)); do $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile search tests $(ARGS); done
 
-fuzz: $(READY) ## send parsers and the server spoiled bytes, and what the description allows, N times as much
+fuzz: $(READY) ## HOURS=h: run every fuzz target, memory bounded; or N times as many spoiled requests and parsers' inputs as `test`
+ifdef HOURS
+	@$(BIN)/python -m tests.fuzz.run --hours $(HOURS) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--target $(ONLY))
+else
 	@FUZZ=$(or $(N),50) SEED=$(SEED) $(BIN)/python -m pytest -q --timeout 3600 tests/fuzz tests/server/rest/test_schemathesis.py $(ARGS)
+endif
 
 crash: $(READY) ## kill the real engine N times beside an outside ledger; STATES=n: lose power, too
 	@$(if $(STATES),$(BIN)/python -m tests.crash.states --states $(STATES) $(if $(SEED),--seed $(SEED)))
@@ -85,14 +89,20 @@ overload: $(READY) ## offer a server three times what it can do, for SECONDS
 soak: $(READY) ## have clients of every kind at a server for MINUTES: nothing may grow
 	@$(BIN)/python -m tests.server.load.soak --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
+hostile: $(READY) ## attack a server as one tenant for SECONDS, while another works: it must not notice
+	@$(BIN)/python -m tests.server.hostile.run --seconds $(or $(SECONDS),60)
+
 flips: $(READY) ## turn over every bit of a small folder (an hour); N=so many
 	@$(BIN)/python -m tests.crash.flips $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED))
 
 mutants: $(READY) ## break the source on purpose; the tests must notice every time
-	@$(BIN)/python tests/mutants/run.py $(if $(ONLY),--only $(ONLY))
+	@$(BIN)/python tests/mutants/run.py $(if $(ONLY),--only $(ONLY)) $(if $(PART),--part $(PART))
 
-bench: $(READY) ## measure; ONLY=group for one group
+bench: $(READY) ## measure; ONLY=group, measurement or figure for some, by commas
 	@$(BIN)/python bench/run.py $(if $(ONLY),--only $(ONLY))
+
+bench-compare: $(READY) ## measure HEAD against BASE=revision in turns: ONLY=ids, ROUNDS=5
+	@$(BIN)/python bench/compare.py --base $(BASE) --only $(ONLY) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 docs: $(READY) ## check the documents and show the next release's notes
 	@$(BIN)/python -m pytest -q tests/test_tidy.py
@@ -111,12 +121,18 @@ clients: $(READY) services ## have unchanged clients of AWS at a server: boto3, 
 terraform: $(READY) ## have Terraform's AWS provider make, change and end queues and topics (ten minutes); PLUGINS=folder of another provider; MOTO=1: of moto, where it must see a difference
 	@$(BIN)/python -m tests.integration.terraform $(if $(PLUGINS),--plugins $(PLUGINS)) $(if $(MOTO),--moto)
 
+audit: $(READY) ## look for published vulnerabilities of every locked dependency
+	@$(BIN)/python tools/audit.py
+
+licences: $(READY) ## list the licence of every package that the product may install
+	@$(BIN)/python tools/licences.py
+
 lock: $(READY) ## resolve the dependencies anew and write all locks
 	@$(BIN)/uv lock --quiet --default-index https://pypi.org/simple
 	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --all-extras --group dev --no-emit-project --no-annotate --no-header --output-file requirements.lock >/dev/null
 	@$(BIN)/uv export --quiet --locked --default-index https://pypi.org/simple --format requirements-txt --extra cli --extra otel --extra server --no-dev --no-emit-project --no-annotate --no-header --output-file deploy/requirements.lock >/dev/null
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --default-index https://pypi.org/simple --generate-hashes --no-annotate --no-header --constraint <(sed -nE '/^pyspark==/d; s/^([a-z].*) \\$$/\1/p' requirements.lock) --extra cli --extra delta --extra iceberg --extra otel --extra postgres --extra redis --extra server --extra spark --extra sql --output-file tests/spark/spark42.lock pyproject.toml tests/spark/spark42.in >/dev/null
-	@for lock in tests/integration/locks/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --default-index https://pypi.org/simple --generate-hashes --no-annotate --no-header --output-file $${lock%.in}.lock $$lock >/dev/null; done
+	@for lock in tests/integration/locks/*.in tools/locks/*.in; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --default-index https://pypi.org/simple --generate-hashes --no-annotate --no-header --output-file $${lock%.in}.lock $$lock >/dev/null; done
 
 clean: ## remove everything that was built, .venv included
-	@rm -rf .venv $(SPARK42) build dist .hypothesis .ruff_cache .mypy_cache .pytest_cache
+	@rm -rf .venv .venv-audit $(SPARK42) build dist .hypothesis .ruff_cache .mypy_cache .pytest_cache

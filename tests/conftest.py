@@ -6,6 +6,8 @@ is.
 Where tests run on several cores (`make test`), those of one file stay together, as what they share
 is made once; and so do all that need Spark, which is slow to start and large: they go first. Beside
 them go those whose programs start a Spark of their own, one after another.
+
+`TIMEOUT_SCALE` multiplies the timeouts of all tests, see `tests/support/timeouts.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import pytest
 from hypothesis import settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+from tests.support.timeouts import TIMEOUT_SCALE, scaled
 
 pytest_plugins = ["tests.services.fixtures"]
 
@@ -58,6 +62,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what takes longest begin first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Have what takes longest begin first, and scale all timeouts."""
     items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
+    if TIMEOUT_SCALE != 1:
+        _scale_timeouts(config, items)
+
+
+def _scale_timeouts(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Scale what a marker, the command line or the settings say."""
+    usual = config.getoption("timeout") or config.getini("timeout")
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        given = None if marker is None else [*marker.args, *marker.kwargs.values()]
+        seconds = scaled(float(given[0] if given else usual or 0))
+        # The first one that is found counts.
+        item.add_marker(pytest.mark.timeout(seconds), append=False)

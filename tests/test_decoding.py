@@ -7,6 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from millrace.decoding import convert
+from tests.support.timeouts import scaled
+
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "millrace"
 
 AT_ONCE = """
@@ -44,7 +50,11 @@ print("alive")
 
 def test_threads_find_out_about_types_one_after_the_other() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", AT_ONCE], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", AT_ONCE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=scaled(120),
     )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
@@ -63,3 +73,8 @@ def test_nobody_else_makes_decoders_of_types_of_ours() -> None:
         if own.search(line)
     ]
     assert found == []
+
+
+def test_a_text_that_is_no_utf_8_is_a_validation_error() -> None:
+    with pytest.raises(msgspec.ValidationError, match="no UTF-8"):
+        convert({"\udc80": "\udc80"}, dict[str, int])

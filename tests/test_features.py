@@ -18,7 +18,7 @@ def _letters(initial: str, *numbers: int) -> list[str]:
 
 
 IN_SCOPE = [
-    *_letters("K", 1, 2, 3, 4, 5, 10, 11),
+    *_letters("K", *range(1, 7), 10, 11),
     *_letters("D", *range(1, 9)),
     *_letters("A", 1, 2, 3, 4, 5, 6, 8),
     *_letters("Q", *range(1, 7)),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import millrace
 from millrace import errors
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
@@ -188,3 +189,40 @@ def test_the_switch_interval_can_be_left_alone(tmp_path: Path) -> None:
         assert sys.getswitchinterval() == before
 
     run(main())
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What others could read below a folder, and the folder itself."""
+    return [
+        str(path.relative_to(folder))
+        for path in (folder, *folder.rglob("*"))
+        if path.stat().st_mode & 0o077
+    ]
+
+
+def test_sec_16_a_folder_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+    async def main() -> None:
+        data, vault, again = tmp_path / "data", tmp_path / "vault", tmp_path / "again"
+        async with opened(data) as m:
+            queue = await m.queue("orders")
+            await queue.publish_many([bytes(1000)] * 500)
+            await m._engine._node.keeper.seal_all()  # type: ignore[attr-defined]
+            await m.backup(vault, follow=True)
+            await queue.publish(b"x")
+            assert open_to_others(data) == []
+        assert open_to_others(vault) == []
+        await millrace.restore(vault, again)
+        assert open_to_others(again) == []
+        # As earlier versions have left them.
+        for path in (data, *data.rglob("*"), vault, *vault.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        async with opened(data) as m:
+            assert open_to_others(data) == []
+            await m.backup(vault)
+        assert open_to_others(vault) == []
+
+    before = os.umask(0)
+    try:
+        run(main())
+    finally:
+        os.umask(before)

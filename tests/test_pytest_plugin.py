@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.timeouts import scaled
+
 ROOT = Path(__file__).resolve().parents[1]
 
 pytest_plugins = ["pytester"]
@@ -28,7 +30,7 @@ def inner(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 def passes(inner: pytest.Pytester, text: str, *, passed: int) -> None:
     inner.makepyfile(text)
     # pytester's own limit, so that a test that hangs says where.
-    result = inner.runpytest_subprocess("-q", timeout=100)
+    result = inner.runpytest_subprocess("-q", timeout=scaled(100))
     result.assert_outcomes(passed=passed)
 
 
@@ -365,7 +367,7 @@ def test_a_failing_test_leaves_nothing_behind(inner: pytest.Pytester) -> None:
             assert not list(tmp_path_factory.getbasetemp().glob("millrace[0-9]*"))
         """
     )
-    inner.runpytest_subprocess("-q", timeout=100).assert_outcomes(passed=1, failed=1)
+    inner.runpytest_subprocess("-q", timeout=scaled(100)).assert_outcomes(passed=1, failed=1)
 
 
 def test_the_page_of_the_guide_says_what_is_so(inner: pytest.Pytester) -> None:
@@ -374,7 +376,7 @@ def test_the_page_of_the_guide_says_what_is_so(inner: pytest.Pytester) -> None:
     assert len(blocks) == 5
     inner.makepyfile(**{f"test_block_{at}": block for at, block in enumerate(blocks)})
     tests = page.count("\ndef test_")
-    inner.runpytest_subprocess("-q", timeout=100).assert_outcomes(passed=tests)
+    inner.runpytest_subprocess("-q", timeout=scaled(100)).assert_outcomes(passed=tests)
 
 
 def test_the_module_is_light() -> None:
@@ -386,6 +388,6 @@ def test_the_module_is_light() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert done.stdout == "False\n"

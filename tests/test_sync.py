@@ -34,6 +34,7 @@ from millrace.client import (
 )
 from millrace.client.message import Message
 from millrace.settings import Settings
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = Settings(segment_bytes=1024 * 1024)
@@ -242,7 +243,7 @@ def test_a_worker_beside_the_program(m: sync.Millrace) -> None:
 
     with sync.Worker(orders, note, concurrency=1) as noting:
         orders.publish_many([b"1", b"2", b"3"])
-        assert three.wait(timeout=30)
+        assert three.wait(timeout=scaled(30))
     assert seen == [b"1", b"2", b"3"]
     assert noting.stats.handled == 3
     stopped = sync.Worker(orders, note)
@@ -305,7 +306,7 @@ def test_iterating_a_cursor(m: sync.Millrace) -> None:
         following = pool.submit(follow)
         for n in range(5):
             orders.publish(b"%d" % n)
-        following.result(timeout=30)
+        following.result(timeout=scaled(30))
     assert found == [b"%d" % n for n in range(5)]
 
 
@@ -384,7 +385,7 @@ def test_a_close_ends_those_who_wait(tmp_path: Path) -> None:
             pass
         m.close()
         for call in calls:
-            assert isinstance(call.exception(timeout=30), errors.Closed)
+            assert isinstance(call.exception(timeout=scaled(30)), errors.Closed)
     m.close()
     with pytest.raises(errors.Closed):
         orders.publish(b"x")
@@ -440,7 +441,7 @@ orders = m.queue("orders")
 
 def test_a_program_that_forgets_to_close_ends(tmp_path: Path) -> None:
     with run_program(tmp_path, OPEN + "orders.publish(b'x')\n") as program:
-        _, problems = program.communicate(timeout=60)
+        _, problems = program.communicate(timeout=scaled(60))
     assert (program.returncode, problems) == (0, "")
     with sync.open(tmp_path, settings=SMALL) as m:
         assert len(m.find("orders").peek()) == 1
@@ -463,7 +464,7 @@ m.close()
         assert program.stdout is not None
         assert program.stdout.readline() == "waiting\n"
         program.send_signal(signal.SIGINT)
-        found, problems = program.communicate(timeout=60)
+        found, problems = program.communicate(timeout=scaled(60))
     assert (found, problems) == ("1\n", "")
 
 
@@ -494,7 +495,7 @@ m.close()
         assert program.stdout is not None
         assert program.stdout.readline() == "works\n"
         program.send_signal(signal.SIGTERM)
-        found, problems = program.communicate(timeout=60)
+        found, problems = program.communicate(timeout=scaled(60))
     assert (found, problems) == ("1 1\n", "")
 
 
@@ -546,7 +547,7 @@ m.close()
 """
     )
     with run_program(tmp_path, text) as program:
-        found, problems = program.communicate(timeout=60)
+        found, problems = program.communicate(timeout=scaled(60))
     assert problems == ""
     assert found.splitlines()[-1] == "1"
     assert "forked" in found

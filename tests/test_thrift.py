@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.support.timeouts import scaled
+
 SPARED = """
 import sys
 from millrace.thrift import spare_pandas
@@ -38,6 +40,10 @@ import pyspark
 def test_pandas_is_spared(code: str) -> None:
     pytest.importorskip("pandas")
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=scaled(60),
     )
     assert ended.returncode == 0, ended.stderr

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from millrace.client.message import Message
     from millrace.client.millrace import Millrace
     from millrace.client.opening import open
+    from millrace.client.position import Position
     from millrace.client.publisher import Confirmation, Publisher, Unconfirmed
     from millrace.client.queue import Queue
     from millrace.client.redrive import Redrive, RedriveStats
+    from millrace.client.repaired import Repaired
     from millrace.client.session import Session
     from millrace.client.settings import QueueSettings
     from millrace.client.shards import Shards
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from millrace.client.worker import Verdict, Worker, WorkerStats
     from millrace.core.answers import Explanation
     from millrace.core.holder import Holder, Holders
-    from millrace.core.model import Position, Row
+    from millrace.core.model import Row
     from millrace.core.place import Place
     from millrace.core.spec import QueueSpec
     from millrace.errors import Fatal, MillraceError, Refused, Retry
@@ -68,6 +70,7 @@ __all__ = [
     "Redrive",
     "RedriveStats",
     "Refused",
+    "Repaired",
     "Restored",
     "Retry",
     "Row",
@@ -113,7 +116,7 @@ _HOMES = {
     "MillraceError": "millrace.errors",
     "Pinned": "millrace.client.cursor",
     "Place": "millrace.core.place",
-    "Position": "millrace.core.model",
+    "Position": "millrace.client.position",
     "Publisher": "millrace.client.publisher",
     "Queue": "millrace.client.queue",
     "QueueSettings": "millrace.client.settings",
@@ -121,6 +124,7 @@ _HOMES = {
     "Redrive": "millrace.client.redrive",
     "RedriveStats": "millrace.client.redrive",
     "Refused": "millrace.errors",
+    "Repaired": "millrace.client.repaired",
     "Restored": "millrace.client.backup",
     "Retry": "millrace.errors",
     "Row": "millrace.core.model",

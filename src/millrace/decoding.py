@@ -45,5 +45,9 @@ def convert(value: object, kind: type[T], *, strict: bool = True) -> T:
     Raises:
         msgspec.ValidationError: it is none.
     """
-    with _turn:
-        return msgspec.convert(value, kind, strict=strict)
+    try:
+        with _turn:
+            return msgspec.convert(value, kind, strict=strict)
+    except UnicodeEncodeError as error:
+        # Bytes of the environment or of arguments that are no UTF-8 come as lone surrogates.
+        raise msgspec.ValidationError("a text is no UTF-8") from error

@@ -11,7 +11,9 @@ A message names the field and the limit, and ends with what to do next where tha
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Self, TypeVar
+
+E = TypeVar("E", bound=BaseException)
 
 
 class MillraceError(Exception):
@@ -41,6 +43,26 @@ class MillraceError(Exception):
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.message, self.field, self.limit))
+
+
+def detached(error: E) -> E:
+    """Drop the tracebacks of an error and of what caused it, and return the error.
+
+    For every error that is stored, or was handled and may be stored elsewhere (in a future, in an
+    answer). Frames hold requests with their bodies; a frame that holds the error is a cycle, and
+    the garbage collector of a server runs seldom.
+    """
+    linked: list[BaseException | None] = [error]
+    while linked:
+        found = linked.pop()
+        if found is not None and (found.__traceback__ or found.__cause__ or found.__context__):
+            found.__traceback__ = None
+            linked += (found.__cause__, found.__context__)
+            found.__context__ = None
+            if not isinstance(found, Fatal):
+                # The log names the cause of a `Fatal`.
+                found.__cause__ = None
+    return error
 
 
 # --- Refused: change the request -------------------------------------------------------------
@@ -120,6 +142,15 @@ class Suspected(Stale):
     code = "suspected"
 
 
+class Fenced(Stale):
+    """A later follower has opened the cursor: it has the cursor now, and this one must end.
+
+    To take the cursor back, open it again.
+    """
+
+    code = "fenced"
+
+
 class Gone(Refused):
     """The lease is no longer remembered. This attempt changed nothing; an earlier one may have."""
 
@@ -166,6 +197,34 @@ class CursorExpired(Refused):
     code = "cursor_expired"
 
 
+class RolledBack(CursorExpired):
+    """The queue went back behind what was read, by a restore or a takeover.
+
+    What was read after `position` is not part of the queue any more: undo it, and go on from there.
+    """
+
+    code = "rolled_back"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        limit: int | None = None,
+        position: str | None = None,
+    ) -> None:
+        super().__init__(message, field=field, limit=limit)
+        self.position = position
+        """The token of the place to go back to, where it is known; see `Position`."""
+
+
+class Quarantined(Refused):
+    """Rows of the queue cannot be read: it is closed to reads, leases and publishes until it is
+    repaired, purged or deleted. Other queues are not affected."""
+
+    code = "quarantined"
+
+
 class AcrossGroups(Refused):
     """A transaction names queues of different commit groups."""
 
@@ -202,6 +261,12 @@ class Exhausted(Retry):
     """Whoever asks has used up what is allowed to them for now; `field` says which quota."""
 
     code = "exhausted"
+
+
+class NotYet(Retry):
+    """A follower has not committed the position yet; wait for it again."""
+
+    code = "not_yet"
 
 
 class InUse(Retry):

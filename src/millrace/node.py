@@ -47,8 +47,9 @@ from millrace.journal.local import LOCAL as LOCAL
 from millrace.journal.local import LocalJournal
 from millrace.journal.recovery import Recovery, rehearse
 from millrace.journal.writer import LogWriter
-from millrace.log.files import Disk, Lock, RealDisk
+from millrace.log.files import Disk, Lock, RealDisk, make_folders
 from millrace.log.lane import Lane, ThreadLane
+from millrace.log.private import make_private
 from millrace.log.record import Position
 from millrace.log.replay import Replay
 from millrace.log.segment import LogShape
@@ -73,6 +74,24 @@ LOCAL_FACT = struct.Struct("<Q16s")
 
 IDENTITY = "identity"
 """The file whose inode and birth tell the folder from its copies."""
+
+NAMES = frozenset(
+    {
+        "follow",
+        IDENTITY,
+        "index",
+        "lock",
+        "log",
+        "quarantine",
+        RESTORING,
+        "scrub",
+        "sealed",
+        "socket",
+        "socket.path",
+    }
+)
+"""What an engine makes in its folder, and closes to other users when it opens one. Files with a
+secret are not among them: one that others could read is refused, not repaired."""
 
 NODE_FACT = struct.Struct("<QQ")
 """The fact of the node: inode and birth time of the identity file."""
@@ -103,13 +122,17 @@ class Ports:
 
 
 def real_ports(folder: Path) -> Ports:
-    """The machine's own disk, threads, clock and chance; the folder is made if it is missing."""
+    """The machine's own disk, threads, clock and chance.
+
+    The folder is made if it is missing. One that is there is closed to other users.
+    """
     try:
         if folder.is_file():
             raise Invalid(f"{folder} is a file, not a folder", field="path")
         if not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             RealDisk(folder.absolute().parent).sync_folder("")
+        make_private(folder, NAMES)
     except OSError as error:
         raise Invalid(f"{folder} cannot be used: {error.strerror}", field="path") from error
     return Ports(

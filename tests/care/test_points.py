@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import millrace
 from millrace import errors
-from millrace.care import chain
+from millrace.care import chain, manifest, summed
 from millrace.care.chain import Walk
 from millrace.care.digest import digest
 from millrace.care.looking import Look
@@ -18,6 +20,7 @@ from millrace.care.restore import Target, find_plan, lay_out
 from millrace.care.vault import Vault
 from millrace.client.millrace import Millrace
 from millrace.core.changes import Entry
+from millrace.log.files import RealDisk
 from millrace.store.memory_store import MemoryStore
 from tests.cli.program import findings
 from tests.client.harness import Clock, opened, run
@@ -96,3 +99,21 @@ def check_points(tmp_path: Path, vault: Path) -> None:
             tried += 1
     assert tried > 40
     assert max(entries) == first.cut.point.index
+
+
+@pytest.mark.parametrize("time_ms", [2**63 - 1, 2**53, -1])
+def test_a_backup_of_a_time_that_cannot_be_is_corrupt(tmp_path: Path, time_ms: int) -> None:
+    async def main() -> None:
+        async with opened(tmp_path / "data") as m:
+            await (await m.queue("orders")).publish(b"x")
+            made = await m.backup(tmp_path / "vault")
+        file = made.path / manifest.MANIFEST
+        known = manifest.read(RealDisk(made.path, read_only=True))
+        start = msgspec.structs.replace(known.start, time_ms=time_ms)
+        file.write_bytes(summed.encode(msgspec.structs.replace(known, start=start)))
+        with pytest.raises(errors.Corrupt, match=manifest.MANIFEST):
+            await millrace.restore(
+                tmp_path / "vault", tmp_path / "again", time=datetime(2020, 1, 1, tzinfo=UTC)
+            )
+
+    run(main())

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.care import full_vault
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +24,11 @@ def test_no_room_for_a_backup_and_for_a_restore(tmp_path: Path) -> None:
         pytest.skip("this system lets nobody mount a small file system")
     program = [sys.executable, "-m", "tests.care.full_vault", str(tmp_path / "data"), str(small)]
     done = subprocess.run(
-        [*apart, *program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        [*apart, *program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=scaled(120),
     )
     assert done.returncode == 0, done.stderr

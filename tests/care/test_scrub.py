@@ -52,10 +52,11 @@ def test_damage_is_found_and_refuses_the_rows_in_it_alone(tmp_path: Path) -> Non
 
             await eventually(is_found)
             # It was read and believed before; now it is not.
-            with pytest.raises(errors.Corrupt, match=first.name):
+            with pytest.raises(errors.Quarantined, match=first.name):
                 await orders.peek(10)
             assert len(await mail.peek(10)) == 10
-            await orders.publish(b"goes on")
+            with pytest.raises(errors.Quarantined, match=first.name):
+                await orders.publish(b"refused")
             await mail.settle(await mail.lease(10))
         # What was found is known to the next engine.
         async with opened(tmp_path / "data", settings=NEVER) as m:

@@ -13,6 +13,7 @@ from millrace.cli.checking.parts import run
 from millrace.cli.checking.report import Finding, Message, Part, Report
 from millrace.cli.folder import Folder
 from millrace.cli.program import program as main
+from tests.support.timeouts import scaled
 
 
 def call(*arguments: object) -> Result:
@@ -33,7 +34,7 @@ def objects(*arguments: object) -> list[dict[str, object]]:
 def start(*arguments: object) -> subprocess.CompletedProcess[str]:
     """The verb in a process of its own."""
     command = [sys.executable, "-m", "millrace.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled(60), check=False)
 
 
 class Kept(Report):

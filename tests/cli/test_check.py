@@ -45,10 +45,11 @@ def test_a_whole_folder(folder: Path) -> None:
 def test_as_json(folder: Path) -> None:
     flip(folder / SEALED, 2_000)
     result = call("check", folder, "--json")
-    assert result.exit_code == 1
+    assert result.exit_code == 4, "rows of a queue cannot be read"
     *found, end = [json.loads(line) for line in result.stdout.splitlines()]
     assert found[0]["type"] == "finding"
     assert found[0]["file"] == SEALED
+    assert {one["queue"] for one in found if "queue" in one} == {"queue default/work"}
     assert isinstance(found[0]["offset"], int)
     assert end["type"] == "end"
     assert end["findings"] == len(found)
@@ -65,10 +66,10 @@ def test_a_byte_of_a_record(folder: Path) -> None:
     [_, name, *_] = segments(folder, "needed")
     flip(folder / name, 4096 + 200)
     result = call("check", folder)
-    assert result.exit_code == 1
+    assert result.exit_code == 4, "rows of a queue cannot be read"
     first, *_, hint, last = result.stdout.splitlines()
     assert first.startswith(f"{name}, offset 4096: a bad record, but ")
-    assert hint.startswith("Hint: nothing was changed. Restore the folder from a backup")
+    assert hint.startswith("Hint: rows of queue default/")
     assert last.startswith("checked ")
     assert last.endswith(" findings")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -13,9 +14,16 @@ import click
 import pytest
 
 from millrace.cli.program import program
+from millrace.client.embedded import EmbeddedEngine
+from millrace.client.millrace import Millrace
+from millrace.errors import Quarantined
+from millrace.node import Node, real_ports
 from millrace.server.access import make_token
+from millrace.settings import Settings
 from tests.cli.desk import SECONDS, SEGMENT_BYTES, Desk
 from tests.pipeline.scene import KIND
+from tests.shard.poison import publish_poison
+from tests.support.timeouts import scaled
 
 
 def examples(command: click.Command) -> list[str]:
@@ -73,12 +81,24 @@ def test_example(verb: str, line: str, tmp_path: Path) -> None:
         path = tmp_path / "orders.toml"
         path.write_text(DECLARED.replace("ledger.db", str(tmp_path / "ledger.db")))
         desk.text("pipeline", "run", path, "--once")
+    if verb == "repair":
+        asyncio.run(spoil(desk.data))
     if verb in ("check", "dump"):
         # These are given the folder as an argument.
         desk.data.rename(tmp_path / "data")
     done = run_script(served(line) if verb == "serve" else line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Error" not in done.stderr
+
+
+async def spoil(folder: Path) -> None:
+    """Have a queue quarantined."""
+    node = await Node.open(real_ports(folder), Settings(segment_bytes=int(SEGMENT_BYTES)))
+    async with Millrace(EmbeddedEngine(node)) as m:
+        queue = await m.find("orders")
+        await publish_poison(node, queue)
+        with pytest.raises(Quarantined):
+            await queue.peek(10_000)
 
 
 def served(line: str) -> str:
@@ -113,7 +133,7 @@ def run_script(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=3 * SECONDS,
+        timeout=scaled(3 * SECONDS),
         check=False,
     )
 

@@ -49,6 +49,29 @@ def test_all_go_back(filled: Desk) -> None:
     assert filled.bodies("dead") == []
 
 
+def test_what_moves_nothing_says_why(filled: Desk) -> None:
+    filled.text("redrive", "dead")
+    fields = filled.one("redrive", "dead")
+    assert (fields["moved"], fields["reason"]) == (0, "the queue has no messages")
+
+
+def test_letters_of_pipelines_are_chosen_by_their_source(filled: Desk) -> None:
+    filled.text("redrive", "dead")
+    words = [
+        "publish",
+        "dead",
+        "mended",
+        "--key",
+        "k",
+        "--header",
+        "millrace-queue=default/letters",
+    ]
+    filled.text(*words)
+    assert filled.one("redrive", "dead", "--from", "parcels")["moved"] == 0
+    assert filled.one("redrive", "dead", "--from", "letters")["moved"] == 1
+    assert "mended" in filled.bodies("letters")
+
+
 def test_some_go_back(filled: Desk) -> None:
     assert filled.one("redrive", "dead", "--from", "letters", "--where", "source=shop") == {
         "type": "redriven",
@@ -56,6 +79,8 @@ def test_some_go_back(filled: Desk) -> None:
         "total": 2,
         "moved": 2,
         "kept": 2,
+        "aimless": 0,
+        "reason": "",
         "dry_run": False,
     }
     assert filled.bodies("letters") == ["b", "c"]

@@ -20,6 +20,7 @@ from millrace.cli.target import Server, choose
 from tests.cli.desk import Desk, command
 from tests.client.test_far import Machine
 from tests.server.process import Process
+from tests.support.timeouts import scaled
 
 
 class Visitor:
@@ -343,7 +344,7 @@ def test_work_goes_on_when_its_server_was_killed(tmp_path: Path) -> None:
             visitor.text("publish", "jobs", "after", given="", **known)
             assert working.stdout.readline() == b"after\n"
             working.terminate()
-            _, said = working.communicate(timeout=60)
+            _, said = working.communicate(timeout=scaled(60))
         assert (working.returncode, said.splitlines()[-1]) == (0, b"2 settled")
     finally:
         server.close()

@@ -15,13 +15,14 @@ from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
+from tests.support.timeouts import scaled
 
 T = TypeVar("T")
 
 WAYS: list[Callable[[Millrace, Path], AbstractAsyncContextManager[Millrace]]] = []
 """How `opened` leads to the engine; by itself, to the one in the same process."""
 
-SECONDS_MAX = 60
+SECONDS_MAX = scaled(60)
 """No test takes longer, or something waits for what never comes."""
 
 SMALL = Settings(segment_bytes=1024 * 1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,11 @@ from millrace import errors, limits
 from millrace.client.cursor import Cursor, Snapshot, Start
 from millrace.client.message import Message
 from millrace.client.millrace import Millrace
-from millrace.client.queue import Queue
+from millrace.client.queue import Queue, engine_and_shards
+from millrace.client.vector import find_cursor
+from millrace.core.commands import OpenCursor
+from millrace.core.model import CursorCell
+from millrace.core.model import Start as StartAt
 from tests.client.harness import Clock, embedded, eventually, timed
 
 
@@ -247,6 +252,68 @@ async def test_reset_begins_anew(m: Millrace) -> None:
     assert await cursor.next() is None
     with pytest.raises(errors.NotFound, match="anew"):
         await old.commit()
+
+
+@embedded
+async def test_a_later_follower_fences_the_earlier_one(m: Millrace) -> None:
+    queue = await filled(m, 5)
+    first = await queue.cursor("report")
+    early = await first.next()
+    assert early is not None
+    second = await queue.cursor("report")
+    late = await second.next()
+    assert late is not None
+    # What it was given it may read on; it moves nothing, and lets nothing go.
+    assert len(await bodies(early)) == 5
+    for call in (early.commit, partial(early.commit, 3), first.next):
+        with pytest.raises(errors.Fenced, match="later follower"):
+            await call()
+    assert not await early.unpin()
+    async with m.transaction() as transaction:
+        transaction.commit(late)
+    with pytest.raises(errors.Fenced):
+        async with m.transaction() as transaction:
+            transaction.commit(early)
+    assert second.position.seq == 5
+    assert await queue.cursors() == {"report": 5}
+    # A look at it fences nobody, as little as an empty wait does.
+    assert await find_cursor(queue, "report") is not None
+    assert await second.next() is None
+    # Whoever is to have it again opens it again.
+    third = await queue.cursor("report")
+    with pytest.raises(errors.Fenced):
+        await second.next()
+    assert await third.next() is None
+
+
+@embedded
+async def test_a_reset_fences_as_opening_does(m: Millrace) -> None:
+    queue = await filled(m, 2)
+    first = await queue.cursor("report")
+    second = await queue.cursor("report")
+    await first.reset()
+    with pytest.raises(errors.NotFound):
+        await second.next()
+    snapshot = await first.next()
+    assert snapshot is not None
+    await snapshot.commit()
+
+
+@embedded
+async def test_cursors_of_an_older_folder_are_fenced_once_they_are_opened(m: Millrace) -> None:
+    queue = await filled(m, 2)
+    engine, shards = engine_and_shards(queue)
+    # As it stands in a folder of before there were claims, and a snapshot of then.
+    made = OpenCursor("report", StartAt.BEGINNING, retain=False)
+    assert (await engine.ask(shards.first, made, CursorCell)).claim == b""
+    known = await find_cursor(queue, "report")
+    assert known is not None
+    snapshot = await known.next()
+    assert snapshot is not None
+    await snapshot.commit(1)
+    await queue.cursor("report")
+    with pytest.raises(errors.Fenced):
+        await snapshot.commit()
 
 
 @embedded

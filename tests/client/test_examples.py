@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.timeouts import scaled
+
 ROOT = Path(__file__).resolve().parents[2]
 
 SAID = {
@@ -84,7 +86,7 @@ def _said(name: str, tmp_path: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=scaled(240),
     )
     assert done.returncode == 0, done.stderr
     places = [done.stdout.find(text) for text in SAID[name]]

@@ -22,6 +22,7 @@ import millrace.sync
 from millrace.client.queue import engine_and_shard
 from millrace.sync import Millrace, Queue, Snapshot
 from tests.client.harness import SMALL
+from tests.support.timeouts import scaled
 
 MESSAGES = 200
 TRIES = 150
@@ -161,7 +162,7 @@ def test_no_snapshot_stays_pinned_for_nobody(queue: Queue) -> None:
     for snapshot in got:
         assert snapshot.unpin()
     engine, shard = engine_and_shard(queue._twin)
-    until = time.monotonic() + 60
+    until = time.monotonic() + scaled(60)
     while any(one.pin for one in queue._portal.run(partial(engine.meta, shard)).intervals):
         assert time.monotonic() < until
         queue.publish(b"a cancelled call may take a moment")

@@ -24,6 +24,7 @@ from millrace.client.millrace import Millrace
 from millrace.node import Node, real_ports
 from tests.client import full_disk
 from tests.client.harness import SMALL, copy_live, opened, run
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -114,7 +115,7 @@ def test_a_second_process_is_refused_with_the_pid(tmp_path: Path) -> None:
             with pytest.raises(errors.InUse, match=f"process {owner.pid}") as caught:
                 run(publish(tmp_path, b"x"))
             assert (caught.value.pid, caught.value.field) == (owner.pid, "path")
-            owner.communicate("", timeout=30)
+            owner.communicate("", timeout=scaled(30))
         finally:
             owner.kill()
     assert owner.returncode == 0
@@ -314,6 +315,6 @@ def test_a_full_disk_refuses_what_grows_and_settles_the_rest(tmp_path: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=scaled(120),
     )
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.test_states import MEMORY
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -71,7 +72,7 @@ def test_a_program_runs(program: str, said: str, place: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=scaled(120),
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == said

@@ -10,6 +10,7 @@ import pytest
 
 from millrace import errors
 from millrace.client.portal import Opened, Portal
+from tests.support.timeouts import scaled
 
 
 async def nothing() -> None:
@@ -59,9 +60,9 @@ def test_what_still_waits_at_the_end_is_told() -> None:
 
     caller = threading.Thread(target=call)
     caller.start()
-    assert waiting.wait(30)
+    assert waiting.wait(scaled(30))
     portal.end(nothing)
-    caller.join(30)
+    caller.join(scaled(30))
     assert len(found) == 1
 
 

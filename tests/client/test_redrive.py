@@ -98,8 +98,95 @@ async def test_a_dry_run_counts_and_moves_nothing(m: Millrace) -> None:
 async def test_what_is_no_dead_letter_has_no_way_back(m: Millrace) -> None:
     _, dead = await make(m, b"a")
     await dead.publish(b"by hand")
-    assert await dead.redrive().run() == RedriveStats(total=1, moved=1, kept=1)
+    assert await dead.redrive().run() == RedriveStats(total=1, moved=1, kept=1, aimless=1)
     assert await bodies(dead) == [b"by hand"]
+
+
+def by_pipeline(
+    body: bytes, key: bytes | None, queue: str = "default/orders", **more: str
+) -> Message:
+    """A letter as a pipeline publishes it."""
+    headers = [
+        ("trace", b"1"),
+        ("millrace-pipeline", b"orders"),
+        ("millrace-step", b"parsed"),
+        ("millrace-broken", b"short"),
+        ("millrace-queue", queue.encode()),
+        ("millrace-shard", b"0"),
+        ("millrace-seq", b"7"),
+    ]
+    headers += [(f"millrace-{name}", text.encode()) for name, text in more.items()]
+    return Message(body, key, headers)
+
+
+@embedded
+async def test_letters_of_a_pipeline_go_back_under_their_keys(m: Millrace) -> None:
+    orders = await m.queue("orders", keyed=True, retention="log")
+    await orders.publish_many([Message(b"old", b"gone"), Message(b"old", b"a")])
+    bad = await m.queue("bad")
+    await bad.publish_many(
+        [by_pipeline(b"1", b"a"), by_pipeline(b"2", b"b"), by_pipeline(b"", b"gone", op="delete")]
+    )
+    assert await bad.redrive().run() == RedriveStats(total=3, moved=3)
+    rows = {row.key: (row.body, row.headers) for row in await orders.peek()}
+    trace = (("trace", b"1"),)
+    assert rows == {b"a": (b"1", trace), b"b": (b"2", trace), b"gone": (None, trace)}
+
+
+@embedded
+async def test_a_letter_of_a_pipeline_that_died_again_goes_back_step_by_step(m: Millrace) -> None:
+    orders = await m.queue("orders")
+    worse = await m.queue("worse")
+    bad = await m.queue("bad", dead_letter="worse")
+    letter = by_pipeline(b"1", b"a")
+    await bad.publish_many([letter])
+    await bad.discard(await bad.lease(1))
+
+    async def has_arrived() -> bool:
+        return (await worse.stats())["published"] == 1
+
+    await eventually(has_arrived)
+    assert (await worse.redrive().run()).moved == 1
+    [row] = await bad.peek()
+    assert row.headers == tuple(letter.headers)
+    assert (await bad.redrive().run()).moved == 1
+    [row] = await orders.peek()
+    assert (row.key, row.body, row.headers) == (b"a", b"1", (("trace", b"1"),))
+
+
+@embedded
+async def test_a_letter_of_a_pipeline_does_not_choose_another_space(m: Millrace) -> None:
+    other = await m.queue("orders", space="other")
+    await m.queue("orders")
+    bad = await m.queue("bad")
+    await bad.publish_many([by_pipeline(b"1", b"a", "other/orders")])
+    stats = await bad.redrive().run()
+    assert stats == RedriveStats(kept=1, aimless=1)
+    assert "reads other/orders, a queue of another space" in stats.reason
+    assert (await bad.redrive(to="other/orders").run()).moved == 1
+    [row] = await other.peek()
+    assert (row.key, row.body, row.headers) == (b"a", b"1", (("trace", b"1"),))
+
+
+@embedded
+async def test_a_redrive_that_moves_nothing_says_why(m: Millrace) -> None:
+    _, dead = await make(m, b"a")
+    held = await dead.lease(1)
+    stats = await dead.redrive().run()
+    assert (stats.moved, stats.reason) == (0, "others have leased the messages, or moved them")
+    await dead.release(held)
+    stats = await dead.redrive(where=lambda row: False).run()
+    assert stats.reason == "no message is among those that are to be moved"
+    stats = await dead.redrive(dry_run=True).run()
+    assert (stats.total, stats.reason) == (1, "")
+    stats = await dead.redrive().run()
+    assert (stats.moved, stats.reason) == (1, "")
+    assert (await dead.redrive().run()).reason == "the queue has no messages"
+    await dead.publish(b"by hand")
+    for dry_run in (True, False):
+        stats = await dead.redrive(dry_run=dry_run).run()
+        assert stats.reason.startswith("no message names the queue that it came from")
+    assert "reason='no message names" in repr(stats)
 
 
 @embedded

@@ -17,6 +17,7 @@ from millrace.client.message import Rows
 from millrace.core.frozen_hash import hash_one
 from millrace.errors import (
     Exists,
+    Fenced,
     Forged,
     Gone,
     Invalid,
@@ -552,7 +553,11 @@ async def test_a_commit_in_the_middle_resumes_there(tmp_path: Path) -> None:
             rest = [row.seq async for row in again.rows()]
             assert rest == places[len(places) // 2 + 1 :]
             assert (again.id, again.boundary) == (snapshot.id, snapshot.boundary)
-        await snapshot.commit()
+        with pytest.raises(Fenced):
+            await snapshot.commit()
+        later = await (await queue.cursor("lake")).next()
+        assert later is not None
+        await later.commit()
         last = await (await queue.cursor("lake")).next()
         assert last is not None
         assert last.afters == snapshot.boundaries

@@ -31,6 +31,7 @@ from millrace.wire.calls import ListSpaces
 from millrace.wire.codec import Sheet, read_calls
 from millrace.wire.frames import Blobs, Splitter, frame
 from tests.client.harness import SMALL, eventually, opened, run
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).parents[2]
 
@@ -137,7 +138,7 @@ def test_whoever_waits_for_a_backup_elsewhere_is_told_how_far_it_is(
 
             def held(rests: Rests, count: int) -> None:
                 step(rests, count)
-                may_go_on.wait(30)
+                may_go_on.wait(scaled(30))
 
             def told(done: int, of: int) -> None:
                 heard.append((done, of))
@@ -327,7 +328,7 @@ def test_a_mistake_of_one_who_is_told_takes_nothing_from_the_others(
 
             for tell in (fail, told.set_result):
                 engine.then(engine.submit(queue.shards.first, Lease(1, 600_000)), tell)
-            answer = engine.heard(await asyncio.wait_for(told, 60))
+            answer = engine.heard(await asyncio.wait_for(told, scaled(60)))
             assert isinstance(answer, Leased)
             assert not answer.seqs
 

@@ -27,6 +27,7 @@ from millrace.client.transaction import Transaction
 from millrace.core.commands import Publish
 from millrace.core.model import Message
 from millrace.telemetry import Telemetry
+from tests.support.timeouts import scaled
 
 
 class Seen:
@@ -294,4 +295,4 @@ def test_without_telemetry_nothing_of_it_is_imported_and_no_header_is_added(
         "    assert queue.lease()[0].headers == ()\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(60))

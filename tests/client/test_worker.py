@@ -25,6 +25,7 @@ from millrace.client.worker import Verdict, Worker, WorkerStats
 from millrace.node import Node
 from tests.client.harness import Clock, embedded, eventually, opened, run, timed
 from tests.simulation.harness import Bench
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,7 +79,7 @@ async def test_a_plain_function_runs_in_threads(m: Millrace) -> None:
 
     def handle(message: Lease) -> None:
         # All four run at the same time, or none goes on.
-        together.wait(timeout=30)
+        together.wait(timeout=scaled(30))
         names.add(threading.current_thread().name)
 
     worker = await work_off(queue, handle, concurrency=4)
@@ -556,7 +557,7 @@ async def test_a_thread_learns_that_its_message_was_lost(m: Millrace, clock: Clo
 
     def handle(message: Lease) -> None:
         if message.body == b"1":
-            asyncio.run_coroutine_threadsafe(prices.publish(b"2", key="a"), loop).result(30)
+            asyncio.run_coroutine_threadsafe(prices.publish(b"2", key="a"), loop).result(scaled(30))
             while message.lost is None:
                 pass
 
@@ -653,6 +654,170 @@ async def test_what_is_held_is_extended(m: Millrace, clock: Clock) -> None:
     assert [message.deliveries for message in seen] == [1, 1]
 
 
+# --- Replaced messages ---------------------------------------------------------------------------
+
+
+@embedded
+async def test_5_3_a_replaced_message_is_settled_by_its_successor(m: Millrace) -> None:
+    jobs, done = await m.queue("jobs"), await m.queue("done")
+    await jobs.publish_many([b"plain", b"transaction"])
+    bodies: list[bytes] = []
+
+    async def handle(message: Lease, transaction: Transaction) -> None:
+        bodies.append(message.body)
+        new = await message.replace(b"half of " + message.body)
+        new = await new.replace(b"most of " + message.body)
+        assert (message.lost, new.lost) == (None, None)
+        if message.body == b"transaction":
+            transaction.publish(done, b"done")
+
+    worker = await work_off(jobs, handle)
+    assert sorted(bodies) == [b"plain", b"transaction"]
+    assert worker.stats == WorkerStats(handled=2)
+    stats = await jobs.stats()
+    assert (stats["settled"], stats["live"]) == (6, 0)
+    assert [row.body for row in await done.peek()] == [b"done"]
+
+
+@embedded
+async def test_5_3_a_successor_that_the_function_ended_is_left_alone(m: Millrace) -> None:
+    jobs = await m.queue("jobs")
+    await jobs.publish_many([b"settle", b"discard", b"release"])
+
+    async def handle(message: Lease) -> None:
+        if message.failures:
+            return
+        new = await message.replace(message.body)
+        if message.body == b"release":
+            await new.release(failed=True)
+        else:
+            await getattr(new, message.body.decode())()
+
+    worker = await work_off(jobs, handle)
+    assert worker.stats == WorkerStats(handled=4)
+    stats = await jobs.stats()
+    assert (stats["settled"], stats["dropped"], stats["live"]) == (5, 1, 0)
+
+
+def test_5_3_a_function_in_a_thread_may_replace_its_message(tmp_path: Path) -> None:
+    with millrace.sync.open(tmp_path) as m:
+        jobs = m.queue("jobs")
+        jobs.publish(b"page 1")
+        bodies: list[bytes] = []
+
+        def handle(message: millrace.sync.Lease) -> None:
+            bodies.append(message.body)
+            message.replace(b"page 2").replace(b"page 3")
+
+        worker = millrace.sync.Worker(jobs, handle, idle=0)
+        worker.run()
+        assert (bodies, worker.stats) == ([b"page 1"], WorkerStats(handled=1))
+        assert jobs.stats()["live"] == 0
+
+
+@embedded
+async def test_5_3_a_failure_goes_to_the_successor(m: Millrace) -> None:
+    jobs = await m.queue("jobs")
+    await jobs.publish(b"page 1")
+    seen: list[tuple[bytes, int]] = []
+    judged: list[tuple[bytes, int]] = []
+
+    async def handle(message: Lease) -> None:
+        seen.append((message.body, message.failures))
+        await message.replace(b"page %d" % (len(seen) + 1))
+        raise ValueError("jam")
+
+    async def judge(message: Lease, error: BaseException) -> Verdict:
+        judged.append((message.body, message.failures))
+        return Verdict.SETTLE
+
+    worker = await work_off(jobs, handle, max_failures=2, on_poison=judge)
+    assert seen == [(b"page 1", 0), (b"page 2", 1)]
+    assert judged == [(b"page 3", 1)]
+    assert worker.stats == WorkerStats(failed=2)
+    assert (await jobs.stats())["live"] == 0
+
+
+@embedded
+async def test_5_3_settling_the_old_receipt_is_a_failure_of_the_successor(m: Millrace) -> None:
+    jobs = await m.queue("jobs")
+    await jobs.publish(b"page 1")
+
+    async def handle(message: Lease, transaction: Transaction) -> None:
+        if not message.failures:
+            transaction.settle(message)
+            await message.replace(b"page 2")
+
+    worker = await work_off(jobs, handle)
+    assert worker.stats == WorkerStats(handled=1, failed=1)
+    assert (await jobs.stats())["live"] == 0
+
+
+@embedded
+async def test_5_3_a_stop_gives_back_the_successor(m: Millrace) -> None:
+    jobs = await m.queue("jobs")
+    await jobs.publish(b"page 1")
+    replaced = asyncio.Event()
+
+    async def handle(message: Lease) -> None:
+        await message.replace(b"page 2")
+        replaced.set()
+        await asyncio.Event().wait()
+
+    async with Worker(jobs, handle, grace_seconds=0):
+        await replaced.wait()
+    [again] = await jobs.lease()
+    assert (again.body, again.deliveries, again.failures) == (b"page 2", 2, 0)
+
+
+def test_5_3_a_successor_is_extended() -> None:
+    async def script(m: Millrace, node: Node) -> None:
+        jobs = await m.queue("jobs")
+        await jobs.publish(b"page 1")
+        states: list[str] = []
+        lasting: list[bool] = []
+
+        async def handle(message: Lease) -> None:
+            # For as long as the worker leases, for a shorter and for a longer time.
+            for seconds in (None, 2, 200):
+                message = await message.replace(b"next", seconds=seconds)
+                until = message.deadline_ms
+                await asyncio.sleep(100)
+                states.append(await state(jobs, message.seq))
+                lasting.append(message.deadline_ms == until)
+
+        worker = await work_off(jobs, handle)
+        assert states == ["leased"] * 3
+        assert lasting == [False, False, True]
+        assert worker.stats == WorkerStats(handled=1)
+        assert (await jobs.stats())["live"] == 0
+
+    Bench().live(script)
+
+
+@timed
+async def test_5_3_a_lost_successor_cancels_the_function(m: Millrace, clock: Clock) -> None:
+    clock.stop()
+    prices = await m.queue("prices", keyed=True)
+    await prices.publish(b"1", key="a")
+    cancelled: list[bytes] = []
+
+    async def handle(message: Lease) -> None:
+        if message.body != b"1":
+            return
+        await message.replace(b"2")
+        await prices.publish(b"3", key="a")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(message.body)
+            raise
+
+    worker = await work_off(prices, handle, lease_seconds=0.05)
+    assert cancelled == [b"1"]
+    assert worker.stats == WorkerStats(handled=1, superseded=1)
+
+
 # --- The end -------------------------------------------------------------------------------------
 
 
@@ -721,7 +886,7 @@ async def test_a_thread_that_does_not_end_is_left_behind(m: Millrace) -> None:
 
     def handle(message: Lease) -> None:
         began.set()
-        goes_on.wait(timeout=60)
+        goes_on.wait(timeout=scaled(60))
 
     worker = Worker(queue, handle, lease_seconds=3600, grace_seconds=0)
     running = asyncio.create_task(worker.run())

@@ -12,6 +12,7 @@ import pytest
 from millrace.errors import Refused
 from millrace.sinks.base import DELETE, OP, Held, Sink, Task
 from millrace.sinks.boundary import Span, goes_on
+from millrace.sinks.null_key import with_key
 from millrace.testing.check_sink import CHECKS, Rig, Row, check_sink
 from millrace.testing.memory_sink import Flow, Line, MemorySink
 
@@ -117,6 +118,23 @@ class Greedy(MemorySink, frozen=True):
         return done
 
 
+class Merging(MemorySink, frozen=True):
+    """Null is a key like any other: rows without a key take each other's place."""
+
+    def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
+        self._flow(task.held)
+        lines = [line for batch in batches for line in batch.to_pylist()]
+        self.table.staged[task.part] = lines
+        return task.part.encode()
+
+
+class Skipping(MemorySink, frozen=True):
+    """Rows without a key are left out, and nobody is told."""
+
+    def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
+        return super().stage(task, with_key(batches, self.key))
+
+
 class OneFlow(MemorySink, frozen=True):
     def open(self, flow: str, schema: pa.Schema) -> Held:
         held = super().open("all", schema)
@@ -206,9 +224,11 @@ BROKEN = [
     Tidy,
     Chatty,
     Easy,
+    Merging,
+    Skipping,
 ]
 
-KEYED_ONLY = [InOrder, Easy]
+KEYED_ONLY = [InOrder, Easy, Merging, Skipping]
 ADDED_ONLY = [Believing]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.core.block import HEADER, SCHEMA, Block, key_list
+from millrace.core.block import HEADER, SCHEMA, Block, DamagedBlock, HeaderColumns, key_list
 from millrace.core.column import Column
 from millrace.core.model import Headers, Message, Row
 from millrace.errors import Corrupt, Invalid
@@ -165,26 +166,11 @@ def test_a_small_slice_does_not_carry_its_parent() -> None:
     assert Block.of_arrow(batch.slice(10, 2)).size() < 3_000
 
 
-@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.utf8(), pa.large_utf8()])
-def test_other_types_of_text_and_bytes(kind: pa.DataType) -> None:
-    values = pa.array(["a", "", None, "bcd"], kind)
-    keys = pa.array(["k", "l", "m", "n"], kind)
-    batch = pa.RecordBatch.from_arrays([values, keys], names=["value", "key"])
-    assert [(row.body, row.key) for row in rows_of(Block.of_arrow(batch))] == [
-        (b"a", b"k"),
-        (b"", b"l"),
-        (None, b"m"),
-        (b"bcd", b"n"),
-    ]
-
-
 def test_arrays_without_buffers() -> None:
     nulls = pa.RecordBatch.from_arrays([pa.nulls(3, pa.binary())], names=["value"])
     assert Block.of_arrow(nulls).deletes() == [0, 1, 2]
     empty = pa.RecordBatch.from_arrays([pa.array([], pa.binary())], names=["value"])
     assert rows_of(through_bytes(Block.of_arrow(empty))) == []
-    untyped = pa.RecordBatch.from_arrays([pa.nulls(2)], names=["value"])
-    assert Block.of_arrow(untyped).deletes() == [0, 1]
 
 
 def test_null_headers_are_none() -> None:
@@ -209,11 +195,49 @@ def test_null_headers_are_none() -> None:
         {"value": [b"x"], "headers": [[{"name": "a", "value": None}]]},
         {"value": [b"x"], "headers": [[{"name": None, "value": b"a"}]]},
         {"value": [b"x"], "headers": [[{"name": b"\xff", "value": b"a"}]]},
+        {"value": ["x"]},
+        {"value": [None]},
     ],
 )
 def test_batches_that_are_no_rows(columns: dict[str, list[object]]) -> None:
     with pytest.raises(Invalid):
         Block.of_arrow(pa.RecordBatch.from_pydict(columns))
+
+
+def _lists(*offsets: int) -> pa.Array[pa.Scalar[pa.DataType]]:
+    """Headers whose offsets nobody has looked at, over two pairs."""
+    kind = SCHEMA.field("headers").type
+    pairs = pa.array([{"name": "a", "value": b"1"}] * 2, kind.value_type)
+    buffers = [None, pa.array(offsets, pa.int32()).buffers()[1]]
+    lists: pa.Array[pa.Scalar[pa.DataType]] = pa.Array.from_buffers(
+        kind, len(offsets) - 1, buffers, children=[pairs]
+    )
+    return lists
+
+
+@pytest.mark.parametrize("offsets", [(0, -3, 0, 2), (0, 2, 1, 2), (0, 9, 1, 2)])
+def test_sec_01_arrays_that_lead_outside_are_refused(offsets: tuple[int, ...]) -> None:
+    value = pa.array([b"x", b"y", b"z"])
+    batch = pa.record_batch({"value": value, "headers": _lists(*offsets)})
+    with pytest.raises(Invalid) as refused:
+        Block.of_arrow(batch)
+    assert refused.value.field == "headers"
+    bodies = pa.Array.from_buffers(
+        pa.binary(), 3, [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(b"xy")]
+    )
+    with pytest.raises(Invalid) as refused:
+        Block.of_arrow(pa.record_batch({"value": bodies}))
+    assert refused.value.field == "value"
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1), (2, -1, 1), (3, -3, 2), (0, 0, -1)])
+def test_sec_01_a_block_is_checked_before_anything_follows_its_offsets(
+    counts: tuple[int, ...],
+) -> None:
+    two = pa.array([b"a", b"b"])
+    headers = HeaderColumns(np.array(counts), two, two)
+    with pytest.raises(Invalid, match="contradict"):
+        Block.of_columns(pa.array([b"x", b"y", b"z"]), None, headers)
 
 
 # --- Bytes ---------------------------------------------------------------------------------------
@@ -277,3 +301,36 @@ def test_offsets_that_lead_outside(offsets: list[int], data: bytes, validity: by
 
 def test_the_header_keeps_the_buffers_aligned() -> None:
     assert HEADER.size % 8 == 0
+
+
+def test_a_damaged_block_is_written_again_as_it_was() -> None:
+    packed = b"".join(offset.to_bytes(4, "little") for offset in (0, 3, 2))
+    raw = encoded(Block(2, Column(packed, b"abc")))
+    block, used = Block.decode_or_damaged(memoryview(raw + b"more"))
+    assert isinstance(block, DamagedBlock)
+    assert (block.count, used, block.size()) == (2, len(raw), len(raw))
+    assert encoded(block) == raw
+    assert (block.key_list(), block.deletes()) == ([None, None], [])
+    for read in (
+        lambda: block.row(0, 1, 0),
+        lambda: block.rows(0, 2, 1, 0),
+        lambda: block.arrow(1, 1, 0),
+        lambda: block.headers_of(0),
+    ):
+        with pytest.raises(Corrupt, match="fall"):
+            read()
+
+
+def test_a_block_whose_length_is_unknown_is_no_block() -> None:
+    raw = bytearray(encoded(Block.of_bodies([b"a", b"b"])))
+    raw[0] = 200
+    with pytest.raises(Corrupt):
+        Block.decode_or_damaged(memoryview(bytes(raw)))
+
+
+def test_names_of_headers_are_text() -> None:
+    block = Block.of_messages([Message(b"x", None, (("name", b"value"),))])
+    assert block.header_names is not None
+    block.header_names.data = b"\xff\xfe\xfd\xfc"
+    with pytest.raises(Corrupt, match="UTF-8"):
+        Block.decode(memoryview(encoded(block)))

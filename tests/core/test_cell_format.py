@@ -39,6 +39,7 @@ from millrace.core.model import (
 )
 from millrace.core.partition_cells import IdCell, PartitionCell, Slice
 from millrace.core.partitions import id_key
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import pack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.staged import run_name
@@ -46,6 +47,7 @@ from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.waiting import Waiting, due_key, load, ready_key
 
 HISTORY = bytes(range(16))
+CLAIM = HISTORY + (7).to_bytes(8, "big")
 SEQS = pack_seqs(BitMap64([1, 2, 3, 70_000]))
 
 CELLS: list[tuple[Kind, Cell, str]] = [
@@ -114,15 +116,17 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             {1: 2**63, 3: 5},
             30_000,
             {3: 4},
+            SEQS[:3],
         ),
         (
-            "dc001409c42c0100000000000000000000003a300000020000000000020001000000180000001e00"
+            "dc001509c42c0100000000000000000000003a300000020000000000020001000000180000001e00"
             "00000100020003007011c42c0100000000000000000000003a300000020000000000020001000000"
             "180000001e0000000100020003007011c42c0100000000000000000000003a300000020000000000"
             "020001000000180000001e0000000100020003007011c400c4000881039202018103630c810402c4"
             "2c0100000000000000000000003a300000020000000000020001000000180000001e000000010002"
             "00030070110607c42c0100000000000000000000003a300000020000000000020001000000180000"
             "001e0000000100020003007011920301c4030100008201cf80000000000000000305cd7530810304"
+            "c403010000"
         ),
     ),
     (
@@ -132,8 +136,9 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     ),
     (
         Kind.CURSOR,
-        CursorCell(4, True, Position(HISTORY, 5, 2, 9), 8, 6, True, 3, True),
-        "9804c394c410000102030405060708090a0b0c0d0e0f0502090806c303c3",
+        CursorCell(4, True, Position(HISTORY, 5, 2, 9), 8, 6, True, 3, True, CLAIM),
+        "9904c394c410000102030405060708090a0b0c0d0e0f0502090806c303c3"
+        "c418000102030405060708090a0b0c0d0e0f0000000000000007",
     ),
     (Kind.PIN, PinCell(11, 9, 4, 99, "lake", True, 7), "970b090463a46c616b65c307"),
     (Kind.STAGE, StageCell(3, 200, 8, 1, 2), "9503ccc8080102"),
@@ -205,6 +210,7 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (Kind.WEIGHT, WeightCell(1, 2, 3), "93010203"),
     (Kind.ID, IdCell(7), "9107"),
     (Kind.RUNS, RunsCell(((0, 2, 9, None),), ((1, 1, 5),)), "929194000209c09193010105"),
+    (Kind.QUARANTINE, QuarantineCell(9, "bits", 4), "9409a4626974730400"),
 ]
 KEYS = [
     (ring_key(1, 2), "00000000000000010000000000000002"),
@@ -289,6 +295,10 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
     cursor = "9604c394c410000102030405060708090a0b0c0d0e0f0502090806c3"
     assert decode_cell(Kind.CURSOR, bytes.fromhex(cursor)) == CursorCell(
         4, True, Position(HISTORY, 5, 2, 9), 8, 6, True
+    )
+    unclaimed = "9804c394c410000102030405060708090a0b0c0d0e0f0502090806c303c3"
+    assert decode_cell(Kind.CURSOR, bytes.fromhex(unclaimed)) == CursorCell(
+        4, True, Position(HISTORY, 5, 2, 9), 8, 6, True, 3, True
     )
     shorter = "98c3a36c6f670502030406ac64656661756c742f64656164"
     assert decode_cell(Kind.SPEC, bytes.fromhex(shorter)) == QueueSpec(

@@ -10,6 +10,7 @@ from millrace.core.age import tick_due
 from millrace.core.answers import Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.block import Block
 from millrace.core.commands import (
+    CommitCursor,
     CreateQueue,
     Explain,
     Extend,
@@ -36,6 +37,7 @@ from millrace.core.model import (
     LeaseId,
     Message,
     Millis,
+    Position,
     QueueSpec,
     Seq,
     ShardId,
@@ -132,6 +134,51 @@ def test_pins_of_readers_leave_room_for_cursors(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(answer, SnapshotRef)
     [answer] = group.ask((QUEUE, Pin(1000)))
     assert isinstance(answer, Full)
+    group.check()
+
+
+def test_more_cursors_than_pins_read_one_snapshot() -> None:
+    group = make()
+    publish(group, b"x", b"y")
+    count = limits.PINS_MAX + 100
+    names = [f"c{number}" for number in range(count)]
+    for name in names:
+        group.ask((QUEUE, OpenCursor(name, Start.BEGINNING, False)))
+    asked = [(QUEUE, NextSnapshot(name, at, 0, 1000)) for at, name in enumerate(names, 1)]
+    answers = [*group.ask(*asked[:50]), *(group.ask(one)[0] for one in asked[50:])]
+    refs = [answer for answer in answers if isinstance(answer, SnapshotRef)]
+    assert len(refs) == count
+    assert {ref.pin for ref in refs} == {1}
+    assert {ref.boundary for ref in refs} == {2}
+    assert view_of(group).readers == {1: count}
+    done = Position(group.history, 2, 0, 2)
+    for at, name in enumerate(names, 1):
+        assert len(view_of(group).pins) == 1
+        group.ask((QUEUE, CommitCursor(name, at, done)))
+    assert not view_of(group).pins
+    group.check()
+
+
+def test_without_room_a_cursor_reads_an_older_pin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K2: it reads what is there, and the rest with the next snapshot; nobody is turned away."""
+    monkeypatch.setattr(limits, "PINS_MAX", 2)
+    group = make()
+    refs: list[SnapshotRef] = []
+    for at in range(1, 5):
+        publish(group, b"x")
+        group.ask((QUEUE, OpenCursor(f"c{at}", Start.BEGINNING, False)))
+        [ref] = group.ask((QUEUE, NextSnapshot(f"c{at}", at, 0, 1000)))
+        assert isinstance(ref, SnapshotRef)
+        refs.append(ref)
+    assert [(ref.pin, ref.boundary) for ref in refs] == [(1, 1), (2, 2), (2, 2), (2, 2)]
+    # One that has read so far waits for room: it would be shown nothing.
+    [ahead] = group.ask((QUEUE, NextSnapshot("c4", 4, 2, 1000)))
+    assert isinstance(ahead, Full)
+    for at in (2, 3, 4):
+        group.ask((QUEUE, CommitCursor(f"c{at}", at, Position(group.history, 2, 0, 2))))
+    [newer] = group.ask((QUEUE, NextSnapshot("c4", 4, 2, 1000)))
+    assert isinstance(newer, SnapshotRef)
+    assert (newer.after, newer.boundary) == (2, 4)
     group.check()
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.core import picking
 from millrace.core.block import Block
 from millrace.core.model import Message
+from millrace.errors import Corrupt
 
 HEADERS = st.lists(st.tuples(st.text(max_size=3), st.binary(max_size=3)), max_size=3).map(tuple)
 MESSAGES = st.lists(
@@ -51,3 +54,12 @@ def test_keys_that_nobody_has_are_left_out() -> None:
     joined = picking.join([Block.of_bodies([b"a"]), Block.of_bodies([b"b"])])
     assert joined.keys is None
     assert joined.header_names is None
+
+
+def test_sec_01_rows_that_cannot_be_read_are_corrupt() -> None:
+    batch = Block.of_messages([Message(b"abc", b"k"), Message(b"de", b"l")]).arrow(0, 1, 0)
+    offsets = pa.py_buffer(np.array([0, 50, 5], np.int32).tobytes())
+    broken = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abcde")])
+    at = batch.schema.get_field_index("value")
+    with pytest.raises(Corrupt, match="column 'value' is damaged"):
+        picking.of_rows(batch.set_column(at, batch.schema.field(at), broken))

@@ -100,6 +100,16 @@ def test_repeats_of_an_id_meet() -> None:
         assert placed == [hash_one(b"a") % 5, turn]
 
 
+def test_names_that_are_nearly_that_of_the_group() -> None:
+    name = GROUP_HEADER
+    near = [name[:-1] + "x", "x" + name[1:], name[:7] + "x" + name[8:], name[:-1], name + "x", ""]
+    rows = [Message(b"", b"k", ((one, b"g"), ("", b""))) for one in near]
+    for messages in (rows, [*rows, Message(b"", b"k", ((near[0], b"x"), (name, b"g")))]):
+        expected = [hash_one(b"k") % 97] * len(rows)
+        expected += [hash_one(b"g") % 97] * (len(messages) - len(rows))
+        assert shards_of(Block.of_messages(messages), "group", 97, 0).tolist() == expected
+
+
 def test_a_group_decides_before_the_key() -> None:
     named = Message(b"", b"key", (("other", b"x"), (GROUP_HEADER, b"g"), (GROUP_HEADER, b"h")))
     plain = Message(b"", b"key")

@@ -24,8 +24,9 @@ from millrace.cli.folder import Folder
 from tests.crash import program
 from tests.crash.events import Closed, Duty, events_in, whole_bytes
 from tests.crash.ledger import Ledger
+from tests.support.timeouts import scaled
 
-CHILD_SECONDS_MAX = 30.0
+CHILD_SECONDS_MAX = scaled(30)
 """An engine that takes longer is taken to hang."""
 
 

@@ -70,9 +70,9 @@ from tests.crash.told import Told
 NUMBERS_KEPT = 64
 """Numbers of a producer that may be tried again; the queue itself remembers 32."""
 
-EXPECTED_REFUSALS = ("full", "closed", "stale", "superseded")
+EXPECTED_REFUSALS = ("full", "closed", "stale", "superseded", "fenced")
 """What this program may be refused with: there is no room, the engine was closed, a lease has run
-out within a transaction."""
+out within a transaction, another client has opened the cursor that both follow by."""
 
 RECEIPTS_HANDED_ON = 200
 """Leases that the next life is told of; the others run out."""

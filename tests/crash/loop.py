@@ -28,13 +28,14 @@ from typing import IO
 from tests.crash.events import AnyEvent, Closed, Duty, Serving, events_in, frame, whole_bytes
 from tests.crash.ledger import Ledger
 from tests.crash.scene import QUEUES
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[2]
 
-OPEN_SECONDS_MAX = 30.0
+OPEN_SECONDS_MAX = scaled(30)
 """An engine that does not serve by then is taken to hang."""
 
-LAST_SECONDS_MAX = 60.0
+LAST_SECONDS_MAX = scaled(60)
 """The last lives drain everything."""
 
 WORK_SECONDS = 1.5

@@ -36,7 +36,7 @@ from tests.crash.events import (
     tag_of,
     turn_of,
 )
-from tests.crash.scene import TURNS
+from tests.crash.scene import FOLLOWER, TURNS
 
 T = TypeVar("T")
 
@@ -253,7 +253,7 @@ class Player:
     async def read(self, name: str, *, wait: float) -> Snapshot | None:
         """The next snapshot of a cursor, read whole."""
         read = Read(self.op(), name)
-        found = await self.attempt(read, _listed(self.cursors[name].next(wait=wait)))
+        found = await self.attempt(read, _listed(self._next(name, wait)))
         if found is None:
             return None
         for snapshot in found:
@@ -262,6 +262,14 @@ class Player:
             return snapshot
         self.say(Showed(read.op, 0, 0, []))
         return None
+
+    async def _next(self, name: str, wait: float) -> Snapshot | None:
+        try:
+            return await self.cursors[name].next(wait=wait)
+        except errors.Fenced:
+            # Another client follows by the same cursor: it is taken back.
+            self.cursors[name] = await self.queues[name].cursor(FOLLOWER, retain=True)
+            return await self.cursors[name].next(wait=wait)
 
 
 def now_ms() -> int:

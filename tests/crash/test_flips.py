@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.crash.flips import BEGINNING_BYTES, Flip, Report, all_flips, sampled
 from tests.crash.loop import ROOT
 from tests.crash.test_states import MEMORY
+from tests.support.timeouts import scaled
 
 
 def test_no_flip_gives_other_data(tmp_path: Path) -> None:
@@ -21,7 +22,7 @@ def test_no_flip_gives_other_data(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=scaled(280),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

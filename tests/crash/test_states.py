@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.loop import ROOT
+from tests.support.timeouts import scaled
 
 MEMORY = Path("/dev/shm")
 """The model decides what is lost, not the disk: a folder in memory does as well, and faster."""
@@ -24,7 +25,7 @@ def test_states_that_a_loss_of_power_may_leave(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=scaled(280),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

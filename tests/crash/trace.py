@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.timeouts import scaled
+
 CALLS = (
     "openat,open,creat,close,dup,dup2,dup3,lseek,pwrite64,pwritev,pwritev2,write,writev,"
     "fdatasync,fsync,sync_file_range,msync,rename,renameat,renameat2,unlink,unlinkat,link,linkat,"
@@ -24,7 +26,7 @@ CALLS = (
 STRING_BYTES_MAX = 64 * 1024 * 1024
 """Longer data would be cut off; nobody writes as much at once."""
 
-RECORD_SECONDS_MAX = 120
+RECORD_SECONDS_MAX = scaled(120)
 """A recorded program that takes longer is taken to hang."""
 
 _CALL = re.compile(r"(\d+) +(\w+)\((.*)", re.DOTALL)

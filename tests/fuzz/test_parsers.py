@@ -17,9 +17,11 @@ from millrace.client.connecting import connect
 from millrace.client.http_connection import HttpConnection
 from millrace.client.line import Lost
 from millrace.client.line_http import _answered
+from millrace.client.position import Position
 from millrace.client.ticket import _decoded
 from millrace.core.commands import Command, Lease
 from millrace.core.model import History, LeaseId, Seq, ShardId
+from millrace.core.model import Position as Place
 from millrace.core.receipt import Receipt, seal, unseal
 from millrace.errors import Forged, Invalid, MillraceError, Refused
 from millrace.server import config, record
@@ -45,7 +47,7 @@ from millrace.server.cassieq.signature import (
 )
 from millrace.server.guard import credentials, is_own
 from millrace.server.http.parser import BadRequest, Parser, Request
-from millrace.server.rest.events import _places
+from millrace.server.rest.events import _position_in
 from millrace.server.sns.all import SNS
 from millrace.server.sqs.all import SQS
 from millrace.server.tls import validity_of
@@ -245,12 +247,18 @@ def _record(data: bytes) -> None:
         return
 
 
+PRESENT = Position(tuple((ShardId(shard), Place(bytes(16), 5, 5, 5)) for shard in (1, 2)))
+"""Where a queue of two shards ends."""
+
+
 def _event_id(data: bytes) -> None:
     try:
-        found = _places(text(data), [5, 5])
+        found = _position_in(text(data), PRESENT)
     except Invalid:
         return
-    assert all(0 <= place <= 5 for place in found)
+    assert text(data).startswith("pos1.") or max(found.seqs) <= 5
+    for _, place in found.parts:
+        assert 0 <= place.snapshot_start <= place.seq <= place.snapshot_end < 2**63
 
 
 def _certificates() -> list[bytes]:
@@ -408,7 +416,7 @@ PARSERS: dict[str, tuple[Callable[[bytes], None], list[bytes], int]] = {
     "signatures": (_signed, [SIGNED, PRESIGNED], 1000),
     "forms": (_form, FORMS, 200),
     "calls in JSON": (_call, CALLS, 200),
-    "event ids": (_event_id, [b"3,4", b"0", b"5,5"], 300),
+    "event ids": (_event_id, [b"3,4", b"0", b"5,5", str(PRESENT).encode()], 300),
 }
 
 

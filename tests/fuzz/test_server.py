@@ -48,7 +48,18 @@ class Sample(NamedTuple):
 
 def _arrow() -> bytes:
     sink = io.BytesIO()
-    table = pa.table({"value": [b"a", b"b"], "key": [b"k", None]})
+    pair = pa.struct([("name", pa.utf8()), ("value", pa.binary())])
+    headers = pa.array([[{"name": "n", "value": b"v"}], None], pa.large_list(pair))
+    table = pa.table(
+        {
+            "value": [b"a", b"b"],
+            "key": [b"k", None],
+            "headers": headers,
+            "group": ["g", None],
+            "priority": pa.array([None, 7], pa.uint8()),
+            "delay": [0.5, None],
+        }
+    )
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return sink.getvalue()

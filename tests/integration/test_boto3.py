@@ -14,6 +14,7 @@ import pytest
 from millrace.server.sqs.all import SQS
 from tests.integration.environments import have_python
 from tests.server.aws.site import AwsSite
+from tests.support.timeouts import scaled
 
 ROUND = Path(__file__).with_name("sqs_round.py")
 REGIONS = {"newer": "eu-north-1", "older": "eu-south-1"}
@@ -61,7 +62,7 @@ def go_round(site: AwsSite, python: str | Path, region: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=scaled(240),
         env={"PATH": os.environ["PATH"], "HOME": str(site.folder)},
     )
     assert ended.returncode == 0, ended.stderr

@@ -15,6 +15,7 @@ from millrace.server.sns.all import SNS
 from millrace.server.sns.others import UNSUPPORTED
 from tests.integration.environments import have_python
 from tests.server.aws.site import AwsSite
+from tests.support.timeouts import scaled
 
 ROUND = Path(__file__).with_name("sns_round.py")
 REGIONS = {"newer": "eu-north-1", "older": "eu-south-1"}
@@ -28,7 +29,7 @@ def go_round(site: AwsSite, python: str | Path, region: str) -> dict[str, Any]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=scaled(240),
         env={"PATH": os.environ["PATH"], "HOME": str(site.folder), "PYTHONIOENCODING": "utf-8"},
     )
     assert ended.returncode == 0, ended.stderr

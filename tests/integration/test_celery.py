@@ -17,6 +17,7 @@ from kombu.connection import Connection
 
 from tests.server.aws.site import AwsSite
 from tests.services.service import wait_until
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
@@ -53,7 +54,7 @@ def worker(site: AwsSite, folder: Path, **more: str) -> Iterator[subprocess.Pope
         finally:
             process.terminate()
             try:
-                process.wait(30)
+                process.wait(scaled(30))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -69,7 +70,7 @@ def send(site: AwsSite, folder: Path, *calls: str, **more: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert ended.returncode == 0, ended.stderr
 
@@ -109,7 +110,7 @@ def test_the_example_runs(site: AwsSite, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=scaled(200),
         )
         assert done.returncode == 0, done.stderr + said(tmp_path)
     assert done.stdout.splitlines() == [
@@ -174,14 +175,14 @@ def test_kombu_alone(site: AwsSite, name: str) -> None:
             queue.put(one)
         found = []
         for _ in sent:
-            message = queue.get(timeout=30)
+            message = queue.get(timeout=scaled(30))
             found.append(message.payload)
             message.ack()
         assert sorted(found, key=lambda one: int(one["number"])) == sent
         # What is put back comes again.
         queue.put("again")
-        queue.get(timeout=30).requeue()
-        message = queue.get(timeout=30)
+        queue.get(timeout=scaled(30)).requeue()
+        message = queue.get(timeout=scaled(30))
         assert message.payload == "again"
         message.ack()
         queue.put("thrown away")

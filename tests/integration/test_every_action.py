@@ -19,6 +19,7 @@ from tests.integration.environments import NODE, have_java, have_node, have_pyth
 from tests.integration.every_action import Client, Refused, Told, go_round
 from tests.server.aws.site import AwsSite
 from tests.services.packages import have_program
+from tests.support.timeouts import scaled
 
 HERE = Path(__file__).parent
 ALL = {f"sqs:{name}" for name in SQS.actions} | {
@@ -82,7 +83,7 @@ def test_the_command_line_asks_for_everything(site: AwsSite) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=scaled(60),
         )
         refused = re.search(r"An error occurred \((\w+)\)", ended.stderr)
         if refused is not None:

@@ -7,6 +7,7 @@ import subprocess
 from millrace.spark.java import find_java
 from tests.integration.environments import have_java
 from tests.server.aws.site import AwsSite
+from tests.support.timeouts import scaled
 
 
 def test_the_sdk_for_java(site: AwsSite) -> None:
@@ -16,7 +17,7 @@ def test_the_sdk_for_java(site: AwsSite) -> None:
         [*command, site.url, site.root.id, site.root.secret],
         capture_output=True,
         check=False,
-        timeout=200,
+        timeout=scaled(200),
     )
     assert ended.returncode == 0, ended.stderr.decode()
     assert ended.stdout.decode().splitlines() == [

@@ -21,12 +21,13 @@ import millrace
 from tests.crash.served.loop import Stage
 from tests.server.aws.site import Aws, make_key
 from tests.server.process import Process
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
     from types_boto3_sqs.type_defs import MessageTypeDef
 
-HOLD_SECONDS = 120
+HOLD_SECONDS = int(scaled(120))
 """Longer than all of it takes: nobody else may have the message meanwhile."""
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.environments import have_python
 from tests.server.aws.site import ACCOUNT, REGION, AwsSite
+from tests.support.timeouts import scaled
 
 HERE = Path(__file__).parent
 
@@ -32,7 +33,7 @@ def run(site: AwsSite, *words: object) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=scaled(200),
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.integration.environments import NODE, have_node
 from tests.server.aws.site import AwsSite
 from tests.services.packages import have_program
+from tests.support.timeouts import scaled
 
 
 def test_the_sdk_for_javascript(site: AwsSite, tmp_path: Path) -> None:
@@ -22,7 +23,7 @@ def test_the_sdk_for_javascript(site: AwsSite, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=200,
+        timeout=scaled(200),
     )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == {

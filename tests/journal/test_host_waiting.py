@@ -41,6 +41,7 @@ from millrace.core.model import (
 from millrace.shard import fetch
 from tests.journal.harness import HISTORY, run
 from tests.journal.test_host import QUEUE, Node, error_of, make_node, publish
+from tests.support.timeouts import scaled
 
 
 async def follower(node: Node, name: str) -> NextSnapshot:
@@ -49,7 +50,7 @@ async def follower(node: Node, name: str) -> NextSnapshot:
 
 
 async def seqs_of(future: asyncio.Future[object]) -> list[int]:
-    leased = await asyncio.wait_for(future, 5)
+    leased = await asyncio.wait_for(future, scaled(5))
     assert isinstance(leased, Leased)
     return list(leased.seqs)
 
@@ -68,7 +69,7 @@ def test_a_lease_call_that_finds_nothing_does_not_keep_followers_from_theirs() -
         follows = node.ask(command, wait_ms=60_000)
         await node.turn()
         await node.done(Publish((Message(None, b"k"),)), Published)
-        assert isinstance(await asyncio.wait_for(follows, 5), SnapshotRef)
+        assert isinstance(await asyncio.wait_for(follows, scaled(5)), SnapshotRef)
         assert not worker.done()
         await node.done(publish(b"x", key=b"k"), Published)
         assert await seqs_of(worker) == [2]
@@ -98,7 +99,7 @@ def test_a_follower_that_finds_nothing_does_not_keep_workers_from_theirs() -> No
         assert await seqs_of(worker) == [1]
         assert not stale.done()
         await node.done(publish(b"b"), Published)
-        assert isinstance(await asyncio.wait_for(stale, 5), SnapshotRef)
+        assert isinstance(await asyncio.wait_for(stale, scaled(5)), SnapshotRef)
 
     run(main())
 
@@ -186,7 +187,7 @@ def test_a_follower_hears_of_the_message_that_took_the_seq_of_one_taken_back() -
         assert all(isinstance(error_of(future), errors.Retry) for future in lost)
         assert not follows.done()
         await node.done(publish(b"b"), Published)
-        assert isinstance(await asyncio.wait_for(follows, 5), SnapshotRef)
+        assert isinstance(await asyncio.wait_for(follows, scaled(5)), SnapshotRef)
 
     run(main())
 
@@ -316,7 +317,7 @@ def test_views_that_nobody_uses_are_let_go(monkeypatch: pytest.MonkeyPatch) -> N
         assert sorted(node.host._views) == [CATALOG, shards[0], shards[1]]
         # What was leased there is still leased, and comes back in time.
         assert not (await node.done(Lease(1, 60_000), Leased, shard=shards[2])).seqs
-        assert await asyncio.wait_for(waits, 60)
+        assert await asyncio.wait_for(waits, scaled(60))
         await asyncio.sleep(1)
         assert (await node.done(Lease(1, 60_000), Leased, shard=shards[2])).seqs
 

@@ -14,8 +14,9 @@ import pytest
 
 from millrace import errors
 from millrace.log.files import Lock, RealDisk
+from tests.support.timeouts import scaled
 
-SECONDS_MAX = 30
+SECONDS_MAX = scaled(30)
 
 FORK = multiprocessing.get_context("fork")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.run import ROOT, Mutant, Unfit, load, patched, try_tests
+from tests.mutants.run import ROOT, Mutant, Unfit, load, part_of, patched, try_tests
 
 MUTANTS = load()
 
@@ -66,6 +66,13 @@ def test_a_sample_is_caught() -> None:
     command = [sys.executable, "tests/mutants/run.py", "--sample", "6", "--seed", "1"]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stdout.splitlines()[-1:] == ["6 of 6 mutants caught"], run.stdout + run.stderr
+
+
+def test_the_whole_list_may_be_run_in_parts() -> None:
+    parts = ["1:100", "101:200", "201:"]
+    assert [mutant for part in parts for mutant in part_of(MUTANTS, part)] == MUTANTS
+    with pytest.raises(Unfit, match="1:100"):
+        part_of(MUTANTS, "some")
 
 
 # --- The hunt itself ------------------------------------------------------------------------------

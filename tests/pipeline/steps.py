@@ -32,3 +32,22 @@ def frail(parsed: DataFrame) -> DataFrame:
             yield batch
 
     return parsed.mapInArrow(pass_on, parsed.schema)
+
+
+def amounts(source: DataFrame) -> DataFrame:
+    body = F.col("value").cast("string")
+    return source.select("op", F.get_json_object(body, "$.amount").alias("amount")).where("true")
+
+
+def by_partition(source: DataFrame) -> DataFrame:
+    return source.select("seq").mapInArrow(lambda batches: batches, "amount bigint")
+
+
+def kept(source: DataFrame) -> DataFrame:
+    """A function over whole partitions, which keeps the columns of the message."""
+    columns = "shard int, seq bigint, key binary, value binary, "
+    columns += "headers array<struct<key:string,value:binary>>"
+    passed = source.select("shard", "seq", "key", "value", "headers").mapInArrow(
+        lambda batches: batches, columns
+    )
+    return passed.withColumn("amount", F.get_json_object(F.col("value").cast("string"), "$.amount"))

@@ -37,7 +37,7 @@ PARSED = (
     SOURCE
     + """
 [steps.parsed]
-sql = "SELECT cast(key AS string) id, seq, op, cast(value AS string) word FROM source"
+sql = "SELECT *, cast(key AS string) id, cast(value AS string) word FROM source"
 expect = {{ short = "length(word) < 9" }}
 on_fail = "dead_letter"
 dead_letter = "{name}-bad"
@@ -57,7 +57,7 @@ from pyspark.sql import functions as F
 
 
 def loud(parsed: DataFrame) -> DataFrame:
-    return parsed.withColumn("word", F.upper("word"))
+    return parsed.select("id", "seq", "op", F.upper("word").alias("word"))
 """
 
 TOTALS = (

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.timeouts import scaled
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -21,7 +23,7 @@ def test_a_queue_becomes_a_lake(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=scaled(280),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

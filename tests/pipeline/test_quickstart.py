@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.timeouts import scaled
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "guide" / "quickstart.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -52,7 +54,7 @@ def test_the_quick_start_can_be_followed(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=scaled(280),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     at = 0

@@ -6,9 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from millrace import sync
 from millrace.errors import Invalid
-from millrace.pipeline import DeclaredSink, Limit, Pipeline, Run, Source, Step, read_pipeline
+from millrace.pipeline import (
+    DeclaredSink,
+    Limit,
+    Pipeline,
+    Run,
+    Setting,
+    Source,
+    Step,
+    read_pipeline,
+    run_pipeline,
+)
 from millrace.pipeline.variable import hide, names_in
+from tests.pipeline.ledger import Ledger
 from tests.pipeline.scene import KIND
 
 SINK = f"""
@@ -23,6 +35,21 @@ def read(folder: Path, text: str) -> Pipeline:
     path = folder / "orders.toml"
     path.write_text(text)
     return read_pipeline(path, {"LEDGER": "there.db"})
+
+
+def test_the_environment_is_that_of_the_process_by_default(
+    tmp_path: Path, m: sync.Millrace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "orders.toml"
+    path.write_text(f"{HEAD}{SINK}")
+    monkeypatch.delenv("LEDGER", raising=False)
+    with pytest.raises(Invalid, match="LEDGER, which is not set"):
+        read_pipeline(path)
+    monkeypatch.setenv("LEDGER", str(tmp_path / "there.db"))
+    m.queue("orders").publish(b"tea")
+    run_pipeline(read_pipeline(str(path)), Setting(millrace=m), once=True)
+    assert [line["value"] for line in Ledger(path=str(tmp_path / "there.db")).lines()] == ["tea"]
+    assert "there.db" not in repr(Setting())
 
 
 def test_a_file_and_a_program_say_the_same(tmp_path: Path) -> None:
@@ -121,6 +148,19 @@ WRONG = [
         HEAD + "[steps.a]\nsql = 'x'\ndead_letter = 'y'" + SINK,
         "line 6: [steps.a] dead_letter: dead_letter is for conditions",
     ),
+    (
+        HEAD + SINK + "null_key = 'dead_letter'",
+        "[sinks.one] dead_letter: null_key is dead_letter; name the queue",
+    ),
+    (
+        HEAD + SINK + "dead_letter = 'bad'",
+        "line 8: [sinks.one] dead_letter: dead_letter is for rows without a key",
+    ),
+    (
+        HEAD + SINK + "null_key = 'dead_letter'\ndead_letter = 'bad'",
+        "line 8: [sinks.one] null_key: null_key is for sinks with a key",
+    ),
+    (HEAD + SINK + "null_key = 'drop'", "line 8: [sinks.one] null_key: 'drop' is none of refuse"),
     (HEAD + SINK + 'from = "x"', "[sinks.one] from: from is 'x'; there are source"),
     (HEAD + SINK + "pathos = 1", "line 8: [sinks.one] pathos: sink "),
     (HEAD + "[sinks.one]\npath = 'x'", "line 4: [sinks.one] kind: a sink has a kind"),

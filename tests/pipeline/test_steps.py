@@ -209,6 +209,7 @@ def test_rows_that_break_a_condition_become_dead_letters(
         "millrace-step": b"parsed",
         "millrace-broken": b"short, low",
         "millrace-queue": b"default/orders",
+        "millrace-shard": b"0",
         "millrace-seq": b"2",
     }
 

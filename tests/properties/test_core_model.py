@@ -143,6 +143,8 @@ class Driver:
         self.ids: dict[str, int] = {}
         self.shared: dict[bytes, int] = {}
         self.read_of = BitMap64()
+        self.pin = 0
+        """What the core has answered: which of several pins it shares is its own affair."""
         self.token = 0
         self.takeovers = 0
         self.group.ask((CATALOG, CreateQueue("default", "dead", QueueSpec())))
@@ -174,6 +176,7 @@ class Driver:
         self.model.now = self.group.now
         answers = self.group.ask(*((QUEUE, one.command) for one in waiting))
         for one, answer in zip(waiting, answers, strict=True):
+            self.pin = answer.pin if isinstance(answer, SnapshotRef) else 0
             assert self.plain(answer) == one.expect(), one.command
         self.model.end_batch()
         for one, answer in zip(waiting, answers, strict=True):
@@ -408,7 +411,7 @@ class Driver:
             cursor = self.model.cursors.get(name)
             if cursor is not None and cursor.id != cursor_id:
                 return "NotFound"
-            return self.model.next(name, after, PIN_MS)
+            return self.model.next(name, after, PIN_MS, shared=self.pin)
 
         self.ask(NextSnapshot(name, cursor_id, after, PIN_MS), expect, keep)
 
@@ -456,7 +459,7 @@ class Driver:
     def _expect_next(self) -> object:
         follower = self.follower
         if follower.history in (b"", self.group.history):
-            return self.model.next("f", follower.seq, PIN_MS)
+            return self.model.next("f", follower.seq, PIN_MS, shared=self.pin)
         known = {
             entry.history
             for entry in self.group.committed()
@@ -464,8 +467,8 @@ class Driver:
         }
         shared = self.shared[follower.history] if follower.history in known else 0
         if follower.seq > shared:
-            return "CursorExpired"
-        return self.model.next("f", 0, PIN_MS, follower.seq)
+            return "RolledBack"
+        return self.model.next("f", 0, PIN_MS, follower.seq, self.pin)
 
     def read(self, ref: SnapshotRef, share: float, *, commits: bool) -> None:
         """Read a part of a snapshot, and perhaps commit it."""

@@ -84,6 +84,7 @@ class Authority:
         pair = Pair(self._folder / f"{stem}.pem", self._folder / f"{stem}.key")
         pair.certificate.write_bytes(signed.public_bytes(Encoding.PEM))
         hidden = BestAvailableEncryption(password) if password else NoEncryption()
+        pair.key.touch(mode=0o600)
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, hidden))
         return pair
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.server.process import Process
 from tests.server.rest.harness import Answer
+from tests.support.timeouts import scaled
 
 DISK_BYTES = 260 * 1024 * 1024
 
@@ -34,7 +35,7 @@ max_failures = 3
 
 ROWS = {"messages": [{"body": "x" * 1_000} for _ in range(100)]}
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = scaled(60)
 
 
 def free_bytes(disk: Path) -> int:
@@ -69,7 +70,7 @@ def publish_until(server: Process, status: int) -> tuple[Answer, int]:
 
 def ready_is(server: Process, status: int) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (answer := server.ask("GET", "/readyz")).status != status:
+    while (answer := server.ask("GET", "/readyz?publishing=true")).status != status:
         assert time.monotonic() < deadline, answer
         time.sleep(0.05)
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import IO
 
 from tests.server.rest.harness import SMALL, Answer
+from tests.support.timeouts import scaled
 
 
 class Process:
@@ -73,7 +74,7 @@ class Process:
 
     def connect(self) -> http.client.HTTPConnection:
         """A connection of its own."""
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=scaled(60))
 
     def ask(
         self,
@@ -109,7 +110,7 @@ class Process:
     def stop(self) -> int:
         """Ask it to end; returns its exit code."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(60)
+        return self._process.wait(scaled(60))
 
     def error(self) -> str:
         """The next line that it writes to its standard error."""
@@ -124,7 +125,7 @@ class Process:
     def kill(self) -> None:
         """End it without a word."""
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait(scaled(60))
 
 
 def children(pid: int) -> list[int]:

@@ -11,12 +11,13 @@ import pytest
 
 from millrace import Millrace, limits
 from millrace.errors import Exhausted, Exists, Invalid, NotFound, TooLarge
-from millrace.server.access import Quota, User, parse_rule
+from millrace.server.access import Principal, Quota, User, parse_rule
 from millrace.server.audit import Actor
 from millrace.server.book import RESERVED, Book
 from tests.client.harness import embedded, eventually, opened, run
 
 BY = Actor("root", "127.0.0.1")
+WHO = Principal("root", (), "127.0.0.1")
 ADA = User("ada", (parse_rule("allow read default/*"),), Quota(queues=2, cursors=1))
 SECRET = bytes(32)
 
@@ -333,7 +334,7 @@ async def test_what_users_make_is_counted_against_their_quotas(m: Millrace) -> N
     again = await Book.open(m, follower=None)
     with pytest.raises(Exhausted):
         await again.claim(ada, ada.quota, "queues", "default/c")
-    await again.unclaim("queues", "default/a")
+    await again.unclaim(WHO, "queues", "default/a")
     await again.claim(ada, ada.quota, "queues", "default/c")
     await again.claim(ada, ada.quota, "cursors", "default/b/x")
 
@@ -372,7 +373,7 @@ async def act(book: Book, chance: Random) -> None:
         elif what == "claim" and (principal := book.roll.principal(name)):
             await book.claim(principal, Quota(), "queues", f"x/{chance.randrange(3)}")
         elif what == "unclaim":
-            await book.unclaim("queues", f"x/{chance.randrange(3)}")
+            await book.unclaim(WHO, "queues", f"x/{chance.randrange(3)}")
     except (Exists, NotFound):
         pass
 

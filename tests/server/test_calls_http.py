@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 from pyroaring import BitMap64
 
 import millrace
 from millrace import errors, limits
 from millrace.client.millrace import Millrace, engine_of
-from millrace.core.commands import Command, CreateQueue, DeleteQueue, Release, SpecPart
-from millrace.core.model import CATALOG, LeaseId, ShardId
+from millrace.core.block import Block
+from millrace.core.commands import (
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    Publish,
+    Release,
+    SpecPart,
+    Stage,
+    Transaction,
+)
+from millrace.core.model import CATALOG, LeaseId, Message, ShardId
 from millrace.core.receipt import Proved
 from millrace.core.session_commands import Claim
 from millrace.server.access import Quota
@@ -21,11 +33,14 @@ from millrace.server.calls import Service
 from millrace.server.calls_http import TYPE, answer_calls
 from millrace.server.http.response import Response
 from millrace.server.verbs import OWNER, TOLD
-from millrace.wire.calls import Call, FindQueue, Speak, Tell
+from millrace.wire.calls import Ask, Call, FindQueue, Speak, Tell
 from millrace.wire.codec import Sheet
+from millrace.wire.frames import frame
 from tests.client.harness import embedded
 from tests.server.calls_site import served as site
 from tests.server.rest.harness import served
+from tests.support.stall import StallMonitor
+from tests.support.timeouts import scaled
 from tests.wire.samples import COMMANDS
 
 GUESSED = Proved.of(1, b"h" * 16, b"p" * 12)
@@ -36,7 +51,7 @@ async def sent(service: Service, *calls: tuple[int, Call]) -> Response:
     sheet = Sheet()
     for id, call in calls:
         sheet.call(id, call)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         return await answer_calls(service, OWNER, b"".join(sheet.take()), now_ms=0)
 
 
@@ -127,3 +142,90 @@ async def test_whoever_may_only_work_reads_what_they_hold(m: Millrace) -> None:
             await engine.rows(shard, BitMap64([4]), 1000, forged, grant.history)
         async with queue.session(credit=1) as session:
             assert (await anext(session)).body == b"theirs"
+
+
+def _frame(head: bytes) -> bytes:
+    return b"".join(map(bytes, frame(head)))
+
+
+def _lists(size: int) -> bytes:
+    """A call of empty lists, each of which is a byte here and 72 in memory."""
+    return b"\x93\x01\x05\xdd" + size.to_bytes(4) + b"\x90" * size
+
+
+HEAVY = {
+    "frames of lists": 15 * _frame(b"\xdc\x03\xe0" + 992 * _lists(4_200)),
+    "calls of lists": 7 * _frame(b"\xdc\x02\x40" + 576 * _lists(7_000)),
+    "a call of lists": _frame(b"\x91" + _lists(4_000_000)),
+    "a call of half as many lists": _frame(b"\x91" + _lists(500_000)),
+    "items that are no calls": 15 * _frame(b"\xdd" + (4_000_000).to_bytes(4) + b"\x90" * 4_000_000),
+    "frames without calls": 2_000_000 * _frame(b"\x90"),
+    "refused calls": 4 * _frame(b"\xdc\x10\x00" + 4_096 * b"\x93\x01\x05\x90"),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_sec_30_a_body_of_calls_costs_about_its_own_memory(tmp_path: Path, name: str) -> None:
+    """Whoever is known may send it, without a rule that allows them anything."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            body = HEAVY[name]
+            # What is imported and allocated once.
+            await server.ask("POST", "/v1/calls", _frame(b"\x90"), type=TYPE, role="nobody")
+            async with StallMonitor() as monitor:
+                for _ in range(3):
+                    found = await server.ask("POST", "/v1/calls", body, type=TYPE, role="nobody")
+                    assert found.status in (200, 400, 413)
+                    assert len(found.body) < 4_096 * 256
+            monitor.assert_responsive()
+            assert monitor.rss_growth_bytes < 3 * len(body) + 2**27
+
+    asyncio.run(main())
+
+
+def test_sec_09_a_blob_is_stored_once(tmp_path: Path) -> None:
+    """1 MB was stored 200 times by one request of 1 MB, past the quota of bytes."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            queue = await server.millrace.queue("orders")
+            sheet = Sheet()
+            block = Block.of_bodies([b"x" * 100_000])
+            sheet.call(1, Ask(queue.shards.first, 0, Publish(block)))
+            data = b"".join(sheet.take())
+            head, blobs = struct.unpack_from("<II", data)
+            [call] = msgspec.msgpack.decode(data[8 : 8 + head])
+            calls = msgspec.msgpack.encode([[id, *call[1:]] for id in range(1, 201)])
+            lengths = struct.pack("<II", len(calls), blobs)
+            body = lengths + calls + bytes(-len(calls) % 8) + data[len(data) - blobs :]
+            answer = await server.ask("POST", "/v1/calls", body, type=TYPE, role="producer")
+            assert answer.status == 200
+            assert len(await queue.peek(200)) == 1
+
+    asyncio.run(main())
+
+
+@embedded
+async def test_sec_09_rows_are_counted_as_they_are_stored(m: Millrace) -> None:
+    shard = (await m.queue("orders")).shards.first
+    service = Service(engine_of(m))
+    # All rows of a block have offsets of keys and headers, if one has any.
+    small = (Message(b"", b"k", (("n", b"v"),)), *(Message(b"") for _ in range(4_000)))
+    block = Block.of_messages(small)
+    large = Block.of_bodies([b"x" * 1000] * 100)
+    commands: list[tuple[Command, int]] = [
+        (Publish(small), block.size()),
+        (Transaction(((shard, Publish(small)), (shard, Stage("s", large)))), 150_000),
+        (Publish(large), large.size()),
+        (Stage("s", large), large.size()),
+        (Publish((Message(b"x" * 10_000),)), 10_000),
+    ]
+    for command, stored in commands:
+        sheet = Sheet()
+        sheet.call(1, Ask(shard, 0, command))
+        body = b"".join(sheet.take())
+        owed: list[int] = []
+        await answer_calls(service, OWNER, body, now_ms=0, owe_bytes=owed.append)
+        assert len(body) + sum(owed) >= stored, type(command)
+        assert len(body) + sum(owed) <= max(len(body), 1.3 * stored), type(command)

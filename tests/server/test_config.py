@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from millrace import Settings, limits
 from millrace.errors import Invalid
-from millrace.server.access import Quota, parse_rule
+from millrace.server.access import DEFAULT_QUOTA, Quota, parse_rule
 from millrace.server.config import (
     FIELDS,
     ServerSettings,
@@ -83,7 +85,7 @@ def test_a_file_says_everything(file: Path) -> None:
     assert [str(one) for one in settings.addresses] == ["0.0.0.0:7070", "[::1]:7118"]
     assert settings.is_tls
     assert (settings.stop_seconds, settings.log_level) == (2.5, "debug")
-    assert settings.quota == Quota(requests=100, bytes=1_000_000)
+    assert settings.quota == replace(DEFAULT_QUOTA, requests=100, bytes=1_000_000)
     assert settings.engine == Settings(disk_low=1_000_000, scrub_every=60)
     assert settings.queues == (
         DeclaredQueue("default", "orders", {"keyed": True, "retention": "log"}, 4),
@@ -133,7 +135,7 @@ def test_the_environment_has_texts() -> None:
     assert settings.listen == ("127.0.0.1:1", "[::1]:2")
     assert settings.anonymous_rules == ("allow work,read a/*", "deny work a/b")
     assert (settings.data, settings.socket, settings.key_file) == (Path("/x y"), False, None)
-    assert (settings.quota, settings.engine.disk_low) == (Quota(requests=5.5), 77)
+    assert (settings.quota, settings.engine.disk_low) == (replace(DEFAULT_QUOTA, requests=5.5), 77)
 
 
 def test_flags_of_tables_win_over_file_and_environment(file: Path) -> None:
@@ -143,7 +145,7 @@ def test_flags_of_tables_win_over_file_and_environment(file: Path) -> None:
     loaded = load(file, environ, flags)
     settings = loaded.settings
     assert settings.engine == Settings(segment_bytes=1048576, scrub_every=60)
-    assert settings.quota == Quota(requests=2.5, pins=7)
+    assert settings.quota == replace(DEFAULT_QUOTA, requests=2.5, pins=7)
     assert loaded.sources["engine"] == f"--engine-segment-bytes; {file}, line 3"
 
 
@@ -393,3 +395,23 @@ VALUES = st.recursive(
 @given(st.dictionaries(NAMES, VALUES, max_size=3))
 def test_any_flags_are_taken_or_refused(flags: dict[str, object]) -> None:
     assert is_judged(flags=flags)
+
+
+def test_sec_29_users_have_default_quotas_and_no_default_rates(file: Path) -> None:
+    assert ServerSettings().quota == Quota(
+        queues=10_000, topics=1_000, subscriptions=10_000, sessions=1_000, streams=100, jobs=4
+    )
+    file.write_text("[quota]\nqueues = 5\njobs = 0\n")
+    quota = load(file, {}).settings.quota
+    assert (quota.queues, quota.jobs, quota.topics) == (5, 0, 1_000)
+
+
+@pytest.mark.parametrize("path", ["~no-such-user/x", f"h:{'9' * 5_000}", f"a{'b' * 5_000}:1"])
+def test_paths_that_lead_nowhere_are_refused_or_taken(path: str) -> None:
+    with suppress(Invalid):
+        load(environ={"MILLRACE_DATA": path})
+
+
+def test_variables_that_are_no_utf_8_are_refused() -> None:
+    with pytest.raises(Invalid, match="no UTF-8"):
+        load(environ={"MILLRACE_QUOTA_JOBS": "\udc80"})

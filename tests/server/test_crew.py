@@ -14,6 +14,7 @@ from millrace.server.config import ServerSettings
 from millrace.server.counted import Counts
 from millrace.server.crew import Crew
 from millrace.server.frontend import Orders
+from tests.support.timeouts import scaled
 
 
 def crew_at(*listen: str, frontends: int = 0) -> Crew:
@@ -86,7 +87,7 @@ def test_a_front_end_that_cannot_be_understood_is_told_of_by_its_number(
         monkeypatch.setattr(sys, "executable", str(script))
         crew = crew_at("127.0.0.1:0", frontends=2)
         await crew.start()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(scaled(60)):
             assert await crew.counted() == [Counts(0, is_there=False), Counts(1, is_there=False)]
         await crew.stop()
 

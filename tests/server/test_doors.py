@@ -17,6 +17,7 @@ from millrace.errors import MillraceError, Refused, Unauthenticated
 from tests.cli.program import start
 from tests.server.authority import DAY, Authority
 from tests.server.process import Process
+from tests.support.timeouts import scaled
 
 ORDERS = "/v1/spaces/default/queues/orders"
 
@@ -54,7 +55,7 @@ async def spaces(
     url: str, token: str | None, certificates: Path | None = None
 ) -> list[str] | MillraceError:
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(scaled(60)):
             async with millrace.connect(url, token=token, certificates=certificates) as m:
                 return await m.spaces()
     except MillraceError as error:

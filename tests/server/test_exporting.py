@@ -28,6 +28,7 @@ from millrace.server.watch import Watch
 from millrace.telemetry import Telemetry
 from tests.server.process import Process
 from tests.server.rest.harness import served
+from tests.support.timeouts import scaled
 
 ORDERS = "/v1/spaces/default/queues/orders"
 MESSAGES = "/v1/spaces/{space}/queues/{queue}/messages"
@@ -125,7 +126,7 @@ def test_one_trace_leads_from_a_producer_through_the_server_to_a_worker(tmp_path
         told = ("--frontends", 1, "--set", f"otlp_endpoint={found.url}")
         with Process(tmp_path / "data", *told) as server:
             program = [sys.executable, "-c", PRODUCER, server.address, server.token, found.url]
-            subprocess.run(program, check=True, timeout=60)
+            subprocess.run(program, check=True, timeout=scaled(60))
             provider = TracerProvider(resource=Resource({"service.name": "kitchen"}))
             exporter = OTLPSpanExporter(f"{found.url}/v1/traces")
             provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -19,6 +19,7 @@ from millrace.server.access import digest_of, make_token
 from millrace.server.frontend import Orders
 from tests.server.process import Process, children
 from tests.server.rest.harness import SMALL
+from tests.support.timeouts import scaled
 
 ORDERS = "/v1/spaces/default/queues/orders"
 
@@ -26,7 +27,7 @@ ORDERS = "/v1/spaces/default/queues/orders"
 def eventually(is_so: Callable[[], bool]) -> None:
     """Wait for something to become so."""
     waiting = threading.Event()
-    for _ in range(600):
+    for _ in range(round(scaled(600))):
         if is_so():
             return
         waiting.wait(0.1)

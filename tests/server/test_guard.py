@@ -157,9 +157,46 @@ def test_someone_behind_the_request_is_not_let_in_without_credentials(
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "x-forwarded-proto",
+        "x-forwarded-port",
+        "x-forwarded-server",
+        "x-forwarded",
+        "x-original-forwarded-for",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "true-client-ip",
+        "fastly-client-ip",
+        "cf-connecting-ip",
+        "cf-ray",
+        "cdn-loop",
+        "x-envoy-external-address",
+        "x-azure-clientip",
+        "x-appengine-user-ip",
+        "x-proxyuser-ip",
+        "x-remote-addr",
+    ],
+)
+def test_sec_21_headers_of_any_proxy_keep_anonymous_out(name: str) -> None:
+    assert is_unknown(guard(anonymous=True).admit({**OWN, name: "127.0.0.1"}, "127.0.0.1"))
+
+
+@pytest.mark.parametrize(
+    "referer",
+    ["https://evil.example/", "http://localhost:70701/", "null", "http://localhost:8000/"],
+)
+def test_sec_21_pages_of_other_sites_keep_anonymous_out(referer: str) -> None:
+    assert is_unknown(guard(anonymous=True).admit({**OWN, "referer": referer}, "127.0.0.1"))
+
+
+@pytest.mark.parametrize(
     "headers",
     [
         {"host": "127.0.0.1"},
+        {**OWN, "referer": "http://localhost:7070/v1?a=b"},
+        {**OWN, "referer": "http://localhost:7070"},
+        {**OWN, "x-request-id": "1", "x-amz-target": "AmazonSQS.SendMessage"},
         {"host": "[::1]:7070"},
         {**OWN, "origin": "http://localhost:7070", "sec-fetch-site": "same-origin"},
     ],

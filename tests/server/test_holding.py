@@ -28,7 +28,7 @@ from millrace.server.holding import Holding
 from millrace.server.questions import ask
 from millrace.server.quota import Quotas
 from millrace.wire.calls import Ask
-from tests.server.rest.harness import SMALL, Served, front, until
+from tests.server.rest.harness import SMALL, Answer, Served, front, until
 from tests.server.rest.test_steward import QUEUES, served
 
 ORDERS = f"{QUEUES}/orders"
@@ -347,5 +347,52 @@ def test_what_went_with_its_queue_counts_no_more(tmp_path: Path) -> None:
             await filled(server)
             leased = await server.ask("POST", f"{ORDERS}/leases", {"count": 3}, role="ada")
             assert len(leased.items("messages")) == 3
+
+    asyncio.run(main())
+
+
+def test_sec_13_sessions_of_one_user_are_bounded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            server.app.quotas.configure(Quota(sessions=2))
+            at = f"{ORDERS}/sessions"
+
+            async def opened(credit: int = 1) -> Answer:
+                return await server.ask("POST", at, {"credit": credit}, role="ada")
+
+            made = [await opened() for _ in range(3)]
+            assert [answer.status for answer in made] == [201, 201, 429]
+            assert (made[2].json["field"], made[2].json["limit"]) == ("sessions", 2)
+            closed = await server.ask("DELETE", f"{at}/{made[0].text('session')}", role="ada")
+            assert closed.status == 200
+            # One that is not opened after all takes no place.
+            assert [(await opened(credit=-1)).status for _ in range(3)] == [400] * 3
+            assert [(await opened()).status for _ in range(2)] == [201, 429]
+
+    asyncio.run(main())
+
+
+def test_sec_13_sessions_of_programs_are_bounded(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            server.app.quotas.configure(Quota(sessions=2))
+            url = f"http://127.0.0.1:{server.port}"
+            async with millrace.connect(url, token="ada") as m:
+                queue = await m.find("orders")
+                one, two = queue.session(credit=1), queue.session(credit=1)
+                await one.open()
+                await two.open()
+                with pytest.raises(Exhausted) as caught:
+                    await queue.session(credit=1).open()
+                assert (caught.value.field, caught.value.limit) == ("sessions", 2)
+                await one.close()
+                three = queue.session(credit=1)
+                await three.open()
+                # One that ended without a word is found out.
+                await server.millrace.delete_queue("orders")
+                await server.millrace.queue("orders")
+                four = (await m.find("orders")).session(credit=1)
+                await four.open()
+                await four.close()
 
     asyncio.run(main())

@@ -9,18 +9,25 @@ import signal
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import millrace
 from millrace import limits
 from millrace.client.millrace import engine_of
-from millrace.meter import Histogram
-from millrace.server.counted import Counts, Handed, Traffic, among, decode
+from millrace.meter import Gauges, Histogram
+from millrace.server.access import Principal, parse_rule
+from millrace.server.counted import Counts, Handed, Traffic, among, decode, encode
 from millrace.server.metrics import Page, tell_counted
+from millrace.server.questions import answer_to
+from millrace.server.verbs import OWNER, Caller
+from millrace.wire import calls
+from tests.client.harness import eventually as client_eventually
 from tests.server.process import Process, children
 from tests.server.rest.harness import SMALL, Answer, Served, served
 from tests.server.test_frontends import eventually
+from tests.support.timeouts import scaled
 
 ORDERS = "/v1/spaces/default/queues/orders"
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,6 +99,47 @@ def test_the_page_tells_what_became_of_messages(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_5_7_what_was_given_back_or_ran_out_is_not_in_flight(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            queue = await server.millrace.find("orders")
+            await queue.publish_many([b"%d" % n for n in range(6)])
+            await queue.lease(2, seconds=600)
+            given_back = await queue.lease(2, seconds=600)
+            await queue.lease(1, seconds=0.001)
+            await queue.release(given_back[:1])
+            await queue.release(given_back[1:], delay=600)
+
+            async def has_run_out() -> bool:
+                return (await queue.explain(5)).state == "returned"
+
+            await client_eventually(has_run_out)
+            states = [(await queue.explain(seq)).state for seq in range(1, 7)]
+            assert states == ["leased", "leased", "returned", "delayed", "returned", "ready"]
+            found = await read(server)
+            assert found['millrace_in_flight{space="default",queue="orders"}'] == 2
+            described = await server.ask("GET", ORDERS)
+            assert isinstance(described.json["holders"], dict)
+            holders = described.json["holders"]
+            assert (holders["in_flight"], holders["delayed"]) == (2, 1)
+            assert (await queue.holders()).in_flight == 2
+
+    asyncio.run(main())
+
+
+def test_5_7_alerts_can_tell_logs_from_queues_that_someone_waits_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.millrace.queue("journal", retention="log")
+            answer = await server.ask("GET", "/metrics")
+            _, samples = parsed(answer.body.decode())
+            labels = [labels for labels, _ in samples["millrace_oldest_seconds"]]
+            assert {"space": "default", "queue": "journal", "retention": "log"} in labels
+            assert {"space": "default", "queue": "orders"} in labels
+
+    asyncio.run(main())
+
+
 def test_a_server_that_lives_says_so_to_anybody_and_metrics_only_to_those_who_may(
     tmp_path: Path,
 ) -> None:
@@ -139,6 +187,7 @@ PROMISED = {
     "millrace_disk_free_bytes": "gauge",
     "millrace_refusing": "gauge",
     "millrace_damaged_files": "gauge",
+    "millrace_quarantined": "gauge",
     "millrace_http_connections": "gauge",
     "millrace_info": "gauge",
 }
@@ -289,7 +338,7 @@ def test_refused_requests_are_counted_too(tmp_path: Path) -> None:
 
 
 def send_nonsense(port: int) -> None:
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as line:
+    with socket.create_connection(("127.0.0.1", port), timeout=scaled(60)) as line:
         line.sendall(b"nonsense\r\n\r\n")
         assert b" 400 " in line.recv(65536)
 
@@ -375,3 +424,49 @@ def test_front_ends_are_told_of_with_the_queues_that_are_there(tmp_path: Path) -
         [counted] = asyncio.run(ask(tmp_path / "data"))
         assert counted.handed == (("default", "b", 3, 0),)
         assert server.stop() == 0
+
+
+def test_sec_14_the_page_leaves_out_what_may_not_be_watched(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            for space in ("ta", "tb", "system"):
+                queue = await server.millrace.queue("secret", space=space)
+                topic = await server.millrace.topic("news", space=space)
+                await topic.subscribe(queue)
+                await queue.publish(b"x")
+                await server.ask("POST", f"/v1/spaces/{space}/queues/secret/leases", {})
+            server.door.know("scraper", ("allow watch */*", "deny * tb/*"))
+            page = (await server.ask("GET", "/metrics", role="scraper")).body.decode()
+            assert 'space="ta",queue="secret"' in page
+            assert 'space="ta",topic="news"' in page
+            assert "millrace_leased_total" in page
+            assert 'space="tb"' not in page
+            assert 'space="system"' not in page
+            whole = (await server.ask("GET", "/metrics")).body.decode()
+            assert 'space="tb",queue="secret"' in whole
+            assert 'space="system",topic="news"' in whole
+
+    asyncio.run(main())
+
+
+def test_sec_14_the_counts_of_front_ends_leave_out_what_may_not_be_watched(tmp_path: Path) -> None:
+    handed = (("ta", "orders", 1, 1), ("tb", "secret", 1, 1))
+
+    async def main() -> None:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
+            engine = engine_of(m)
+            found = msgspec.structs.replace(
+                await engine.care.gauges(), beside=(encode(Counts(0, handed=handed)),)
+            )
+
+            async def gauged() -> Gauges:
+                return found
+
+            engine.care.gauges = gauged  # type: ignore[method-assign]
+            who = Caller(Principal("p", (parse_rule("allow watch */*"), parse_rule("deny * tb/*"))))
+            told = await answer_to(engine, who, calls.ReadGauges())
+            assert isinstance(told, Gauges)
+            assert decode(told.beside[0]).handed == handed[:1]
+            assert await answer_to(engine, Caller(OWNER), calls.ReadGauges()) == found
+
+    asyncio.run(main())

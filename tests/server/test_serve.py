@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -237,15 +238,18 @@ def test_an_unreadable_file_of_settings_is_told_of(tmp_path: Path) -> None:
 def test_beyond_its_connections_a_server_says_so(tmp_path: Path) -> None:
     make_queue(tmp_path / "data")
     with Process(tmp_path / "data", "--set", "connections_max=2") as server:
-        held = [server.connect() for _ in range(2)]
-        for connection in held:
-            connection.request("GET", "/healthz")
-            assert connection.getresponse().read()
-        third = server.connect()
-        third.connect()
-        answer = third.sock.recv(1000)
-        assert answer.startswith(b"HTTP/1.1 503 ")
-        assert b"2 connections" in answer
-        for connection in (*held, third):
-            connection.close()
+        authorization = {"authorization": f"Bearer {server.token}"}
+        with ExitStack() as stack:
+            held = [stack.enter_context(closing(server.connect())) for _ in range(2)]
+            for connection in held:
+                # Connections on which nobody is known have half of the places, here one.
+                connection.request("GET", "/v1/whoami", headers=authorization)
+                answered = connection.getresponse()
+                assert answered.read()
+                assert answered.status == 200
+            third = stack.enter_context(closing(server.connect()))
+            third.connect()
+            answer = third.sock.recv(1000)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"2 connections" in answer
         assert server.stop() == 0

@@ -229,6 +229,8 @@ def test_files_that_are_wrong_are_named(authority: Authority, tmp_path: Path) ->
     hidden = authority.sign(password=b"secret")
     empty = tmp_path / "empty.pem"
     empty.write_text("")
+    for path in (empty, good.certificate):
+        path.chmod(0o600)
     cases: list[tuple[Path, Path, str, str]] = [
         (tmp_path / "missing", good.key, "tls_certificate", "cannot be read"),
         (good.certificate, tmp_path / "missing", "tls_key", "cannot be read"),
@@ -254,6 +256,24 @@ def test_files_that_are_wrong_are_named(authority: Authority, tmp_path: Path) ->
         assert caught.value.field == "ca"
     with pytest.raises(Invalid, match="go together"):
         client_context(authority.path, good.certificate)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_sec_24_a_key_that_others_may_read_is_refused(authority: Authority, mode: int) -> None:
+    pair = authority.sign()
+    used = Certificates(pair.certificate, pair.key)
+    pair.key.chmod(mode)
+    for use, field in (
+        (lambda: Certificates(pair.certificate, pair.key), "tls_key"),
+        (lambda: used.reload(pair.certificate, pair.key), "tls_key"),
+        (lambda: client_context(authority.path, pair.certificate, pair.key), "key"),
+    ):
+        with pytest.raises(Invalid, match=f"its mode is {mode:04o}.*run `chmod 600") as caught:
+            use()
+        assert caught.value.field == field
+    pair.key.chmod(0o400)
+    pair.certificate.chmod(0o444)
+    Certificates(pair.certificate, pair.key)
 
 
 def test_the_time_of_a_certificate_is_read(authority: Authority) -> None:

@@ -14,6 +14,7 @@ from millrace.core.commands import (
     Command,
     Configure,
     CreateQueue,
+    DeleteQueue,
     Lease,
     Pin,
     Publish,
@@ -40,6 +41,7 @@ ROLES: dict[str, tuple[Verb, ...]] = {
     "all": VERBS,
 }
 GUESSED = cast("LeaseId", Proved.of(1, b"h" * 16, b"p" * 12))
+_BY_NAME = (CreateQueue, DeleteQueue, CreateTopic, ConfigureTopic, DeleteTopic)
 OF_CATALOG = ("CreateQueue", "DeleteQueue", "CreateTopic", "ConfigureTopic", "DeleteTopic")
 
 
@@ -54,7 +56,10 @@ async def tried(admission: Admission, who: Caller, call: Call) -> MillraceError 
         try:
             admission.admit(who, call)
         except NotKnown as unknown:
-            await admission.learn(unknown.shard)
+            try:
+                await admission.learn(who, unknown.shard)
+            except NotFound as error:
+                return error
         except MillraceError as error:
             return error
         else:
@@ -120,6 +125,8 @@ def test_every_command_by_every_role(tmp_path: Path, role: str) -> None:
                 if wanted <= set(ROLES[role]):
                     # The proofs of the samples were made up.
                     assert error is None or isinstance(error, Forged), (command, error)
+                elif role == "nobody" and not isinstance(call.command, _BY_NAME):
+                    assert isinstance(error, NotFound), (command, error)
                 else:
                     assert isinstance(error, Denied), (command, error)
 
@@ -148,6 +155,7 @@ def every_call(shard: ShardId, topic: ShardId) -> list[Call]:
         calls.ReadBackup(),
         calls.Unfollow(),
         calls.ReadHealth(),
+        calls.Repair((shard,), "", drop=False),
         calls.ReadGauges(),
     ]
 
@@ -165,10 +173,10 @@ def test_every_call_by_every_role(tmp_path: Path, role: str) -> None:
                     forged = isinstance(call, calls.ReadLeased) and isinstance(error, Forged)
                     assert error is None or forged, (call, error)
                 else:
-                    assert isinstance(error, Denied), (call, error)
-                assert isinstance(
-                    await tried(admission, caller(ROLES[role], "other/*"), call), Denied
-                )
+                    kind = NotFound if role == "nobody" and hasattr(call, "shard") else Denied
+                    assert isinstance(error, kind), (call, error)
+                error = await tried(admission, caller(ROLES[role], "other/*"), call)
+                assert isinstance(error, NotFound if hasattr(call, "shard") else Denied)
             listed = {type(call) for call in every_call(shard, topic)}
             assert listed | {calls.ListQueues, calls.ListTopics, calls.ListSpaces} == set(VERBS_OF)
 
@@ -189,7 +197,9 @@ async def test_nobody_but_an_admin_touches_the_space_system(m: Millrace) -> None
         calls.Peek(ref.shards[0], 0, None, 1),
         calls.FindQueue("system", "access"),
     ):
-        assert isinstance(await tried(admission, caller(others, "*/*"), call), Denied)
+        error = await tried(admission, caller(others, "*/*"), call)
+        is_by_name = isinstance(call, calls.FindQueue) or call.shard == CATALOG
+        assert isinstance(error, Denied if is_by_name else NotFound)
         assert await tried(admission, caller(("admin",), "system/*"), call) is None
 
 
@@ -219,8 +229,7 @@ async def test_commands_are_asked_of_the_right_kind_of_shard(m: Millrace) -> Non
     ):
         assert isinstance(await tried(admission, who, call), Invalid), call
     for strange in (ShardId(999), ShardId(2**62)):
-        with pytest.raises(NotFound):
-            await tried(admission, who, Ask(strange, 0, Pin(1)))
+        assert isinstance(await tried(admission, who, Ask(strange, 0, Pin(1))), NotFound)
 
 
 @embedded
@@ -251,10 +260,63 @@ async def test_what_was_allowed_once_allows_nothing_else(m: Millrace) -> None:
     for _ in range(2):
         assert await tried(admission, who, Ask(shard, 0, publish)) is None
         assert isinstance(await tried(admission, who, Ask(shard, 0, Lease(1, 1))), Denied)
-        assert isinstance(await tried(admission, who, Ask(topic, 0, publish)), Denied)
-        assert isinstance(await tried(admission, who, Ask(other.shards[0], 0, publish)), Denied)
-        assert isinstance(await tried(admission, caller(()), Ask(shard, 0, publish)), Denied)
+        assert isinstance(await tried(admission, who, Ask(topic, 0, publish)), NotFound)
+        assert isinstance(await tried(admission, who, Ask(other.shards[0], 0, publish)), NotFound)
+        assert isinstance(await tried(admission, caller(()), Ask(shard, 0, publish)), NotFound)
     anyone = caller(VERBS, "*/*")
     for _ in range(2):
         assert await tried(admission, anyone, Ask(topic, 0, publish)) is None
         assert isinstance(await tried(admission, anyone, Ask(topic, 0, Lease(1, 1))), Invalid)
+
+
+@embedded
+async def test_sec_10_a_shard_of_others_is_answered_as_one_that_is_not_there(m: Millrace) -> None:
+    shard = (await m.queue("secret-plans", space="tb")).shards.first
+    asked: list[ShardId] = []
+    engine = engine_of(m)
+    name_of = engine.name_of
+
+    async def counted(at: ShardId) -> calls.Named | None:
+        asked.append(at)
+        return await name_of(at)
+
+    engine.name_of = counted  # type: ignore[method-assign,assignment]
+    admission = Admission(engine)
+    assert await tried(admission, caller(VERBS, "tb/*"), calls.FindName(shard)) is None
+    for stranger in (caller(()), caller(VERBS, "ta/*")):
+        for make in (
+            lambda at: calls.FindName(at),
+            lambda at: calls.ReadSpec(at),
+            lambda at: Ask(at, 0, Publish((Message(b"x"),))),
+            lambda at: Ask(at, 0, Transaction(((at, Pin(1)),))),
+        ):
+            asked.clear()
+            answers = [
+                repr(await tried(admission, stranger, make(at)))
+                for at in (shard, shard, ShardId(999))
+            ]
+            assert "secret" not in answers[0]
+            assert answers == [answers[2]] * 3
+            # The engine is asked each time: how long it takes tells nothing either.
+            assert asked == [shard, shard, ShardId(999)]
+    # Who may do anything with it is told what they may not.
+    error = await tried(admission, caller(("publish",), "tb/*"), calls.ReadSpec(shard))
+    assert isinstance(error, Denied)
+
+
+@embedded
+async def test_sec_14_the_whole_server_takes_that_nothing_is_denied(m: Millrace) -> None:
+    admission = Admission(engine_of(m))
+    whole = (calls.BackUp("/x", False), calls.ReadBackup(), calls.Unfollow(), calls.ReadHealth())
+    for rules, is_allowed in (
+        (("allow admin */*",), True),
+        (("allow * */*",), True),
+        (("allow admin */*", "deny * tb/*"), False),
+        (("allow admin */*", "deny read tb/secret"), False),
+        (("allow admin system/*",), False),
+        (("allow admin */orders",), False),
+    ):
+        who = Caller(Principal("me", tuple(map(parse_rule, rules))))
+        for call in whole:
+            error = await tried(admission, who, call)
+            assert error is None if is_allowed else isinstance(error, Denied), (rules, call)

@@ -17,6 +17,7 @@ from millrace.server import logs
 from millrace.server.watch import AccessLog, Watch
 from tests.server.process import Process
 from tests.server.rest.harness import served, until
+from tests.support.timeouts import scaled
 
 ORDERS = "/v1/spaces/default/queues/orders"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -130,7 +131,7 @@ def test_no_secret_is_in_any_log(tmp_path: Path, options: tuple[object, ...]) ->
         server.ask("GET", f"/v1?token={server.token}")
         server.ask("GET", f"/{server.token}")
         server.ask("POST", f"{ORDERS}/leases", {"token": server.token})
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=scaled(60))
         connection.request("GET", "/v1", headers={"authorization": f"Basic {server.token}"})
         assert connection.getresponse().status == 401
         connection.close()

@@ -15,10 +15,11 @@ from types import TracebackType
 from typing import Self
 
 from tests.services.leash import kill_family, parents
+from tests.support.timeouts import scaled
 
 LEASH = Path(__file__).with_name("leash.py")
 
-START_SECONDS_MAX = 120
+START_SECONDS_MAX = scaled(120)
 """A server that does not answer by then will not, however busy the machine."""
 
 ASK_AGAIN_SECONDS = 0.02

@@ -9,7 +9,7 @@ import pytest
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.commands import PublishStaged
 from millrace.core.model import Message, ShardId
-from millrace.errors import Corrupt
+from millrace.errors import Quarantined
 from millrace.shard.request import Request
 from millrace.store.sealed import FOLDER, file_number, read_lines
 from tests.shard.test_keeper import AMPLE, BODIES, Machine
@@ -57,7 +57,7 @@ def test_one_damaged_batch_does_not_end_the_engine() -> None:
         await node.keeper.checkpoint()
         await asyncio.sleep(10)
         assert len(node.store.damaged_files()) == 1, "the file is sparse, and was to be emptied"
-        with pytest.raises(Corrupt):
+        with pytest.raises(Quarantined):
             await damaged.peek(100)
         for body in BODIES:
             await sound.publish(body)
@@ -90,7 +90,7 @@ def test_a_missing_file_does_not_end_the_engine() -> None:
         await settle_all(sound)
         machine.disk.remove(name)
         node.store._reading.files.close()
-        with pytest.raises(Corrupt):
+        with pytest.raises(Quarantined):
             await damaged.peek(100)
         await node.keeper.checkpoint()
         await asyncio.sleep(10)
@@ -120,7 +120,7 @@ def test_what_cannot_be_decided_is_refused_alone() -> None:
         node.host_of(ShardId(shard)).submit(
             Request(ShardId(shard), PublishStaged(("s",), None), future)
         )
-        with pytest.raises(Corrupt):
+        with pytest.raises(Quarantined):
             await future
         await (await m.find("b")).publish(b"after")
         await m.close()

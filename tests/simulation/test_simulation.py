@@ -15,6 +15,7 @@ import pytest
 from millrace.testing.simulator import main, run_seed
 from millrace.testing.simulator_machine import Fault, draw_plan
 from millrace.testing.simulator_run import Run
+from tests.support.timeouts import scaled
 
 SEEDS = range(1, 19)
 
@@ -43,7 +44,7 @@ def test_the_same_seed_gives_the_same_run_whatever_the_hash_seed() -> None:
             capture_output=True,
             check=True,
             text=True,
-            timeout=120,
+            timeout=scaled(120),
         ).stdout
         for hash_seed in ("0", "4711")
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 
 from millrace import sync
+from millrace.client.vector import find_cursor
 from millrace.errors import Invalid, Retry, Stale
 from millrace.sinks.base import DELETE
 from millrace.sinks.queue import QueueSink, _Flow
@@ -191,7 +193,9 @@ def test_a_zombie_does_not_go_on_with_the_snapshot_of_its_successor(
 
 
 def cursor_of(queue: sync.Queue, cursor: sync.Cursor) -> sync.Cursor:
-    return queue.cursor(cursor.name)
+    found = queue._portal.run(partial(find_cursor, queue._twin, cursor.name))
+    assert found is not None
+    return sync.Cursor(queue._portal, found)
 
 
 def test_a_put_without_a_value_is_no_delete(path: str) -> None:

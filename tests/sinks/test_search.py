@@ -223,5 +223,5 @@ def test_a_row_that_names_no_document_is_refused(search: Search) -> None:
     schema = pa.schema([("key", pa.string()), ("value", pa.string())])
     held = sink.open("a/b", schema)
     batch = pa.RecordBatch.from_pylist([{"key": None, "value": "x"}], schema=schema)
-    with pytest.raises(Invalid, match="'key' is null"):
+    with pytest.raises(Invalid, match="'key' of the key is null"):
         sink.stage(Task(held, span(0, 1), "part"), [batch])

@@ -91,6 +91,26 @@ def test_arrow_bodies_whose_offsets_lead_elsewhere_are_kept_aside() -> None:
     assert found(parsed) == [[None, "abc", "def"], [bad, None, None]]
 
 
+def test_sec_01_arrow_bodies_of_list_views_are_kept_aside() -> None:
+    """Arrow casts them to lists by an offset behind theirs, which the sender chooses."""
+    # Buffers of four numbers for three lists: the last one is read by the cast alone.
+    offsets, sizes = (np.array(one, np.int32).tobytes() for one in ([0, 3, 1], [1, 0, 1]))
+    numbers = pa.array([1, 2, 3], pa.int64())
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(sizes)]
+    lists = pa.Array.from_buffers(pa.list_view(pa.int64()), 3, buffers, children=[numbers])
+    written = body(pa.table({"n": lists}))
+    length, four = (np.array([one], np.int64).tobytes() for one in (12, 16))
+    padded, chosen = offsets + bytes(4), offsets + np.array([2], np.int32).tobytes()
+    assert (written.count(length), written.count(padded)) == (2, 1)
+    views = written.replace(length, four).replace(padded, chosen)
+    good = body(pa.table({"n": pa.array([[7]], pa.list_(pa.int64()))}))
+    parser = make_parser("arrow", "", [pa.field("n", pa.list_(pa.int64()))])
+    parsed = parser.parse(pa.array([views, good], pa.binary()))
+    for column in parsed.columns:
+        column.validate(full=True)
+    assert found(parsed) == [[None, [7]], [views, None]]
+
+
 def test_arrow_bodies_are_rows_each() -> None:
     bodies = [
         body(pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", "b"]})),

@@ -10,20 +10,22 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import millrace
+from millrace import Position
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.ticket import write_ticket
 from millrace.core.fold import Reader
 from millrace.core.model import ShardId
-from millrace.errors import CursorExpired, Exists, NotFound, Refused, Stale
+from millrace.errors import CursorExpired, Exists, Fenced, NotFound, Refused, RolledBack, Stale
 from millrace.spark.follower import Follower
 from millrace.spark.home import Home
 from millrace.spark.limit import Limit
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
-from millrace.spark.start import LATEST, Start
+from millrace.spark.start import LATEST, Start, read_start
 from tests.server.rest.harness import SMALL
 
 ALL = Limit()
@@ -358,6 +360,56 @@ def test_two_queries_do_not_read_by_one_cursor(tmp_path: Path) -> None:
             await zombie.next(m, one, ALL)
         with pytest.raises(Refused, match="the checkpoint is of 'lake'"):
             await Follower(options(cursor="other")).next(m, one, ALL)
+
+    run(tmp_path, main)
+
+
+def test_a_driver_that_was_restarted_fences_the_one_that_runs_on(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 10)
+        zombie = Follower(options(cursor="lake"))
+        one = await zombie.next(m, await zombie.begin(m), Limit(rows=4))
+        assert one is not None
+        lost = await Follower(options(cursor="lake")).next(m, one, Limit(rows=4))
+        # What the driver in between has claimed is not in the checkpoint.
+        restarted = Follower(options(cursor="lake"))
+        two = await restarted.next(m, one, Limit(rows=4))
+        assert lost is not None
+        assert two is not None
+        assert (two.after, two.seqs) == (lost.after, lost.seqs) == ((4,), (8,))
+        with pytest.raises(Fenced, match="later follower"):
+            await zombie.next(m, one, ALL)
+        with pytest.raises(Fenced):
+            await zombie.commit(m, two)
+        assert (await queue.cursors())["lake"] == 4
+        await restarted.commit(m, two)
+        assert (await queue.cursors())["lake"] == 8
+
+    run(tmp_path, main)
+
+
+def test_a_stream_starts_at_a_position_unless_it_was_taken_back(tmp_path: Path) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish_many([b"x"] * 3)
+        position = await queue.position()
+        await queue.publish(b"y")
+        follower = Follower(options(starting=read_start(str(position), "startingOffsets")))
+        offset = await follower.begin(m)
+        assert offset.seqs == (3,)
+        found = await follower.next(m, offset, ALL)
+        assert found is not None
+        assert await rows(m, follower, found) == [(0, 4)]
+        [(shard, place)] = position.parts
+        foreign = Position(((shard, msgspec.structs.replace(place, history=bytes(16))),))
+        starting = read_start(str(foreign), "startingOffsets")
+        with pytest.raises(RolledBack, match="begin with earliest"):
+            await Follower(options(starting=starting)).begin(m)
+        # So is a checkpoint whose cursor was not made yet when the queue was restored.
+        other = msgspec.structs.replace(offset, history=bytes(16).hex(), cursor="spark-x")
+        with pytest.raises(CursorExpired):
+            await Follower(options()).next(m, other, ALL)
 
     run(tmp_path, main)
 

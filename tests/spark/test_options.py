@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from millrace.errors import Invalid
@@ -50,6 +52,7 @@ def test_names_are_in_any_case_and_values_are_checked() -> None:
         ({"patience": "-1"}, "not a number of seconds"),
         ({"format": "xml"}, "one of json, avro, arrow"),
         ({"keys": "[1]"}, "no JSON list"),
+        ({"body": "raw"}, "without one they are in value"),
     ],
 )
 @pytest.mark.parametrize("is_stream", [True, False])
@@ -94,3 +97,15 @@ def test_places_are_those_of_the_queue() -> None:
     for wrong in ([(1, 1)], [(0, 7)]):
         with pytest.raises(Invalid, match="f "):
             read_places(wrong, (5,), "f")
+
+
+def test_sec_24_a_token_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("mr_secret\n")
+    home = read_options(PLAIN | {"tokenFile": str(file)}, is_stream=False).home
+    file.chmod(0o640)
+    with pytest.raises(Invalid, match="its mode is 0640") as caught:
+        home.token()
+    assert caught.value.field == "tokenFile"
+    file.chmod(0o600)
+    assert home.token() == "mr_secret"

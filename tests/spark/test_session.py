@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from millrace.spark.session import defaults, greeting, settings_of
+from tests.support.timeouts import scaled
 
 
 def test_what_is_named_is_taken_instead() -> None:
@@ -102,7 +103,7 @@ def said_by(program: str, *paths: str) -> list[str]:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), *paths])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=scaled(300),
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 from millrace import sync
+from tests.support.timeouts import scaled
 
 pytestmark = pytest.mark.spark
 
@@ -122,7 +123,7 @@ def test_a_driver_that_is_killed_between_stage_and_commit(
         command = [sys.executable, "-m", "tests.spark.stuck_driver", str(folder), str(checkpoint)]
         driver = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
         try:
-            deadline = time.monotonic() + 600
+            deadline = time.monotonic() + scaled(600)
             while not written.stages():
                 assert driver.poll() is None, "the driver ended by itself"
                 assert time.monotonic() < deadline, "nothing was staged"

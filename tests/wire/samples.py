@@ -9,6 +9,7 @@ from millrace.core.answers import Explanation, Leased, Outcome, Published, Queue
 from millrace.core.block import Block
 from millrace.core.commands import (
     Aside,
+    AwaitCursor,
     CommitCursor,
     Configure,
     CreateQueue,
@@ -19,6 +20,7 @@ from millrace.core.commands import (
     Explain,
     Extend,
     Lease,
+    Locate,
     NextSnapshot,
     Numbered,
     OpenCursor,
@@ -127,6 +129,10 @@ COMMANDS: list[object] = [
     NEXT,
     CommitCursor("c", 1, Position(H, 4, 2, 6)),
     ResetCursor("c", 12),
+    ResetCursor("c", Position(H, 4, 2, 6), claims=True),
+    Locate(Position(H, 4, 2, 6)),
+    Locate(None),
+    AwaitCursor("c", Position(H, 4, 2, 6)),
     DeleteCursor("c"),
     Pin(1000),
     Unpin(3, H, 5),
@@ -168,7 +174,8 @@ ANSWERS: list[object] = [
     Outcome(
         SOME, {4: Superseded("newer", field="lease"), 5: Gone("gone", limit=3), 6: Late("late")}, 99
     ),
-    CursorCell(1, True, Position(H, 1, 0, 2), 5, 3, False, 2, True),
+    CursorCell(1, True, Position(H, 1, 0, 2), 5, 3, False, 2, True, H + bytes(8)),
+    Position(H, 1, 0, 2),
     REF,
     QueueSpec(keyed=True, dead_letter="default/dead"),
     4,

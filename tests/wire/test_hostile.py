@@ -5,6 +5,9 @@ from __future__ import annotations
 import struct
 import tracemalloc
 from collections.abc import Iterator
+from itertools import chain
+from random import Random
+from typing import cast
 
 import msgspec
 import pytest
@@ -44,7 +47,7 @@ from millrace.errors import Fatal, Invalid, Refused, TooLarge
 from millrace.wire.calls import Ask, Peek, ReadRows
 from millrace.wire.codec import Sheet, read_answers, read_calls
 from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs, Frame, Splitter, frame
+from millrace.wire.frames import NO_BLOBS, Blobs, Frame, Pieces, Splitter, frame
 from tests.wire.samples import COMMANDS, ONE, PROVED, SHARD, H
 
 HOSTILE: list[Command] = [
@@ -91,6 +94,8 @@ HOSTILE: list[Command] = [
     OpenCursor("../x", 1, True),
     OpenCursor("x" * 81, 1, True),
     CommitCursor("c", -1, Position(H, 1, 1, 1)),
+    CommitCursor("c", 1, Position(H, 1, 1, 1), b"x" * 25),
+    OpenCursor("c", Position(b"h" * 17, 1, 1, 1), True),
     CommitCursor("c", 1, Position(b"h" * 17, 1, 1, 1)),
     Pin(0),
     Pin(limits.PIN_MS_MAX + 1),
@@ -123,6 +128,16 @@ def frame_of(command: Command) -> Frame:
     sheet.call(3, Ask(SHARD, 0, command))
     [got] = Splitter().feed(b"".join(sheet.take()))
     return got
+
+
+def parts_of(*commands: Command) -> tuple[bytes, memoryview]:
+    """Head and blobs of the frame of some commands."""
+    sheet = Sheet()
+    for id, command in enumerate(commands, 1):
+        sheet.call(id, Ask(SHARD, 0, command))
+    data = b"".join(sheet.take())
+    head, blobs = struct.unpack_from("<II", data)
+    return data[8 : 8 + head], memoryview(data)[len(data) - blobs :]
 
 
 @pytest.mark.parametrize("command", HOSTILE, ids=lambda c: type(c).__name__)
@@ -177,11 +192,11 @@ def spoiled(value: object) -> Iterator[object]:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: type(c).__name__)
 def test_every_spoiled_field_is_refused_or_harmless(command: Command) -> None:
-    got = frame_of(command)
-    [item] = msgspec.msgpack.decode(got.head)
+    head, blobs = parts_of(command)
+    [item] = msgspec.msgpack.decode(head)
     for fields in spoiled(item[2]):
         head = msgspec.msgpack.encode([[3, 1, fields]])
-        [(_, found)] = read_calls(Frame(head, got.blobs))
+        [(_, found)] = read_calls(Frame(head, Pieces(blobs)))
         if isinstance(found, Refused):
             assert isinstance(found, Invalid | TooLarge)
             continue
@@ -309,7 +324,7 @@ def test_bombs_are_refused_within_bounded_memory(head: bytes) -> None:
     tracemalloc.start()
     try:
         with pytest.raises((Invalid, TooLarge)):
-            read_calls(Frame(head, memoryview(b"")))
+            read_calls(Frame(head, NO_BLOBS))
         assert tracemalloc.get_traced_memory()[1] < 80 * max(len(head), 10_000)
     finally:
         tracemalloc.stop()
@@ -320,16 +335,48 @@ def test_bombs_are_refused_within_bounded_memory(head: bytes) -> None:
 )
 def test_what_is_no_answer_is_refused(answer: object) -> None:
     with pytest.raises(Invalid):
-        read_answers(Frame(msgspec.msgpack.encode([answer]), memoryview(b"")))
+        read_answers(Frame(msgspec.msgpack.encode([answer]), NO_BLOBS))
 
 
 @pytest.mark.parametrize("told", [["r", [], "x", None, None, 0], ["t", "full", 5, None, None, ""]])
 def test_what_is_no_error_is_told_as_one(told: list[object]) -> None:
-    assert isinstance(FAILURE.unpack(told, "error", memoryview(b"")), Fatal)
+    assert isinstance(FAILURE.unpack(told, "error", NO_BLOBS), Fatal)
 
 
 def test_a_call_that_is_refused_keeps_no_other() -> None:
     good = msgspec.msgpack.decode(frame_of(Pin(5)).head)[0]
     head = msgspec.msgpack.encode([[1, 99, []], good, [4, 1, "x"], [5, 1, good[2]]])
-    found = read_calls(Frame(head, memoryview(b"")))
+    found = read_calls(Frame(head, NO_BLOBS))
     assert [type(call) for _, call in found] == [Invalid, Ask, Invalid, Ask]
+
+
+def test_sec_09_a_blob_is_named_by_one_call_alone() -> None:
+    rows = Block.of_bodies([b"x" * 100_000])
+    head, blobs = parts_of(Publish(rows), Publish(rows))
+    calls = [call for _, call in read_calls(Frame(head, Pieces(blobs)))]
+    assert all(isinstance(call, Ask) for call in calls), "each names a blob of its own"
+    first, second = msgspec.msgpack.decode(head)
+    aliased = [[id, 1, first[2]] for id in range(1, 201)]
+    # Overlapping in part, and named in another order than they lie.
+    shifted = [first, [2, 1, msgspec.msgpack.decode(msgspec.msgpack.encode(second[2]))]]
+    shifted[1][2][2][1][0][0] -= 8
+    for items in (aliased, shifted, [second, first]):
+        taken, *others = read_calls(
+            Frame(msgspec.msgpack.encode(items), Pieces(parts_of(Publish(rows), Publish(rows))[1]))
+        )
+        assert isinstance(taken[1], Ask)
+        for _, call in others:
+            assert isinstance(call, Invalid), items[:2]
+            assert call.field == "rows"
+
+
+def test_calls_of_one_frame_name_their_blobs_in_their_order() -> None:
+    commands: list[object] = [*COMMANDS] * 2
+    Random(9).shuffle(commands)
+    sheet = Sheet()
+    for id, command in enumerate(commands, 1):
+        sheet.call(id, Ask(SHARD, 0, cast("Command", command)))
+    frames = Splitter().feed(b"".join(sheet.take()))
+    for call, command in zip(chain.from_iterable(map(read_calls, frames)), commands, strict=True):
+        assert isinstance(call[1], Ask), call
+        assert type(call[1].command) is type(command)

@@ -19,7 +19,7 @@ from millrace.wire import answers, commands
 from millrace.wire.calls import CALLS, Ask, Call
 from millrace.wire.codec import Sheet, read_calls, read_items
 from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs, Splitter
+from millrace.wire.frames import NO_BLOBS, Blobs, Pieces, Splitter
 from millrace.wire.rows import RowList
 from tests.wire.samples import ANSWERS, COMMANDS
 
@@ -118,14 +118,14 @@ def test_every_error_comes_out_as_it_went_in(kind: type[MillraceError]) -> None:
         error = kind("what", field="f", limit=3)
     if isinstance(error, errors.Retry):
         error.after_ms = 123 if not isinstance(error, errors.InUse) else error.after_ms
-    found = FAILURE.unpack(FAILURE.pack(error, Blobs()), "error", memoryview(b""))
+    found = FAILURE.unpack(FAILURE.pack(error, Blobs()), "error", NO_BLOBS)
     assert found == error
     assert vars(found) == vars(error)
 
 
 def test_an_error_of_a_newer_version_says_what_to_do() -> None:
     for way, kind in (("r", errors.Refused), ("t", errors.Retry), ("f", errors.Fatal)):
-        found = FAILURE.unpack([way, "newer", "what", None, None, 5], "error", memoryview(b""))
+        found = FAILURE.unpack([way, "newer", "what", None, None, 5], "error", NO_BLOBS)
         assert type(found) is kind
 
 
@@ -150,7 +150,7 @@ def test_rows_come_out_as_they_went_in(rows: list[Row]) -> None:
     data = memoryview(b"".join(blobs.buffers))
     assert len(data) == blobs.size
     listed = [list(map(_listed, one)) if isinstance(one, list) else one for one in packed]
-    assert RowList().unpack(listed, "rows", data) == rows
+    assert RowList().unpack(listed, "rows", Pieces(data)) == rows
 
 
 def _listed(value: object) -> object:

@@ -12,6 +12,7 @@ import msgspec
 
 from millrace.care import summed
 from millrace.care.chain import Piece, piece_of
+from millrace.care.manifest import TimeMs
 from millrace.care.vault import ARCHIVE
 from millrace.log.files import Disk, RealDisk
 
@@ -25,7 +26,7 @@ class Reached(msgspec.Struct, frozen=True):
     offset: int
     serial: int
     """The number of the next record."""
-    time_ms: int
+    time_ms: TimeMs
     """Until when it is known that there was no other."""
 
 

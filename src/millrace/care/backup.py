@@ -21,15 +21,18 @@ from pathlib import Path
 
 from millrace.care import bounds, chain, manifest, summed
 from millrace.care.copying import Sum, copy, link, write_whole
-from millrace.care.manifest import LogPart, Manifest, Point, SealedPart
+from millrace.care.manifest import AsidePart, LogPart, Manifest, Point, SealedPart
+from millrace.care.sealed import check_rows
 from millrace.care.vault import Vault
-from millrace.errors import MillraceError, Retry
+from millrace.core.model import Kind
+from millrace.errors import Corrupt, MillraceError, Retry
 from millrace.journal.local import LOCAL
 from millrace.log.files import Disk, RealDisk
 from millrace.log.lane import Lane
 from millrace.log.record import Mark
 from millrace.log.segment import Hold
 from millrace.log.segments import Log
+from millrace.store import unreadable
 from millrace.store.disk import DiskStore
 from millrace.store.inspect import Inspection, ReadOnlyCells
 from millrace.store.sealed import file_name, tail_sum
@@ -191,13 +194,18 @@ class _Copy:
         try:
             start, mark = with_index.applied(LOCAL), with_index.mark
             needed, files = with_index.needed, with_index.files()
+            is_damaged = bool(self._source.store.damaged_files()) or any(
+                with_index.cells_of(shard, Kind.QUARANTINE) for shard in with_index.layered.all()
+            )
         finally:
             with_index.close()
         sealed = [
-            self._take_file(number, facts.size)
+            part
             for number, facts in sorted(files.items())
             if not facts.dropping
+            and (part := self._take_file(number, facts.size, may_be_damaged=is_damaged))
         ]
+        aside = self._take_aside() if is_damaged else []
         log = [self._take_log(hold, size) for hold, size in self._held.parts]
         index = self._held.index
         assert index is not None, "the index is copied first"
@@ -214,14 +222,18 @@ class _Copy:
             index_crc=index.crc,
             log=log,
             sealed=sealed,
+            quarantine=aside,
         )
-        for name in ("index", "log", "sealed"):
+        for name in ("index", "log", "sealed", *([unreadable.FOLDER] if aside else [])):
             self._disk.sync_folder(name)
         write_whole(self._disk, manifest.MANIFEST, summed.encode(made))
         return made
 
-    def _take_file(self, number: int, size: int) -> SealedPart:
+    def _take_file(self, number: int, size: int, *, may_be_damaged: bool) -> SealedPart | None:
+        """Take a sealed file, or None if it is missing, and the queues that need it know that."""
         name = file_name(number)
+        if may_be_damaged and not self._source.disk.exists(name):
+            return None
         known = self._known_files.get(number)
         is_known = known is not None and known.size == size
         if not (is_known and self._share(name, size)) and not link(
@@ -232,7 +244,33 @@ class _Copy:
                 copy(file, self._disk, name, size=size, pause=self._pause)
             finally:
                 file.close()
-        return SealedPart(number, size, tail_sum(self._disk, number))
+        is_damaged = may_be_damaged and self._is_damaged(number)
+        return SealedPart(number, size, tail_sum(self._disk, number), is_damaged)
+
+    def _is_damaged(self, number: int) -> bool:
+        try:
+            check_rows(self._disk, number, self._pause)
+        except Corrupt:
+            return True
+        return False
+
+    def _take_aside(self) -> list[AsidePart]:
+        """Take the bytes of unreadable rows."""
+        source, parts = self._source.disk, list[AsidePart]()
+        for each in source.names(unreadable.FOLDER):
+            number = unreadable.file_number(each)
+            if number is None:
+                continue
+            if not parts:
+                self._disk.make_folder(unreadable.FOLDER)
+            name = unreadable.file_name(number)
+            file = source.open(name)
+            try:
+                taken = copy(file, self._disk, name, size=file.size, pause=self._pause)
+            finally:
+                file.close()
+            parts.append(AsidePart(number, taken.size, taken.crc))
+        return parts
 
     def _share(self, name: str, size: int) -> bool:
         """Link the file of the backup before; False if that has lost it, or part of it."""

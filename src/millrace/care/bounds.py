@@ -31,6 +31,16 @@ WATERMARK_SHARE = 8
 WATERMARK_AFTER_MS = 1_000
 """When to come again, who was refused because of one."""
 
+RESERVE_BYTES_MAX = 4 * 1024 * 1024
+"""Of the room below a watermark, so much is for notes of acts: an act is noted before it is done,
+and deleting and purging are what makes room. It holds some hundred of them."""
+
+RESERVE_SHARE = 32
+"""And no more than one part in so many of what `disk_low` keeps free."""
+
+RESERVE_NOTE_BYTES = 8 * 1024
+"""What a note takes of it beside its own bytes: two sectors of the log."""
+
 SCRUB_BYTES_PER_SECOND = 20 * 1024 * 1024
 """How fast everything on the disk is read again, unless it is set otherwise."""
 

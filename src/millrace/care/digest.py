@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Kind, ShardId
+from millrace.store.unreadable import Unreadable
 
 
 class Held(Protocol):
@@ -53,12 +54,25 @@ def _shard(store: Held, shard: ShardId) -> ShardDigest:
     for kind, key, value in store.cells(shard):
         cells.update(b"%d %d %d " % (kind, len(key), len(value)) + key + value)
     rows = _Rows()
-    for batch in store.scan(shard, 0, meta.last_seq, Reader(retain=True)):
-        rows.add(batch)
+    after: int | None = 0
+    while after is not None:
+        after = _add_rows(store, shard, after, meta.last_seq, rows)
     summed = hashlib.blake2b(msgspec.msgpack.encode(meta), digest_size=16)
     return ShardDigest(
         meta.index, rows.count, summed.hexdigest(), cells.hexdigest(), rows.hexdigest()
     )
+
+
+def _add_rows(store: Held, shard: ShardId, after: int, upto: int, rows: _Rows) -> int | None:
+    """Add the rows within (after, upto]; returns where to go on behind unreadable ones."""
+    try:
+        for batch in store.scan(shard, after, upto, Reader(retain=True)):
+            rows.add(batch)
+    except Unreadable as error:
+        # The queue is quarantined; the others, and what it has besides, are compared.
+        rows.miss(error.first, error.last)
+        return error.last
+    return None
 
 
 def differences(one: dict[int, ShardDigest], other: dict[int, ShardDigest]) -> list[str]:
@@ -113,6 +127,10 @@ class _Rows:
         names, values = cast("pa.StructArray", headers.flatten()).flatten()
         self._add_binary("name", names.cast(pa.binary()))
         self._add_binary("header", values)
+
+    def miss(self, first: int, last: int) -> None:
+        """These cannot be read."""
+        self._put("seq", b"unreadable %d %d" % (first, last))
 
     def _add_binary(self, column: str, array: pa.Array[Any]) -> None:
         nulls = array.is_null().to_numpy(zero_copy_only=False)

@@ -27,7 +27,7 @@ from millrace.care.archive import REACHED, Reached, read_reached
 from millrace.care.copying import write_whole
 from millrace.care.manifest import log_name
 from millrace.care.vault import ARCHIVE, ARCHIVED, Vault
-from millrace.errors import Exists, MillraceError, NotFound
+from millrace.errors import Exists, MillraceError, NotFound, detached
 from millrace.log.files import Disk, File
 from millrace.log.lane import Lane
 from millrace.log.record import Mark, decode_segment
@@ -179,7 +179,7 @@ class Follower:
         except (MillraceError, OSError) as error:
             if self.error is None:
                 _logger.error("the log cannot be archived in %s: %s", self._vault.path, error)
-            self.error = error
+            self.error = detached(error)
             # Whatever comes back is looked at anew.
             self._reached = None
             self._look_at = self._loop.time() + bounds.FOLLOW_RETRY_SECONDS

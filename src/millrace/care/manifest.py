@@ -6,6 +6,8 @@ docs/formats/backup.md.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from millrace.care import summed
@@ -17,19 +19,28 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 
 
+TIME_MS_MAX = 253_402_300_799_999
+"""The last millisecond that can be written as a date."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""A size, an index, a generation: what is none would be found out in the middle of a restore."""
+
+TimeMs = Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)]
+
+
 class Point(msgspec.Struct, frozen=True):
     """A place in the life of the local commit group."""
 
-    index: int
-    time_ms: int
+    index: Count
+    time_ms: TimeMs
 
 
 class LogPart(msgspec.Struct, frozen=True):
     """A generation of the log, up to where the backup has it."""
 
-    generation: int
-    size: int
-    crc: int
+    generation: Count
+    size: Count
+    crc: Count
 
     @property
     def name(self) -> str:
@@ -39,9 +50,19 @@ class LogPart(msgspec.Struct, frozen=True):
 class SealedPart(msgspec.Struct, frozen=True):
     """A sealed file; its own lines sum its rows, and this is the sum of the lines."""
 
-    number: int
-    size: int
-    crc: int
+    number: Count
+    size: Count
+    crc: Count
+    is_damaged: bool = False
+    """It was damaged when the backup was made; queues with rows in it are quarantined."""
+
+
+class AsidePart(msgspec.Struct, frozen=True):
+    """Bytes of unreadable rows."""
+
+    number: Count
+    size: Count
+    crc: Count
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -57,12 +78,13 @@ class Manifest(msgspec.Struct, frozen=True):
     """Its last entry, and until when it knows that there was no other."""
     mark: Mark | None
     """Where replay begins."""
-    needed: int
+    needed: Count
     """The oldest generation in which rows lie."""
-    index_size: int
-    index_crc: int
+    index_size: Count
+    index_crc: Count
     log: list[LogPart]
     sealed: list[SealedPart]
+    quarantine: list[AsidePart] = []
 
     @property
     def size(self) -> int:
@@ -71,6 +93,7 @@ class Manifest(msgspec.Struct, frozen=True):
             self.index_size
             + sum(part.size for part in self.log)
             + sum(part.size for part in self.sealed)
+            + sum(part.size for part in self.quarantine)
         )
 
 

@@ -21,14 +21,15 @@ from typing import NamedTuple
 from millrace.care import chain, manifest
 from millrace.care.archive import archived, reached
 from millrace.care.chain import Cut, Piece, Walk
-from millrace.care.copying import Pause, at_once, copy, link, sum_of
-from millrace.care.manifest import Manifest, Point
+from millrace.care.copying import Pause, Sum, at_once, copy, link, sum_of
+from millrace.care.manifest import AsidePart, Manifest, Point
 from millrace.care.sealed import check_file
 from millrace.care.vault import ARCHIVE, UNFINISHED, Vault
 from millrace.errors import Corrupt, Exists, Invalid, NotFound, Refused
 from millrace.log.files import Disk, RealDisk
 from millrace.log.pool import SEGMENT_SUFFIX
 from millrace.log.record import DATA, ZEROS, encode_record, span_of
+from millrace.store import unreadable
 from millrace.store.sealed import file_name
 
 RESTORING = "restoring"
@@ -229,8 +230,13 @@ def lay_out(plan: Plan, into: Path, *, pause: Pause = at_once, links: bool = Fal
                 copy(file, disk, name, size=part.size, pause=pause)
             finally:
                 file.close()
+    if plan.manifest.quarantine:
+        disk.make_folder(unreadable.FOLDER)
+    for aside in plan.manifest.quarantine:
+        _copy_whole(backup, disk, unreadable.file_name(aside.number), aside, pause)
     lay_log(plan.pieces, plan.cut, disk, pause)
-    for name in ("index", "log", "sealed", ""):
+    folders = [unreadable.FOLDER] if plan.manifest.quarantine else []
+    for name in ("index", "log", "sealed", *folders, ""):
         disk.sync_folder(name)
 
 
@@ -255,18 +261,24 @@ def _begin(into: Path) -> Disk:
 
 
 def _copy_index(plan: Plan, backup: Disk, disk: Disk, pause: Pause) -> None:
+    known = Sum(plan.manifest.index_size, plan.manifest.index_crc)
+    _copy_whole(backup, disk, INDEX, known, pause)
+
+
+def _copy_whole(backup: Disk, disk: Disk, name: str, known: Sum | AsidePart, pause: Pause) -> None:
+    """Copy a file of a backup that must be what was backed up."""
     try:
-        file = backup.open(INDEX)
+        file = backup.open(name)
     except NotFound:
-        raise Corrupt(f"{INDEX} is missing from the backup", field=INDEX) from None
+        raise Corrupt(f"{name} is missing from the backup", field=name) from None
     try:
-        if file.size != plan.manifest.index_size:
-            raise Corrupt(f"{INDEX}: it has another size than was backed up", field=INDEX)
-        taken = copy(file, disk, INDEX, size=file.size, pause=pause)
+        if file.size != known.size:
+            raise Corrupt(f"{name}: it has another size than was backed up", field=name)
+        taken = copy(file, disk, name, size=file.size, pause=pause)
     finally:
         file.close()
-    if taken.crc != plan.manifest.index_crc:
-        raise Corrupt(f"{INDEX}: it is not what was backed up; use another backup", field=INDEX)
+    if taken.crc != known.crc:
+        raise Corrupt(f"{name}: it is not what was backed up; use another backup", field=name)
 
 
 def lay_log(pieces: Sequence[Piece], cut: Cut, disk: Disk, pause: Pause = at_once) -> None:

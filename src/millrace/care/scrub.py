@@ -19,7 +19,7 @@ import msgspec
 from millrace.care import bounds, summed
 from millrace.care.copying import write_whole
 from millrace.care.sealed import walk_rows
-from millrace.errors import Corrupt, DiskFailed, MillraceError, NotFound
+from millrace.errors import Corrupt, DiskFailed, MillraceError, NotFound, detached
 from millrace.log.files import Disk
 from millrace.log.segments import Log
 from millrace.store.disk import DiskStore
@@ -151,7 +151,7 @@ class Scrubber:
             try:
                 yield from walk_rows(self._disk, number)
             except (Corrupt, DiskFailed, NotFound) as error:
-                self._found.append((name, number, error))
+                self._found.append((name, number, detached(error)))
             self._remember(after=number)
             yield 0
         for generation in generations:
@@ -160,7 +160,7 @@ class Scrubber:
                     yield len(payload)
             except (Corrupt, DiskFailed) as error:
                 name = error.field or f"generation {generation} of the log"
-                self._found.append((name, None, error))
+                self._found.append((name, None, detached(error)))
                 yield 0
         self._remember(after=0)
 

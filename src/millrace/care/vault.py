@@ -16,6 +16,7 @@ from millrace.care import manifest
 from millrace.care.manifest import Manifest
 from millrace.errors import Corrupt, Exists, Invalid, NotFound
 from millrace.log.files import Lock, RealDisk
+from millrace.log.private import make_private
 
 UNFINISHED = ".unfinished"
 ARCHIVE = "archive"
@@ -123,19 +124,21 @@ class Vault:
         if not is_folder:
             RealDisk(self.path.absolute().parent).make_folder(self.path.name)
             RealDisk(self.path.absolute().parent).sync_folder("")
-        known = {"lock", ARCHIVE}
-        others = [
+        names = self.disk.names("")
+        known = {
             name
-            for name in self.disk.names("")
-            if name not in known
-            and not name.removesuffix(UNFINISHED).isdigit()
-            and not name.startswith(SCRATCH)
-        ]
+            for name in names
+            if name in ("lock", ARCHIVE)
+            or name.removesuffix(UNFINISHED).isdigit()
+            or name.startswith(SCRATCH)
+        }
+        others = [name for name in names if name not in known]
         if others:
             raise Invalid(
                 f"{self.path} holds other things ({others[0]}); backups need a folder of their own",
                 field="into",
             )
+        make_private(self.path, known)
 
 
 class Draft:

@@ -78,9 +78,9 @@ class Warden:
         self.watermarks.look()
         self.scrubber = Scrubber(means.disk, store, log, means.now_ms, duties.scrub)
 
-    def look(self) -> None:
-        """What is cheap, and done in every round."""
-        self.watermarks.look()
+    def look(self, *, is_full: bool = False) -> None:
+        """What is cheap, and done in every round; `is_full` as of `Watermarks.look`."""
+        self.watermarks.look(is_full=is_full)
         if self.follower is not None:
             self.follower.look()
 

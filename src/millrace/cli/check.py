@@ -21,6 +21,7 @@ from millrace.cli.checking.report import (
     Skipped,
     decode,
 )
+from millrace.cli.ending import FATAL
 from millrace.cli.folder import Folder, Problem, Use
 
 CHILD = (sys.executable, "-m", "millrace.cli.checking")
@@ -49,7 +50,8 @@ Examples:
   millrace check data --json | jq 'select(.type == "finding")'
 
 \b
-Exit codes: 0 no damage, 1 damage was found, 2 the folder could not be checked.
+Exit codes: 0 no damage, 1 damage was found, 2 the folder could not be checked, 4 the damage is in
+rows of queues or topics, which are named and quarantined; see `millrace repair`.
 """,
 )
 @click.argument("path", type=click.Path(path_type=Path))
@@ -73,7 +75,7 @@ def check(path: Path, is_json: bool) -> None:  # noqa: FBT001
             "close it there, and check again",
         )
     checking.close()
-    sys.exit(1 if checking.findings else 0)
+    sys.exit(FATAL if checking.queues else 1 if checking.findings else 0)
 
 
 def _in_use(folder: Folder, use: Use) -> Problem:
@@ -94,6 +96,8 @@ class Checking:
         self._part = Part.INDEX
         self._counts = {"records": 0, "cells": 0, "files": 0, "rows": 0}
         self.findings = 0
+        self.queues: set[str] = set()
+        """Queues and topics that are quarantined, or will be."""
 
     def run(self) -> None:
         """Let children do all parts; where one dies, the next goes on behind what it died of."""
@@ -134,7 +138,14 @@ class Checking:
                 self._show_progress(f"checking the {_WORDS[self._part]}: {share} %")
             case Finding():
                 self.findings += 1
-                fields = {"file": message.file, "offset": message.offset, "what": message.what}
+                fields: dict[str, object] = {
+                    "file": message.file,
+                    "offset": message.offset,
+                    "what": message.what,
+                }
+                if message.queue:
+                    self.queues.add(message.queue)
+                    fields["queue"] = message.queue
                 self._say("finding", fields, message.text())
             case Skipped():
                 self._say("skipped", {"what": message.what}, f"note: {message.what}")
@@ -159,7 +170,13 @@ class Checking:
         counts = ", ".join(f"{count} {name}" for name, count in self._counts.items())
         result = f"{self.findings} findings" if self.findings else "no damage"
         fields = {**self._counts, "findings": self.findings}
-        if self.findings and not self._is_json:
+        if self.queues and not self._is_json:
+            names = ", ".join(sorted(self.queues))
+            click.echo(
+                f"Hint: rows of {names} cannot be read. Nothing was changed. `millrace repair` "
+                "exports or drops them; restoring a damaged sealed file from a backup keeps them."
+            )
+        elif self.findings and not self._is_json:
             click.echo(
                 "Hint: nothing was changed. Restore the folder from a backup, or resync it from a "
                 "replica; `millrace dump` shows what can still be read."

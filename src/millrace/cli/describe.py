@@ -44,6 +44,7 @@ from millrace.core.model import (
     WeightCell,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
@@ -59,6 +60,7 @@ NUMBERED = frozenset(
         Kind.TAKEOVER,
         Kind.SUBSCRIPTION,
         Kind.WEIGHT,
+        Kind.QUARANTINE,
     }
 )
 """Kinds of cells whose keys are numbers."""
@@ -216,6 +218,13 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "aside": [list(run) for run in cell.aside],
                 "lives": [list(life) for life in cell.lives],
             }
+        case QuarantineCell():
+            return {
+                "since_ms": cell.since_ms,
+                "reason": cell.reason,
+                "last": cell.last,
+                "shard": cell.shard,
+            }
         case DeletesCell():
             return {"seqs": ranges(unpack_seqs(cell.seqs))}
         case AsideCell():
@@ -285,6 +294,22 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             assert_never(cell)
 
 
+_SETS = frozenset(
+    {
+        "open",
+        "freed",
+        "settled",
+        "overtaken",
+        "superseded",
+        "buried",
+        "discarded",
+        "handed",
+        "seqs",
+    }
+)
+"""Fields that are sets of seqs."""
+
+
 def _lease_fields(cell: LeaseCell) -> Fields:
     sets = {
         "open": cell.open,
@@ -293,6 +318,7 @@ def _lease_fields(cell: LeaseCell) -> Fields:
         "overtaken": cell.overtaken,
         "superseded": cell.superseded,
         "buried": cell.buried,
+        "discarded": cell.discarded,
         "handed": cell.handed,
     }
     return {
@@ -333,7 +359,7 @@ def _value_text(name: str, value: Value) -> str:
         return f"{value} ms"
     if name.endswith("_ms") and isinstance(value, int):
         return time_text(value)
-    if name in ("open", "freed", "settled", "overtaken", "superseded", "buried", "handed", "seqs"):
+    if name in _SETS:
         pairs: list[tuple[int, int]] = value  # type: ignore[assignment]
         return ranges_text(pairs)
     if name == "history" and isinstance(value, str):

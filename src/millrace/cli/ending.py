@@ -6,7 +6,7 @@
 | 1 | refused: the request is wrong, and will be tomorrow |
 | 2 | usage: an option or an argument is wrong; nothing was tried |
 | 3 | not now: the folder is in use, no server answers, or there is no room; try again |
-| 4 | the folder is damaged, or the disk has failed |
+| 4 | the folder is damaged, the disk has failed, or the queue is quarantined |
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from millrace.errors import (
     DiskFailed,
     Exists,
     Fatal,
+    Fenced,
     Forged,
     Full,
     Gone,
@@ -33,6 +34,7 @@ from millrace.errors import (
     MillraceError,
     NotFound,
     OutOfOrder,
+    Quarantined,
     Retry,
     Stale,
     Superseded,
@@ -83,7 +85,7 @@ def ended(error: MillraceError, verb: str) -> Ended:
     code = REFUSED
     if isinstance(error, Retry | Unknown):
         code = RETRY
-    elif isinstance(error, Fatal):
+    elif isinstance(error, Fatal | Quarantined):
         code = FATAL
     message = " ".join(error.message.split())
     hint = _hint(error, verb)
@@ -153,6 +155,8 @@ def _hint(error: MillraceError, verb: str) -> str | None:
             return "`millrace user set` changes rules and quotas of one who is there"
         case Exists():
             return "leave the settings out, or change them with `millrace queue configure`"
+        case Fenced():
+            return "see that it runs once; the one that was started last has the cursor"
         case Stale() if verb.startswith("pipeline"):
             return "see that it runs once; `millrace pipeline status FILE` says how far it is"
         case Stale() if error.field in ("fence", "cursor", "boundary"):

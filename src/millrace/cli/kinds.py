@@ -50,7 +50,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 class Place(click.ParamType):  # type: ignore[type-arg]
-    """Where a cursor begins: beginning, end, a seq, or a time."""
+    """Where a cursor begins: beginning, end, a seq, a position, or a time."""
 
     name = "place"
 
@@ -60,7 +60,7 @@ class Place(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, int | datetime):
             return value
         text = str(value)
-        if text in ("beginning", "end"):
+        if text in ("beginning", "end") or text.startswith("pos1."):
             return text
         if text.isdecimal():
             return int(text)
@@ -68,7 +68,7 @@ class Place(click.ParamType):  # type: ignore[type-arg]
             moment = datetime.fromisoformat(text)
         except ValueError:
             self.fail(
-                f"{text!r} is no place; give beginning, end, a seq, or a time such as "
+                f"{text!r} is no place; give beginning, end, a seq, a position, or a time such as "
                 "2026-11-15T09:30:00Z",
                 param,
                 ctx,

@@ -49,6 +49,7 @@ class Program(LateVerbs):
         "backup": Home(f"{_COMMANDS}.backup", "backup", "Make a backup of a folder."),
         "restore": Home(f"{_COMMANDS}.restore", "restore", "Make a folder of a backup."),
         "verify": Home(f"{_COMMANDS}.verify", "verify", "Read a backup, and compare it."),
+        "repair": Home(f"{_COMMANDS}.repair", "repair", "Open a quarantined queue again."),
         "user": Home(f"{_COMMANDS}.user", "user", "Say who may do what on a server."),
         "token": Home(f"{_COMMANDS}.token", "token", "Make or revoke what users are known by."),
         "key": Home(f"{_COMMANDS}.key", "key", "Make or revoke keys that sign requests."),

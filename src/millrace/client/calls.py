@@ -10,6 +10,7 @@ from millrace.client.engine import Engine
 from millrace.client.grant import Keepalive
 from millrace.client.lease import Call, Lease, Leases, Unseals, by_call, replaced
 from millrace.client.message import Body
+from millrace.client.reserved import successor_headers
 from millrace.client.shards import Shards
 from millrace.core import check
 from millrace.core.answers import Outcome
@@ -38,7 +39,8 @@ async def end_calls(
         for seq, error in outcome.refused.items()
     }
     if refused and isinstance(leases, Lease | str):
-        raise refused.popitem()[1]
+        # A copy: raised itself, it would hold the frames that hold the answer that it is in.
+        raise refused.popitem()[1].again()
     return refused
 
 
@@ -63,7 +65,8 @@ async def replace_call(
         call.shard, call.seqs, limits.LEASE_BYTES_MAX, call.lease, call.history
     )
     old = rows[0] if rows else None
-    message = check.message(body, old.key if old else None, old.headers if old else ())
+    headers = successor_headers(old.headers) if old else ()
+    message = check.message(body, old.key if old else None, headers)
     return await replaced(engine, keepalive, shards, call, message, lease_ms)
 
 

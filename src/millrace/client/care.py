@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,16 +19,28 @@ from millrace.client.backup import Backup, Restored, Verified
 from millrace.client.finish import finish as done_to_the_end
 from millrace.client.health import Health
 from millrace.client.paths import folder_of
+from millrace.client.repaired import Repaired
+from millrace.client.repairing import repair
 from millrace.core import exact
-from millrace.core.model import CATALOG
+from millrace.core.block import Block
+from millrace.core.commands import Publish, Transaction
+from millrace.core.model import CATALOG, Headers, Message, ShardId
 from millrace.errors import Closed, Invalid
 from millrace.log.files import RealDisk
 from millrace.log.lane import Lane
 from millrace.meter import Gauges
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
+from millrace.shard.request import Request
 
 __all__ = ["Backup", "FolderCare", "Restored", "Told", "Verified", "restore", "verify"]
+
+
+OWNER = "who"
+"""The header of a message for which the reserve may be used: it says for whom."""
+
+ENDS = "ends"
+"""A header beside it: the message says how that ended of which another one had said it begins."""
 
 
 class FolderCare:
@@ -41,6 +53,30 @@ class FolderCare:
         self._rests: Rests | None = None
         self.beside: Callable[[], Awaitable[list[str]]] | None = None
         """What other processes have counted that speak for the engine, if there are any."""
+        self._kept: set[ShardId] = set()
+        """Shards of which some room is kept."""
+
+    def keep_room(self, shards: Iterable[ShardId]) -> None:
+        """See `Care.keep_room`."""
+        self._kept.update(shards)
+
+    def may_use_reserve(self, request: Request) -> bool:
+        """Whether a publish, while there is too little room, may use what is kept for it."""
+        command = request.command
+        parts = command.parts if isinstance(command, Transaction) else ((request.shard, command),)
+        owner: bytes | None = None
+        is_end = False
+        for at, part in parts:
+            if at not in self._kept or not isinstance(part, Publish):
+                return False
+            for headers in _headers_of(part.rows):
+                for name, value in headers:
+                    owner = value if name == OWNER else owner
+                    is_end = is_end or name == ENDS
+        reserve = self._node.warden.watermarks.reserve
+        if owner is None:
+            return False
+        return reserve.end(owner) if is_end else reserve.take(owner, request.size)
 
     async def backup(self, into: Path, told: Told, *, follow: bool) -> Backup:
         """See `Millrace.backup`; done to the end, or undone, whoever is cancelled meanwhile."""
@@ -134,12 +170,26 @@ class FolderCare:
             beside,
         )
 
+    async def repair(
+        self, shards: Sequence[ShardId], export: Path | None, *, drop: bool
+    ) -> Repaired:
+        """See `Millrace.repair`."""
+        self._check_open()
+        async with self._working:
+            return await repair(self._node, shards, export, drop=drop)
+
     async def stop(self) -> None:
         """End what is under way; what it has made is removed."""
         if self._rests is not None:
             self._rests.stopped = Closed("the engine was closed; the backup was not finished")
         async with self._working:
             pass
+
+
+def _headers_of(rows: Block | tuple[Message, ...]) -> Iterable[Headers]:
+    if isinstance(rows, Block):
+        return map(rows.headers_of, range(rows.count))
+    return (message.headers for message in rows)
 
 
 async def restore(

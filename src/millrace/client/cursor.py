@@ -15,6 +15,7 @@ import pyarrow as pa
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.message import rows_of
+from millrace.client.position import Position, is_position, read_position, rolled_back
 from millrace.client.shards import Shards, ask_all
 from millrace.core import check, exact
 from millrace.core.across_commands import SnapshotAcross, Vector
@@ -24,18 +25,21 @@ from millrace.core.commands import (
     CommitCursor,
     DeleteCursor,
     NextSnapshot,
+    OpenCursor,
     Pin,
     ResetCursor,
     Transaction,
     Unpin,
 )
 from millrace.core.fold import Reader
-from millrace.core.model import CursorCell, Position, Row, ShardId
+from millrace.core.model import CursorCell, Row, ShardId
+from millrace.core.model import Position as Place
 from millrace.core.model import Start as StartAt
-from millrace.errors import Full, Invalid, MillraceError, Refused
+from millrace.errors import Full, Invalid, MillraceError, Refused, RolledBack
 
-Start = str | int | datetime
-"""Where a cursor begins: "beginning", "end", the first seq to be read, or a time."""
+Start = str | int | datetime | Position
+"""Where a cursor begins: "beginning", "end", a position or its token, the first seq to be read, or
+a time. A bare seq means the present history: it is for people, and unsafe to be stored."""
 
 
 class Snapshot:
@@ -93,6 +97,34 @@ class Snapshot:
         With several shards the cursor's own number of the snapshot stands for the index.
         """
         return self._refs[0].history, self._number or self._refs[0].index
+
+    @property
+    def position(self) -> Position:
+        """Where a follower is that has read all of it: what it may keep, to go on from there."""
+        return Position(
+            tuple(
+                (shard, Place(ref.history, ref.boundary, ref.boundary, ref.boundary))
+                for shard, ref in zip(self._shards.ids, self._refs, strict=True)
+            )
+        )
+
+    def position_at(self, seq: int) -> Position:
+        """Where a follower is that has read it up to `seq`; see `commit`.
+
+        Raises:
+            Invalid: `seq` lies outside the snapshot.
+        """
+        upto, place = self._shards.find(seq, "seq", least=0)
+        number = self._shards.number(upto)
+        if not self._refs[number].after <= place <= self._refs[number].boundary:
+            raise Invalid(f"{seq} is not within the snapshot", field="seq")
+        parts: list[tuple[ShardId, Place]] = []
+        for at, (shard, ref) in enumerate(zip(self._shards.ids, self._refs, strict=True)):
+            done = ref.boundary if at < number else place if at == number else ref.after
+            start = done if done == ref.boundary else ref.start
+            end = done if done == ref.start else ref.boundary
+            parts.append((shard, Place(ref.history, done, start, end)))
+        return Position(tuple(parts))
 
     def arrow(self) -> pa.RecordBatchReader:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
@@ -159,6 +191,7 @@ class Snapshot:
 
         Raises:
             Invalid: `seq` lies outside the snapshot, or there is no cursor.
+            Fenced: a later follower has opened the cursor.
             Stale: the cursor stands further on already.
             NotFound: the cursor was deleted or reset since the snapshot was taken.
             SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
@@ -227,6 +260,9 @@ class Pinned:
 class Cursor:
     """A follower's named, durable position in a queue.
 
+    A cursor has one follower. Opening it fences the followers that opened it before: they read on
+    what they were given, and `next` and `commit` raise `Fenced` for them.
+
     Iterating gives one snapshot after another, waiting for rows, and moves on in memory;
     `Snapshot.commit` makes it durable. Opening the cursor again resumes at what was committed.
     """
@@ -241,6 +277,9 @@ class Cursor:
         """One for each shard; so with all that follows."""
         self._read = [cell.position.seq for cell in cells]
         self._history = cells[0].position.history
+        self._claims = [cell.claim for cell in cells]
+        self._takes = False
+        """It has no claim, and takes one with the next snapshot."""
 
     @property
     def name(self) -> str:
@@ -249,15 +288,12 @@ class Cursor:
 
     @property
     def position(self) -> Position:
-        """The committed place: history, seq, snapshot start, snapshot end.
-
-        With several shards it is the first one's; see `positions`.
-        """
-        return self._cells[0].position
+        """The committed place."""
+        return Position(tuple(zip(self._shards.ids, self.positions, strict=True)))
 
     @property
-    def positions(self) -> tuple[Position, ...]:
-        """The committed place in each shard."""
+    def positions(self) -> tuple[Place, ...]:
+        """The committed place in each shard: history, seq, snapshot start, snapshot end."""
         return tuple(cell.position for cell in self._cells)
 
     async def lag(self) -> tuple[int, ...]:
@@ -280,20 +316,28 @@ class Cursor:
 
         Raises:
             CursorExpired: rows that it had not read are gone; `reset` it.
+            RolledBack: what was read, and not committed, was taken back by a restore or a
+                takeover; undo what came after `error.position`, and `reset` it to there.
+            Fenced: a later follower has opened the cursor; this one must end.
             NotFound: the cursor was deleted, or reset elsewhere; open it again.
         """
         wait_ms = check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
         pin_ms = check.millis(seconds, "seconds", limits.PIN_MS_MAX)
         ids = [cell.id for cell in self._cells]
         parts = [
-            NextSnapshot(self._name, cursor_id, read, pin_ms, self._history)
-            for cursor_id, read in zip(ids, self._read, strict=True)
+            NextSnapshot(self._name, cursor_id, read, pin_ms, self._history, claim, self._takes)
+            for cursor_id, read, claim in zip(ids, self._read, self._claims, strict=True)
         ]
-        found = await self._next(parts, wait_ms)
+        try:
+            found = await self._next(parts, wait_ms)
+        except RolledBack as error:
+            raise await rolled_back(self._engine, self._shards, error, self.positions) from None
         if found is None:
             return None
         self._read = [ref.boundary for ref in found.refs]
         self._history = found.refs[0].history
+        self._claims = [ref.claim for ref in found.refs]
+        self._takes = False
         return Snapshot(self._engine, self._shards, found.refs, self, ids, found.number)
 
     async def _next(self, parts: list[NextSnapshot], wait_ms: int) -> Vector | None:
@@ -325,17 +369,20 @@ class Cursor:
     async def reset(self, start: Start = "beginning") -> None:
         """Begin anew at another place; what was read and not committed is forgotten.
 
+        Like opening the cursor, it fences the other followers.
+
         Raises:
             Invalid: `start` is no place in the queue.
+            RolledBack: the position `start` was taken back; `error.position` is what is left of it.
             CursorExpired: `start` lies behind rows that are gone.
         """
-        places = await starts_at(self._engine, self._shards, start)
-        self._cells = await ask_all(
+        self._cells = await begin_at(
             self._engine,
             self._shards,
-            lambda shard: ResetCursor(self._name, places[shard]),
-            CursorCell,
+            start,
+            lambda place: ResetCursor(self._name, place, claims=True),
         )
+        self._claims = [cell.claim for cell in self._cells]
         self._read = [cell.position.seq for cell in self._cells]
         self._history = self.position.history
 
@@ -365,8 +412,8 @@ def commit_parts(
     parts: list[tuple[ShardId, CommitCursor, Callable[[object], None]]] = []
     for at, (shard, ref) in enumerate(zip(shards.ids, snapshot._refs, strict=True)):
         done = place if shard == upto else ref.boundary
-        position = Position(ref.history, done, ref.start, ref.boundary)
-        command = CommitCursor(cursor._name, snapshot._cursor_ids[at], position)
+        position = Place(ref.history, done, ref.start, ref.boundary)
+        command = CommitCursor(cursor._name, snapshot._cursor_ids[at], position, ref.claim)
         parts.append((shard, command, partial(_note_cell, cursor, at)))
         if shard == upto:
             break
@@ -380,8 +427,9 @@ def _note_cell(cursor: Cursor, at: int, answer: object) -> None:
 
 def unpin_parts(snapshot: Snapshot) -> list[tuple[ShardId, Unpin]]:
     """The commands that let a snapshot go."""
+    name = "" if snapshot._cursor is None else snapshot._cursor._name
     return [
-        (shard, Unpin(ref.pin, ref.history, ref.index))
+        (shard, Unpin(ref.pin, ref.history, ref.index, name, ref.claim))
         for shard, ref in zip(snapshot._shards.ids, snapshot._refs, strict=True)
     ]
 
@@ -403,6 +451,27 @@ def put_back(snapshot: Snapshot) -> None:
 def engine_of(snapshot: Snapshot) -> Engine:
     """The engine that it is read from."""
     return snapshot._engine
+
+
+async def begin_at(
+    engine: Engine,
+    shards: Shards,
+    start: Start,
+    make: Callable[[StartAt | int | Place], OpenCursor | ResetCursor],
+) -> list[CursorCell]:
+    """Open a cursor, or begin it anew, at some place in each shard.
+
+    Raises:
+        RolledBack: what was read up to that position was taken back.
+    """
+    if not is_position(start):
+        places = await starts_at(engine, shards, start)
+        return await ask_all(engine, shards, lambda shard: make(places[shard]), CursorCell)
+    kept = read_position(start, shards)
+    try:
+        return await ask_all(engine, shards, lambda shard: make(kept[shard]), CursorCell)
+    except RolledBack as error:
+        raise await rolled_back(engine, shards, error, list(kept.values())) from None
 
 
 async def starts_at(engine: Engine, shards: Shards, start: Start) -> dict[ShardId, StartAt | int]:
@@ -430,6 +499,7 @@ async def _start_at(engine: Engine, shard: ShardId, start: Start) -> StartAt | i
         return StartAt(check.name(start, "start"))
     except (Refused, ValueError):
         raise Invalid(
-            f"start is {check.shown(start)}, not 'beginning', 'end', a seq or a datetime",
+            f"start is {check.shown(start)}, not 'beginning', 'end', a position, a seq or a "
+            "datetime",
             field="start",
         ) from None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -37,6 +37,8 @@ from millrace.core.model import (
     SessionCell,
     ShardId,
 )
+from millrace.core.quarantine import STATE, quarantined
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.receipt import Proved, Receipt
 from millrace.core.seqs import unpack_seqs
 from millrace.core.session_commands import Claim
@@ -48,13 +50,16 @@ from millrace.errors import (
     Invalid,
     MillraceError,
     NotFound,
+    Quarantined,
     SnapshotExpired,
     Stale,
 )
 from millrace.node import Node
+from millrace.shard import damage
 from millrace.shard.arrivals import Fates
 from millrace.shard.request import Request, brings
 from millrace.store.scanning import Scan
+from millrace.store.unreadable import Unreadable
 from millrace.wire.calls import Named
 from millrace.wire.proofs import judged
 
@@ -93,7 +98,8 @@ class EmbeddedEngine:
                 field="loop",
             )
         if isinstance(command, Explain | PublishStaged | Transaction):
-            await self._warm_for(shard, command)
+            async with self._quarantining():
+                await self._warm_for(shard, command)
         request = self.submit(shard, command, wait_ms)
         try:
             return cast("T", await request.future)
@@ -101,14 +107,23 @@ class EmbeddedEngine:
             # The answer may have arrived, but the caller was cancelled before it could see it.
             self.take_back(request)
             raise
+        finally:
+            # An error in the future would hold this frame, and this frame the future.
+            del request
 
     def submit(self, shard: ShardId, command: Command, wait_ms: int = 0) -> Request:
         """As `Submits.submit`."""
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
-        if request.grows and brings(command):
-            self._node.warden.watermarks.check()
+        if request.grows:
+            marks = self._node.warden.watermarks
+            if marks.refusal is not None or host.short_of_space:
+                if self.care.may_use_reserve(request):
+                    # As what frees space, it may use the reserve of the log.
+                    request.grows = False
+                elif brings(command):
+                    marks.check()
         host.submit(request)
         return request
 
@@ -187,10 +202,13 @@ class EmbeddedEngine:
             # It comes from another process, which might have named any seq.
             cell = self._cell(shard, Kind.LEASE, number_key(lease))
             seqs = seqs & unpack_seqs(cell.open) if isinstance(cell, LeaseCell) else BitMap64()
-        found = self.rows_at_hand(shard, seqs, size)
-        if found is None:
-            await self._warm(shard, seqs)
-            found = self._node.store.rows(shard, seqs, size)
+        try:
+            found = self._rows_at_hand(shard, seqs, size)
+            if found is None:
+                await self._warm(shard, seqs)
+                found = self._node.store.rows(shard, seqs, size)
+        except Unreadable as error:
+            raise await self._quarantined(error) from None
         return found
 
     async def _warm(self, shard: ShardId, seqs: BitMap64) -> None:
@@ -229,6 +247,8 @@ class EmbeddedEngine:
         """As `rows`, if no disk has to be waited for."""
         try:
             return self._rows_at_hand(shard, seqs, size)
+        except Unreadable as error:
+            raise self._quarantine(error) from None
         except KeyError:
             # The queue may have ended since it answered.
             self._meta(shard)
@@ -265,43 +285,47 @@ class EmbeddedEngine:
             if scan:
                 self._check_pin(scan[0], reader)
 
-        return Batches(self._loop, self._thread, check, find)
+        return Batches(self._loop, self._thread, check, find, self._quarantine)
 
     async def batches(
         self, shard: ShardId, after: int, upto: int, reader: Reader
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         scan = self._begin(shard, after, upto, reader)
-        while True:
-            self._check_pin(scan, reader)
-            part = scan.find(limits.READ_STEP_BYTES)
-            if part is None:
-                return
-            found: Iterable[pa.RecordBatch] = part
-            if not part.is_hot():
-                found = await self._node.reading.submit(part.load)
-            for batch in found:
+        async with self._quarantining():
+            while True:
                 self._check_pin(scan, reader)
-                yield batch
+                part = scan.find(limits.READ_STEP_BYTES)
+                if part is None:
+                    return
+                found: Iterable[pa.RecordBatch] = part
+                if not part.is_hot():
+                    found = await self._node.reading.submit(part.load)
+                for batch in found:
+                    self._check_pin(scan, reader)
+                    yield batch
 
     async def packed(
         self, shard: ShardId, after: int, upto: int, reader: Reader, *, least: int
     ) -> AsyncGenerator[pa.RecordBatch | pa.Buffer, None]:
         scan = self._begin(shard, after, upto, reader)
-        while True:
-            self._check_pin(scan, reader)
-            part = scan.find(limits.READ_STEP_BYTES)
-            if part is None:
-                return
-            if part.is_hot():
-                found = part.load_packed(least)
-            else:
-                found = await self._node.reading.submit(partial(part.load_packed, least))
-            for one in found:
+        async with self._quarantining():
+            while True:
                 self._check_pin(scan, reader)
-                yield one
+                part = scan.find(limits.READ_STEP_BYTES)
+                if part is None:
+                    return
+                if part.is_hot():
+                    found = part.load_packed(least)
+                else:
+                    found = await self._node.reading.submit(partial(part.load_packed, least))
+                for one in found:
+                    self._check_pin(scan, reader)
+                    yield one
 
     def _begin(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan:
-        self._meta(shard)
+        state = self._cell(shard, Kind.QUARANTINE, STATE)
+        if isinstance(state, QuarantineCell):
+            raise quarantined(state)
         return self._node.store.scan(shard, after, upto, reader)
 
     def _check_pin(self, scan: Scan, reader: Reader) -> None:
@@ -316,6 +340,30 @@ class EmbeddedEngine:
                 "another",
                 field="snapshot",
             )
+
+    async def _quarantined(self, error: Unreadable) -> Quarantined:
+        """What is raised where rows are unreadable, once their queue is quarantined."""
+        await damage.committed(self._node.host_of(ShardId(error.shard)).quarantine(error))
+        return damage.refused(error)
+
+    @asynccontextmanager
+    async def _quarantining(self) -> AsyncIterator[None]:
+        """Raise what `_quarantined` says where rows turn out to be unreadable."""
+        try:
+            yield
+        except Unreadable as error:
+            raise await self._quarantined(error) from None
+
+    def _quarantine(self, error: Unreadable) -> Quarantined:
+        """As `_quarantined`, where nobody can wait; on any thread."""
+        host = self._node.host_of(ShardId(error.shard))
+        if threading.get_ident() == self._thread:
+            host.quarantine(error)
+        else:
+            with suppress(RuntimeError):
+                # The loop may have been closed meanwhile; then the next reader finds them.
+                self._loop.call_soon_threadsafe(host.quarantine, error)
+        return damage.refused(error)
 
     async def peek(self, shard: ShardId, after: int, upto: int | None, count: int) -> list[Row]:
         last = self._meta(shard).last_seq

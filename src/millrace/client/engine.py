@@ -6,7 +6,7 @@ another process would have to be asked for is awaited.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from millrace.client.health import Health
+from millrace.client.repaired import Repaired
 from millrace.core.answers import QueueRef
 from millrace.core.commands import Command, Transaction
 from millrace.core.fold import Reader, ShardMeta
@@ -54,8 +55,22 @@ class Care(Protocol):
         """How the engine is, now."""
         ...
 
+    async def repair(
+        self, shards: Sequence[ShardId], export: Path | None, *, drop: bool
+    ) -> Repaired:
+        """See `Millrace.repair`; the shards are those of one queue or topic."""
+        ...
+
     async def gauges(self) -> Gauges:
         """What the engine has counted since it was opened, and how large it is."""
+        ...
+
+    def keep_room(self, shards: Iterable[ShardId]) -> None:
+        """Let what is published to these shards with the header `who` use a reserve that is kept
+        while disk or memory is short; it is shared among those whom the header names.
+
+        An engine in another process has been told so by its own server.
+        """
         ...
 
 

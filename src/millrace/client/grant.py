@@ -46,6 +46,8 @@ class Grant:
         """Deadlines of the messages that were extended."""
         self.lost: dict[int, Refused] = {}
         """What extensions were refused with."""
+        self.replacing: set[int] = set()
+        """Messages whose replacement is under way: it says itself whether they were lost."""
 
     def deadline_of(self, seq: int) -> int:
         """Until when the message is held, as far as is known here."""
@@ -55,6 +57,10 @@ class Grant:
         """Take note of what an extension was answered."""
         self.deadlines.update(dict.fromkeys(outcome.done, outcome.deadline_ms))
         for seq, error in outcome.refused.items():
+            # This process has ended the message itself, or may just have replaced it: an extension
+            # that comes after that is refused, and nothing is lost.
+            if seq not in self.open or seq in self.replacing:
+                continue
             # Superseded, or leased by another: the worker is told when it asks, or settles.
             self.lost[seq] = error
             self.open.discard(seq)
@@ -150,6 +156,13 @@ class Keepalive:
             watch.holders.pop(seq, None)
             if not watch.holders:
                 self._forget(watch)
+
+    def hand_over(self, old: Grant, old_seq: int, new: Grant, seq: int, holder: object) -> None:
+        """Extend a message in the place of another one, if that one was extended."""
+        watch = self._watches.get(old)
+        if watch is not None and old_seq in watch.holders:
+            self.drop(old, old_seq)
+            self.keep(new, seq, holder)
 
     async def close(self) -> None:
         """Release all that is kept and open: nobody can settle it any more."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Protocol
+from weakref import ReferenceType, ref
 
 from pyroaring import BitMap64
 
@@ -13,6 +14,7 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.message import Body
+from millrace.client.reserved import successor_headers
 from millrace.client.shards import Shards
 from millrace.core import check
 from millrace.core.answers import Leased, Outcome
@@ -29,15 +31,17 @@ class Lease:
 
     It stays valid past the deadline until someone else leases the message. As a context manager it
     is extended by itself while the body runs; then it is settled, or released as failed where the
-    body raised an error.
+    body raised an error. If the body has replaced it, all of this applies to its successor.
     """
 
-    __slots__ = ("__weakref__", "_grant", "_number", "_row")
+    __slots__ = ("__weakref__", "_grant", "_number", "_row", "_succession")
 
     def __init__(self, grant: Grant, row: Row, number: int | None = None) -> None:
         self._grant = grant
         self._row = row
         self._number = number
+        # The newest lease refers to it weakly: it refers to that one.
+        self._succession: Succession | ReferenceType[Succession] | None = None
 
     @property
     def body(self) -> bytes:
@@ -105,9 +109,11 @@ class Lease:
         """Why the message is this worker's no longer, once an extension was refused.
 
         `Superseded`: a newer revision has replaced it; `Stale`: another worker has it. Whoever
-        works for long looks here now and then, and stops.
+        works for long looks here now and then, and stops. Of a message that this worker has
+        replaced itself, it is told of the successor.
         """
-        return self._grant.lost.get(self._row.seq)
+        lease = newest_of(self)
+        return lease._grant.lost.get(lease._row.seq)
 
     @property
     def receipt(self) -> str:
@@ -194,9 +200,13 @@ class Lease:
         """Put another message in the place of this one, and hold that one instead.
 
         In one step this message is settled and its successor published, with the same key and
-        headers unless others are named, and with what was counted of deliveries and failures. It
+        headers unless others are named (but without those of SQS and SNS, `aws.`, which are of the
+        body that was sent), and with what was counted of deliveries and failures. It
         is held for `seconds`, else for as long as this one was leased for, under a receipt of its
         own. A worker that writes down in it how far it came goes on from there after a crash.
+
+        What extends and ends this message by itself (`async with`, `Queue.work`, a `Worker`) does
+        so with the successor from now on.
 
         Raises:
             Superseded, Stale, Gone: as for `settle`; nothing was changed.
@@ -205,15 +215,27 @@ class Lease:
         grant = self._grant
         old = self._row
         name = old.key if key is None else key
-        message = check.message(body, name, old.headers if headers is None else headers)
-        lease_ms = grant.lease_ms
+        kept = successor_headers(old.headers) if headers is None else headers
+        message = check.message(body, name, kept)
+        # A session holds its messages for longer than anyone may ask for; the engine refuses it.
+        lease_ms = min(grant.lease_ms, limits.LEASE_MS_MAX)
         if seconds is not None:
             lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
         call = Call(grant.shard, grant.lease, grant.history, BitMap64([old.seq]), grant)
-        return await replaced(grant.engine, grant.keepalive, grant.shards, call, message, lease_ms)
+        grant.replacing.add(old.seq)
+        try:
+            new = await replaced(
+                grant.engine, grant.keepalive, grant.shards, call, message, lease_ms
+            )
+        finally:
+            grant.replacing.discard(old.seq)
+        succession_of(self).replace(self, new)
+        grant.keepalive.hand_over(grant, old.seq, new._grant, new._row.seq, new)
+        return new
 
     async def __aenter__(self) -> Lease:
-        self._grant.keepalive.keep(self._grant, self._row.seq, self)
+        lease = newest_of(self)
+        lease._grant.keepalive.keep(lease._grant, lease._row.seq, lease)
         return self
 
     async def __aexit__(
@@ -222,23 +244,64 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        grant = self._grant
-        grant.keepalive.drop(grant, self._row.seq)
-        if error is None and self.lost is not None:
-            raise self.lost
-        if self._row.seq not in grant.open:
+        lease = newest_of(self)
+        grant = lease._grant
+        grant.keepalive.drop(grant, lease._row.seq)
+        if error is None and lease.lost is not None:
+            raise lease.lost
+        if lease._row.seq not in grant.open:
             # The body has settled or released it itself.
             return
         if error is None:
-            await self.settle()
+            await lease.settle()
         else:
             # What went wrong in the body is what the caller must hear of; what could not be given
             # back runs out by itself.
             with suppress(MillraceError):
-                await self.release(failed=isinstance(error, Exception))
+                await lease.release(failed=isinstance(error, Exception))
 
     def __repr__(self) -> str:
         return f"<Lease of message {self.seq} by call {self.version}>"
+
+
+class Succession:
+    """A leased message and its successors, of which a worker holds the newest.
+
+    The leases that were replaced hold it, and so does whoever follows the message; the newest lease
+    does not, so that it is let go as soon as the program drops it.
+    """
+
+    __slots__ = ("__weakref__", "newest", "on_replaced")
+
+    def __init__(self, lease: Lease) -> None:
+        self.newest = lease
+        self.on_replaced: Callable[[Lease], None] | None = None
+        """Called with each successor."""
+
+    def replace(self, old: Lease, new: Lease) -> None:
+        """Go on with the successor of a message."""
+        old._succession = self
+        new._succession = ref(self)
+        self.newest = new
+        if self.on_replaced is not None:
+            self.on_replaced(new)
+
+
+def succession_of(lease: Lease) -> Succession:
+    """Where the successors of a message will be found; the caller keeps it."""
+    found = lease._succession
+    succession = found() if isinstance(found, ReferenceType) else found
+    if succession is None:
+        succession = Succession(lease)
+        lease._succession = ref(succession)
+    return succession
+
+
+def newest_of(lease: Lease) -> Lease:
+    """The lease that this one was replaced by at last; the lease itself if it was not."""
+    found = lease._succession
+    succession = found() if isinstance(found, ReferenceType) else found
+    return lease if succession is None else succession.newest
 
 
 Leases = Lease | str | Iterable[Lease | str]

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from millrace.core.model import Row
+from millrace.errors import MillraceError
 from millrace.wire.calls import Call, ReadBatches
 
 
@@ -24,6 +25,15 @@ class Lost(Exception):
         """Whether the other side may have heard of the call."""
         self.lasts = lasts
         """It would be no better in a while: somebody has to change something."""
+
+
+def copy_of(error: Exception) -> Exception:
+    """Return a copy of a stored error to be raised: one that is raised holds frames."""
+    if isinstance(error, MillraceError):
+        return error.again()
+    if isinstance(error, Lost):
+        return Lost(error.why, sent=error.sent, lasts=error.lasts)
+    return error
 
 
 class Answered(NamedTuple):

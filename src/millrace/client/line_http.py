@@ -20,15 +20,23 @@ import pyarrow as pa
 
 from millrace import limits
 from millrace.client.http_connection import Head, HttpConnection
-from millrace.client.line import Answered, Lost
+from millrace.client.line import Answered, Lost, copy_of
 from millrace.client.line_socket import Late
 from millrace.client.speaking import Speaking
 from millrace.decoding import decode_json
-from millrace.errors import Closed, Fatal, Invalid, MillraceError, Refused, Unauthenticated
-from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches, Speak
+from millrace.errors import (
+    Closed,
+    Fatal,
+    Invalid,
+    MillraceError,
+    Refused,
+    Unauthenticated,
+    detached,
+)
+from millrace.wire.calls import CALLS, Arrive, Ask, BackUp, Call, ReadBatches, Repair, Speak
 from millrace.wire.codec import ROWS, Sheet, Status, read_answers
 from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Buffer, Frame, Splitter
+from millrace.wire.frames import NO_BLOBS, Buffer, Frame, Splitter
 
 if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
@@ -110,11 +118,11 @@ class HttpLine:
     async def call(self, call: Call) -> Answered:
         self._check_open()
         wait_ms = call.wait_ms if isinstance(call, Ask) else 0
-        if wait_ms or isinstance(call, Arrive | BackUp):
+        if wait_ms or isinstance(call, Arrive | BackUp | Repair):
             async with self._waiters:
                 sheet = Sheet()
                 sheet.call(1, call)
-                seconds = None if isinstance(call, Arrive | BackUp) else wait_ms / 1000
+                seconds = None if isinstance(call, Arrive | BackUp | Repair) else wait_ms / 1000
                 async with self._request(sheet.take(), seconds, self._carried()) as frames:
                     return await _only(call, frames)
         future: asyncio.Future[Answered] = self._loop.create_future()
@@ -126,6 +134,9 @@ class HttpLine:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._late(call, future.result())
             raise
+        finally:
+            # An error in the future would hold this frame, and this frame the future.
+            del future
 
     def begin(self, call: Call) -> None:
         # A connection may have to be made.
@@ -184,7 +195,7 @@ class HttpLine:
                 try:
                     sheet.call(id_, waiting.call)
                 except Refused as error:
-                    waiting.future.set_exception(error)
+                    waiting.future.set_exception(detached(error))
                 else:
                     under[id_] = waiting
             if under:
@@ -203,17 +214,17 @@ class HttpLine:
                             self._take(waiting, item, frame)
             failure = Lost("the answer was cut off", sent=True)
         except (Lost, MillraceError) as error:
-            failure = error
+            failure = detached(error)
         for waiting in under.values():
             if not waiting.future.done():
-                waiting.future.set_exception(_again(failure))
+                waiting.future.set_exception(copy_of(failure))
 
     def _take(self, waiting: _Waiting, item: list[object], frame: Frame) -> None:
         try:
             answered = _answered(waiting.call, item, frame)
         except MillraceError as error:
             if not waiting.future.done():
-                waiting.future.set_exception(error)
+                waiting.future.set_exception(detached(error))
             return
         if waiting.future.done():
             self._late(waiting.call, answered)
@@ -389,13 +400,4 @@ def refusal_of(status: int, body: bytes) -> MillraceError | Lost:
         return Lost(detail, sent=True)
     way = {"refused": "r", "retry": "t"}.get(found.outcome, "r")
     raw = [way, found.code, detail, found.field, found.limit, found.retry_after_ms]
-    return FAILURE.unpack(raw, "error", memoryview(b""))
-
-
-def _again(error: Exception) -> Exception:
-    """The same error for each of those who share a request."""
-    if isinstance(error, MillraceError):
-        return error.again()
-    return (
-        Lost(str(error), sent=error.sent, lasts=error.lasts) if isinstance(error, Lost) else error
-    )
+    return FAILURE.unpack(raw, "error", NO_BLOBS)

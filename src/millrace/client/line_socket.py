@@ -18,9 +18,9 @@ from typing import cast
 import pyarrow as pa
 
 from millrace import limits
-from millrace.client.line import Answered, Lost
+from millrace.client.line import Answered, Lost, copy_of
 from millrace.client.sockets import socket_of
-from millrace.errors import Closed, Fatal, MillraceError, Refused
+from millrace.errors import Closed, Fatal, MillraceError, Refused, detached
 from millrace.wire.calls import CALLS, Call, Cancel, More, ReadBatches
 from millrace.wire.codec import ROWS, VERSION, Sheet, Status, read_answers
 from millrace.wire.failures import FAILURE
@@ -58,7 +58,7 @@ class _Pending:
         if isinstance(outcome, Answered):
             return outcome
         assert outcome is not None
-        raise outcome
+        raise copy_of(outcome)
 
     def end(self, outcome: Answered | Exception) -> None:
         """This is what it was answered."""
@@ -137,7 +137,7 @@ class SocketLine:
                     speech.tell(More(id_))
                     yield batch
                 if stream.error is not None:
-                    raise stream.error
+                    raise copy_of(stream.error)
                 if stream.is_over:
                     return
                 stream.told.clear()
@@ -286,7 +286,7 @@ class _Speech(asyncio.Protocol):
             try:
                 self._sheet.call(id_, call)
             except Refused as error:
-                self._refuse(id_, error)
+                self._refuse(id_, detached(error))
         buffers = self._sheet.take()
         if not self._is_lost and buffers:
             if len(buffers) == 1:

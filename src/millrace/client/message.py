@@ -62,9 +62,8 @@ def make_rows(
         Invalid, TooLarge: a row or all of them together; the error names the field and the limit.
     """
     usual = _turn(priority, delay, _PLAIN)
-    batch = _batch(rows)
-    if batch is not None:
-        block, turns = arrow_rows.block_of(batch), arrow_rows.turns_of(batch, usual)
+    if isinstance(rows, pa.RecordBatch | pa.Table):
+        block, turns = arrow_rows.block_of(rows), arrow_rows.turns_of(rows, usual)
         return (block, turns) if turns else _all(block, usual)
     if not isinstance(rows, list | tuple):
         return _all(check_rows.rows(rows), usual)
@@ -74,13 +73,38 @@ def make_rows(
         return _all(check_rows.bodies(rows), usual)
     if Message not in kinds or len(rows) > limits.PUBLISH_MESSAGES_MAX:
         return _all(check_rows.rows(rows), usual)
-    checked = [
-        check.message(row.body, row.key, row.headers, row.group)
-        if isinstance(row, Message)
-        else check_rows.row(row)
-        for row in rows
-    ]
-    return check_rows.side_by_side(checked), _runs(rows, usual)
+    return check_rows.side_by_side(check_rows.each(rows, _checked)), _runs(rows, usual)
+
+
+def _checked(row: object) -> CheckedMessage:
+    if isinstance(row, Message):
+        return check.message(row.body, row.key, row.headers, row.group)
+    return check_rows.row(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Rows that were checked and laid side by side before they are published."""
+
+    block: Block
+    aside: tuple[Aside, ...]
+    ids: tuple[str | None, ...]
+    lives: tuple[Life, ...]
+
+    def __len__(self) -> int:
+        return self.block.count
+
+
+def prepare(rows: Rows, priority: int | None, delay: float | None, ttl: float | None) -> Prepared:
+    """Check rows and lay them side by side; on any thread.
+
+    Raises:
+        Invalid, TooLarge: as `make_rows`.
+    """
+    if isinstance(rows, Prepared):
+        return rows
+    block, aside = make_rows(rows, priority, delay)
+    return Prepared(block, aside, make_ids(rows), make_lives(rows, block.count, ttl))
 
 
 def make_block(rows: Rows) -> Block:
@@ -100,16 +124,6 @@ def make_block(rows: Rows) -> Block:
     return block
 
 
-def _batch(rows: Rows) -> pa.RecordBatch | None:
-    """Rows that are columns, as one batch."""
-    if not isinstance(rows, pa.Table):
-        return rows if isinstance(rows, pa.RecordBatch) else None
-    batches = rows.combine_chunks().to_batches()
-    if len(batches) == 1:
-        return batches[0]
-    return pa.RecordBatch.from_pylist([], schema=rows.schema)
-
-
 def stage_rows(
     stage: str,
     rows: Rows,
@@ -124,11 +138,11 @@ def stage_rows(
         Invalid, TooLarge: as `make_rows`, the number, or one of them has a de-duplication id.
     """
     name = check.name(stage, "stage")
-    block, aside = make_rows(rows, priority, delay)
-    if make_ids(rows):
+    made = prepare(rows, priority, delay, ttl)
+    if made.ids:
         raise Invalid("a staged message has no de-duplication id", field="dedup")
     call = 0 if number is None else check.count(number, "number", 2**31 - 1)
-    return Stage(name, block, aside, make_lives(rows, block.count, ttl), call)
+    return Stage(name, made.block, made.aside, made.lives, call)
 
 
 def make_aside(priority: int | None, delay: float | None) -> tuple[Aside, ...]:
@@ -153,9 +167,11 @@ def make_ids(rows: Rows) -> tuple[str | None, ...]:
         return ()
     if not any(isinstance(row, Message) and row.dedup is not None for row in rows):
         return ()
-    return tuple(
-        check.id_text(row.dedup, "dedup") if isinstance(row, Message) else None for row in rows
-    )
+    return tuple(check_rows.each(rows, _own_id))
+
+
+def _own_id(row: object) -> str | None:
+    return check.id_text(row.dedup, "dedup") if isinstance(row, Message) else None
 
 
 def publish_one(
@@ -185,9 +201,8 @@ def publish_rows(
     ttl: float | None,
 ) -> Publish:
     """The command that publishes rows at once; raises as `make_rows`."""
-    block, aside = make_rows(rows, priority, delay)
-    lives = make_lives(rows, block.count, ttl)
-    return Publish(block, numbered, aside, make_ids(rows), by_body=True, lives=lives)
+    made = prepare(rows, priority, delay, ttl)
+    return Publish(made.block, numbered, made.aside, made.ids, by_body=True, lives=made.lives)
 
 
 def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:
@@ -198,11 +213,10 @@ def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:
     """
     usual = None if ttl is None else _ttl(ttl)
     if isinstance(rows, pa.RecordBatch | pa.Table) and "ttl" in rows.schema.names:
-        batch = _batch(rows)
-        return arrow_rows.lives_of(batch, usual) if batch is not None else ()
+        return arrow_rows.lives_of(rows, usual)
     own: list[int | None] = []
     if isinstance(rows, list | tuple) and Message in set(map(type, rows)):
-        own = [_own_ttl(row) for row in rows]
+        own = check_rows.each(rows, _own_ttl)
     if not any(own):
         # The way of many bodies, which must cost little for each.
         return () if usual is None or not count else (Life(0, count, usual),)
@@ -243,9 +257,10 @@ def _all(block: Block, turn: tuple[int, int | None]) -> tuple[Block, tuple[Aside
 
 
 def _runs(rows: Sequence[object], usual: tuple[int, int | None]) -> tuple[Aside, ...]:
-    turns = [
-        _turn(row.priority, row.delay, usual) if isinstance(row, Message) else usual for row in rows
-    ]
+    def turn_of(row: object) -> tuple[int, int | None]:
+        return _turn(row.priority, row.delay, usual) if isinstance(row, Message) else usual
+
+    turns = check_rows.each(rows, turn_of)
     runs: list[Aside] = []
     begin = 0
     for at, turn in enumerate(turns, 1):

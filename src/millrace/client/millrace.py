@@ -17,6 +17,7 @@ from millrace.client.grant import Keepalive
 from millrace.client.health import Health
 from millrace.client.paths import folder_of
 from millrace.client.queue import Queue
+from millrace.client.repaired import Repaired
 from millrace.client.settings import QueueSettings, make_spec
 from millrace.client.shards import Shards, label
 from millrace.client.topic import Topic, lag_of
@@ -24,7 +25,7 @@ from millrace.client.transaction import Transaction
 from millrace.core import check
 from millrace.core.answers import QueueRef
 from millrace.core.commands import CreateQueue, DeleteQueue, SpecPart
-from millrace.core.model import CATALOG
+from millrace.core.model import CATALOG, ShardId
 from millrace.core.topic_commands import CreateTopic, DeleteTopic, TopicRef
 from millrace.errors import NotFound
 
@@ -199,6 +200,42 @@ class Millrace:
     async def unfollow(self) -> bool:
         """Archive the log no more; returns whether it was archived. What was archived stays."""
         return await self._engine.care.unfollow()
+
+    async def repair(
+        self,
+        name: str,
+        *,
+        space: str = "default",
+        export: str | os.PathLike[str] | None = None,
+        drop: bool = False,
+        topic: bool = False,
+    ) -> Repaired:
+        """Read all rows of a quarantined queue, or (`topic`) topic, and open it again if it can be.
+
+        With `export`, the rows that can be read are first written to that folder, as an Arrow
+        stream for each shard (`rows-<shard>.arrow`), with the bytes of the others as they are and a
+        list of those (`unreadable.json`). With `drop`, the rows that cannot be read are ended: they
+        count as dropped, and cursors behind them must be reset. Where every row can be read again,
+        as after a damaged file was replaced from a backup, the queue is opened in any case.
+
+        Raises:
+            Invalid: it is not quarantined.
+            NotFound: there is no queue or topic of this name.
+            Exists: the folder is there and not empty.
+        """
+        folder = None if export is None else folder_of(export, "export")
+        name = check.topic(name) if check.flag(topic, "topic") else check.name(name, "queue")
+        space = check.name(space, "space")
+        shards: tuple[ShardId, ...] = ()
+        if topic:
+            found = await self._engine.find_topic(space, name)
+            shards = () if found is None else (found,)
+        elif (ref := await self._engine.find_queue(space, name)) is not None:
+            shards = ref.shards
+        if not shards:
+            what = "topic" if topic else "queue"
+            raise NotFound(f"there is no {what} {name!r} in {space!r}", field=what)
+        return await self._engine.care.repair(shards, folder, drop=check.flag(drop, "drop"))
 
     async def health(self) -> Health:
         """How the engine is: its archive, and what else watches over the data."""

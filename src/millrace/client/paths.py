@@ -12,7 +12,7 @@ from millrace.errors import Invalid
 def is_short_address(text: str) -> bool:
     """Whether it is an address as host:port rather than a folder: one of this name is not there."""
     host, _, port = text.rpartition(":")
-    return bool(host) and "/" not in text and port.isdecimal() and not Path(text).exists()
+    return bool(host) and "/" not in text and port.isdecimal() and not os.path.exists(text)
 
 
 def folder_of(path: object, field: str) -> Path:

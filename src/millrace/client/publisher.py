@@ -19,7 +19,16 @@ from millrace.core import check
 from millrace.core.commands import Aside, Numbered, Publish
 from millrace.core.leased_commands import Life
 from millrace.core.model import Message
-from millrace.errors import Closed, Fatal, Invalid, MillraceError, OutOfOrder, Refused, Retry
+from millrace.errors import (
+    Closed,
+    Fatal,
+    Invalid,
+    MillraceError,
+    OutOfOrder,
+    Refused,
+    Retry,
+    detached,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +263,7 @@ class Publisher:
             self._wait(0)
             self._refused = self._refused or item.confirmation
             self._end(item)
-            item.future.set_exception(error)
+            item.future.set_exception(detached(error))
         else:
             self._end(item)
             item.future.set_result(places[0] if places else None)
@@ -275,7 +284,7 @@ class Publisher:
     def _fail(self, error: MillraceError) -> None:
         """The engine has ended: what is pending stays so, and everyone is told."""
         if self._error is None:
-            self._error = error
+            self._error = detached(error)
             for item in self._pending:
                 if not item.future.done():
                     item.future.set_exception(error.again())

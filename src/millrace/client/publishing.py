@@ -94,8 +94,9 @@ class Publishing:
         seqs are forgotten.
 
         Raises:
-            As `publish`; `TooLarge` also where they do not fit into one record: publish in parts,
-            or `stage` them.
+            As `publish`; of a row among several the message begins with `row N: `, counted from 0.
+            `TooLarge` also where they do not fit into one record: publish in parts, or `stage`
+            them.
         """
         numbered = check.numbered(producer, number, mode, after)
         command = publish_rows(rows, numbered, priority, delay, ttl)

@@ -8,13 +8,14 @@ from typing import TypeVar, Unpack
 from millrace import limits
 from millrace.client.calls import Make, calls_of, end_calls, replace_call
 from millrace.client.counts import all_holders, cursor_seqs, shard_counts, sums
-from millrace.client.cursor import Cursor, Pinned, Start, starts_at
+from millrace.client.cursor import Cursor, Pinned, Start, begin_at, starts_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
 from millrace.client.lease import Lease, Leases
 from millrace.client.leasing import Handed, hand_out, lease_command, read_granted
 from millrace.client.message import Body
 from millrace.client.named import count_partitions, delete_named, explain_at, get_named
+from millrace.client.position import Position, await_cursor, locate, read_position
 from millrace.client.publishing import Publishing
 from millrace.client.redrive import Edit, Redrive, Where, target_of
 from millrace.client.session import Session, opening, resuming
@@ -36,7 +37,7 @@ from millrace.core.commands import (
 )
 from millrace.core.commands import Lease as LeaseCommand
 from millrace.core.holder import Holders
-from millrace.core.model import CursorCell, QueueSpec, Row, ShardId
+from millrace.core.model import QueueSpec, Row, ShardId
 from millrace.core.notes import Most
 from millrace.errors import Refused
 
@@ -260,19 +261,55 @@ class Queue(Publishing):
     ) -> Cursor:
         """Open a follower's durable position, making it at `start` if it is new.
 
-        `start` is "beginning", "end", a seq (the first to be read) or a datetime. A retaining
-        cursor is also shown what workers settle before it comes by; it is bounded in age.
+        A cursor has one follower: those that opened it before are fenced from now on (`Fenced`).
+        `start` is "beginning", "end", a datetime, a seq of the present history (the first to be
+        read), or a position (of a snapshot or a cursor) or its token. At a position the cursor goes
+        on from there, also where it is there already and stands elsewhere: for followers that keep
+        their position with what they make of the rows. A retaining cursor is also shown what
+        workers settle before it comes by; it is bounded in age.
 
         Raises:
             Exists: it is there, and retains where this does not, or the other way round.
             Invalid: `start` is no place in the queue.
-            CursorExpired: `start` lies behind rows that are gone.
+            RolledBack: what was read up to that position was taken back, by a restore or a
+                takeover; undo what came after `error.position`, and go on from there.
+            CursorExpired: `start` lies behind rows that are gone; begin anew.
         """
         checked = check.name(name, "name")
         retain = check.flag(retain, "retain")
-        places = await starts_at(self._engine, self._shards, start)
-        cells = await self._all(lambda at: OpenCursor(checked, places[at], retain), CursorCell)
+        cells = await begin_at(
+            self._engine,
+            self._shards,
+            start,
+            lambda place: OpenCursor(checked, place, retain, claims=True),
+        )
         return Cursor(self._engine, self._shards, checked, cells)
+
+    async def position(self) -> Position:
+        """Where the queue ends now: behind everything that was published before this was asked."""
+        return await locate(self._engine, self._shards)
+
+    async def wait_for(
+        self, position: Position | str, *, cursor: str, wait: float | None = 60
+    ) -> None:
+        """Wait until the follower of a cursor has committed everything up to a position.
+
+        With `queue.position()` after a publish that is synchronous delivery: when it returns, the
+        follower has what was published, as far as it commits its own work and its cursor together.
+        It counts from the end of the follower's snapshot on.
+
+        Raises:
+            NotYet: it has not within `wait` seconds; None: wait however long that takes.
+            RolledBack: the queue was restored or taken over, and what was published up to the
+                position is not part of it any more; the publisher must do it again.
+            CursorExpired: the cursor held rows back for too long, and was dropped.
+            NotFound: there is no such cursor, or it was deleted meanwhile.
+        """
+        name = check.name(cursor, "cursor")
+        if wait is not None:
+            check.millis(wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
+        places = read_position(position, self._shards)
+        await await_cursor(self._engine, self._shards, name, places, wait)
 
     async def cursors(self) -> dict[str, int]:
         """The queue's cursors, and the seq, or the sum over shards, that each has committed."""
@@ -318,10 +355,12 @@ class Queue(Publishing):
         """Move dead letters back: `await dead.redrive().run()`, or loop over it for its progress.
 
         They go to the queues that they came from, or to the queue `to` (of this space, or as
-        space/name), each exactly once. `where(row)` says which ones; the others stay, as if they
-        had never been handed out. `edit(message)` returns what is published instead; headers that
-        tell of their death are taken off before. `rate` is how many are moved in a second at most.
-        With `dry_run` they are only counted. What comes while it runs is left for another time.
+        space/name), each exactly once. Letters of a pipeline go back to the queue that it reads,
+        if that is of the same space, under the keys that the messages had. `where(row)` says which
+        ones; the others stay, as if they had never been handed out. `edit(message)` returns what is
+        published instead; headers that tell of their death are taken off before. `rate` is how many
+        are moved in a second at most. With `dry_run` they are only counted. What comes while it
+        runs is left for another time. Where nothing was moved, `stats.reason` says why.
 
         On a keyed queue what comes back is the newest revision of its key.
         """
@@ -329,6 +368,7 @@ class Queue(Publishing):
             self._engine,
             self._shards,
             lambda count: self._lease(LeaseCommand(count, limits.REDRIVE_LEASE_MS), 0),
+            space=self._space,
             to=None if to is None else target_of(self._space, to),
             where=where,
             edit=edit,

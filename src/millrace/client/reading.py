@@ -16,7 +16,8 @@ from concurrent.futures import TimeoutError as TimedOut
 import pyarrow as pa
 
 from millrace import limits
-from millrace.errors import Closed, Retry
+from millrace.errors import Closed, MillraceError, Retry
+from millrace.store.unreadable import Unreadable
 
 Part = Iterator[pa.RecordBatch]
 """Rows whose places are known."""
@@ -31,12 +32,17 @@ class Batches:
         thread: int,
         check: Callable[[], None],
         find: Callable[[], Part | None],
+        refuse: Callable[[Unreadable], MillraceError],
     ) -> None:
-        """`find` is called on the event loop's thread, `check` before each step by who pulls."""
+        """`find` is called on the event loop's thread, `check` before each step by who pulls.
+
+        `refuse` makes the error that is raised where rows cannot be read; on any thread.
+        """
         self._loop = loop
         self._thread = thread
         self._check = check
         self._find = find
+        self._refuse = refuse
         self._part: Part = iter(())
 
     def __iter__(self) -> Batches:
@@ -45,7 +51,10 @@ class Batches:
     def __next__(self) -> pa.RecordBatch:
         while True:
             self._check()
-            batch = next(self._part, None)
+            try:
+                batch = next(self._part, None)
+            except Unreadable as error:
+                raise self._refuse(error) from None
             if batch is not None:
                 return batch
             part = self._find() if threading.get_ident() == self._thread else self._ask()

@@ -5,6 +5,7 @@ ends in between.
 Rule 2: only what was there when it began is moved: what fails again, and comes back, is left for
 another time.
 Rule 3: what stays was not handed out, as far as the queue counts.
+Rule 4: a redrive that moves nothing says why.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
 
@@ -21,14 +22,15 @@ from millrace.client.cursor import Pinned
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant
 from millrace.client.lease import Lease, grant_of, seq_of
+from millrace.client.letter import claimed_source, is_delete, returning, source_of
 from millrace.client.message import Message, make_block
+from millrace.client.reserved import is_reserved, plain_headers
 from millrace.client.shards import Shards
 from millrace.core import check, exact
 from millrace.core.answers import Outcome
-from millrace.core.bury import PREFIX
 from millrace.core.commands import Part, Publish, Settle
 from millrace.core.commands import Transaction as Transact
-from millrace.core.model import Headers, Row, ShardId
+from millrace.core.model import Row, ShardId
 from millrace.core.route import shards_of
 from millrace.errors import Full, Gone, Invalid, NotFound, Stale, Superseded, TooLarge
 
@@ -36,7 +38,11 @@ Where = Callable[[Row], bool]
 """Whether a message is to be moved."""
 
 Edit = Callable[[Message], Message]
-"""What is published instead of a message; the headers of its death are gone already."""
+"""What is published instead of a message; the headers of its death are gone already. Where the
+body is another one, the headers of SQS and SNS (`aws.`) go, too."""
+
+Permit = Callable[[str, str], None]
+"""Whether messages may still be moved to a queue, by space and name; it raises where not."""
 
 Fetch = Callable[[int], Awaitable[list[Lease]]]
 """Lease so many, if they are there."""
@@ -51,6 +57,16 @@ class RedriveStats:
     moved: int = 0
     kept: int = 0
     """Messages that were there, and are not to be moved."""
+    aimless: int = 0
+    """Those of the kept that name no queue which they may go back to."""
+    reason: str = field(default="", compare=False)
+    """Why nothing was moved, or with a dry run would be; empty: something was."""
+
+    def __repr__(self) -> str:
+        found = f"total={self.total}, moved={self.moved}, kept={self.kept}"
+        found += f", aimless={self.aimless}" if self.aimless else ""
+        found += f", reason={self.reason!r}" if self.reason else ""
+        return f"RedriveStats({found})"
 
 
 class Redrive:
@@ -66,6 +82,7 @@ class Redrive:
         shards: Shards,
         fetch: Fetch,
         *,
+        space: str,
         to: tuple[str, str] | None,
         where: Where | None,
         edit: Edit | None,
@@ -74,12 +91,13 @@ class Redrive:
     ) -> None:
         self._held: dict[Grant, BitMap64] = {}
         """What was leased and has not been moved."""
-        for field, function in (("where", where), ("edit", edit)):
+        for name, function in (("where", where), ("edit", edit)):
             if function is not None and not callable(function):
-                raise Invalid(f"{field} is {check.shown(function)}, not a function", field=field)
+                raise Invalid(f"{name} is {check.shown(function)}, not a function", field=name)
         self._engine = engine
         self._shards = shards
         self._fetch = fetch
+        self._space = space
         self._to = to
         self._where = where
         self._edit = edit
@@ -92,14 +110,38 @@ class Redrive:
         """So many times in a row nothing was leased that had been there when it began."""
         self._targets: dict[tuple[str, str], Shards] = {}
         self._due = 0.0
-        self._total = self._moved = self._kept = 0
+        self._total = self._moved = self._kept = self._aimless = 0
+        self._claimed: tuple[str, str] | None = None
+        """A queue of another space that a pipeline's letter names."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
+        self._permit: Permit | None = None
+        self._is_through = False
+        """Whether it came to its end by itself."""
 
     @property
     def stats(self) -> RedriveStats:
         """How far it has come."""
-        return RedriveStats(self._total, self._moved, self._kept)
+        counts = (self._total, self._moved, self._kept, self._aimless)
+        return RedriveStats(*counts, self._reason())
+
+    def _reason(self) -> str:
+        """Why nothing was moved."""
+        if not self._is_through or self._moved:
+            return ""
+        if self._total:
+            return "" if self._dry_run else "others have leased the messages, or moved them"
+        if not self._kept:
+            return "the queue has no messages"
+        if not self._aimless:
+            return "no message is among those that are to be moved"
+        if self._claimed is not None:
+            space, name = self._claimed
+            return (
+                f"the pipeline that made these dead letters reads {space}/{name}, a queue of "
+                "another space, which letters may not choose; name it yourself, by `to`"
+            )
+        return "no message names the queue that it came from; name one for all, by `to`"
 
     async def run(self) -> RedriveStats:
         """Go on to the end; returns what was done.
@@ -125,10 +167,11 @@ class Redrive:
         try:
             if self._wanted is None:
                 await self._look()
-                self._is_over = self._dry_run
+                self._is_over = self._is_through = self._dry_run
                 return self.stats
             if await self._step(self._wanted):
                 return self.stats
+            self._is_through = True
             await self.close()
         except BaseException:
             self._is_over = True
@@ -171,8 +214,10 @@ class Redrive:
         self._wanted, self._total = wanted, len(wanted)
 
     def _is_wanted(self, row: Row) -> bool:
-        if self._to is None and source_of(row.headers) is None:
+        if self._to is None and source_of(row.headers, self._space) is None:
             # It is no dead letter: there is no place that it came from.
+            self._aimless += 1
+            self._claimed = self._claimed or claimed_source(row.headers)
             return False
         return self._where is None or bool(self._where(row))
 
@@ -212,11 +257,13 @@ class Redrive:
 
     async def _move(self, leases: list[Lease], wanted: BitMap64) -> None:
         """Publish these there and settle them here, at once."""
+        if self._permit is not None:
+            for target in {self._target(lease) for lease in leases}:
+                self._permit(*target)
         seqs = BitMap64([lease.seq for lease in leases])
         letters: dict[ShardId, list[Message]] = {}
         for lease in leases:
-            target = self._to or source_of(lease.headers) or ("", "")
-            shards, message = await self._find(target), self._edited(lease)
+            shards, message = await self._find(self._target(lease)), self._edited(lease)
             block = make_block([message])
             at = int(shards_of(block, shards.route, len(shards.ids), self._engine.turn())[0])
             letters.setdefault(shards.ids[at], []).append(message)
@@ -254,6 +301,9 @@ class Redrive:
         self._moved += len(leases)
         self._forget(held)
 
+    def _target(self, lease: Lease) -> tuple[str, str]:
+        return self._to or source_of(lease.headers, self._space) or ("", "")
+
     def _forget(self, ended: dict[Grant, BitMap64]) -> None:
         """These are held no longer."""
         for grant, seqs in ended.items():
@@ -264,14 +314,21 @@ class Redrive:
                 del self._held[grant]
 
     def _edited(self, lease: Lease) -> Message:
-        kept = tuple(pair for pair in lease.headers if not pair[0].startswith(PREFIX))
-        message = Message(lease.body, lease.key, kept)
+        body = None if is_delete(lease.headers) else lease.body
+        kept = returning(lease.headers)
+        message = Message(body, lease.key, kept)
         if self._edit is None:
             return message
         edited = self._edit(message)
         if not isinstance(edited, Message):
             raise Invalid(f"edit returned {check.shown(edited)}, not a Message", field="edit")
-        return edited
+        pairs = check.headers(edited.headers)
+        is_same = check.body_of(edited.body) == lease.body if edited.body is not None else False
+        reserved = tuple(pair for pair in kept if is_reserved(pair[0]))
+        if is_same and reserved == tuple(pair for pair in pairs if is_reserved(pair[0])):
+            return edited
+        # Another body is not the one that was sent, or published to a topic.
+        return replace(edited, headers=plain_headers(pairs))
 
     async def _find(self, target: tuple[str, str]) -> Shards:
         if target not in self._targets:
@@ -287,6 +344,12 @@ class Redrive:
                 raise Invalid("a queue cannot be redriven to itself", field="to")
             self._targets[target] = Shards.of(found)
         return self._targets[target]
+
+
+def permit(redrive: Redrive, check: Permit) -> None:
+    """Have `check` called with space and name of each queue, each time before messages are moved to
+    it; what it raises ends the redrive, and the rest stays where it is."""
+    redrive._permit = check
 
 
 def target_of(space: str, to: object, most: int = limits.NAME_CHARS_MAX) -> tuple[str, str]:
@@ -306,15 +369,6 @@ def _checked_rate(rate: object) -> float:
         most = limits.REDRIVE_RATE_MAX
         raise TooLarge(f"rate is {check.shown(rate)}, up to {most}", field="rate", limit=most)
     return float(value)
-
-
-def source_of(headers: Headers) -> tuple[str, str] | None:
-    """Space and name of the queue that a dead letter comes from; the last word counts."""
-    for name, value in reversed(headers):
-        if name == PREFIX + "queue":
-            space, _, queue = value.decode(errors="replace").partition("/")
-            return (space, queue)
-    return None
 
 
 def _parts(leases: list[Lease]) -> Iterator[list[Lease]]:

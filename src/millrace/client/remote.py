@@ -12,7 +12,7 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import TimeoutError as TimedOut
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
@@ -27,6 +27,7 @@ from millrace import limits
 from millrace.client.backup import Backup
 from millrace.client.health import Health
 from millrace.client.line import Answered, Begun, Line, Lost
+from millrace.client.repaired import Repaired
 from millrace.client.repeats import may_repeat
 from millrace.client.submitting import Again, Asked
 from millrace.client.written import Written
@@ -412,9 +413,21 @@ class RemoteCare:
             *cast("tuple[str | None, int, None, tuple[str, ...], None, int, bool, None]", found)
         )
 
+    async def repair(
+        self, shards: Sequence[ShardId], export: Path | None, *, drop: bool
+    ) -> Repaired:
+        """See `Millrace.repair`. The folder is one of the machine that the engine runs on."""
+        place = "" if export is None else _place(export, is_here=self._engine.is_here)
+        call = calls.Repair(tuple(shards), place, drop)
+        found = (await self._engine.call(call, repeat=False)).value
+        return Repaired(*cast("tuple[int, int, int, bool]", found))
+
     async def gauges(self) -> Gauges:
         """Counted where the engine is."""
         return cast("Gauges", (await self._engine.call(calls.ReadGauges())).value)
+
+    def keep_room(self, shards: Iterable[ShardId]) -> None:
+        """Nothing: whoever serves the engine has told it which shards those are."""
 
 
 def _place(path: Path, *, is_here: bool) -> str:

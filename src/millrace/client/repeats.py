@@ -9,6 +9,7 @@ from typing import assert_never
 
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.commands import (
+    AwaitCursor,
     Bury,
     Command,
     CommitCursor,
@@ -22,6 +23,7 @@ from millrace.core.commands import (
     Extend,
     Found,
     Lease,
+    Locate,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -40,6 +42,7 @@ from millrace.core.commands import (
 from millrace.core.holder import ListHolders
 from millrace.core.leased_commands import Replace
 from millrace.core.partition_commands import Delete
+from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
 from millrace.core.session_commands import (
     CloseSession,
     GrantCredit,
@@ -80,8 +83,10 @@ def may_repeat(command: Command) -> bool:
             | OpenCursor()
             | NextSnapshot()
             | SnapshotAcross()
+            | AwaitCursor()
             | CommitCursor()
             | ResetCursor()
+            | Locate()
             | Pin()
             | Unpin()
             | Configure()
@@ -112,6 +117,9 @@ def may_repeat(command: Command) -> bool:
             | Forward()
             | Tick()
             | Found()
+            | Quarantine()
+            | Mend()
+            | EndQuarantine()
         ):
             return False
         case _:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from millrace.client.function import Function
-from millrace.client.lease import Lease
+from millrace.client.lease import Lease, succession_of
 from millrace.client.transaction import Transaction
 
 
 class Run:
-    """A message that is being worked on."""
+    """A message that is being worked on, or its successor once the function has replaced it."""
 
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
+    def __init__(self, lease: Lease, on_replaced: Callable[[Lease], None]) -> None:
+        self._succession = succession_of(lease)
+        self._succession.on_replaced = on_replaced
         self.transaction: Transaction | None = None
         """What the function that was called last may put more into."""
         self.result: object = None
@@ -23,6 +25,11 @@ class Run:
         self._in_thread = False
         self.is_lost = False
         self.is_given_up = False
+
+    @property
+    def lease(self) -> Lease:
+        """What the worker holds now."""
+        return self._succession.newest
 
     async def call(
         self, function: Function, threads: ThreadPoolExecutor, arguments: tuple[object, ...]

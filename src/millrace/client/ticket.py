@@ -16,7 +16,7 @@ import msgspec
 from millrace import limits
 from millrace.client.cursor import Cursor, Snapshot
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.core import check
+from millrace.core import bounds, check
 from millrace.core.answers import SnapshotRef
 from millrace.core.fold import Reader
 from millrace.core.model import CursorCell, Position, ShardId
@@ -39,10 +39,12 @@ class _Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     boundary: _Count
     start: _Count
     cursor: _Count
+    claim: Annotated[bytes, msgspec.Meta(max_length=bounds.CURSOR_CLAIM_BYTES)] = b""
 
 
 class _Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    version: Literal[1]
+    version: Literal[1, 2]
+    """1: of before cursors were claimed. Such a one commits where nobody has claimed since."""
     parts: Annotated[tuple[_Part, ...], msgspec.Meta(min_length=1, max_length=limits.SHARDS_MAX)]
     cursor: str
     number: _Count
@@ -65,11 +67,12 @@ def write_ticket(snapshot: Snapshot) -> str:
             ref.boundary,
             ref.start,
             cursor,
+            ref.claim,
         )
         for shard, ref, cursor in zip(snapshot._shards.ids, snapshot._refs, ids, strict=True)
     )
     name = snapshot._cursor.name if snapshot._cursor is not None else ""
-    data = msgspec.msgpack.encode(_Ticket(1, parts, name, snapshot._number))
+    data = msgspec.msgpack.encode(_Ticket(2, parts, name, snapshot._number))
     return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -98,13 +101,20 @@ def read_ticket(queue: Queue, text: str) -> Snapshot:
                 part.index,
                 part.boundary,
                 part.start,
+                part.claim,
             )
         )
     if not ticket.cursor:
         return Snapshot(engine, shards, refs)
     ids = [part.cursor for part in ticket.parts]
     cells = [
-        CursorCell(number, ref.retain, Position(ref.history, ref.after, ref.start, ref.boundary), 0)
+        CursorCell(
+            number,
+            ref.retain,
+            Position(ref.history, ref.after, ref.start, ref.boundary),
+            0,
+            claim=ref.claim,
+        )
         for number, ref in zip(ids, refs, strict=True)
     ]
     cursor = Cursor(engine, shards, check.name(ticket.cursor, "snapshot"), cells)
@@ -138,6 +148,45 @@ def go_on_after(cursor: Cursor, snapshot: Snapshot) -> None:
         raise Invalid("the snapshot is not of this cursor", field="read")
     cursor._read = [ref.boundary for ref in snapshot._refs]
     cursor._history = snapshot._refs[0].history
+    use_claims(cursor, [ref.claim for ref in snapshot._refs])
+
+
+def claims_of(cursor: Cursor) -> list[bytes]:
+    """What its follower was given when it opened it, in each shard."""
+    return list(cursor._claims)
+
+
+def write_claim(cursor: Cursor) -> str:
+    """The same as text."""
+    return urlsafe_b64encode(b"".join(cursor._claims)).rstrip(b"=").decode()
+
+
+def read_claims(text: str) -> list[bytes]:
+    """The claims behind the text; whether they hold is seen when they are used.
+
+    Raises:
+        Invalid: it is no claim.
+    """
+    try:
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (BadBase64, ValueError):
+        data = b""
+    size = bounds.CURSOR_CLAIM_BYTES
+    if not data or len(data) % size or len(data) > size * limits.SHARDS_MAX:
+        raise Invalid("this is no claim; open the cursor to be given one", field="claim")
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def use_claims(cursor: Cursor, claims: Sequence[bytes] | None) -> None:
+    """Go on by these claims; None: there are none, and the next snapshot is claimed.
+
+    Raises:
+        Invalid: they are not as many as the queue has shards.
+    """
+    if claims is not None and len(claims) != len(cursor._cells):
+        raise Invalid("the claim is not of a cursor of this queue", field="claim")
+    cursor._takes = claims is None
+    cursor._claims = list(claims or [b""] * len(cursor._cells))
 
 
 def go_on_at(cursor: Cursor, seqs: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
+from millrace.client.secret_file import check_private
 from millrace.errors import Invalid
 
 _EXPIRED = 10
@@ -50,13 +51,14 @@ def load_pair(
     """Give a context a certificate and its key.
 
     Raises:
-        Invalid: one of them cannot be read or is none, the key is encrypted, or of another
-            certificate; the error says which.
+        Invalid: one of them cannot be read or is none, the key is encrypted, of another
+            certificate, or others may read it; the error says which.
     """
     for path, field in ((certificate, certificate_field), (key, key_field)):
         try:
-            with path.open("rb"):
-                pass
+            with path.open("rb") as file:
+                if field == key_field:
+                    check_private(file.fileno(), path, field)
         except OSError as error:
             raise Invalid(f"{path} cannot be read: {error.strerror}", field=field) from error
 

@@ -39,11 +39,20 @@ Note = Callable[[object], None]
 """Takes note of what a part was answered."""
 
 
+class _Stage:
+    """Whether a transaction has ended, for its answers: they do not hold its messages."""
+
+    __slots__ = ("has_ended",)
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+
 class Later(Generic[T]):
     """What a part of a transaction was answered, once the transaction has been done."""
 
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
+    def __init__(self, stage: _Stage) -> None:
+        self._stage = stage
         self._value: list[T] = []
 
     @property
@@ -54,7 +63,7 @@ class Later(Generic[T]):
             Closed: the transaction has not ended yet, or was not done.
         """
         if not self._value:
-            if not self._transaction._ended:
+            if not self._stage.has_ended:
                 raise Closed("there is no answer yet: ask for it after the transaction's context")
             raise Closed("there is no answer: the transaction was not done, none of its parts")
         return self._value[0]
@@ -77,7 +86,7 @@ class Transaction:
         self._engine = engine
         self._space = space
         self._parts: list[tuple[Shards | ShardId | str, Part, Note | None]] = []
-        self._ended = False
+        self._stage = _Stage()
         self._is_once = False
         """It was seen to that it is refused if it was done before."""
 
@@ -102,7 +111,7 @@ class Transaction:
         A topic forwards it once the transaction is done.
         """
         message = check.message(body, key, headers, group)
-        later: Later[int | None] = Later(self)
+        later: Later[int | None] = Later(self._stage)
 
         def note(places: object) -> None:
             later._value = [places[0] if isinstance(places, Sequence) and places else None]
@@ -154,7 +163,7 @@ class Transaction:
     def _add_rows(
         self, queue: Queue | Topic | str, part: Publish | PublishStaged
     ) -> Later[Sequence[int]]:
-        later: Later[Sequence[int]] = Later(self)
+        later: Later[Sequence[int]] = Later(self._stage)
 
         def note(places: object) -> None:
             later._value = [places if isinstance(places, Sequence) else range(0)]
@@ -220,7 +229,7 @@ class Transaction:
             raise Forged(f"the {field} is of another Millrace", field=field)
 
     def _add(self, shards: Shards | ShardId | str, part: Part, note: Note | None = None) -> None:
-        if self._ended:
+        if self._stage.has_ended:
             raise Closed("the transaction has ended; begin another")
         self._parts.append((shards, part, note))
 
@@ -234,7 +243,7 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._ended = True
+        self._stage.has_ended = True
         if error is not None or not self._parts:
             return
         placings = [

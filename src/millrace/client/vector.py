@@ -13,7 +13,7 @@ from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import ask_all
 from millrace.core import check
 from millrace.core.commands import CommitCursor, OpenCursor, ResetCursor, Transaction
-from millrace.core.model import CursorCell, Kind, Position
+from millrace.core.model import CursorCell, Kind, Position, Start
 from millrace.errors import Invalid, NotFound
 
 
@@ -28,13 +28,34 @@ async def open_at(queue: Queue, name: str, seqs: Sequence[int], *, retain: bool)
     checked = check.name(name, "cursor")
     starts = dict(zip(shards.ids, seqs, strict=True))
     cells = await ask_all(
-        engine, shards, lambda at: OpenCursor(checked, starts[at] + 1, retain), CursorCell
+        engine,
+        shards,
+        lambda at: OpenCursor(checked, starts[at] + 1, retain, claims=True),
+        CursorCell,
     )
     return Cursor(engine, shards, checked, cells)
 
 
+async def claim_cursor(queue: Queue, cursor: Cursor) -> Cursor:
+    """The same cursor, opened to follow by it: those that followed by it before are fenced.
+
+    Raises:
+        NotFound: it was deleted or reset.
+    """
+    engine, shards = engine_and_shards(queue)
+    ids = dict(zip(shards.ids, cursor_ids(cursor), strict=True))
+    name, retain = cursor.name, cursor.retain
+    cells = await ask_all(
+        engine,
+        shards,
+        lambda at: OpenCursor(name, Start.END, retain, claims=True, cursor=ids[at]),
+        CursorCell,
+    )
+    return Cursor(engine, shards, name, cells)
+
+
 async def find_cursor(queue: Queue, name: str) -> Cursor | None:
-    """The cursor of this name where it stands; None: there is none."""
+    """The cursor of this name where it stands, not to be followed by; None: there is none."""
     engine, shards = engine_and_shards(queue)
     cells: list[CursorCell] = []
     for shard in shards.ids:
@@ -55,7 +76,12 @@ async def reset_at(queue: Queue, name: str, seqs: Sequence[int]) -> Cursor:
     """
     engine, shards = engine_and_shards(queue)
     starts = dict(zip(shards.ids, seqs, strict=True))
-    cells = await ask_all(engine, shards, lambda at: ResetCursor(name, starts[at] + 1), CursorCell)
+    cells = await ask_all(
+        engine,
+        shards,
+        lambda at: ResetCursor(name, starts[at] + 1, claims=True),
+        CursorCell,
+    )
     return Cursor(engine, shards, name, cells)
 
 
@@ -94,11 +120,16 @@ def cursor_at(
     return Cursor(engine, shards, name, cells)
 
 
-async def commit_at(snapshot: Snapshot, seqs: Sequence[int]) -> None:
+async def commit_at(
+    snapshot: Snapshot, seqs: Sequence[int], claims: Sequence[bytes] | None = None
+) -> None:
     """Everything of the snapshot up to these seqs is done: its cursor moves there, all at once.
+
+    `claims` are those of who commits, where that is not who took the snapshot.
 
     Raises:
         Invalid: one lies outside the snapshot, or there is no cursor.
+        Fenced: a later follower has opened the cursor.
         Stale: the cursor stands further on already.
         NotFound: the cursor was deleted or reset since the snapshot was taken.
         SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
@@ -106,13 +137,17 @@ async def commit_at(snapshot: Snapshot, seqs: Sequence[int]) -> None:
     cursor, shards, engine = snapshot._cursor, snapshot._shards, snapshot._engine
     if cursor is None:
         raise Invalid("a snapshot without a cursor has nothing to commit", field="cursor")
+    if claims is None:
+        claims = [ref.claim for ref in snapshot._refs]
     parts = [
         (
             shard,
-            CommitCursor(cursor.name, number, Position(ref.history, seq, ref.start, ref.boundary)),
+            CommitCursor(
+                cursor.name, number, Position(ref.history, seq, ref.start, ref.boundary), claim
+            ),
         )
-        for shard, ref, number, seq in zip(
-            shards.ids, snapshot._refs, snapshot._cursor_ids, seqs, strict=True
+        for shard, ref, number, seq, claim in zip(
+            shards.ids, snapshot._refs, snapshot._cursor_ids, seqs, claims, strict=True
         )
     ]
     if len(parts) == 1:

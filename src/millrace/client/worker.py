@@ -2,7 +2,7 @@
 
 Rule 1: a message is settled after its function has returned, never before and never otherwise.
 Rule 2: whatever is leased is extended until it has ended here: what waits ahead, what is worked on,
-and what is being settled.
+and what is being settled. Of a message that the function has replaced, its successor.
 Rule 3: a message that was lost (a newer revision, another worker) is neither settled nor released.
 Rule 4: when a worker has ended, nothing that it leased is still leased by it, unless the engine has
 ended first.
@@ -33,7 +33,7 @@ from millrace.client.signals import stopping_on_signals
 from millrace.client.transaction import Transaction, once_only
 from millrace.client.work import return_unseen
 from millrace.core import check, exact
-from millrace.errors import Closed, Gone, Invalid, MillraceError, Refused, Stale, Unknown
+from millrace.errors import Closed, Gone, Invalid, MillraceError, Refused, Stale, Unknown, detached
 
 T = TypeVar("T")
 
@@ -80,7 +80,8 @@ class Worker:
     `handle(message)` gets a `Lease`. If it returns, the message is settled; if it raises, the
     message is released as failed. Where it takes a second argument, a `Transaction`, what it
     publishes there and the settling of its message are done at once, or not at all: exactly once
-    along the chain. An asynchronous function runs on the event loop, a plain one in a thread.
+    along the chain. An asynchronous function runs on the event loop, a plain one in a thread. If it
+    replaces its message (`Lease.replace`), the successor is extended and settled in its place.
 
     `await worker.run()` works until `stop()`; `async with worker:` works beside the body, and stops
     at its end. A worker works once. It is to be stopped before its engine is closed, which ends it
@@ -150,6 +151,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurrying = asyncio.Event()
+        self._replaced_briefly = asyncio.Event()
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._life: asyncio.Task[None] | None = None
@@ -305,7 +307,7 @@ class Worker:
             if lease.lost is not None:
                 self._lose(lease, lease.lost)
                 continue
-            run = Run(lease)
+            run = Run(lease, self._replaced)
             task = asyncio.ensure_future(self._work(run))
             self._running[task] = run
             task.add_done_callback(self._ended)
@@ -318,18 +320,31 @@ class Worker:
 
     async def _hold(self) -> None:
         """Extend what is held, at a third of its time; cancel what turns out to be lost."""
+        engine, _ = engine_and_shard(self._queue)
         seconds = self._lease_ms / 1000
         while True:
-            await asyncio.sleep(seconds / 3)
+            self._replaced_briefly.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds / 3):
+                    await self._replaced_briefly.wait()
             runs = list(self._running.values())
+            until_ms = engine.now_ms() + self._lease_ms
             leases = [
-                lease for lease in (*self._ahead, *(run.lease for run in runs)) if _open(lease)
+                lease
+                for lease in (*self._ahead, *(run.lease for run in runs))
+                # What the function itself holds for longer is not cut short.
+                if _open(lease) and lease.deadline_ms <= until_ms
             ]
             if leases:
                 await self._insist(partial(self._queue.extend, leases, seconds))
             for run in runs:
                 if run.lease.lost is not None:
                     run.lose()
+
+    def _replaced(self, lease: Lease) -> None:
+        """A successor that is leased for a shorter time must not wait for the next round."""
+        if grant_of(lease).lease_ms < self._lease_ms:
+            self._replaced_briefly.set()
 
     async def _give_back(self) -> None:
         """Release what no function was called for: nobody has seen it."""
@@ -370,8 +385,7 @@ class Worker:
             await self._do(run, lambda: telemetry.processed(step, run.error))
 
     async def _do(self, run: Run, called: Callable[[], None] | None = None) -> None:
-        lease = run.lease
-        is_done = await self._call(run, self._handle, lease)
+        is_done = await self._call(run, self._handle, run.lease)
         if called is not None:
             called()
         if is_done:
@@ -381,6 +395,7 @@ class Worker:
                 return
         else:
             error = run.error
+        lease = run.lease
         if run.is_lost and lease.lost is not None:
             self._lose(lease, lease.lost)
         elif run.is_given_up:
@@ -410,7 +425,7 @@ class Worker:
                 (transaction.discard if discards else transaction.settle)(lease)
             except Closed as error:
                 # The function has ended it, which is not its affair.
-                return error
+                return detached(error)
         try:
             if transaction is not None:
                 await self._insist(partial(_commit, transaction), transaction)
@@ -418,7 +433,7 @@ class Worker:
                 end = self._queue.discard if discards else self._queue.settle
                 await self._insist(partial(end, lease))
         except Refused as error:
-            return error
+            return detached(error)
         return None
 
     async def _fail(self, run: Run, error: BaseException) -> None:
@@ -465,7 +480,7 @@ class Worker:
         try:
             await self._insist(partial(self._queue.release, lease, failed=failed))
         except (Stale, Gone) as error:
-            return error
+            return detached(error)
         return None
 
     def _lose(self, lease: Lease, why: Refused) -> None:

@@ -9,7 +9,7 @@ if one of its pins is gone before, all shards are pinned anew.
 
 from __future__ import annotations
 
-from millrace.core import follow, lease
+from millrace.core import follow, lease, quarantine
 from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
 from millrace.core.answers import Leased
 from millrace.core.commands import Lease, Need, NextSnapshot
@@ -28,6 +28,9 @@ def lease_across(desk: Desk, command: LeaseAcross) -> LeasedAcross | Refused | R
         draft = desk.draft(shard)
         if draft is None:
             return deleted()
+        refused_here = quarantine.refusal(draft.view)
+        if refused_here is not None:
+            return refused_here
         drafts.append(draft)
     # The sort is stable: those that were served at the same time keep the queue's order.
     drafts.sort(key=lambda draft: draft.view.served)
@@ -76,16 +79,16 @@ def snapshot_across(desk: Desk, command: SnapshotAcross) -> Vector | Refused | R
     number = max(found.cell.vector for _, _, found in looks)
     is_whole = all(
         found.cell.vector == number
-        and not found.cell.torn
+        and not follow.is_torn(draft.view, found.cell)
         and found.position == found.cell.position
-        for _, _, found in looks
+        for draft, _, found in looks
     )
     if number and is_whole and any(found.is_unread for _, _, found in looks):
         return Vector(number, tuple(follow.offer(*one) for one in looks))
     if not any(found.has_rows for _, _, found in looks):
         return None
     for draft, _, found in looks:
-        full = follow.check_pin(draft) if found.pin is None else None
+        full = follow.check_room(draft, found)
         if full is not None:
             return full
     return Vector(number + 1, tuple(follow.take(*one, number + 1) for one in looks))

@@ -54,6 +54,8 @@ class SnapshotRef(msgspec.Struct):
     start: int = 0
     """The last boundary that the reader is known to have read up to: where a position within this
     snapshot begins. It is below `after` where an earlier snapshot was left in the middle."""
+    claim: bytes = b""
+    """The cursor's claim, under which it may be committed."""
 
 
 class QueueRef(msgspec.Struct, frozen=True):

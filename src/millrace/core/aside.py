@@ -174,6 +174,11 @@ def _promote(draft: Draft) -> Need | None:
     return _need_cells(view, Kind.DUE) if len(due) < room else None
 
 
+def need_due(view: View) -> Need | None:
+    """Whether the first delayed messages are known."""
+    return _need_cells(view, Kind.DUE)
+
+
 def _need_cells(view: View, kind: Kind) -> Need | None:
     low = view.windows[kind].wanted_from()
     if low is None:

@@ -7,6 +7,8 @@ nor time: its batch does, and both are the same everywhere it is copied to.
 Rule 1: building a block from a list of bodies costs a constant number of calls, not one per body.
 Rule 2: every buffer begins at a multiple of 8 within the block, and a block is padded to 8.
 Rule 3: a body that is null is a delete; an empty body is not null.
+Rule 4: a block from outside was checked: by `decode`, or by `of_columns`. What is done with a block
+follows its offsets without looking.
 """
 
 from __future__ import annotations
@@ -14,12 +16,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise, repeat
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
-from millrace.core.column import PAIR, Array, Buffer, Column, offsets_of
+from millrace.core.column import (
+    PAIR,
+    Array,
+    Buffer,
+    Column,
+    offsets_of,
+    shown_type,
+    validated,
+)
 from millrace.core.model import Headers, Message, Row
 from millrace.core.squeeze import (
     LENGTH,
@@ -56,6 +66,33 @@ SCHEMA = pa.schema(_FIELDS)
 """What a row looks like in Arrow, everywhere."""
 
 _ZEROS = bytes(8)
+
+
+class HeaderColumns(NamedTuple):
+    """The headers of some rows, in their order."""
+
+    counts: np.ndarray[tuple[int], np.dtype[np.int64]]
+    """How many headers each row has."""
+    names: Array
+    """Binary, as all names and values."""
+    values: Array
+
+    @classmethod
+    def of_lists(cls, lists: Array) -> HeaderColumns:
+        """The headers of a list array of the type in `SCHEMA`, which was validated.
+
+        Raises:
+            Invalid: a header has no name or no value.
+        """
+        listed = cast("pa.ListArray[pa.StructScalar]", lists)
+        counts = np.asarray(listed.value_lengths().fill_null(0), np.int64)
+        pairs = cast("pa.StructArray", listed.flatten())
+        names = cast("Array", pairs.field("name").cast(VALUE))
+        values = pairs.field("value")
+        for array in (pairs, names, values):
+            if array.null_count:
+                raise Invalid("a header has no name or no value", field="headers")
+        return cls(counts, names, values)
 
 
 class Block:
@@ -127,37 +164,47 @@ class Block:
 
     @classmethod
     def of_arrow(cls, batch: pa.RecordBatch) -> Block:
-        """Rows from the columns `value` and, where present, `key` and `headers`.
+        """Rows from the columns `value` and, where present, `key` and `headers`, as in `SCHEMA`.
 
-        Buffers of the right type are taken as they are, without a copy.
+        Raises:
+            Invalid: another column or type, or arrays that contradict themselves.
         """
-        names = set(batch.schema.names)
-        unknown = names - {"value", "key", "headers"}
-        if unknown or "value" not in names or len(names) < len(batch.schema.names):
-            raise Invalid(
-                "an Arrow batch has the column 'value' and may have 'key' and 'headers', once; "
-                f"this one has {', '.join(batch.schema.names)}",
-                field="batch",
-            )
-        bodies = _column(batch.column("value"), "value")
-        keys = _column(batch.column("key"), "key") if "key" in names else None
-        if "headers" not in names:
-            return cls(batch.num_rows, bodies, keys)
-        lists = cast(
-            "pa.ListArray[pa.StructScalar]",
-            _cast(batch.column("headers"), SCHEMA.field("headers").type, "headers"),
+        names = batch.schema.names
+        if "value" not in names or not set(names) <= {"value", "key", "headers"}:
+            raise Invalid(f"a block is not made of {', '.join(names)}", field="batch")
+        arrays = {name: validated(batch.column(name), name) for name in names}
+        for name, array in arrays.items():
+            if array.type != SCHEMA.field(name).type:
+                raise Invalid(f"column {name!r} of a block is {shown_type(array.type)}", field=name)
+        lists = arrays.get("headers")
+        return cls.of_columns(
+            arrays["value"],
+            arrays.get("key"),
+            None if lists is None else HeaderColumns.of_lists(lists),
         )
-        pairs = cast(pa.StructArray, lists.flatten())
-        if pairs.null_count or any(pairs.field(at).null_count for at in range(2)):
-            raise Invalid("a header has no name or no value", field="headers")
-        return cls(
-            batch.num_rows,
-            bodies,
-            keys,
-            offsets_of(lists.value_lengths().fill_null(0).to_numpy().tolist(), batch.num_rows),
-            _column(pairs.field("name").cast(pa.binary()), "headers"),
-            _column(pairs.field("value"), "headers"),
-        )
+
+    @classmethod
+    def of_columns(
+        cls, value: Array, key: Array | None = None, headers: HeaderColumns | None = None
+    ) -> Block:
+        """Rows from binary arrays that were validated; their buffers are taken without a copy.
+
+        Raises:
+            Invalid: they contradict themselves.
+        """
+        count = len(value)
+        block = cls(count, column_of(value), None if key is None else column_of(key))
+        if headers is not None:
+            ends = np.zeros(count + 1, np.int64)
+            np.cumsum(headers.counts, out=ends[1:])
+            block.header_lists = ends.astype(np.int32).tobytes()
+            block.header_names = column_of(headers.names)
+            block.header_values = column_of(headers.values)
+        try:
+            block.check()
+        except Corrupt as error:
+            raise Invalid(f"the columns contradict themselves: {error}", field="batch") from error
+        return block
 
     # --- Bytes ------------------------------------------------------------------------------
 
@@ -247,6 +294,20 @@ class Block:
         return cls._decode(data, data, HEADER.size)
 
     @classmethod
+    def decode_or_damaged(cls, data: memoryview) -> tuple[Block, int]:
+        """As `decode`, for bytes that a checksum covers: a block that contradicts itself comes back
+        as a `DamagedBlock`, so that nothing but its own rows is lost.
+
+        Raises:
+            Corrupt: not even its length can be known.
+        """
+        try:
+            return cls.decode(data)
+        except Corrupt as error:
+            count, size = _extent(data)
+            return DamagedBlock(count, data[:size], error), size
+
+    @classmethod
     def _decode(cls, head: Buffer, data: memoryview, at: int) -> tuple[Block, int]:
         count, flags, _, *lengths = HEADER.unpack_from(head)
         parts: list[memoryview] = []
@@ -257,14 +318,32 @@ class Block:
             at += _round(length)
         if at > len(data):
             raise Corrupt("a block ends without its padding")
-        bodies = _checked(Column(parts[1], parts[2], parts[0]), count)
-        keys = _checked(Column(parts[4], parts[5], parts[3]), count) if flags & FLAG_KEYS else None
-        if not flags & FLAG_HEADERS:
-            return cls(count, bodies, keys), at
-        pairs = _check_offsets(parts[6], count)
-        names = _checked(Column(parts[7], parts[8]), pairs)
-        values = _checked(_split_header_values(parts[9], len(parts[7])), pairs)
-        return cls(count, bodies, keys, parts[6], names, values), at
+        bodies = Column(parts[1], parts[2], parts[0])
+        keys = Column(parts[4], parts[5], parts[3]) if flags & FLAG_KEYS else None
+        block = cls(count, bodies, keys)
+        if flags & FLAG_HEADERS:
+            block.header_lists = parts[6]
+            block.header_names = Column(parts[7], parts[8])
+            block.header_values = _split_header_values(parts[9], len(parts[7]))
+        block.check()
+        if block.header_names is not None:
+            _check_text(block.header_names)
+        return block, at
+
+    def check(self) -> None:
+        """Check that no offset leads outside the block's bytes.
+
+        Raises:
+            Corrupt: it contradicts itself; a reader could be led outside its bytes.
+        """
+        count, lists = self.count, self.header_lists
+        _check_column(self.bodies, count)
+        if self.keys is not None:
+            _check_column(self.keys, count)
+        if lists is not None and self.header_names is not None and self.header_values is not None:
+            pairs = _check_offsets(lists, count)
+            _check_column(self.header_names, pairs)
+            _check_column(self.header_values, pairs)
 
     # --- Reading ----------------------------------------------------------------------------
 
@@ -380,6 +459,48 @@ class Block:
         return lists
 
 
+class DamagedBlock(Block):
+    """A block whose rows cannot be read: it has a length, a number of rows, and no contents.
+
+    It is written again as the bytes that it was read from.
+    """
+
+    __slots__ = ("error", "raw")
+
+    def __init__(self, count: int, raw: memoryview, error: Corrupt) -> None:
+        super().__init__(count, Column(bytes(4), memoryview(b"")))
+        self.raw = raw
+        self.error = error
+
+    def size(self) -> int:
+        return self.raw.nbytes
+
+    def squeezed(self, codec: Codec) -> Block:
+        return self
+
+    def encode_into(self, out: list[Buffer]) -> int:
+        out.append(self.raw)
+        return self.raw.nbytes
+
+    def key_list(self) -> list[bytes | None]:
+        return [None] * self.count
+
+    def deletes(self) -> list[int]:
+        return []
+
+    def headers_of(self, at: int) -> Headers:
+        raise self.error.again()
+
+    def row(self, at: int, seq: int, time_ms: int) -> Row:
+        raise self.error.again()
+
+    def rows(self, low: int, high: int, first_seq: int, time_ms: int) -> list[Row]:
+        raise self.error.again()
+
+    def arrow(self, shard: int, first_seq: int, time_ms: int) -> pa.RecordBatch:
+        raise self.error.again()
+
+
 def key_list(rows: Block | Sequence[Message]) -> list[bytes | None]:
     """Every row's key."""
     if isinstance(rows, Block):
@@ -400,41 +521,60 @@ def _header_values(values: Column | None) -> Buffer:
     return b"" if values is None else b"".join((values.offsets, values.data))
 
 
-def _check_offsets(offsets: memoryview, count: int) -> int:
-    """Where `count` values end, if their offsets only ever rise."""
-    if len(offsets) != 4 * (count + 1):
-        raise Corrupt(f"a block has {len(offsets)} bytes of offsets for {count} values")
+def _extent(data: memoryview) -> tuple[int, int]:
+    """How many rows the block at the start of `data` has, and how many bytes, by its header.
+
+    Raises:
+        Corrupt: the header contradicts what follows it.
+    """
+    if len(data) < HEADER.size:
+        raise Corrupt("a block is shorter than its header")
+    count, flags, _, *lengths = HEADER.unpack_from(data)
+    if lengths[1] != 4 * (count + 1):
+        raise Corrupt(f"a block has {lengths[1]} bytes of offsets for {count} values")
+    size = HEADER.size + sum(map(_round, lengths))
+    if flags & FLAG_SQUEEZED:
+        if len(data) < HEADER.size + LENGTH.size:
+            raise Corrupt("a compressed block is shorter than its header")
+        size = HEADER.size + LENGTH.size + _round(LENGTH.unpack_from(data, HEADER.size)[0])
+    if size > len(data):
+        raise Corrupt("a block is shorter than its header says")
+    return count, size
+
+
+def _check_text(column: Column) -> None:
+    """Check that the names of headers, which readers decode, are UTF-8."""
+    if not bytes(column.data).isascii():
+        try:
+            column.array(pa.utf8(), len(column.bounds()) - 1).validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise Corrupt(f"the name of a header is no UTF-8: {error}") from error
+
+
+def _check_offsets(offsets: Buffer, count: int) -> int:
+    """Return where `count` values end, if their offsets only ever rise."""
+    if _length(offsets) != 4 * (count + 1):
+        raise Corrupt(f"a block has {_length(offsets)} bytes of offsets for {count} values")
     bounds = np.frombuffer(offsets, np.int32)
     if bounds[0] < 0 or (bounds[1:] < bounds[:-1]).any():
         raise Corrupt("the offsets of a block fall")
     return int(bounds[-1])
 
 
-def _checked(column: Column, count: int) -> Column:
-    end = _check_offsets(memoryview(column.offsets), count)
+def _check_column(column: Column, count: int) -> None:
+    end = _check_offsets(column.offsets, count)
     if end > len(column.data):
         raise Corrupt(f"the values of a block end at byte {end} of {len(column.data)}")
     if len(column.validity) not in (0, (count + 7) // 8):
         raise Corrupt(f"a block has {len(column.validity)} bytes of validity for {count} values")
-    return column
 
 
 def _split_header_values(data: memoryview, offsets_bytes: int) -> Column:
     return Column(data[:offsets_bytes], data[offsets_bytes:])
 
 
-def _cast(array: Array, kind: pa.DataType, name: str) -> Array:
-    try:
-        return array.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise Invalid(f"the column '{name}' cannot be read as {kind}: {error}", field=name) from (
-            error
-        )
-
-
-def _column(array: Array, name: str) -> Column:
-    """The buffers of an Arrow array that begins at offset 0, cast to binary where needed."""
-    binary = array if array.type == VALUE else _cast(array, VALUE, name)
+def column_of(binary: Array) -> Column:
+    """Return the buffers of a binary array that was validated."""
     if binary.offset or len(binary.buffers()[1] or b"") < 4 * (len(binary) + 1):
         # A slice has its bytes in the middle of its parent's: copy what belongs to it.
         binary = pa.concat_arrays([binary, pa.array([], VALUE)])

@@ -68,6 +68,9 @@ ID_CELLS_MAX = 4_096
 DELETE_IDS_MAX = 10_000
 """Messages that one call ends by their ids: each is asked for."""
 
+CURSOR_CLAIM_BYTES = 24
+"""A follower's claim of a cursor: the history, and a number within it."""
+
 DROP_STEP = 1_024
 """Messages beyond a queue's maximum that one publish drops, unless it has more itself."""
 
@@ -77,3 +80,10 @@ EXPIRY_CELLS_STEP = 8
 DOOMED_MAX = 100_000
 """While so many dead letters wait to be moved, no more messages expire into them: each is held in
 memory until the queue that takes it has it."""
+
+QUARANTINE_RANGES_MAX = 256
+"""Ranges of unreadable rows that the cells of one shard name. `repair` looks at all rows, so that
+it finds the others."""
+
+QUARANTINE_REASON_CHARS_MAX = 500
+"""Of the reason that a cell and every refusal hold."""

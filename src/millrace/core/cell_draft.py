@@ -33,6 +33,7 @@ from millrace.core.model import (
     QueueSpec,
     SessionCell,
 )
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import pack_seqs
 from millrace.core.stage_cells import StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
@@ -59,6 +60,8 @@ class CellDraft:
         self._leases: dict[int, LeaseState | None] = {}
         self._cells: dict[tuple[Kind, bytes], Cell | None] = {}
         self._pinned: list[int] = []
+        self.moved: set[str] = set()
+        """Cursors that were changed here."""
         self._promised: list[SnapshotRef] = []
         self._seconds: dict[int, None] = {}
         self._born: set[tuple[Kind, bytes]] = set()
@@ -142,12 +145,25 @@ class CellDraft:
 
     def put_cursor(self, name: str, cell: CursorCell | None) -> None:
         view = self.view
+        known = view.cursors.get(name)
+        self._count_readers(0 if known is None else known.pin, 0 if cell is None else cell.pin)
         _put(view.cursors, name, cell)
         retains = cell is not None and cell.retain and not cell.dropped
         if retains or name in view.retaining:
             _put(view.retaining, name, cell if retains else None)
             view.retain_floor_known = None
         self._cells[Kind.CURSOR, name.encode()] = cell
+        self.moved.add(name)
+
+    def _count_readers(self, old: int, new: int) -> None:
+        """A cursor reads another pin, or none (0)."""
+        readers, pins = self.view.readers, self.view.pins
+        if old == new:
+            return
+        if old in pins:
+            readers[old] -= 1
+        if new in pins:
+            readers[new] = readers.get(new, 0) + 1
 
     def put_session(self, session: int, cell: SessionCell | None) -> None:
         view = self.view
@@ -179,6 +195,7 @@ class CellDraft:
 
     def drop_pin(self, pin: int) -> None:
         del self.view.pins[pin]
+        self.view.readers.pop(pin, None)
         self.view.scale.pinned.pop(pin, None)
         if self.is_new_pin(pin):
             self._pinned.remove(pin)
@@ -212,6 +229,11 @@ class CellDraft:
         else:
             self.view.topic = cell
         self._cells[Kind.TOPIC, key] = cell
+
+    def put_quarantine(self, key: bytes, cell: QuarantineCell | None) -> None:
+        _put(self.view.quarantine, key, cell)
+        self.takes_plain = self.view.takes_plain()
+        self._cells[Kind.QUARANTINE, key] = cell
 
     def put_subscription(self, number: int, cell: SubscriptionCell | None) -> None:
         _put(self.view.subscriptions, number, cell)

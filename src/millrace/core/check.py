@@ -254,19 +254,27 @@ def headers(value: HeadersLike | None) -> Headers:
 
 
 def check_headers(number: int, size: int) -> None:
-    """Whether a message may have so many headers, of so many bytes."""
+    """Check whether a message may have so many headers, of so many bytes."""
+    refused = headers_refused(number, size)
+    if refused is not None:
+        raise refused
+
+
+def headers_refused(number: int, size: int) -> TooLarge | None:
+    """The error of so many headers of so many bytes, or None where a message may have them."""
     if number > limits.HEADERS_MAX:
-        raise TooLarge(
+        return TooLarge(
             f"a message has {number} headers or more, up to {limits.HEADERS_MAX} are allowed",
             field="headers",
             limit=limits.HEADERS_MAX,
         )
     if size > limits.HEADER_BYTES_MAX:
-        raise TooLarge(
+        return TooLarge(
             f"headers have {size} bytes or more, up to {limits.HEADER_BYTES_MAX} are allowed",
             field="headers",
             limit=limits.HEADER_BYTES_MAX,
         )
+    return None
 
 
 def notes(value: object) -> Notes:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -10,14 +11,17 @@ import pyarrow as pa
 from millrace import limits
 from millrace.core import check
 from millrace.core.block import Block
-from millrace.core.column import Column
+from millrace.core.column import Array, Column
 from millrace.core.model import Message
 from millrace.errors import Invalid, TooLarge
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def bodies(value: Sequence[bytes]) -> Block:
     """Rows for one publish, of bodies that are known to be bytes."""
-    _check_rows(len(value))
+    check_count(len(value))
     try:
         block = Block.of_bodies(value)
     except OverflowError as error:
@@ -27,22 +31,41 @@ def bodies(value: Sequence[bytes]) -> Block:
 
 
 def rows(value: object) -> Block:
-    """Rows for one publish: messages, bodies, or an Arrow batch with value, key and headers."""
-    if isinstance(value, pa.RecordBatch):
-        found = Block.of_arrow(value)
-        whole_block(found)
-        return found
+    """Rows for one publish: messages or bodies."""
     if not isinstance(value, list | tuple):
         raise Invalid(
-            f"rows are {type(value).__name__}, not a list of bytes or messages or an Arrow batch",
+            f"rows are {type(value).__name__}, not a list of bytes or messages, nor an Arrow table "
+            "or batch",
             field="rows",
         )
     if not value:
         raise Invalid("rows are empty; there is nothing to publish", field="rows")
-    _check_rows(len(value))
+    check_count(len(value))
     if set(map(type, value)) == {bytes}:
         return bodies(value)
-    return side_by_side([row(item) for item in value])
+    return side_by_side(each(value, row))
+
+
+def each(items: Sequence[T], make: Callable[[T], R]) -> list[R]:
+    """Make something of each row, in their order.
+
+    Raises:
+        Invalid, TooLarge: as `make` does; the message names the row, from 0, if there are several.
+    """
+    made: list[R] = []
+    try:
+        for item in items:
+            made.append(make(item))
+    except (Invalid, TooLarge) as error:
+        if len(items) == 1:
+            raise
+        raise in_row(len(made), error) from error
+    return made
+
+
+def in_row(at: int, error: Invalid | TooLarge) -> Invalid | TooLarge:
+    """The same error, whose message names the row."""
+    return type(error)(f"row {at}: {error.message}", field=error.field, limit=error.limit)
 
 
 def row(item: object) -> Message:
@@ -74,7 +97,8 @@ def _too_large_together() -> TooLarge:
     )
 
 
-def _check_rows(number: int) -> None:
+def check_count(number: int) -> None:
+    """Check how many rows one publish has."""
     if number > limits.PUBLISH_MESSAGES_MAX:
         raise TooLarge(
             f"{number} messages at once, up to {limits.PUBLISH_MESSAGES_MAX} are allowed; "
@@ -84,37 +108,48 @@ def _check_rows(number: int) -> None:
         )
 
 
-def _has_empty(column: Column, count: int) -> bool:
-    """Whether a value is there, but has no bytes."""
-    empty = np.diff(column.bounds()) == 0
-    absent = column.absent(count)
-    return bool((empty & ~absent).any() if absent is not None else empty.any())
-
-
 def whole_block(block: Block) -> None:
-    """The limits of every row, found without looking at each one in Python."""
-    if not block.count:
+    """The limits of every row, found without looking at each one in Python.
+
+    The block was checked (`Block.check`): this follows its offsets.
+    """
+    count = block.count
+    if not count:
         raise Invalid("rows are empty; there is nothing to publish", field="rows")
-    _check_rows(block.count)
+    check_count(count)
     largest = block.bodies.largest()
     if largest > limits.BODY_BYTES_MAX:
-        raise check.body_too_large(largest)
-    if block.keys is not None and block.keys.largest() > limits.KEY_BYTES_MAX:
-        raise TooLarge(
-            f"a key has {block.keys.largest()} bytes, up to {limits.KEY_BYTES_MAX} are allowed",
-            field="key",
-            limit=limits.KEY_BYTES_MAX,
-        )
-    if block.keys is not None and _has_empty(block.keys, block.count):
-        raise Invalid("a key is empty; make it null instead", field="key")
+        at = int(np.argmax(np.diff(block.bodies.bounds())))
+        raise _in_rows(count, at, check.body_too_large(largest))
+    if block.keys is not None:
+        _check_keys(block, block.keys)
     _check_block_headers(block)
-    if block.deletes():
-        absent = block.keys.absent(block.count) if block.keys is not None else None
-        for at in block.deletes():
+    deletes = block.deletes()
+    if deletes:
+        absent = block.keys.absent(count) if block.keys is not None else None
+        for at in deletes:
             if block.keys is None or (absent is not None and absent[at]):
                 raise Invalid(
                     f"row {at} has neither a value nor the key that it deletes", field="key"
                 )
+
+
+def _in_rows(count: int, at: int, error: Invalid | TooLarge) -> Invalid | TooLarge:
+    return error if count == 1 else in_row(at, error)
+
+
+def _check_keys(block: Block, keys: Column) -> None:
+    sizes = np.diff(keys.bounds())
+    at = int(np.argmax(sizes))
+    if sizes[at] > limits.KEY_BYTES_MAX:
+        text = f"a key has {sizes[at]} bytes, up to {limits.KEY_BYTES_MAX} are allowed"
+        too_long = TooLarge(text, field="key", limit=limits.KEY_BYTES_MAX)
+        raise _in_rows(block.count, at, too_long)
+    absent = keys.absent(block.count)
+    is_empty = sizes == 0 if absent is None else (sizes == 0) & ~absent
+    if is_empty.any():
+        empty = Invalid("a key is empty; make it null instead", field="key")
+        raise _in_rows(block.count, int(np.argmax(is_empty)), empty)
 
 
 def _check_block_headers(block: Block) -> None:
@@ -122,9 +157,49 @@ def _check_block_headers(block: Block) -> None:
     if lists is None or names is None or values is None:
         return
     ends = np.frombuffer(lists, np.int32)
-    sizes = np.diff(names.bounds()[ends]) + np.diff(values.bounds()[ends])
-    check.check_headers(int(np.diff(ends).max()), int(sizes.max()))
+    check_header_counts(np.diff(ends))
+    # In 64 bits: both together may have more bytes than an offset can count.
+    bounds = names.bounds()[ends].astype(np.int64) + values.bounds()[ends]
+    sizes = np.diff(bounds)
+    at = int(np.argmax(sizes))
+    refused = check.headers_refused(0, int(sizes[at]))
+    if refused is not None:
+        raise _in_rows(block.count, at, refused)
+    pairs = int(ends[-1])
+    array = names.array(pa.binary(), pairs)
+    if not _is_text(array):
+        at = int(np.searchsorted(ends, _first_no_text(array), side="right")) - 1
+        bad = Invalid("the name of a header is no UTF-8", field="headers")
+        raise _in_rows(block.count, at, bad)
+
+
+def check_header_counts(counts: np.ndarray[tuple[int], np.dtype[np.integer[Any]]]) -> None:
+    """Check how many headers each row has.
+
+    Raises:
+        TooLarge: a row has too many.
+    """
+    at = int(np.argmax(counts)) if len(counts) else 0
+    refused = check.headers_refused(int(counts[at]), 0) if len(counts) else None
+    if refused is not None:
+        raise _in_rows(len(counts), at, refused)
+
+
+def _is_text(array: Array) -> bool:
     try:
-        names.array(pa.binary(), int(ends[-1])).cast(pa.utf8())
-    except pa.ArrowInvalid as error:
-        raise Invalid("the name of a header is no UTF-8", field="headers") from error
+        array.cast(pa.utf8())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _first_no_text(array: Array) -> int:
+    """Which value is the first that is no UTF-8, by halves: there may be millions."""
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _is_text(array.slice(low, middle - low)):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,7 +1,8 @@
 """Entries ↔ bytes, byte by byte in `docs/formats/log.md`.
 
 The bytes lie in a record whose checksum was verified before they come here: what does not decode
-was written by a newer version, or is a defect, and is `Corrupt` either way.
+was written by a newer version, or is a defect, and is `Corrupt` either way. A block alone is no
+reason to refuse the record: its batch names its shard and its seqs, and its rows are quarantined.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _decode_batch(payload: memoryview, at: int) -> tuple[Batch, int]:
     at += (size + 7) & ~7
     batch = Batch(ShardId(shard), Index(index), Millis(time_ms), changes, [])
     for _ in range(blocks):
-        block, used = Block.decode(payload[at:end])
+        block, used = Block.decode_or_damaged(payload[at:end])
         batch.blocks.append(block)
         batch.places.append((at, used))
         at += used

@@ -10,12 +10,15 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from millrace.errors import Invalid
+
 Buffer = bytes | bytearray | memoryview
 Array: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
 PAIR = struct.Struct("<ii")
 """Two offsets: where a value begins and ends."""
 
+_SHOWN_CHARS = 80
 _COPY_BYTES = 64 * 1024
 """Values of up to so many bytes in all are cut from one copy."""
 
@@ -84,6 +87,25 @@ class Column:
             whole = bytes(data[bounds[0] : bounds[-1]])
             return [whole[a:b] for a, b in pairwise((bounds - bounds[0]).tolist())]
         return [bytes(data[a:b]) for a, b in pairwise(bounds.tolist())]
+
+
+def validated(array: Array, name: str) -> Array:
+    """Return an Arrow array all of whose offsets, lengths and texts were checked.
+
+    Raises:
+        Invalid: it contradicts itself; it may not be read, cast or sliced.
+    """
+    try:
+        array.validate(full=True)
+    except pa.ArrowException as error:
+        raise Invalid(f"column {name!r} is damaged: {error}", field=name) from error
+    return array
+
+
+def shown_type(kind: pa.DataType) -> str:
+    """An Arrow type as a message shows it; types may be nested without end."""
+    text = str(kind)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
 def offsets_of(lengths: Iterable[int], count: int) -> bytes:

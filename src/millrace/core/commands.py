@@ -29,6 +29,7 @@ from millrace.core.model import (
 from millrace.core.notes import Most
 from millrace.core.partition_commands import Delete
 from millrace.core.place import Route
+from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
 from millrace.core.session_commands import (
     CloseSession,
     GrantCredit,
@@ -196,9 +197,14 @@ class OpenCursor(msgspec.Struct, frozen=True):
     """Find or make a cursor. Answer: `CursorCell`."""
 
     name: str
-    start: Start | int
-    """A `Start`, or the first seq to be read."""
+    start: Start | int | Position
+    """Of a new one: a `Start`, or the first seq to be read. At a position it goes on from there,
+    also where it is there already and stands elsewhere."""
     retain: bool
+    claims: bool = False
+    """The caller follows by it from now on: followers that opened it before are fenced."""
+    cursor: int = 0
+    """Only the cursor with this id is opened, and none is made; 0: any."""
 
 
 class NextSnapshot(msgspec.Struct, frozen=True):
@@ -211,6 +217,10 @@ class NextSnapshot(msgspec.Struct, frozen=True):
     pin_ms: int
     history: bytes = b""
     """The history of `after`, if it may have changed since: of another one it says nothing."""
+    claim: bytes = b""
+    """The claim that the caller was given when it opened the cursor."""
+    claims: bool = False
+    """The caller has no claim, and takes one with the snapshot."""
 
 
 class CommitCursor(msgspec.Struct, frozen=True):
@@ -219,13 +229,34 @@ class CommitCursor(msgspec.Struct, frozen=True):
     name: str
     cursor: int
     position: Position
+    claim: bytes = b""
+    """As for `NextSnapshot`."""
 
 
 class ResetCursor(msgspec.Struct, frozen=True):
     """Begin anew at another place. Answer: `CursorCell`."""
 
     name: str
-    start: Start | int
+    start: Start | int | Position
+    claims: bool = False
+    """As for `OpenCursor`."""
+
+
+class Locate(msgspec.Struct, frozen=True):
+    """Where does a follower go on? Answer: `Position`, in the present history.
+
+    One with a lower seq: what was read after that was taken back.
+    """
+
+    position: Position | None
+    """None: one that has read everything so far."""
+
+
+class AwaitCursor(msgspec.Struct, frozen=True):
+    """Has a cursor committed all up to a position? Answer: True, or None: not yet."""
+
+    name: str
+    position: Position
 
 
 class DeleteCursor(msgspec.Struct, frozen=True):
@@ -247,6 +278,10 @@ class Unpin(msgspec.Struct, frozen=True):
     history: bytes
     index: int
     """The pin's own batch, in that history: after a takeover its number may be another pin's."""
+    cursor: str = ""
+    """The cursor that stops reading it; empty: it is nobody's but the caller's."""
+    claim: bytes = b""
+    """As for `NextSnapshot`."""
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -316,7 +351,16 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 Wide = (
-    Purge | Rewind | Configure | OpenCursor | ResetCursor | DeleteCursor | Pin | Stage | DropStage
+    Purge
+    | Rewind
+    | Configure
+    | OpenCursor
+    | ResetCursor
+    | DeleteCursor
+    | Locate
+    | Pin
+    | Stage
+    | DropStage
 )
 """What is asked of every shard of a queue at once, and of each of them nothing else."""
 
@@ -332,11 +376,15 @@ ShardCommand = (
     | Explain
     | ListHolders
     | NextSnapshot
+    | AwaitCursor
     | Subscribe
     | ConfigureSubscription
     | Unsubscribe
     | Forward
     | Tick
+    | Quarantine
+    | Mend
+    | EndQuarantine
 )
 SessionCommand = OpenSession | ResumeSession | Receive | GrantCredit | SuspectSession | CloseSession
 CatalogCommand = Found | CreateQueue | DeleteQueue | CreateTopic | ConfigureTopic | DeleteTopic
@@ -366,6 +414,8 @@ class Need(msgspec.Struct, frozen=True):
     """These cells, of kinds of which a view holds nothing."""
     ended: tuple[tuple[int, int], ...] = ()
     """Of the rows within each [low, high], those that are dead, or settled and kept."""
+    dead: tuple[tuple[int, int], ...] = ()
+    """Of the rows within each [low, high], those that are dead; pins may still show them."""
     older_ms: int | None = None
     """The first row that is not older than this."""
     held: tuple[int, ...] = ()

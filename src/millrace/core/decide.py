@@ -31,6 +31,7 @@ from millrace.core import (
     length,
     points,
     publish,
+    quarantine,
     replace,
     retain,
     rotation,
@@ -43,6 +44,7 @@ from millrace.core import (
 from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross, Vector
 from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.commands import (
+    AwaitCursor,
     Bury,
     Command,
     CommitCursor,
@@ -57,6 +59,7 @@ from millrace.core.commands import (
     Found,
     Held,
     Lease,
+    Locate,
     Need,
     NextSnapshot,
     OpenCursor,
@@ -83,8 +86,18 @@ from millrace.core.draft import Draft
 from millrace.core.fold import ShardMeta
 from millrace.core.holder import Holders, ListHolders
 from millrace.core.leased_commands import Replace
-from millrace.core.model import CatalogCell, CursorCell, Kind, Message, QueueSpec, Seq, ShardId
+from millrace.core.model import (
+    CatalogCell,
+    CursorCell,
+    Kind,
+    Message,
+    Position,
+    QueueSpec,
+    Seq,
+    ShardId,
+)
 from millrace.core.partition_commands import Delete
+from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
 from millrace.core.session_commands import (
     CloseSession,
     Delivered,
@@ -111,7 +124,7 @@ from millrace.core.topic_commands import (
 )
 from millrace.errors import Invalid, NotFound, Refused, Retry, TooLarge
 
-PartAnswer = Published | Outcome | CursorCell | SnapshotRef | QueueSpec | int | bool
+PartAnswer = Published | Outcome | CursorCell | SnapshotRef | Position | QueueSpec | int | bool
 Answer = (
     PartAnswer
     | Leased
@@ -141,7 +154,10 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
     if isinstance(command, _ACROSS):
         return _across(desk, command)
     if isinstance(command, Lease):
-        none = lease.find_none(desk.view(shard), command, desk.now)
+        view = desk.view(shard)
+        if view is not None and view.quarantine:
+            return quarantine.refusal(view)
+        none = lease.find_none(view, command, desk.now)
         if none is not None:
             return none
     draft = desk.draft(shard)
@@ -163,12 +179,20 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
             return bury.bury(desk, draft, command)
         case Delete():
             return delete.delete(draft, command)
+        case Quarantine():
+            return quarantine.quarantine(desk, draft, command)
+        case Mend():
+            return quarantine.mend(draft, command)
+        case EndQuarantine():
+            return quarantine.end_quarantine(desk, draft, command)
         case Explain():
             return explain.explain(draft, command)
         case ListHolders():
             return retain.list_holders(draft)
         case NextSnapshot():
             return follow.next_snapshot(draft, command)
+        case AwaitCursor():
+            return follow.await_cursor(draft, command)
         case Tick():
             return age.do_tick(draft)
         case OpenSession():
@@ -249,6 +273,7 @@ class Source(Protocol):
         self, shard: ShardId, kind: Kind, low: bytes, limit: int
     ) -> list[tuple[bytes, bytes]]: ...
     def ended(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
+    def dead(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
     def points(self, shard: ShardId, names: Sequence[tuple[Kind, bytes]]) -> list[bytes | None]: ...
     def seq_at(self, shard: ShardId, time_ms: int) -> int: ...
     def outlived(self, shard: ShardId, after: int, before_ms: int, limit: int) -> Outlived: ...
@@ -281,6 +306,8 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
             aside.learn_cells(draft, kind, key, found, limit)
     for low, high in need.ended:
         facts.ended[low, high] = source.ended(need.shard, low, high)
+    for low, high in need.dead:
+        facts.dead[low, high] = source.dead(need.shard, low, high)
     if need.points:
         points.learn(draft.view, need.points, source.points(need.shard, need.points))
     if need.older_ms is not None:
@@ -331,6 +358,8 @@ def _check_part(desk: Desk, draft: Draft, part: Part) -> Checked:
             return follow.check_open_cursor(draft, part)
         case ResetCursor():
             return follow.check_reset(draft, part)
+        case Locate():
+            return follow.check_locate(draft, part)
         case Pin():
             return follow.check_plain_pin(draft)
         case Stage():
@@ -373,6 +402,8 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
             return follow.do_open_cursor(draft, part)
         case ResetCursor():
             return follow.do_reset(draft, part)
+        case Locate():
+            raise AssertionError("it is answered when it is checked")
         case DeleteCursor():
             return follow.do_delete_cursor(draft, part.name)
         case Pin():

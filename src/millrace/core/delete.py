@@ -48,6 +48,7 @@ def delete(draft: Draft, command: Delete) -> int | Refused | Need:
         lease.settled |= take_out(lease, (seq,))
         touched[lease.id] = lease
     view.returned -= held
+    view.postponed -= held
     for lease in touched.values():
         draft.put_lease(lease)
     partitions.ended(draft, there, fresh=len(there) - len(held))

@@ -224,6 +224,13 @@ class Draft(CellDraft):
             or not self.changes.empty()
         )
 
+    def changes_rows(self) -> bool:
+        """Return whether a snapshot of this batch shows other rows than one of the batch before."""
+        changes = self.changes
+        return bool(
+            changes.firsts or changes.published or self._died or self._kept or self.ended_to
+        )
+
     def hidden(self) -> BitMap64:
         """Rows that this batch has ended, kept or put aside, and its deletes."""
         return self.deletes | self.aside | self._kept | self.died()
@@ -244,6 +251,8 @@ class Draft(CellDraft):
             changes.weight += sum([block.size() for block in self.blocks])
             size, most = changes.weight, view.spec.max_bytes
             self._cells.update(view.scale.publish(size, view.last_seq, view.weighed_from, most))
+        if self.changes_rows():
+            view.changed = self.index
         died = BitMap64()
         for why, seqs in sorted(self._died.items()):
             changes.died[int(why)] = pack_seqs(seqs)

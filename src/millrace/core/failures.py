@@ -119,7 +119,9 @@ def do_release(draft: Draft, command: Release, outcome: Outcome) -> Outcome:
     lease.freed |= freed
     view.returned -= done
     groups.held(draft, lease, done)
-    ready = freed - BitMap64(delayed)
+    postponed = BitMap64(delayed)
+    view.postponed |= postponed
+    ready = freed - postponed
     view.returned |= ready
     doom(draft, lease, doomed)
     groups.returned(draft, lease, ready)
@@ -134,6 +136,7 @@ def do_discard(draft: Draft, command: Discard, outcome: Outcome) -> Outcome:
     done = outcome.done & lease.open
     if done:
         lease.open -= done
+        lease.discarded |= done
         draft.view.returned -= done
         doom(draft, lease, dict.fromkeys(done, Doom.DISCARDED))
         draft.put_lease(lease)

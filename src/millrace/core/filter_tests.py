@@ -50,6 +50,8 @@ WORDS = (
 _NUMBER = re.compile(rb"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _NUMBER_BYTES_MAX = 64
 _ADDRESS_BYTES_MAX = 64
+_CASELESS_WEIGHT = 4
+_LETTERS_A_WEIGHT = 8
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
     ">": operator.gt,
@@ -91,6 +93,19 @@ def count(tests: list[object]) -> int:
         elif isinstance(inner, list | tuple):
             found += count(list(inner))
     return found
+
+
+def weight(plain: Plain) -> int:
+    """What a test that was written down costs for each so many bytes of a value, about."""
+    if not isinstance(plain, dict):
+        return 1
+    [(word, given)] = plain.items()
+    if word == "anything-but" and isinstance(given, list):
+        return sum(weight(one) for one in given)
+    if word == "wildcard" and isinstance(given, str):
+        # To look for a piece may take as many comparisons at each place as it has letters.
+        return sum(1 + len(piece) // _LETTERS_A_WEIGHT for piece in given.split("*"))
+    return _CASELESS_WEIGHT if word == "equals-ignore-case" else 1
 
 
 # --- Words ---------------------------------------------------------------------------------------
@@ -141,7 +156,17 @@ def _anything_but(given: object, where: str) -> tuple[Plain, Holds]:
     made = [read(test, where) for test in tests]
     inner = [holds for _, holds in made if holds is not None]
     written: list[Plain] = [plain for plain, _ in made]
+    if all(isinstance(plain, str) for plain in written):
+        texts = frozenset(str(plain).encode() for plain in written)
+        return {"anything-but": written}, lambda value: _data(value) not in texts
     return {"anything-but": written}, lambda value: not any(holds(value) for holds in inner)
+
+
+def _data(value: Value) -> bytes | None:
+    """A text, as it is compared; None: it is none."""
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else None
 
 
 def _spread(given: object) -> list[object]:

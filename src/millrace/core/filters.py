@@ -18,13 +18,17 @@ Rule 5: `"$typed"` with `types`, `headers` and perhaps `arrays` names headers in
 types stand in the header `types`, and their arrays in `arrays` (`typed.py`): they are judged as
 fields of a body are.
 
+Rule 6: the work for a message is bounded, by what is counted and not by the clock: the same message
+is judged in the same way everywhere. One that takes more passes, and so does one whose body is too
+large to be read: nobody misses what they wanted.
+
 What tests there are, and what they hold for, is in `filter_tests`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeAlias, TypeGuard
+from collections.abc import Generator, Mapping, Sequence
+from typing import Literal, TypeAlias, TypeGuard, cast
 
 import msgspec
 import numpy as np
@@ -36,15 +40,21 @@ from millrace.core import exact, filter_tests
 from millrace.core.block import Block
 from millrace.core.check import shown
 from millrace.core.filter_tests import FIELD, WORDS, Holds, Plain, Value, invalid
-from millrace.core.model import Headers
+from millrace.core.model import Headers, Message
 from millrace.core.typed import Typed, object_in
 from millrace.errors import Corrupt, Invalid, TooLarge
 
 Flags: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.bool_]]"
 
+Steps: TypeAlias = "Generator[None, None, Flags]"
+"""Work that is done step by step."""
+
 _BODY = "$body"
 _TYPED = "$typed"
 _OR = "$or"
+
+_BYTES_A_TEST = 64
+"""So many bytes of a value take about as long as a test of a short one."""
 
 
 _Source: TypeAlias = 'Literal["headers", "body"] | Typed'
@@ -56,14 +66,26 @@ class _Place(msgspec.Struct, frozen=True):
 
     path: tuple[str, ...]
     source: _Source
+    texts: frozenset[bytes]
+    """It passes where a value is one of these: looked up, however many there are."""
     tests: tuple[Holds, ...]
     may_miss: bool
     """It passes where nothing is there."""
+    weight: int
+    """What the tests cost for each so many bytes of a value."""
 
-    def passes(self, values: Sequence[Value], *, is_missing: bool) -> bool:
-        if is_missing and self.may_miss:
-            return True
-        return any(test(value) for value in values for test in self.tests)
+    def cost(self, value: Value) -> int:
+        """The work of one value, in tests of a short one."""
+        size = len(value) if isinstance(value, bytes | str) else 0
+        return 1 + len(self.tests) + size // _BYTES_A_TEST * (1 + self.weight)
+
+    def holds(self, value: Value) -> bool:
+        """Whether one of the tests holds."""
+        if self.texts:
+            data = value.encode() if isinstance(value, str) else value
+            if isinstance(data, bytes) and data in self.texts:
+                return True
+        return any(test(value) for test in self.tests)
 
 
 class _All(msgspec.Struct, frozen=True):
@@ -71,6 +93,8 @@ class _All(msgspec.Struct, frozen=True):
 
     places: tuple[_Place, ...]
     choices: tuple[tuple[_All, ...], ...]
+    reads: bool
+    """Some of it asks for what has to be read first: a body, or headers with types."""
 
 
 class Filter:
@@ -82,101 +106,159 @@ class Filter:
         """As it is stored: the same filter has the same text."""
 
     def passes(self, headers: Headers, body: bytes | None) -> bool:
-        """Whether a message with these headers and this body passes."""
-        documents: dict[_Source, _Document] = {}
-
-        def document(source: _Source) -> _Document:
-            if source not in documents:
-                documents[source] = _document(source, headers, body)
-            return documents[source]
-
-        return _passes(self._wanted, headers, document)
+        """Whether a message with these headers and this body passes, or cannot be judged."""
+        return bool(self.mask(Block.of_messages([Message(body, None, headers)]))[0])
 
     def mask(self, block: Block) -> Flags:
-        """Which rows of a block pass: as `passes` for each, in few calls."""
-        documents: dict[tuple[int, _Source], _Document] = {}
-        return _mask(self._wanted, block, np.ones(block.count, np.bool_), documents)
+        """Which rows of a block pass, in few calls; no row counts for another."""
+        steps = self.judge(block)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast("Flags", end.value)
+
+    def judge(self, block: Block) -> Steps:
+        """As `mask`, step by step: between two of them others may have their turn. A step takes
+        some milliseconds, whatever is in the block."""
+        return _mask(self._wanted, block, np.ones(block.count, np.bool_), _Work())
 
 
-class _Document(NamedTuple):
-    """What has fields: a body, or headers with types; None: it has none."""
+class _Work:
+    """The work since the last step."""
 
-    fields: dict[str, object] | None
+    def __init__(self) -> None:
+        self._done = 0
 
-    def passes(self, place: _Place) -> bool:
-        if self.fields is None:
+    def is_due(self, cost: int) -> bool:
+        """Add to it; whether a step should end here."""
+        self._done += cost
+        if self._done < limits.FILTER_STEP_WORK:
             return False
-        values, is_missing = _found(self.fields, place.path)
-        return place.passes(values, is_missing=is_missing)
+        self._done = 0
+        return True
 
 
-def _document(source: _Source, headers: Headers, body: bytes | None) -> _Document:
-    """What is read once, where something in it is asked for."""
-    return _Document(source.fields(headers) if isinstance(source, Typed) else object_in(body))
+class _TooMuch(Exception):
+    """A message takes more work than one may."""
 
 
-def _found(fields: dict[str, object], path: tuple[str, ...]) -> tuple[list[Value], bool]:
-    """The values of a field, and whether it is missing somewhere."""
-    values: list[Value] = []
-    is_missing = False
-    left: list[tuple[object, int]] = [(fields, 0)]
-    while left:
-        value, depth = left.pop()
-        if isinstance(value, list):
-            is_missing |= not value
-            left.extend((element, depth) for element in value)
-        elif depth < len(path):
-            if isinstance(value, dict) and path[depth] in value:
-                left.append((value[path[depth]], depth + 1))
+class _Message:
+    """A message that is judged, with what was read of it and the work that is left for it."""
+
+    def __init__(self, headers: Headers, body: bytes | None) -> None:
+        self._headers = headers
+        self._body = body
+        self._read: dict[_Source, dict[str, object] | None] = {}
+        self.left = limits.FILTER_WORK_MAX
+
+    def spend(self, cost: int) -> None:
+        """Take note of work.
+
+        Raises:
+            _TooMuch: there was too much of it.
+        """
+        self.left -= cost
+        if self.left < 0:
+            raise _TooMuch
+
+    def values(self, place: _Place) -> tuple[list[Value], bool]:
+        """The values at a place, and whether something is missing there.
+
+        Raises:
+            _TooMuch: there are too many to look for.
+        """
+        if place.source == "headers":
+            self.spend(len(self._headers))
+            values: list[Value] = [value for name, value in self._headers if name == place.path[0]]
+            return values, not values
+        fields = self._fields(place.source)
+        return ([], False) if fields is None else self._found(fields, place.path)
+
+    def _fields(self, source: _Source) -> dict[str, object] | None:
+        """A body, or headers with types, as it is read once; None: it has no fields."""
+        if source not in self._read:
+            if isinstance(source, Typed):
+                self._read[source] = source.fields(self._headers)
+            elif len(self._body or b"") > limits.FILTER_BODY_BYTES_MAX:
+                raise _TooMuch
             else:
+                self._read[source] = object_in(self._body)
+        return self._read[source]
+
+    def _found(self, fields: dict[str, object], path: tuple[str, ...]) -> tuple[list[Value], bool]:
+        """The values of a field, and whether it is missing somewhere."""
+        values: list[Value] = []
+        is_missing = False
+        left: list[tuple[object, int]] = [(fields, 0)]
+        while left:
+            value, depth = left.pop()
+            if isinstance(value, list):
+                self.spend(len(value))
+                is_missing |= not value
+                left.extend((element, depth) for element in value)
+            elif depth < len(path):
+                if isinstance(value, dict) and path[depth] in value:
+                    left.append((value[path[depth]], depth + 1))
+                else:
+                    is_missing = True
+            elif isinstance(value, dict):
                 is_missing = True
-        elif isinstance(value, dict):
-            is_missing = True
-        else:
-            values.append(value)  # type: ignore[arg-type]
-    return values, is_missing
+            else:
+                values.append(value)  # type: ignore[arg-type]
+        return values, is_missing
 
 
-def _passes(wanted: _All, headers: Headers, document: Callable[[_Source], _Document]) -> bool:
+def _judged(wanted: _All, message: _Message) -> bool:
+    """Whether a message passes. One that takes too much work does: it is rather brought to those
+    who do not want it than kept from those who do."""
+    try:
+        return _passes(wanted, message)
+    except _TooMuch:
+        return True
+
+
+def _passes(wanted: _All, message: _Message) -> bool:
     for place in wanted.places:
-        if place.source != "headers":
-            if not document(place.source).passes(place):
-                return False
+        values, is_missing = message.values(place)
+        if is_missing and place.may_miss:
+            continue
+        for value in values:
+            message.spend(place.cost(value))
+            if place.holds(value):
+                break
         else:
-            values = [value for name, value in headers if name == place.path[0]]
-            if not place.passes(values, is_missing=not values):
-                return False
-    return all(any(_passes(one, headers, document) for one in choice) for choice in wanted.choices)
+            return False
+    return all(any(_passes(one, message) for one in choice) for choice in wanted.choices)
 
 
-def _mask(
-    wanted: _All, block: Block, rows: Flags, documents: dict[tuple[int, _Source], _Document]
-) -> Flags:
+def _mask(wanted: _All, block: Block, rows: Flags, work: _Work) -> Steps:
     """Which of the rows that are flagged pass."""
     out = rows.copy()
     for place in wanted.places:
         if place.source == "headers":
-            out &= _mask_headers(place, block)
-    for place in wanted.places:
-        source = place.source
-        if source == "headers":
-            continue
+            out &= yield from _mask_headers(place, block, work)
+    if wanted.reads:
+        # One message after the other, so that no more than one is in memory as it was read.
+        places = tuple(place for place in wanted.places if place.source != "headers")
+        left = _All(places, wanted.choices, reads=True)
         for at in np.flatnonzero(out).tolist():
-            if (at, source) not in documents:
-                with_headers = isinstance(source, Typed)
-                headers = block.headers_of(at) if with_headers else ()
-                body = None if with_headers else block.bodies.value(at)
-                documents[at, source] = _document(source, headers, body)
-            out[at] = documents[at, source].passes(place)
+            body = block.bodies.value(at)
+            message = _Message(block.headers_of(at), body)
+            out[at] = _judged(left, message)
+            read = len(body or b"") // _BYTES_A_TEST
+            if work.is_due(1 + read + limits.FILTER_WORK_MAX - max(message.left, 0)):
+                yield
+        return out
     for choice in wanted.choices:
         found = np.zeros(block.count, np.bool_)
         for one in choice:
-            found |= _mask(one, block, out & ~found, documents)
+            found |= yield from _mask(one, block, out & ~found, work)
         out &= found
     return out
 
 
-def _mask_headers(place: _Place, block: Block) -> Flags:
+def _mask_headers(place: _Place, block: Block, work: _Work) -> Steps:
     names, values, lists = block.header_names, block.header_values, block.header_lists
     if names is None or values is None or lists is None:
         return np.full(block.count, place.may_miss)
@@ -190,9 +272,14 @@ def _mask_headers(place: _Place, block: Block) -> Flags:
     bounds, data = values.bounds(), memoryview(values.data)
     for begin, end in zip(bounds[at].tolist(), bounds[at + 1].tolist(), strict=True):
         value = bytes(data[begin:end])
+        cost = 1
         if value not in known:
-            known[value] = any(test(value) for test in place.tests)
+            cost = place.cost(value)
+            # One that takes too much work passes, as in `_judged`.
+            known[value] = cost > limits.FILTER_WORK_MAX or place.holds(value)
         held.append(known[value])
+        if work.is_due(min(cost, limits.FILTER_WORK_MAX)):
+            yield
     out = np.full(block.count, place.may_miss)
     out[rows] = False
     out[rows[np.array(held, np.bool_)]] = True
@@ -261,7 +348,9 @@ class _Reading:
                 plain[name], place = self._place(given, (*path, name), source)
                 places.append(place)
         self._depth_left += 1
-        return plain, _All(tuple(places), tuple(choices))
+        reads = any(place.source != "headers" for place in places)
+        reads = reads or any(one.reads for choice in choices for one in choice)
+        return plain, _All(tuple(places), tuple(choices), reads)
 
     def _within(
         self, name: str, given: Mapping[object, object], path: tuple[str, ...], source: _Source
@@ -294,8 +383,11 @@ class _Reading:
             raise _too_large("has up to {} tests", limits.FILTER_TESTS_MAX)
         made = [filter_tests.read(test, where) for test in tests]
         written = [plain for plain, _ in made]
-        held = tuple(holds for _, holds in made if holds is not None)
-        return written, _Place(path, source, held, {"exists": False} in written)
+        texts = frozenset(plain.encode() for plain in written if isinstance(plain, str))
+        others = [(plain, holds) for plain, holds in made if not isinstance(plain, str)]
+        held = tuple(holds for _, holds in others if holds is not None)
+        weight = sum(filter_tests.weight(plain) for plain, _ in others)
+        return written, _Place(path, source, texts, held, {"exists": False} in written, weight)
 
 
 def _is_choice(given: object) -> TypeGuard[Sequence[Mapping[object, object]]]:
@@ -306,6 +398,12 @@ def _is_choice(given: object) -> TypeGuard[Sequence[Mapping[object, object]]]:
 
 def _too_large(what: str, limit: int) -> TooLarge:
     return TooLarge(f"a filter {what.format(limit)}", field=FIELD, limit=limit)
+
+
+def reads_bodies(text: str) -> bool:
+    """Return whether a filter that is stored as `text` asks for fields of bodies."""
+    # Within a text the quotes would be escaped.
+    return f'"{_BODY}":' in text
 
 
 def load(text: str) -> Filter | None:

@@ -6,6 +6,10 @@ Rule 3: a cursor never falls back by itself, except to where a takeover sends it
 Rule 4: a position's snapshot start is the last boundary that was read up to. A cursor that lost its
 pin in the middle of a snapshot goes on where it was, but keeps that start until it reaches the
 end of another snapshot: only there does it hold a state that the shard ever had.
+Rule 5: a cursor has one follower, the one that claimed it last. Snapshots and commits of any other
+one are refused; looking at a cursor claims nothing.
+Rule 6: cursors whose next snapshot is the same read one pin. It goes when the last of them has left
+it, or by age.
 """
 
 from __future__ import annotations
@@ -17,7 +21,9 @@ import msgspec
 from millrace import limits
 from millrace.core.answers import SnapshotRef
 from millrace.core.commands import (
+    AwaitCursor,
     CommitCursor,
+    Locate,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -26,16 +32,19 @@ from millrace.core.commands import (
 )
 from millrace.core.draft import Draft
 from millrace.core.model import CursorCell, PinCell, Position, Start
-from millrace.core.takeover import resume, shared_index, shared_seq
+from millrace.core.quarantine import refusal
+from millrace.core.takeover import locate, located, resume, shared_index, shared_seq
 from millrace.core.view import View
 from millrace.errors import (
     CursorExpired,
     Exists,
+    Fenced,
     Full,
     Invalid,
     NotFound,
     Refused,
     Retry,
+    RolledBack,
     SnapshotExpired,
     Stale,
     TooLarge,
@@ -45,9 +54,13 @@ from millrace.errors import (
 
 
 def check_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell | Refused | None:
-    """None: it is to be made. A cell: it is there."""
+    """None: it is to be made, or claimed. A cell: it is there."""
     view = draft.view
     cell = view.cursors.get(command.name)
+    if isinstance(command.start, Position) and cell is not None and cell.dropped:
+        return _dropped(command.name, cell)
+    if command.cursor and (cell is None or cell.id != command.cursor):
+        return _find_refused(view, command.name)
     if cell is not None:
         if cell.retain != command.retain:
             return Exists(
@@ -55,7 +68,9 @@ def check_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell | Refused
                 "delete it first or open it so",
                 field="retain",
             )
-        return cell
+        if isinstance(command.start, Position):
+            return _check_start(view, command.start)
+        return None if command.claims else cell
     if len(view.cursors) >= limits.CURSORS_MAX:
         return TooLarge(
             f"the queue has {limits.CURSORS_MAX} cursors; delete one first",
@@ -65,9 +80,11 @@ def check_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell | Refused
     return _check_start(view, command.start)
 
 
-def _check_start(view: View, start: Start | int) -> Refused | None:
+def _check_start(view: View, start: Start | int | Position) -> Refused | None:
     if isinstance(start, Start):
         return None
+    if isinstance(start, Position):
+        return _check_position(view, start)
     if start < 1 or start > view.last_seq + 1:
         return Invalid(
             f"start {start} is not within 1 and {view.last_seq + 1}",
@@ -83,7 +100,61 @@ def _check_start(view: View, start: Start | int) -> Refused | None:
     return None
 
 
-def _start_position(view: View, start: Start | int) -> Position:
+def _check_position(view: View, position: Position) -> Refused | None:
+    place = _locate(view, position)
+    if isinstance(place, Refused):
+        return place
+    if place.seq < position.seq:
+        return RolledBack(
+            f"what was read after {place.seq} is not part of the queue any more, which was "
+            f"restored or taken over: undo it, and go on from {place.seq}",
+            field="position",
+            limit=place.seq,
+        )
+    return None
+
+
+def _locate(view: View, position: Position) -> Position | Refused:
+    return locate(view.takeovers, view.history, view.last_seq, view.pointers.floor, position)
+
+
+def check_locate(draft: Draft, command: Locate) -> Position | Refused:
+    view = draft.view
+    if command.position is None:
+        last = int(view.last_seq)
+        return Position(view.history, last, last, last)
+    return _locate(view, command.position)
+
+
+def await_cursor(draft: Draft, command: AwaitCursor) -> bool | Refused | None:
+    """Whether the cursor's follower has committed all up to the position; None: not yet.
+
+    It counts from the end of a snapshot on: in its middle, a newer revision of what was published
+    at the position may still lie ahead of the follower.
+    """
+    view, wanted = draft.view, command.position
+    cell = _find(view, command.name)
+    if isinstance(cell, Refused):
+        return cell
+    shared = shared_seq(view.takeovers, wanted.history, view.history, view.last_seq)
+    if wanted.seq > (shared or 0):
+        if wanted.history == view.history:
+            return _locate(view, wanted)  # type: ignore[return-value]
+        return RolledBack(
+            f"what was published after {shared or 0} is not part of the queue any more, which was "
+            "restored or taken over: publish it again",
+            field="position",
+            limit=shared or 0,
+        )
+    stands = located(view.takeovers, view.history, view.last_seq, cell.position)
+    return True if _boundary(stands) >= wanted.seq else None
+
+
+def _start_position(view: View, start: Start | int | Position) -> Position:
+    if isinstance(start, Position):
+        place = _locate(view, start)
+        assert isinstance(place, Position)
+        return place
     if isinstance(start, Start):
         seq = 0 if start is Start.BEGINNING else int(view.last_seq)
     else:
@@ -93,34 +164,86 @@ def _start_position(view: View, start: Start | int) -> Position:
 
 def do_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell:
     view = draft.view
-    cell = CursorCell(
-        view.pointers.cursor + 1,
-        command.retain,
-        _start_position(view, command.start),
-        draft.now,
-    )
-    draft.put_pointers(msgspec.structs.replace(view.pointers, cursor=cell.id))
+    known = view.cursors.get(command.name)
+    number = _take_number(draft)
+    claim = b"" if known is None else known.claim
+    if command.claims:
+        claim = _claim(view, number)
+    if known is None:
+        position = _start_position(view, command.start)
+        cell = CursorCell(number, command.retain, position, draft.now, claim=claim)
+    elif isinstance(command.start, Position) and not _stands(view, known, command.start):
+        return _begin(draft, command.name, command.start, number, claim)
+    else:
+        cell = msgspec.structs.replace(known, claim=claim)
     draft.put_cursor(command.name, cell)
     return cell
 
 
+def _stands(view: View, cell: CursorCell, start: Position) -> bool:
+    """Whether the cursor is at this position."""
+    return _locate(view, cell.position) == _start_position(view, start)
+
+
+def _begin(
+    draft: Draft, name: str, start: Start | int | Position, number: int, claim: bytes
+) -> CursorCell:
+    """The cursor begins at another place, as another one."""
+    view = draft.view
+    cell = view.cursors[name]
+    _leave(draft, cell)
+    # A new id: whoever still reads through the old place must not commit it over the new one.
+    new = CursorCell(number, cell.retain, _start_position(view, start), draft.now, claim=claim)
+    draft.put_cursor(name, new)
+    if cell.retain:
+        draft.pass_to(view.retain_floor())
+    return new
+
+
+def _take_number(draft: Draft) -> int:
+    """The next number of a cursor or a claim."""
+    pointers = draft.view.pointers
+    number = pointers.cursor + 1
+    draft.put_pointers(msgspec.structs.replace(pointers, cursor=number))
+    return number
+
+
+def _claim(view: View, number: int) -> bytes:
+    """A claim that no other follower is ever given: a restore may hand out a number again, but
+    under another history."""
+    return view.history + number.to_bytes(8, "big")
+
+
+def _fenced(name: str) -> Fenced:
+    return Fenced(
+        f"a later follower has opened cursor {name!r} and has it now: end this one, or open the "
+        "cursor again to take it back",
+        field="cursor",
+    )
+
+
+def _find_refused(view: View, name: str) -> NotFound:
+    if name not in view.cursors:
+        return NotFound(f"there is no cursor {name!r}", field="name")
+    return NotFound(
+        f"cursor {name!r} was deleted or reset, and made anew, since it was opened", field="name"
+    )
+
+
 def _find(view: View, name: str, cursor: int | None = None) -> CursorCell | Refused:
     cell = view.cursors.get(name)
-    if cell is None:
-        return NotFound(f"there is no cursor {name!r}", field="name")
-    if cursor is not None and cell.id != cursor:
-        return NotFound(
-            f"cursor {name!r} was deleted or reset, and made anew, since it was opened",
-            field="name",
-        )
-    if cell.dropped:
-        return CursorExpired(
-            f"cursor {name!r} stood at {cell.position.seq} and held rows back for longer, or more "
-            "of them, than the queue allows (retain_max, retain_max_bytes): it was dropped, and "
-            "rows after that may be gone; reset it",
-            field="name",
-        )
-    return cell
+    if cell is None or (cursor is not None and cell.id != cursor):
+        return _find_refused(view, name)
+    return _dropped(name, cell) if cell.dropped else cell
+
+
+def _dropped(name: str, cell: CursorCell) -> CursorExpired:
+    return CursorExpired(
+        f"cursor {name!r} stood at {cell.position.seq} and held rows back for longer, or more "
+        "of them, than the queue allows (retain_max, retain_max_bytes): it was dropped, and "
+        "rows after that may be gone; reset it",
+        field="name",
+    )
 
 
 class Look(NamedTuple):
@@ -147,16 +270,22 @@ def next_snapshot(draft: Draft, command: NextSnapshot) -> SnapshotRef | Refused 
         return None
     if found.is_unread:
         return offer(draft, command, found)
-    full = check_pin(draft) if found.pin is None else None
-    return full or take(draft, command, found)
+    full = check_room(draft, found)
+    if full is None:
+        return take(draft, command, found)
+    # Somewhat older rows are better than none: what comes after them is in the next snapshot.
+    shared = _older_pin(draft, found)
+    return full if shared is None else _share(draft, command, found, shared)
 
 
 def look(draft: Draft, command: NextSnapshot) -> Look | Refused:
     """Judge where the cursor goes on; nothing is changed."""
     view = draft.view
-    cell = _find(view, command.name, command.cursor)
+    cell = refusal(view) or _find(view, command.name, command.cursor)
     if isinstance(cell, Refused):
         return cell
+    if command.claim != cell.claim and not command.claims:
+        return _fenced(command.name)
     position = _go_on(view, command, cell.position)
     if isinstance(position, Refused):
         return position
@@ -188,28 +317,99 @@ def look(draft: Draft, command: NextSnapshot) -> Look | Refused:
 def offer(draft: Draft, command: NextSnapshot, found: Look) -> SnapshotRef:
     """The cursor's pin once more, for as long again; without one, nothing to read."""
     view, pin, number = draft.view, found.pin, found.cell.pin
+    cell = found.cell
+    if command.claims:
+        cell = msgspec.structs.replace(cell, claim=_claim(view, _take_number(draft)))
+        draft.put_cursor(command.name, cell)
     if pin is None:
-        nothing = PinCell(0, found.after, 0, 0, retain=found.cell.retain)
-        return _ref(view, 0, nothing, found.after, found.start)
+        nothing = PinCell(0, found.after, 0, 0, retain=cell.retain)
+        return _ref(view, 0, nothing, found, cell.claim)
     if draft.is_new_pin(number):
-        return draft.promise(_ref(view, number, pin, found.after, found.start))
+        return draft.promise(_ref(view, number, pin, found, cell.claim))
     until = max(pin.deadline_ms, draft.now + command.pin_ms)
     renewed = msgspec.structs.replace(pin, deadline_ms=until)
     draft.renew_pin(number, renewed)
-    return _ref(view, number, renewed, found.after, found.start)
+    return _ref(view, number, renewed, found, cell.claim)
 
 
 def take(draft: Draft, command: NextSnapshot, found: Look, vector: int = 0) -> SnapshotRef:
-    """A new pin, which the cursor reads instead of the one that it has."""
+    """A pin of what is there now, which the cursor reads instead of the one that it has."""
+    shared = _present_pin(draft, found)
+    if shared is not None:
+        return _share(draft, command, found, shared, vector)
+    _leave(draft, found.cell)
+    number = _pin(draft, command.pin_ms, command.name, retain=found.cell.retain)
+    return _read(draft, command, found, number, vector)
+
+
+def _share(
+    draft: Draft, command: NextSnapshot, found: Look, number: int, vector: int = 0
+) -> SnapshotRef:
+    """The cursor reads a pin that others read, too."""
+    pin = draft.view.pins[number]
+    until = draft.now + command.pin_ms
+    if until > pin.deadline_ms:
+        draft.renew_pin(number, msgspec.structs.replace(pin, deadline_ms=until))
+    if found.cell.pin != number:
+        _leave(draft, found.cell)
+    return _read(draft, command, found, number, vector)
+
+
+def _read(
+    draft: Draft, command: NextSnapshot, found: Look, number: int, vector: int
+) -> SnapshotRef:
     view, cell = draft.view, found.cell
-    if found.pin is not None:
-        draft.drop_pin(cell.pin)
-    number = _pin(draft, command.pin_ms, command.name, retain=cell.retain)
+    claim = _claim(view, _take_number(draft)) if command.claims else cell.claim
     moved = msgspec.structs.replace(
-        cell, pin=number, position=found.position, vector=vector, torn=False
+        cell, pin=number, position=found.position, vector=vector, torn=False, claim=claim
     )
     draft.put_cursor(command.name, moved)
-    return draft.promise(_ref(view, number, view.pins[number], found.after, found.start))
+    return draft.promise(_ref(view, number, view.pins[number], found, claim))
+
+
+def _leave(draft: Draft, cell: CursorCell) -> None:
+    """The cursor reads its pin no more; what is put next of it says so."""
+    view = draft.view
+    if cell.pin in view.pins and view.readers.get(cell.pin, 0) <= 1:
+        draft.drop_pin(cell.pin)
+
+
+def is_torn(view: View, cell: CursorCell) -> bool:
+    """Whether its pin of a snapshot over several shards went before it was read to its end."""
+    return cell.torn or (cell.vector > 0 and cell.pin > 0 and cell.pin not in view.pins)
+
+
+def _present_pin(draft: Draft, found: Look) -> int | None:
+    """A pin of other cursors that shows what one taken now would show."""
+    view = draft.view
+    # What this batch has ended is not in `view.changed` yet. A pin from before the batch would show
+    # it beside what the same transaction has published in another shard.
+    is_changing = draft.changes_rows()
+    for number in reversed(view.pins):
+        pin = view.pins[number]
+        is_new = draft.is_new_pin(number)
+        if not is_new and (is_changing or pin.boundary < view.last_seq or pin.index < view.changed):
+            return None
+        if _may_share(found, number, pin) and (is_new or pin.floor == view.pointers.floor):
+            return number
+    return None
+
+
+def _older_pin(draft: Draft, found: Look) -> int | None:
+    """The newest pin of other cursors that shows something after what this one has read."""
+    view = draft.view
+    for number in reversed(view.pins):
+        pin = view.pins[number]
+        if not draft.is_new_pin(number) and pin.boundary <= found.after:
+            return None
+        if _may_share(found, number, pin):
+            return number
+    return None
+
+
+def _may_share(found: Look, number: int, pin: PinCell) -> bool:
+    cell = found.cell
+    return bool(pin.cursor) and pin.retain == cell.retain and number != cell.pin
 
 
 def _go_on(view: View, command: NextSnapshot, position: Position) -> Position | CursorExpired:
@@ -225,9 +425,9 @@ def _go_on(view: View, command: NextSnapshot, position: Position) -> Position | 
     for history, seq in read:
         shared = shared_seq(view.takeovers, history, view.history, view.last_seq)
         if seq > (shared or 0):
-            return CursorExpired(
+            return RolledBack(
                 f"cursor {command.name!r} has read up to {seq} in a history that the queue shares "
-                f"up to {shared or 0}; undo what came after that, and reset it",
+                f"up to {shared or 0}; undo what came after its committed place, and reset it",
                 field="name",
                 limit=shared or 0,
             )
@@ -240,8 +440,10 @@ def _boundary(position: Position) -> int:
     return position.snapshot_start if position.seq < position.snapshot_end else position.seq
 
 
-def _ref(view: View, number: int, pin: PinCell, after: int, start: int) -> SnapshotRef:
-    return SnapshotRef(number, view.history, after, pin.retain, pin.index, pin.boundary, start)
+def _ref(view: View, number: int, pin: PinCell, found: Look, claim: bytes) -> SnapshotRef:
+    after, retain = found.after, found.cell.retain
+    index, boundary = pin.index, pin.boundary
+    return SnapshotRef(number, view.history, after, retain, index, boundary, found.start, claim)
 
 
 def check_commit(draft: Draft, command: CommitCursor) -> Refused | None:
@@ -249,6 +451,8 @@ def check_commit(draft: Draft, command: CommitCursor) -> Refused | None:
     cell = _find(view, command.name, command.cursor)
     if isinstance(cell, Refused):
         return cell
+    if command.claim != cell.claim:
+        return _fenced(command.name)
     if new.history != view.history:
         return Stale("the snapshot is of a history that was replaced; read again", field="position")
     if not 0 <= new.snapshot_start <= new.seq <= new.snapshot_end <= view.last_seq:
@@ -272,18 +476,18 @@ def check_commit(draft: Draft, command: CommitCursor) -> Refused | None:
 def do_commit(draft: Draft, command: CommitCursor) -> CursorCell:
     view, new = draft.view, command.position
     cell = view.cursors[command.name]
-    pin, old = cell.pin, cell.position
+    pin, old, torn = cell.pin, cell.position, is_torn(view, cell)
     if new.seq == new.snapshot_end:
         new = Position(new.history, new.seq, new.seq, new.seq)
         held = view.pins.get(pin)
         if held is not None and held.index and held.boundary <= new.seq:
-            draft.drop_pin(pin)
+            _leave(draft, cell)
             pin = 0
     elif old.seq < old.snapshot_end and new.snapshot_start < old.snapshot_end:
         # It left an earlier snapshot in the middle: no boundary was reached since that one began.
         start = min(old.snapshot_start, new.snapshot_start)
         new = msgspec.structs.replace(new, snapshot_start=start)
-    moved = msgspec.structs.replace(cell, position=new, moved_ms=draft.now, pin=pin)
+    moved = msgspec.structs.replace(cell, position=new, moved_ms=draft.now, pin=pin, torn=torn)
     draft.put_cursor(command.name, moved)
     if cell.retain:
         draft.pass_to(view.retain_floor())
@@ -298,21 +502,10 @@ def check_reset(draft: Draft, command: ResetCursor) -> Refused | None:
 
 def do_reset(draft: Draft, command: ResetCursor) -> CursorCell:
     view = draft.view
-    cell = view.cursors[command.name]
-    if cell.pin in view.pins:
-        draft.drop_pin(cell.pin)
-    # A new id: whoever still reads through the old place must not commit it over the new one.
-    new = CursorCell(
-        view.pointers.cursor + 1,
-        cell.retain,
-        _start_position(view, command.start),
-        draft.now,
-    )
-    draft.put_pointers(msgspec.structs.replace(view.pointers, cursor=new.id))
-    draft.put_cursor(command.name, new)
-    if cell.retain:
-        draft.pass_to(view.retain_floor())
-    return new
+    number = _take_number(draft)
+    known = view.cursors[command.name].claim
+    claim = _claim(view, number) if command.claims else known
+    return _begin(draft, command.name, command.start, number, claim)
 
 
 def do_delete_cursor(draft: Draft, name: str) -> bool:
@@ -320,8 +513,7 @@ def do_delete_cursor(draft: Draft, name: str) -> bool:
     cell = view.cursors.get(name)
     if cell is None:
         return False
-    if cell.pin in view.pins:
-        draft.drop_pin(cell.pin)
+    _leave(draft, cell)
     draft.put_cursor(name, None)
     if cell.retain and not cell.dropped:
         draft.pass_to(view.retain_floor())
@@ -342,8 +534,20 @@ def check_pin(draft: Draft) -> Retry | None:
     )
 
 
-def check_plain_pin(draft: Draft) -> Retry | None:
+def check_room(draft: Draft, found: Look) -> Retry | None:
+    """Whether the cursor may read the present: by a pin of others, instead of its own, or anew."""
+    view = draft.view
+    is_own = found.pin is not None and view.readers.get(found.cell.pin, 0) <= 1
+    if is_own or _present_pin(draft, found) is not None:
+        return None
+    return check_pin(draft)
+
+
+def check_plain_pin(draft: Draft) -> Refused | Retry | None:
     """The same for a pin that no cursor reads: some room is left for those who follow."""
+    refused = refusal(draft.view)
+    if refused is not None:
+        return refused
     plain = sum(not pin.cursor for pin in draft.view.pins.values())
     if plain < limits.PLAIN_PINS_MAX:
         return check_pin(draft)
@@ -358,7 +562,8 @@ def check_plain_pin(draft: Draft) -> Retry | None:
 def do_pin(draft: Draft, command: Pin) -> SnapshotRef:
     view = draft.view
     number = _pin(draft, command.pin_ms, "", retain=False)
-    return draft.promise(_ref(view, number, view.pins[number], 0, 0))
+    pin = view.pins[number]
+    return draft.promise(SnapshotRef(number, view.history, 0, pin.retain, pin.index, pin.boundary))
 
 
 def _pin(draft: Draft, pin_ms: int, cursor: str, *, retain: bool) -> int:
@@ -378,8 +583,24 @@ def do_unpin(draft: Draft, command: Unpin) -> bool:
     shared = shared_index(view.takeovers, command.history, view.history, draft.index)
     if shared is None or command.index > shared:
         return False
+    if command.cursor:
+        cursor = view.cursors.get(command.cursor)
+        if cursor is None or cursor.claim != command.claim or cursor.pin != command.pin:
+            # Whoever follows by it now may still read it.
+            return False
+        _leave(draft, cursor)
+        _lose_pin(draft, command.cursor, cursor)
+        return True
+    if view.readers.get(command.pin, 0) > 1:
+        return False
     unpin(draft, command.pin)
     return True
+
+
+def _lose_pin(draft: Draft, name: str, cursor: CursorCell) -> None:
+    """The cursor reads no pin, in the middle of its snapshot perhaps."""
+    left = msgspec.structs.replace(cursor, pin=0, torn=cursor.vector > 0)
+    draft.put_cursor(name, left)
 
 
 def unpin(draft: Draft, pin: int) -> None:
@@ -388,6 +609,5 @@ def unpin(draft: Draft, pin: int) -> None:
     cell = view.pins[pin]
     cursor = view.cursors.get(cell.cursor)
     if cursor is not None and cursor.pin == pin:
-        left = msgspec.structs.replace(cursor, pin=0, torn=cursor.vector > 0)
-        draft.put_cursor(cell.cursor, left)
+        _lose_pin(draft, cell.cursor, cursor)
     draft.drop_pin(pin)

@@ -290,6 +290,8 @@ def return_due(draft: Draft) -> None:
         if lease is not None and not lease.ended_ms:
             due = lease.due(draft.now)
             view.returned |= due
+            if view.postponed:
+                view.postponed -= due
             returned(draft, lease, due)
 
 

@@ -40,9 +40,9 @@ class Holders(msgspec.Struct, frozen=True):
     bytes."""
     held: tuple[Holder, ...]
     in_flight: int = 0
-    """Messages that were handed out and have not ended, those included that were given back."""
+    """Messages that workers hold: `explain` says "leased". Not those that were given back, and not
+    those whose lease is over, since others can be given them."""
     held_by_workers: int = 0
-    """Those of them that nobody else can be given now: their time is not over, or their return is
-    delayed."""
+    """Those in flight, and those that were given back with a delay that is not over."""
     delayed: int = 0
     """Messages that were never handed out and whose delay is not over; of very many, the next."""

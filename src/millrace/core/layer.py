@@ -78,6 +78,7 @@ class Facts:
     """What was fetched from the store for the commands at hand; as of the last folded batch."""
 
     __slots__ = (
+        "dead",
         "ended",
         "expiry",
         "held",
@@ -106,6 +107,8 @@ class Facts:
         """The first cells of what goes by itself; None: they were not asked for."""
         self.ended: dict[tuple[int, int], BitMap64] = {}
         """First and last seq → those between them that are dead, or settled and kept."""
+        self.dead: dict[tuple[int, int], BitMap64] = {}
+        """First and last seq → those between them that are dead."""
         self.older: int | None = None
         """The first row that is not older than retention keeps rows."""
         self.outlived: Outlived | None = None
@@ -134,6 +137,8 @@ class Facts:
         self.expiry = None
         if self.ended:
             self.ended = {}
+        if self.dead:
+            self.dead = {}
         if self.held:
             self.held = {}
         if self.ids:

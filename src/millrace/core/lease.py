@@ -28,7 +28,7 @@ def find_none(view: View | None, command: Lease, now: int) -> Leased | None:
 
     Thousands wait at as many queues and ask again and again. None: there is more to be looked at.
     """
-    if view is None or view.pointers.next <= view.last_seq:
+    if view is None or view.pointers.next <= view.last_seq or view.quarantine:
         return None
     now = max(now, view.time_ms)
     if command.attempt or not view.spec.hands_out_in_order() or not _is_next_alone(view, now):
@@ -488,5 +488,6 @@ def supersede_leased(draft: Draft, died: BitMap64) -> None:
         groups.ended(draft, lease, (seq,))
         lease.superseded |= take_out(lease, (seq,))
         view.returned.discard(seq)
+        view.postponed.discard(seq)
         view.doomed.discard(seq)
         draft.put_lease(lease)

@@ -22,6 +22,7 @@ class LeaseState:
         "counts",
         "deadline_ms",
         "deadlines",
+        "discarded",
         "doomed",
         "ended_ms",
         "first",
@@ -70,6 +71,7 @@ class LeaseState:
         self.order: tuple[int, ...] = ()
         self.overdue = NO_SEQS
         self.groups: dict[int, int] = {}
+        self.discarded = NO_SEQS
 
     @classmethod
     def load(cls, lease: LeaseId, cell: LeaseCell) -> LeaseState:
@@ -91,6 +93,7 @@ class LeaseState:
         state.groups = dict(cell.groups)
         state.span_ms = cell.span_ms
         state.firsts = dict(cell.firsts)
+        state.discarded = _unpack(cell.discarded)
         return state
 
     def cell(self) -> LeaseCell:
@@ -117,6 +120,7 @@ class LeaseState:
             dict(sorted(self.groups.items())) if self.groups else {},
             self.span_ms,
             dict(sorted(self.firsts.items())) if self.firsts else {},
+            pack_seqs(self.discarded) if self.discarded is not none else b"",
         )
 
     def is_over(self) -> bool:

@@ -16,6 +16,7 @@ from millrace.core import place
 from millrace.core.group_cells import GroupCell, GroupedCell, RingCell, TurnCell, group_of
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
 from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.spec import QueueSpec as QueueSpec
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
@@ -136,6 +137,7 @@ class Kind(IntEnum):
     WEIGHT = 25
     ID = 26
     RUNS = 27
+    QUARANTINE = 28
 
 
 WINDOWED = (Kind.DUE, Kind.READY, Kind.RING, Kind.BUCKET)
@@ -224,6 +226,8 @@ class LeaseCell(msgspec.Struct, frozen=True, array_like=True):
     """So long before `deadline_ms` it was made; 0: that is not known."""
     firsts: dict[int, int] = {}
     """When those seqs were handed out first that had been handed out before, as far as is known."""
+    discarded: bytes = b""
+    """Seqs that the worker discarded: a release of one of them is no repeat, and is refused."""
 
 
 class SessionCell(msgspec.Struct, frozen=True, array_like=True):
@@ -287,6 +291,8 @@ class CursorCell(msgspec.Struct, frozen=True, array_like=True):
     vector: int = 0
     torn: bool = False
     """Of several shards: the number of its newest snapshot, and whether this pin of it went."""
+    claim: bytes = b""
+    """Names the latest follower that opened it: only that one may commit."""
 
 
 class PinCell(msgspec.Struct, frozen=True, array_like=True):
@@ -381,6 +387,7 @@ Cell = (
     | PartitionCell
     | IdCell
     | RunsCell
+    | QuarantineCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -411,6 +418,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.WEIGHT: WeightCell,
     Kind.ID: IdCell,
     Kind.RUNS: RunsCell,
+    Kind.QUARANTINE: QuarantineCell,
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from millrace.core.block import Block
+from millrace.errors import Corrupt, Invalid
 
 
 def take(block: Block, at: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Block:
@@ -25,7 +26,14 @@ def join(blocks: Sequence[Block]) -> Block:
 
 
 def of_rows(batch: pa.RecordBatch) -> Block:
-    """The block of rows that were read; columns that are null are left out."""
+    """The block of rows that were read; columns that are null are left out.
+
+    Raises:
+        Corrupt: they contradict themselves.
+    """
     names = ["value"]
     names += [name for name in ("key", "headers") if batch.column(name).null_count < len(batch)]
-    return Block.of_arrow(batch.select(names))
+    try:
+        return Block.of_arrow(batch.select(names))
+    except Invalid as error:
+        raise Corrupt(f"rows cannot be read: {error.message}") from error

@@ -20,6 +20,7 @@ from millrace.core import (
     groups,
     length,
     partitions,
+    quarantine,
     rotation,
     staged,
     topic,
@@ -44,6 +45,9 @@ def check_publish(draft: Draft, command: Publish) -> Checked:
     repeat = _check_number(draft.view, command.numbered)
     if repeat is not None:
         return repeat
+    closed = quarantine.refusal(draft.view)
+    if closed is not None:
+        return closed
     if draft.view.topic is not None:
         has_deletes = bool(deletes_of(command.rows))
         refusal = topic.check_publish(draft.view, command, has_deletes=has_deletes)
@@ -322,7 +326,7 @@ def _remember_number(draft: Draft, numbered: Numbered | None, first: int, count:
 
 def check_publish_staged(draft: Draft, command: PublishStaged) -> Checked:
     view = draft.view
-    repeat = _check_number(view, command.numbered)
+    repeat = _check_number(view, command.numbered) or quarantine.refusal(view)
     if repeat is not None:
         return repeat
     if len(set(command.stages)) != len(command.stages):

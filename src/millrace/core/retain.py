@@ -12,6 +12,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64
 
+from millrace.core import state_counts
 from millrace.core.commands import (
     Need,
 )
@@ -19,7 +20,6 @@ from millrace.core.draft import Draft
 from millrace.core.holder import Holder, Holders
 from millrace.core.model import QueueSpec
 from millrace.core.view import View
-from millrace.core.waiting import due_of
 from millrace.errors import Invalid, Refused
 
 CURSOR_RETAIN_BYTES = 256 * 1024**3
@@ -159,6 +159,7 @@ def _leave_leases(draft: Draft, upto: int) -> None:
             lease.forget_counts(seq)
             lease.deadlines.pop(seq, None)
         view.returned -= gone
+        view.postponed -= gone
         draft.put_lease(lease)
 
 
@@ -212,18 +213,33 @@ def _heavy(view: View, now: int) -> list[int]:
     ]
 
 
+def _reader(view: View, number: int, readers: dict[int, str]) -> str:
+    """Who reads the pin: the cursor that it was made for, or the first of those that share it."""
+    name = view.pins[number].cursor
+    cursor = view.cursors.get(name)
+    return name if cursor is not None and cursor.pin == number else readers.get(number, name)
+
+
 def list_holders(draft: Draft) -> Holders | Need:
     """Who keeps rows from going, and how many."""
     view, now = draft.view, draft.now
+    counts = state_counts.count_states(draft)
+    if isinstance(counts, Need):
+        return counts
     unknown = tuple(pin for pin in sorted(view.pins) if pin not in view.facts.held)
     if unknown:
         return Need(view.shard, held=unknown)
     held: list[Holder] = []
+    readers: dict[int, str] = {}
+    for name, cursor in sorted(view.cursors.items()):
+        readers.setdefault(cursor.pin, name)
     for number, pin in sorted(view.pins.items()):
         rows = sum(part.rows for part in view.facts.held[number])
         age = now - pin.made_ms
         size = weigh(view, number) or 0
-        held.append(Holder("pin", pin.cursor, pin.boundary, rows, size, age, number))
+        held.append(
+            Holder("pin", _reader(view, number, readers), pin.boundary, rows, size, age, number)
+        )
     for name, cursor in sorted(view.cursors.items()):
         if cursor.retain:
             place, is_dropped = view.place_of(cursor), cursor.dropped
@@ -235,19 +251,7 @@ def list_holders(draft: Draft) -> Holders | Need:
         first, count = view.doomed.min(), len(view.doomed)
         held.append(Holder("dead letters", "", first, count, 0, 0))
     wanted = max(_wanted(view), view.ended_to) + 1
-    counts = (len(view.holder), _held_by_workers(view, now), _delayed(view, now))
-    return Holders(view.ended_to + 1, wanted, tuple(held), *counts)
-
-
-def _held_by_workers(view: View, now: int) -> int:
-    """How many messages are neither ended, nor ready again, nor dead letters."""
-    over = BitMap64()
-    for lease_id in {lease_id for at, lease_id in view.deadlines if at <= now}:
-        lease = view.leases.get(lease_id)
-        if lease is not None and not lease.ended_ms:
-            over |= lease.due(now)
-    return len(view.holder) - len(over | view.returned | view.doomed)
-
-
-def _delayed(view: View, now: int) -> int:
-    return sum(len(cell.seqs) for key, cell in view.due if due_of(key) > now)
+    held_by_workers = counts.leased + counts.postponed
+    return Holders(
+        view.ended_to + 1, wanted, tuple(held), counts.leased, held_by_workers, counts.delayed
+    )

@@ -74,16 +74,31 @@ def _named(block: Block) -> Column | None:
     if names is None or values is None or lists is None:
         return block.keys
     ends = np.frombuffer(lists, np.int32)
-    wanted = GROUP_HEADER.encode()
-    found = [at for at, name in enumerate(names.values(0, int(ends[-1]))) if name == wanted]
-    if not found:
+    found = _equal(names, int(ends[-1]), GROUP_HEADER.encode())
+    if not len(found):
         return block.keys
     groups = list(block.key_list())
-    rows = np.searchsorted(ends, found, side="right") - 1
-    # The first one counts, so that it is written last.
-    for at, row in zip(reversed(found), reversed(rows.tolist()), strict=True):
+    # The first one of a row counts.
+    rows, first = np.unique(np.searchsorted(ends, found, side="right") - 1, return_index=True)
+    for row, at in zip(rows.tolist(), found[first].tolist(), strict=True):
         groups[row] = values.values(at, at + 1)[0]
     return Column.of_optional(groups)
+
+
+def _equal(names: Column, count: int, wanted: bytes) -> Shards:
+    """Which of the first `count` values are `wanted`; there may be millions of them."""
+    bounds = names.bounds()[: count + 1].astype(np.int64)
+    found = np.flatnonzero(np.diff(bounds) == len(wanted))
+    if not len(found):
+        return found
+    # Eight bytes at a time, wherever they begin: the last ones overlap those before.
+    words: np.ndarray[tuple[int], np.dtype[np.uint64]] = np.ndarray(
+        (len(names.data) - 7,), "<u8", names.data, strides=(1,)
+    )
+    for at in (*range(0, len(wanted) - 8, 8), len(wanted) - 8):
+        word = int.from_bytes(wanted[at : at + 8], "little")
+        found = found[words[bounds[found] + at] == word]
+    return found
 
 
 def split(block: Block, shards: Shards, count: int) -> list[Block]:

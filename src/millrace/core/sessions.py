@@ -22,6 +22,7 @@ from millrace.core.commands import Lease, Need, Release
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
 from millrace.core.model import NEVER_MS, LeaseId, SessionCell
+from millrace.core.quarantine import refusal
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
@@ -86,7 +87,7 @@ def resume_session(draft: Draft, command: ResumeSession) -> SessionRef | Refused
 def receive(draft: Draft, command: Receive) -> Delivered | Refused | Need:
     """What it holds and was not heard of comes first; then what its credit allows."""
     view = draft.view
-    cell = _heard(view, command.claim)
+    cell = refusal(view) or _heard(view, command.claim)
     if isinstance(cell, Refused):
         return cell
     if command.expected > cell.next:
@@ -135,6 +136,9 @@ def grant_credit(draft: Draft, command: GrantCredit) -> Granted | Refused | Need
         if granted != cell:
             draft.put_session(number, granted)
         return Granted(credit)
+    refused = refusal(view)
+    if refused is not None:
+        return refused
     wanted = _room(view, number, granted)
     checked = _check(draft, cell, wanted)
     if isinstance(checked, Need):

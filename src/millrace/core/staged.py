@@ -20,6 +20,7 @@ from millrace.core.group_list import numbers_of
 from millrace.core.leased_commands import Life
 from millrace.core.model import Kind, Message, QueueSpec
 from millrace.core.points import Name
+from millrace.core.quarantine import refusal
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.view import View
 from millrace.errors import Full, Invalid, OutOfOrder, Refused, Retry, TooLarge
@@ -67,6 +68,9 @@ def check_deletes(view: View, rows: Rows) -> Refused | None:
 def check_stage(draft: Draft, command: Stage) -> int | Refused | Retry | None:
     """None: it may be done. A number: it was done before, and the stage has so many rows."""
     view = draft.view
+    quarantined = refusal(view)
+    if quarantined is not None:
+        return quarantined
     if command.stage in draft.ended_stages:
         # A batch stages before it publishes, so that these rows would be taken for the old stage's.
         return Retry("a stage of this name is just being published or dropped", field="stage")

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from millrace import limits
 from millrace.core.codec import decode_cell, encode_cell
 from millrace.core.model import CursorCell, History, Kind, Position, TakeoverCell
+from millrace.errors import CursorExpired, Invalid, Refused
 
 
 def shared_seq(
@@ -70,6 +73,54 @@ def resume(
     if end <= upper:
         return None
     return upper if upper < start else start
+
+
+def locate(
+    table: Sequence[TakeoverCell],
+    current: History,
+    high: int,
+    floor: int,
+    position: Position,
+) -> Position | Refused:
+    """Where a follower that keeps its own position goes on, as a place in the present history.
+
+    The same seq: it goes on where it is. A lower one: what the follower has read after that was
+    taken back, and it must undo it first; of an unknown history nothing is shared. It is refused
+    where rows that it would have to read are gone.
+    """
+    seq, start, end = position.seq, position.snapshot_start, position.snapshot_end
+    if not 0 <= start <= seq <= end:
+        return Invalid("the position is damaged; take another one", field="position")
+    if position.history == current and end > high:
+        return Invalid(
+            f"the position is at {end}, and the queue ends at {high}: it is of another queue",
+            field="position",
+            limit=high,
+        )
+    place = located(table, current, high, position)
+    if 0 < seq < floor or 0 < place.seq < floor:
+        return CursorExpired(
+            f"the position is at {place.seq}, and rows up to {floor} are gone: start over, at the "
+            "beginning",
+            field="position",
+            limit=floor,
+        )
+    return place
+
+
+def located(
+    table: Sequence[TakeoverCell], current: History, high: int, position: Position
+) -> Position:
+    """The place in the present history to which a position leads, wherever rows are gone."""
+    seq = position.seq
+    if shared_seq(table, position.history, current, high) is None:
+        return Position(current, 0, 0, 0)
+    back = resume(table, current, high, 0, position)
+    if back is not None:
+        return Position(current, back, back, back)
+    if seq in (position.snapshot_start, position.snapshot_end):
+        return Position(current, seq, seq, seq)
+    return msgspec.structs.replace(position, history=current)
 
 
 def trim(table: Mapping[bytes, bytes], cursors: Iterable[bytes]) -> dict[bytes, bytes | None]:

@@ -40,11 +40,11 @@ def thin(draft: Draft, chosen: list[Chosen], count: int, *, together: bool) -> N
     share = count if together else -(-count // max(len(chosen), 1))
     depth = max(share, limits.THIN_DEPTH)
     looked, seqs = _within_reach(view, chosen, depth)
-    unknown = tuple(r for r in _ranges(view, seqs) if r not in view.facts.ended)
+    unknown = tuple(r for r in ended_ranges(view, seqs) if r not in view.facts.ended)
     if unknown:
         return Need(view.shard, ended=unknown)
     dead = seqs - draft.still_live(seqs) | seqs & view.doomed
-    for low, high in _ranges(view, seqs):
+    for low, high in ended_ranges(view, seqs):
         dead |= seqs & view.facts.ended[low, high]
     draft.passed += len(dead)
     left = [_live(one, dead) for one in looked] if dead else looked
@@ -69,7 +69,7 @@ def _within_reach(view: View, chosen: list[Chosen], depth: int) -> tuple[list[Ch
     return looked, BitMap64(seqs)
 
 
-def _ranges(view: View, seqs: BitMap64) -> list[tuple[int, int]]:
+def ended_ranges(view: View, seqs: BitMap64) -> list[tuple[int, int]]:
     """Where the store must be asked: it knows rows up to some seq, and only some may have died."""
     most = view.stored_seq
     if not view.spec.keyed:

@@ -11,13 +11,15 @@ ends it. Its name tells topic, subscription and history apart, so that none is t
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 
 from millrace import limits
-from millrace.core import notes
+from millrace.core import filters, notes
+from millrace.core.block import Block
 from millrace.core.commands import Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
-from millrace.core.model import CATALOG, CatalogCell, ProducerCell, QueueCell, ShardId
+from millrace.core.model import CATALOG, CatalogCell, Message, ProducerCell, QueueCell, ShardId
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import (
     ConfigureSubscription,
@@ -31,6 +33,9 @@ from millrace.core.topic_commands import (
 )
 from millrace.core.view import View
 from millrace.errors import Exists, Full, Invalid, NotFound, Refused, TooLarge
+
+_JUDGED = min(limits.FILTER_BODY_BYTES_MAX, limits.FILTER_BODY_VALUES_MAX)
+"""A body of so many bytes is within the bounds of filters, whatever is in it."""
 
 FORWARDERS = "topic/"
 """How the names of forwarding producers begin; no program's producer has a name like that."""
@@ -198,6 +203,39 @@ def configure_subscription(draft: Draft, command: ConfigureSubscription) -> Subs
     return NotFound(f"there is no subscription {command.name!r}", field="name")
 
 
+def _check_bodies(view: View, rows: Block | tuple[Message, ...]) -> TooLarge | None:
+    """Whether all bodies can be judged by filters, if some of the topic's are on bodies."""
+    if isinstance(rows, Block):
+        sizes = np.diff(rows.bodies.bounds())
+        large = [rows.bodies.value(at) for at in np.flatnonzero(sizes > _JUDGED).tolist()]
+    else:
+        large = [row.body for row in rows if len(row.body or b"") > _JUDGED]
+    if not large:
+        return None
+    if not any(filters.reads_bodies(cell.filter) for cell in view.subscriptions.values()):
+        return None
+    for body in large:
+        if body is None:
+            continue
+        if len(body) > limits.FILTER_BODY_BYTES_MAX:
+            return TooLarge(
+                f"body has {len(body)} bytes; of a topic with filters on bodies up to "
+                f"{limits.FILTER_BODY_BYTES_MAX} are allowed",
+                field="body",
+                limit=limits.FILTER_BODY_BYTES_MAX,
+            )
+        letters = np.frombuffer(body, np.uint8)
+        count = sum(int(np.count_nonzero(letters == sign)) for sign in b",[{")
+        if count > limits.FILTER_BODY_VALUES_MAX:
+            return TooLarge(
+                f"body has {count} commas and brackets; of a topic with filters on bodies up to "
+                f"{limits.FILTER_BODY_VALUES_MAX} are allowed",
+                field="body",
+                limit=limits.FILTER_BODY_VALUES_MAX,
+            )
+    return None
+
+
 def _check_notes(kept: notes.Notes) -> Refused | None:
     return notes.check(kept, limits.SUBSCRIPTION_NOTES_BYTES_MAX)
 
@@ -285,7 +323,7 @@ def check_publish(view: View, command: Publish, *, has_deletes: bool) -> Refused
         return Invalid("a topic hands messages on in their order, and all of them", field="rows")
     lag = view.last_seq - passed_by_all(view)
     if lag < view.topic.max_lag:
-        return None
+        return _check_bodies(view, command.rows)
     slowest = min(view.subscriptions.values(), key=lambda cell: cell.passed)
     return Full(
         f"{lag} messages wait for the subscription {slowest.name!r} to {slowest.target}: see that "

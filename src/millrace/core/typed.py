@@ -31,7 +31,8 @@ class Typed(msgspec.Struct, frozen=True):
         found: dict[str, object] = {}
         for name, value in headers:
             if name in arrays:
-                found[name] = _elements(arrays[name])
+                if name not in found:
+                    found[name] = _elements(arrays[name])
                 continue
             values = found.setdefault(name, [])
             assert isinstance(values, list)

@@ -47,6 +47,7 @@ from millrace.core.model import (
     WeightCell,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.takeover import resume
@@ -79,6 +80,7 @@ class View:
         self.cursors: dict[str, CursorCell] = {}
         self.sessions: dict[int, SessionCell] = {}
         self.pins: dict[int, PinCell] = {}
+        """In the order of their numbers."""
         self.stages: dict[str, StageCell] = {}
         self.deletes = Deletes()
         self.takeovers: list[TakeoverCell] = []
@@ -95,12 +97,16 @@ class View:
         self.scale = Scale()
         self.partition: PartitionCell | None = None
         """Of a queue whose delivery is "partitions"."""
+        self.quarantine: dict[bytes, QuarantineCell] = {}
+        """Why the shard is quarantined; empty: it is not. See `quarantine.py`."""
 
         # Derived: never stored, rebuilt by `load`.
         self.holder: dict[int, int] = {}
         """Delivered and not ended: seq → the lease of its latest delivery."""
         self.returned = BitMap64()
         """Delivered before, and ready again."""
+        self.postponed = BitMap64()
+        """Given back with a delay that is not over."""
         self.held: dict[int, Holding] = {}
         """Session → what it holds."""
         self.doomed = BitMap64()
@@ -113,6 +119,10 @@ class View:
         """Where the heap is built anew, without those that were moved."""
         self.ended: list[tuple[int, int]] = []
         """A heap of (end, lease): the leases that are only remembered."""
+        self.readers: dict[int, int] = {}
+        """Pin → how many cursors read it, where any does."""
+        self.changed = Index(0)
+        """The last batch that may have changed what a reader sees."""
         self.retaining: dict[str, CursorCell] = {}
         """Retaining cursors that were not dropped."""
         self.refreshed_ms = 0
@@ -231,6 +241,8 @@ class View:
                 self.scale.add(number(key), cell)
             case PartitionCell() as cell:
                 self.partition = cell
+            case QuarantineCell() as cell:
+                self.quarantine[key] = cell
             case AsideCell() | DedupCell() | ExpiryCell() | IdCell() | RunsCell():
                 # Of these there may be too many: they are asked for as they are needed.
                 pass
@@ -248,6 +260,11 @@ class View:
         oldest_first = sorted(self.producers.items(), key=lambda item: item[1].time_ms)
         self.producers = dict(oldest_first)
         self.attempts = dict(sorted(self.attempts.items(), key=lambda item: item[1].time_ms))
+        self.pins = dict(sorted(self.pins.items()))
+        for cell in self.cursors.values():
+            if cell.pin in self.pins:
+                self.readers[cell.pin] = self.readers.get(cell.pin, 0) + 1
+        self.changed = self.index
         self.retaining = {
             name: cell for name, cell in self.cursors.items() if cell.retain and not cell.dropped
         }
@@ -260,7 +277,9 @@ class View:
             self.holder.update(dict.fromkeys(lease.open, lease.id))
             self.holder.update(dict.fromkeys(lease.freed, lease.id))
             self.holder.update(dict.fromkeys(lease.doomed, lease.id))
-            self.returned |= lease.freed - lease.delayed()
+            postponed = lease.delayed()
+            self.returned |= lease.freed - postponed
+            self.postponed |= postponed
             self.doomed |= BitMap64(lease.doomed)
             self.overdue |= lease.overdue
         heapq.heapify(self.ended)
@@ -315,7 +334,7 @@ class View:
 
     def takes_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
-        return self.spec.is_plain() and self.topic is None
+        return self.spec.is_plain() and self.topic is None and not self.quarantine
 
     def is_behind(self) -> bool:
         """Whether it is a topic with rows that are not forwarded yet."""

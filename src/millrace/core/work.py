@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 from pyroaring import BitMap64, FrozenBitMap64
 
-from millrace.core import aside, groups, partitions
+from millrace.core import aside, groups, partitions, quarantine
 from millrace.core.answers import Outcome
 from millrace.core.commands import Discard, Extend, Release, Rewind, Settle
 from millrace.core.draft import Draft
@@ -79,7 +79,9 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) 
     if isinstance(command, Settle):
         done |= seqs & lease.settled
     elif isinstance(command, Release):
-        done |= seqs & lease.freed | seqs & _lost(lease)
+        # A release that is repeated is answered as the first time, also where it made a dead letter
+        # of the message. A message that was discarded was never given back.
+        done |= seqs & lease.freed | seqs & (_lost(lease) - lease.discarded)
     elif isinstance(command, Discard):
         done |= seqs & _lost(lease)
     return Outcome(done, {seq: _refusal(lease, seq) for seq in seqs - done})
@@ -237,6 +239,7 @@ def do_purge(draft: Draft) -> Seq:
     _end_leases(draft)
     upto = draft.purge()
     aside.purge(draft, upto)
+    quarantine.forget(draft)
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto + 1, floor=upto))
     return upto
 
@@ -265,8 +268,8 @@ def do_rewind(draft: Draft, command: Rewind) -> Seq:
     start = _rewind_start(view, command)
     _end_leases(draft)
     if not view.spec.keyed:
-        # Nothing but a purge ends rows here, and nobody looks whether they are live.
-        start = max(start, view.pointers.floor + 1)
+        # Nobody looks whether rows that were purged or have expired are live.
+        start = max(start, view.ended_to + 1)
     draft.put_pointers(msgspec.structs.replace(view.pointers, next=start))
     view.skipped = 0
     view.scanned = start - 1
@@ -294,6 +297,7 @@ def _end_leases(draft: Draft) -> None:
         draft.put_lease(lease)
     view.holder.clear()
     view.returned.clear()
+    view.postponed.clear()
     view.doomed.clear()
     view.groups.flights.clear()
     view.groups.again.clear()

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from millrace import limits, sync
+from millrace.client import letter
 from millrace.client.lease import grant_of, seq_of
 from millrace.client.ticket import write_ticket
 from millrace.core.bury import PREFIX, TIME_DIGITS, first_ms
@@ -26,14 +27,16 @@ from millrace.errors import Invalid
 from millrace.jobs.held import Held
 from millrace.jobs.site import Site
 from millrace.jobs.transform import find_function, run_python, run_sql
+from millrace.sinks.base import DELETE, PUT
 from millrace.spark.address import Address
 from millrace.spark.contract import check_schema, to_rows
 from millrace.spark.staging import stage_rows
 
 COLUMNS = (
     "shard int, seq bigint, key binary, value binary, "
-    "headers array<struct<key:string,value:binary>>, timestamp timestamp, dead_queue string, "
-    "dead_reason string, dead_deliveries bigint, dead_failures bigint, dead_time timestamp"
+    "headers array<struct<key:string,value:binary>>, op string, timestamp timestamp, "
+    "dead_queue string, dead_reason string, dead_deliveries bigint, dead_failures bigint, "
+    "dead_time timestamp"
 )
 """Of a letter, as a query sees it."""
 
@@ -44,6 +47,7 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
     ("key", pa.binary()),
     ("value", pa.binary()),
     ("headers", pa.list_(_PAIR)),
+    ("op", pa.string()),
     ("timestamp", pa.timestamp("us", tz="UTC")),
     ("dead_queue", pa.string()),
     ("dead_reason", pa.string()),
@@ -83,6 +87,18 @@ class Redriven(msgspec.Struct, frozen=True):
     """Letters of which nothing was made, or nothing that has a queue to go to."""
     aimless: int = 0
     """Messages that were made and have none: their dead_queue is not known."""
+
+    @property
+    def reason(self) -> str:
+        """Why nothing was moved; empty: something was."""
+        if self.letters:
+            return ""
+        if self.aimless:
+            return (
+                "no letter names the queue that it came from, or a pipeline's letter names one of "
+                "another space, which it may not choose; name one for all by `to`"
+            )
+        return "nothing was made of the letters" if self.kept else "the queue has no letters"
 
 
 class Tried(msgspec.Struct, frozen=True):
@@ -220,19 +236,32 @@ def letters_of(site: Site, queue: sync.Queue, ticket: str) -> DataFrame:
     """The dead letters of a snapshot, as a query sees them."""
     rows = site.read(queue, view="changes", endingSnapshot=ticket).where("op = 'put'")
 
-    def told(name: str) -> Column:
-        found = F.expr(f"try_element_at(filter(headers, h -> h.key = '{PREFIX}{name}'), -1).value")
+    def header(name: str) -> Column:
+        found = F.expr(f"try_element_at(filter(headers, h -> h.key = '{name}'), -1).value")
         return found.cast("string")
 
+    def told(name: str) -> Column:
+        return header(f"{PREFIX}{name}")
+
+    # As `client/letter.py` has it, of a letter in a frame.
+    of_pipeline = told("queue").isNull() & header(letter.QUEUE).isNotNull()
+    is_near = F.split_part(header(letter.QUEUE), F.lit("/"), F.lit(1)) == queue.space
+    is_delete = of_pipeline & (header(letter.OP) == letter.DELETE.decode())
+    is_delete = F.coalesce(is_delete, F.lit(False))
+    kept = F.filter("headers", lambda pair: ~pair["key"].startswith(PREFIX))
+    own = F.filter(kept, lambda pair: ~pair["key"].isin(*letter.OF_PIPELINES))
     return rows.select(
         "shard",
         "seq",
         "key",
-        "value",
-        F.expr(f"filter(headers, h -> NOT startswith(h.key, '{PREFIX}'))").alias("headers"),
+        F.when(~is_delete, F.col("value")).alias("value"),
+        F.when(of_pipeline, own).otherwise(kept).alias("headers"),
+        F.when(is_delete, DELETE).otherwise(PUT).alias("op"),
         "timestamp",
-        told("queue").alias("dead_queue"),
-        told("reason").alias("dead_reason"),
+        F.coalesce(told("queue"), F.when(of_pipeline & is_near, header(letter.QUEUE))).alias(
+            "dead_queue"
+        ),
+        F.when(of_pipeline, header(letter.BROKEN)).otherwise(told("reason")).alias("dead_reason"),
         told("deliveries").try_cast("bigint").alias("dead_deliveries"),
         told("failures").try_cast("bigint").alias("dead_failures"),
         _first_time(told("time")).alias("dead_time"),
@@ -321,7 +350,7 @@ class _Moving:
         """Change letters, publish what was made of them and end them; returns the ended ones, and
         how many messages were made for each queue."""
         with self._site.asking("the change", "sql"):
-            frame = self._site.spark.createDataFrame(_table(lot))
+            frame = self._site.spark.createDataFrame(_table(lot, self._queue.space))
             made = changed(frame, self._change).cache()
             try:
                 counts = _counts(made)
@@ -376,8 +405,10 @@ def _place(queue: sync.Queue, lease: sync.Lease) -> tuple[int, int]:
     return queue.shards.number(grant_of(lease._twin).shard), seq_of(lease._twin)
 
 
-def _table(lot: Mapping[tuple[int, int], sync.Lease]) -> pa.Table:
-    rows = [_row(shard, seq, lease) for (shard, seq), lease in sorted(lot.items(), key=_first)]
+def _table(lot: Mapping[tuple[int, int], sync.Lease], space: str) -> pa.Table:
+    rows = [
+        _row(shard, seq, lease, space) for (shard, seq), lease in sorted(lot.items(), key=_first)
+    ]
     return pa.Table.from_pylist(rows, schema=_SCHEMA)
 
 
@@ -385,21 +416,23 @@ def _first(item: tuple[tuple[int, int], sync.Lease]) -> tuple[int, int]:
     return item[0]
 
 
-def _row(shard: int, seq: int, lease: sync.Lease) -> dict[str, object]:
+def _row(shard: int, seq: int, lease: sync.Lease, space: str) -> dict[str, object]:
     told = {name: value.decode(errors="replace") for name, value in lease.headers}
+    source = letter.source_of(lease.headers, space)
+    is_delete = letter.is_delete(lease.headers)
+    reason = letter.BROKEN if letter.is_of_pipeline(lease.headers) else f"{PREFIX}reason"
     return {
         "shard": shard,
         "seq": seq,
         "key": lease.key,
-        "value": lease.body,
+        "value": None if is_delete else lease.body,
         "headers": [
-            {"key": name, "value": value}
-            for name, value in lease.headers
-            if not name.startswith(PREFIX)
+            {"key": name, "value": value} for name, value in letter.returning(lease.headers)
         ],
+        "op": DELETE if is_delete else PUT,
         "timestamp": lease.time_ms * 1000,
-        "dead_queue": told.get(f"{PREFIX}queue"),
-        "dead_reason": told.get(f"{PREFIX}reason"),
+        "dead_queue": None if source is None else "/".join(source),
+        "dead_reason": told.get(reason),
         "dead_deliveries": _number(told.get(f"{PREFIX}deliveries")),
         "dead_failures": _number(told.get(f"{PREFIX}failures")),
         "dead_time": first_ms(lease.headers, lease.time_ms) * 1000,

@@ -26,7 +26,7 @@ from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import encode_entry
 from millrace.core.column import Buffer
 from millrace.core.model import Epoch, GroupId
-from millrace.errors import Closed, DiskFailed, Fatal, Full, MillraceError, TooLarge
+from millrace.errors import Closed, DiskFailed, Fatal, Full, MillraceError, TooLarge, detached
 from millrace.journal.outbox import Failed, Job, Outbox, Synced, size_of, uncommitted_before
 from millrace.journal.suffix import Suffixes
 from millrace.log.lane import Lane
@@ -247,7 +247,7 @@ class LogWriter:
 
     def _end(self, error: Fatal) -> None:
         """What became of the record is unknown, and nothing more is written: all are told."""
-        self._error = error
+        self._error = error = detached(error.again())
         if self._rolling is not None and not self._rolling.done():
             self._rolling.set_exception(error)
         told = [job.failed for job in self._writing] + self._outbox.take_all()

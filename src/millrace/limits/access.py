@@ -45,6 +45,27 @@ BOOK_PAUSE_MS_MAX = 1_000
 BOOK_KEEP_DELETES_SECONDS = 7 * 86_400
 """For so long it is told that a user or token has gone; who comes later reads everything anew."""
 
+USER_QUEUES_MAX = 10_000
+"""Queues of one user, unless a quota says otherwise: a tenth of what a server may have."""
+
+USER_TOPICS_MAX = 1_000
+"""Topics of one user, unless a quota says otherwise."""
+
+USER_SUBSCRIPTIONS_MAX = 10_000
+"""Subscriptions that one user has made, unless a quota says otherwise."""
+
+USER_SESSIONS_MAX = 1_000
+"""Sessions of one user at a time, unless a quota says otherwise."""
+
+USER_STREAMS_MAX = 100
+"""Streams of events of one user at a time, unless a quota says otherwise."""
+
+USER_JOBS_MAX = 4
+"""Redrives and move tasks of one user at a time, unless a quota says otherwise."""
+
+BOOK_FORGET_MANY = 1_000
+"""Of what is counted and not there, so many are forgotten in one transaction."""
+
 QUOTA_PRINCIPALS_MAX = 10_000
 """Principals whose use is counted; the one that was quiet for the longest begins anew."""
 
@@ -67,9 +88,24 @@ AUDIT_KEEP_SECONDS = 90 * 86_400
 AUDIT_KEEP_BYTES = 256 * 1024 * 1024
 """And no more than so many bytes of them."""
 
-AUDIT_DENIED_PER_SECOND = 10
-"""Acts that were denied or failed are noted so often; beyond it they are counted, and the next note
-says how many there were: whoever may do nothing may not fill the disk either."""
+AUDIT_USER_DENIED_BURST = 10
+"""Acts of one user that were denied, and are noted at once: what somebody tried by mistake."""
+
+AUDIT_USER_DENIED_PER_MINUTE = 1
+"""And beyond those; the next note says how many were not noted."""
+
+AUDIT_DENIED_BURST = 100
+"""Acts of all users together that were denied, and are noted at once."""
+
+AUDIT_DENIED_PER_MINUTE = 6
+"""And beyond those: some 3 MB a day, so that the notes of many weeks are still there when whoever
+may do nothing has tried for as long."""
+
+AUDIT_DENIED_USERS_MAX = 4_096
+"""Users whose denied acts are counted; the one that was quiet for the longest begins anew."""
+
+AUDIT_WRITING_MAX = 100
+"""Notes that are being written and that nobody waits for."""
 
 CONFIG_BYTES_MAX = 4 * 1024 * 1024
 """A file of settings; thousands of queues fit into it."""

@@ -40,6 +40,12 @@ and an answer of so many fits into memory many times over."""
 SQS_MESSAGE_BYTES_MAX = 1024 * 1024
 """Bytes of a message with its attributes, and of all messages of a batch; as SQS has it."""
 
+AWS_ESCAPES_MAX = 6
+"""Bytes that one byte of a message may take in JSON: some clients write `<` as `\\u003c`."""
+
+AWS_BESIDE_BYTES = 512 * 1024
+"""Bytes of a call beside messages: names, receipts, attributes of queues, tags."""
+
 SQS_MESSAGE_BYTES_MIN = 1024
 """The least that a queue can have as its maximum; as SQS has it."""
 

@@ -17,6 +17,19 @@ HTTP_NAMES_KNOWN_MAX = 256
 HTTP_BODY_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a body."""
 
+JSON_BYTES_MAX = 1024 * 1024
+"""Bytes of a body in JSON, and of a line of NDJSON. A decoder of JSON stops everything else until
+it is done, and looks at the length of a list only when the whole is made: this takes some
+milliseconds. More goes as NDJSON or Arrow, which are decoded in steps, and one large message as it
+is. The receipts of the largest lease call have 0.8 MB."""
+
+LINES_STEP_BYTES = 256 * 1024
+"""Bytes of messages in JSON that are decoded before other requests are served: some 30 ms where
+each is as short as can be."""
+
+ROWS_STEP = 4_096
+"""Messages that are checked and laid side by side at once; more of them in a thread."""
+
 HTTP_LARGE_BYTES_MIN = 64 * 1024
 """A body of this size or more is read into its own place; for a smaller one that costs more than
 it saves."""
@@ -35,7 +48,11 @@ HTTP_PIECE_BYTES_MIN = 4 * 1024
 own, and one of a single byte would take sixty times its size."""
 
 HTTP_AHEAD_MAX = 32
-"""Requests that a client may have sent ahead before nothing more of it is read."""
+"""Requests that a client may have sent ahead before nothing more of it is read or parsed."""
+
+HTTP_STEP_BYTES = 1024
+"""Bytes that are parsed at once where a request may end anywhere in them: the smallest has 26, so
+that no more than 39 come beyond the bound above."""
 
 HTTP_JOIN_BYTES_MAX = 16 * 1024
 """A body below this goes out in one piece with its head."""
@@ -51,12 +68,24 @@ HTTP_IDLE_SECONDS_MAX = 75
 """A connection is kept for so long after a request; whoever has sent none has as long as for a
 head."""
 
+HTTP_STRANGER_IDLE_SECONDS_MAX = 5
+"""A connection whose last request nobody was known to have sent is kept for so long."""
+
+HTTP_STRANGERS_SHARE = 2
+"""One address may have one part in so many of all connections on which nobody is known yet: the
+others are left for other addresses. A proxy is one address; its connections stop counting with the
+first request of a user."""
+
 HTTP_WRITE_SECONDS_MAX = 30
 """Whoever takes in nothing for so long is cut off."""
 
 HTTP_WRITE_BYTES_PER_SECOND_MIN = 1024
 """An answer is taken in at least so fast, beyond that time: what waits to be sent is held in
 memory, and what is read of a queue meanwhile is pinned."""
+
+HTTP_STALL_SECONDS = 0.5
+"""The event loop may be so late, once a second, before that is taken for a stall, which does not
+count against the time that clients have."""
 
 HTTP_LINGER_SECONDS = 2
 """For so long what still comes is dropped after an answer that ends a connection: closed with
@@ -87,8 +116,11 @@ ADDRESS_KNOWN_CHARS_MAX = 512
 DESK_CURSORS_MAX = 65_536
 """Cursors whose ids a server remembers, some 200 bytes each."""
 
-JOBS_RUNNING_MAX = 16
-"""Redrives and backups that go on at a time."""
+JOBS_RUNNING_MAX = 64
+"""Redrives and move tasks that go on at a time; each holds a batch of messages."""
+
+BACKUPS_RUNNING_MAX = 4
+"""Backups that go on or wait at a time: apart from jobs, so that no user's keep one out."""
 
 JOBS_REMEMBERED_MAX = 256
 """Those and what ended lately, of which can be asked how it went."""
@@ -130,6 +162,11 @@ HTTP_BODIES_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of all bodies that are being read, wait or are handled; beyond them requests are refused.
 What is made of a body, messages and then commands, takes several times as much meanwhile."""
 
+HTTP_UNPROVED_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of bodies that are signed and not read whole yet, so that nobody knows whether by who is
+named: they are held for the address that they come from, beside those above, until they were
+proved. One address may hold one part in two of what others leave."""
+
 HTTP_UNSENT_BYTES_MAX = 256 * 1024 * 1024
 """Bytes of answers that wait to be taken in, over all connections of a process; whoever holds more
 than their share is answered nothing more meanwhile."""
@@ -139,8 +176,9 @@ HTTP_TLS_STEP_BYTES = 256 * 1024
 without anybody's knowing how much of it was taken in."""
 
 HTTP_SHARE = 2
-"""One user may hold one part in so many of what the others leave of these bytes, and of those of
-bodies: however many users hold all that they may, there is room for one more."""
+"""One user may hold one part in so many of what the others leave of these bytes, of those of
+bodies, and of places for jobs, streams and sessions: however many users hold all that they may,
+there is room for one more."""
 
 HTTP_STOP_SECONDS = 10
 """Requests that are being handled have so long to end when a server stops."""

@@ -21,6 +21,13 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 PUBLISH_MESSAGES_MAX = 65_536
 """Messages of one publish; a larger one is cut by the client, or staged."""
 
+ARROW_BATCHES_MAX = 1_024
+"""Record batches of one Arrow stream: each takes some 20 us, however few rows it has."""
+
+ARROW_METADATA_BYTES_MAX = 256 * 1024
+"""The metadata of one message of an Arrow stream: a schema of seven columns with what pandas notes
+of them has a few KB, and a record batch some hundred bytes."""
+
 LEASE_MESSAGES_MAX = 10_000
 """Messages of one lease call."""
 

@@ -100,3 +100,7 @@ SNS_PER_SECOND_MAX = 100_000
 
 SNS_TROUBLE_SECONDS = 1.0
 """How long the deliverer rests where a queue cannot be read now."""
+
+SNS_GUEST_SUBSCRIPTIONS_MAX = 64
+"""Subscriptions of a queue that were made by users who may publish to it and not manage it: each is
+a note or two of the queue, and its owner needs most of these."""

@@ -22,6 +22,21 @@ FILTER_DEPTH_MAX = 32
 FILTER_STARS_MAX = 10
 """Stars of one wildcard: each is a search through the value."""
 
+FILTER_BODY_BYTES_MAX = 1024 * 1024
+"""A body that is published to a topic with filters on bodies: to read so many bytes of JSON takes
+some 10 ms, for each filter."""
+
+FILTER_BODY_VALUES_MAX = 100_000
+"""Commas and brackets of such a body, which are at least as many as its values: those are looked
+through for each field that a filter names. SNS has bodies of 256 KiB, with far fewer."""
+
+FILTER_WORK_MAX = 50_000
+"""Tests of short values that a message may take of one filter, some 10 ms: 250 tests for each of
+200 values of an array. One that takes more is let through."""
+
+FILTER_STEP_WORK = 20_000
+"""After so much of it others have their turn."""
+
 SUBSCRIPTION_NOTES_BYTES_MAX = 16 * 1024
 """The notes of a subscription: they are in that cell, too."""
 

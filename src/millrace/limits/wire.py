@@ -12,6 +12,18 @@ WIRE_BLOB_BYTES_MAX = 96 * 1024 * 1024
 WIRE_CALLS_MAX = 4_096
 """Calls of one frame."""
 
+WIRE_CALL_LISTS_MAX = 512 * 1024
+"""Lists and maps of one call: an empty one is a byte that becomes 72 in memory. A publish that
+names turn and lifetime of each of its messages has 131,072; seqs of a transaction that settles
+some 400,000 messages may look like lists."""
+
+WIRE_BODY_HEADS_BYTES_MAX = 32 * 1024 * 1024
+"""Heads of all frames of one request over HTTP: a client sends up to 1,024 calls at once, each with
+up to 16 KiB of messages in the head."""
+
+WIRE_STEP_BYTES = 256 * 1024
+"""Bytes of calls that are decoded before other tasks of the event loop run."""
+
 WIRE_REQUEST_CALLS_MAX = 1_024
 """Calls that a client sends in one request over HTTP: the first is answered with the last."""
 

@@ -172,6 +172,23 @@ def byte_count(buffers: Sequence[Buffer]) -> int:
     return total
 
 
+def make_folders(path: Path) -> None:
+    """Make the folder and those above it where they are missing, each of mode 0700.
+
+    `os.makedirs` gives its mode to the last one alone.
+    """
+    missing: list[Path] = []
+    at = path
+    while not at.is_dir() and at != at.parent:
+        missing.append(at)
+        at = at.parent
+    for folder in reversed(missing):
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    if not path.is_dir():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+
+
 class RealFile:
     """A descriptor; see `File`."""
 
@@ -319,7 +336,7 @@ class RealDisk:
     def make_folder(self, name: str) -> None:
         self._changing("making the folder", name)
         try:
-            os.makedirs(self._path(name), exist_ok=True)
+            make_folders(self._path(name))
         except OSError as error:
             raise _forbidden(error, "making the folder", name) from error
 

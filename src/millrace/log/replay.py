@@ -31,7 +31,7 @@ from millrace.log.record import (
     is_whole,
     span_of,
 )
-from millrace.log.segment import Segment
+from millrace.log.segment import Damage, Segment
 from millrace.log.survey import Survey, corrupt
 
 SECTOR = limits.SECTOR_BYTES
@@ -131,10 +131,10 @@ class Replay:
             if segment.generation < self.start.generation:
                 header = _header(following)
                 until = Mark(header.generation, SECTOR, header.prev_crc, header.first_serial)
-                segment.prove_first(partial(prove, segment, until))
+                segment.prove_first(partial(find_damage, segment, until))
         for segment in used:
             if segment.generation == self.start.generation:
-                segment.prove_first(partial(prove, segment, self.start))
+                segment.prove_first(partial(find_damage, segment, self.start))
 
     def empty(self) -> list[Segment]:
         """Return the generations without a record that no mark names; call it at the end."""
@@ -252,6 +252,44 @@ def prove(segment: Segment, until: Mark) -> None:
     """
     for _ in walk(segment, until):
         pass
+
+
+def find_damage(segment: Segment, until: Mark) -> Damage | None:
+    """As `prove`, but say what is damaged, and which records can be read all the same.
+
+    Each record has its own checksum and names its generation: where one is damaged, the rows in the
+    others are those that were written. Only rows are read here; what the records changed besides is
+    in the index.
+    """
+    try:
+        prove(segment, until)
+    except errors.Corrupt as error:
+        return Damage(error, _whole(segment, until))
+    return None
+
+
+def _whole(segment: Segment, until: Mark) -> list[tuple[int, int]]:
+    """Where the records that are whole begin and end."""
+    window, header = _Window(segment), _header(segment)
+    found: list[tuple[int, int]] = []
+    mark = first_mark(header)
+    while mark.serial < until.serial:
+        record = _record_at(window, header, mark)
+        if record is not None:
+            end = mark.offset + RECORD_HEADER_BYTES + record[0].length
+            found.append((mark.offset, end))
+            mark = _after(record[0], mark)
+            continue
+        offset = _find_later(window, header, mark)
+        later = None if offset is None else decode_record(window.at(offset, RECORD_HEADER_BYTES))
+        if offset is None or later is None:
+            break
+        mark = mark._replace(offset=offset, prev_crc=later.prev_crc, serial=later.serial)
+    if until.generation == header.generation:
+        # The replay has summed what comes after.
+        found = [(begin, end) for begin, end in found if end <= until.offset]
+        found.append((until.offset, segment.size))
+    return found
 
 
 def walk(segment: Segment, until: Mark) -> Iterator[tuple[Position, memoryview]]:

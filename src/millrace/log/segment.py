@@ -7,6 +7,8 @@ Rule 2: giving a hold back takes no lock, because the garbage collector may do i
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,10 +46,24 @@ class LogShape:
             )
 
 
+class Damage(NamedTuple):
+    """What is wrong with a segment, and which of its records are whole all the same."""
+
+    error: errors.Corrupt
+    whole: list[tuple[int, int]]
+    """Where whole records begin and end, rising."""
+
+    def check(self, position: Position) -> None:
+        """Raise the error unless the bytes lie in a whole record."""
+        at = bisect_right(self.whole, (position.offset, sys.maxsize)) - 1
+        if at < 0 or position.offset + position.length > self.whole[at][1]:
+            raise self.error.again()
+
+
 class Segment:
     """One file, and what is known of it in its present life."""
 
-    __slots__ = ("_proof", "_view", "end", "file", "header", "holds", "name", "size")
+    __slots__ = ("_damage", "_proof", "_view", "end", "file", "header", "holds", "name", "size")
 
     def __init__(self, file: File, header: SegmentHeader | None, *, size: int, end: int) -> None:
         self.file = file
@@ -58,15 +74,27 @@ class Segment:
         """Where the next record begins, if it fits."""
         self.holds = 0
         self._view: memoryview | None = None
-        self._proof: Callable[[], None] | None = None
+        self._proof: Callable[[], Damage | None] | None = None
+        self._damage: Damage | None = None
 
-    def prove_first(self, proof: Callable[[], None]) -> None:
-        """Have `proof` run before any byte is read; it raises `Corrupt` as often as it is asked."""
+    def prove_first(self, proof: Callable[[], Damage | None]) -> None:
+        """Have `proof` run before any byte is read; it says what is damaged."""
         self._proof = proof
 
     @property
     def generation(self) -> int:
         return self.header.generation if self.header is not None else 0
+
+    def at(self, position: Position) -> memoryview:
+        """Return bytes of one record, without a copy.
+
+        Raises:
+            Corrupt: the record lies before the start of the replay, and is damaged.
+        """
+        damage = self._proven()
+        if damage is not None:
+            damage.check(position)
+        return self._map()[position.offset : position.offset + position.length]
 
     def view(self) -> memoryview:
         """Return the file's map; it is made once and serves every later life.
@@ -74,9 +102,17 @@ class Segment:
         Raises:
             Corrupt: what lies before the start of the replay was never summed, and is damaged.
         """
+        damage = self._proven()
+        if damage is not None:
+            raise damage.error.again()
+        return self._map()
+
+    def _proven(self) -> Damage | None:
         if self._proof is not None:
-            self._proof()
-            self._proof = None
+            self._damage, self._proof = self._proof(), None
+        return self._damage
+
+    def _map(self) -> memoryview:
         if self._view is None:
             self._view = self.file.map()
         return self._view
@@ -118,7 +154,7 @@ class Hold:
             raise errors.Invalid(
                 f"generation {position.generation} is not held here", field="position"
             )
-        return segment.view()[position.offset : position.offset + position.length]
+        return segment.at(position)
 
     def segment(self) -> Segment:
         """Return what is held, to be read as long as it is."""

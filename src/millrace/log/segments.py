@@ -236,7 +236,7 @@ class Log:
         return self._pool.lend(position)
 
     def buffer(self, position: Position) -> memoryview | None:
-        """Return the bytes at the position; None if the generation is gone.
+        """Return the bytes of a payload; None if the generation is gone.
 
         They may be overwritten as soon as the generation is released: hold it, or do not keep them.
         """
@@ -244,7 +244,18 @@ class Log:
         segment = self._pool.find(position.generation)
         if segment is None:
             return None
-        return segment.view()[position.offset : position.offset + position.length]
+        return segment.at(position)
+
+    def raw(self, position: Position) -> bytes | None:
+        """Return the bytes at the position as they are on the disk, damaged or not.
+
+        None means as for `hold`.
+        """
+        hold = self.hold(position.generation)
+        if hold is None:
+            return None
+        with hold:
+            return bytes(hold.segment().file.read(position.length, position.offset))
 
     def records(self, generation: int) -> Iterator[tuple[Position, memoryview]] | None:
         """Return place and payload of a generation's data records, or None if it is gone.

@@ -5,7 +5,13 @@ from millrace.pipeline.change import OnChange
 from millrace.pipeline.declaration import DeclaredSink, Limit, Pipeline, Run, Source, Step
 from millrace.pipeline.looking import Lag, SinkStatus, Status
 from millrace.pipeline.opening import Where
-from millrace.pipeline.planning import Plan, pipeline_status, plan_pipeline
+from millrace.pipeline.planning import (
+    Plan,
+    check_letters,
+    has_letters,
+    pipeline_status,
+    plan_pipeline,
+)
 from millrace.pipeline.reading import read_pipeline
 from millrace.pipeline.rewinding import adding_sinks, rewind_pipeline
 from millrace.pipeline.runner import Progress
@@ -32,6 +38,8 @@ __all__ = [
     "Where",
     "adding_sinks",
     "carry",
+    "check_letters",
+    "has_letters",
     "pipeline_status",
     "plan_pipeline",
     "read_pipeline",

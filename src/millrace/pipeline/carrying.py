@@ -70,7 +70,7 @@ def carry(
                 pipeline,
                 Feed(queue, carried.cursor),
                 [outlet],
-                Plain(),
+                Plain(pipeline, {}),
                 stop=stop,
                 patience=patience,
                 tell=tell,

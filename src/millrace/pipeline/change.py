@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from millrace.errors import Invalid, Refused
-from millrace.pipeline.dead import is_bad, step_of
+from millrace.pipeline.dead import is_dead, keyless_rows, view_of
 from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline, Step
 from millrace.pipeline.record import Record, SinkRecord
 
@@ -30,7 +30,7 @@ def views_under(pipeline: Pipeline, view: str) -> tuple[str, ...]:
     """The view and all that it is made of, in the order of the declaration."""
     steps = {step.name: step for step in pipeline.steps}
     found: set[str] = set()
-    wanted = [step_of(view)]
+    wanted = [view_of(pipeline, view)]
     while wanted:
         name = wanted.pop()
         if name not in found:
@@ -67,9 +67,15 @@ def plan_hash(pipeline: Pipeline, declared: DeclaredSink) -> str:
             parts.append([step.name, text, step.python, dict(step.expect), step.on_fail])
     # Where a token lies changes nothing.
     settings = {name: one for name, one in declared.settings.items() if name != "token_file"}
-    if is_bad(declared.rows):
+    if is_dead(declared.rows):
         # Dead letters are where the source is, however that is spelled today.
         settings = {"queue": settings["queue"]}
+        # Which rows have no key is said by the sink's columns.
+        settings |= {
+            f"key of {sink.name}": sink.settings.get("key", ())
+            for sink in pipeline.sinks
+            if declared.rows == keyless_rows(sink.name)
+        }
     parts.append([declared.rows, declared.kind, settings])
     encoded = msgspec.json.encode(parts, order="deterministic")
     return hashlib.sha256(encoded).hexdigest()[:16]

@@ -1,20 +1,28 @@
-"""Rows that break a condition, on their way to a queue of dead letters."""
+"""Rows that go to a queue of dead letters: they break a condition, or their key is null."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from millrace.pipeline.declaration import DeclaredSink, Pipeline
+import pyarrow as pa
+
+from millrace.client import letter
+from millrace.client.reserved import is_reserved
+from millrace.pipeline.declaration import SOURCE, DeclaredSink, Pipeline
+from millrace.sinks.null_key import null_keys
 
 _BAD = ":bad"
+_KEYLESS = ":keyless"
 
-HEADER_PIPELINE = "millrace-pipeline"
-HEADER_STEP = "millrace-step"
-HEADER_BROKEN = "millrace-broken"
-HEADER_QUEUE = "millrace-queue"
-HEADER_SHARD = "millrace-shard"
-HEADER_SEQ = "millrace-seq"
-"""What a dead letter says of itself: which conditions it breaks, and where it came from."""
+
+_PAIR = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_FIELDS: list[pa.Field[pa.DataType]] = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", pa.list_(pa.field("element", _PAIR))),
+]
+LETTERS = pa.schema(_FIELDS)
+"""Letters that are made without Spark."""
 
 
 def bad_rows(step: str) -> str:
@@ -22,25 +30,93 @@ def bad_rows(step: str) -> str:
     return f"{step}{_BAD}"
 
 
-def step_of(view: str) -> str:
-    """The step that makes a view."""
-    return view.removesuffix(_BAD)
+def keyless_rows(sink: str) -> str:
+    """The name of the rows for a sink whose key is null."""
+    return f"{sink}{_KEYLESS}"
 
 
-def is_bad(view: str) -> bool:
-    """Whether it has the rows of a step that break a condition."""
-    return view.endswith(_BAD)
+def view_of(pipeline: Pipeline, rows: str) -> str:
+    """The view that rows are in, or were in before they became dead letters."""
+    for sink in pipeline.sinks:
+        if rows == keyless_rows(sink.name):
+            return sink.rows
+    return rows.removesuffix(_BAD)
+
+
+def is_dead(rows: str) -> bool:
+    """Whether these are rows that become dead letters."""
+    return rows.endswith((_BAD, _KEYLESS))
 
 
 def dead_letter_sinks(pipeline: Pipeline, home: dict[str, object]) -> Iterator[DeclaredSink]:
-    """The sinks of dead letters, one for each step that has them; `home` is where the source is."""
-    for step in pipeline.steps:
-        if step.dead_letter:
-            space, _, queue = step.dead_letter.rpartition("/")
+    """The sinks of dead letters, one for each step and each sink that has them; `home` is where the
+    source is."""
+    found = [
+        (f"{step.name}.dead", bad_rows(step.name), step.dead_letter) for step in pipeline.steps
+    ]
+    found += [
+        (f"{sink.name}.keyless", keyless_rows(sink.name), sink.dead_letter)
+        for sink in pipeline.sinks
+    ]
+    for name, rows, target in found:
+        if target:
+            space, _, queue = target.rpartition("/")
             settings = {**home, "queue": f"{space or pipeline.source.space}/{queue}"}
-            yield DeclaredSink(
-                name=f"{step.name}.dead",
-                rows=bad_rows(step.name),
-                kind="queue",
-                settings=settings,
-            )
+            yield DeclaredSink(name=name, rows=rows, kind="queue", settings=settings)
+
+
+def told_of(pipeline: Pipeline, *, view: str, sink: str = "") -> dict[str, str]:
+    """What every letter of a view says of itself, by header."""
+    source = pipeline.source
+    told = {letter.PIPELINE: pipeline.name}
+    if view != SOURCE:
+        told[letter.STEP] = view
+    if sink:
+        told[letter.SINK] = sink
+    return {**told, letter.QUEUE: f"{source.space}/{source.queue}"}
+
+
+def null_key_text(names: Sequence[str]) -> str:
+    """What a letter says is wrong, where these columns of its key are null."""
+    return f"null key: {', '.join(names)}"
+
+
+def keyless_letters(
+    batches: Iterable[pa.RecordBatch], key: Sequence[str], told: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """Make letters of a source's rows whose key is null."""
+    for batch in batches:
+        mask = null_keys(batch, key)
+        if mask is not None:
+            lines = [_letter(row, key, told) for row in batch.filter(mask).to_pylist()]
+            yield pa.RecordBatch.from_pylist(lines, LETTERS)
+
+
+def _letter(
+    row: Mapping[str, object], key: Sequence[str], told: Mapping[str, str]
+) -> dict[str, object]:
+    wrong = null_key_text([name for name in key if row[name] is None])
+    own = {
+        **told,
+        letter.BROKEN: wrong,
+        letter.SHARD: str(row["shard"]),
+        letter.SEQ: str(row["seq"]),
+    }
+    body = row["value"]
+    if body is None:
+        own[letter.OP] = letter.DELETE.decode()
+    pairs = [{"key": name, "value": text.encode()} for name, text in own.items()]
+    return {
+        "key": row["key"],
+        "value": b"" if body is None else body,
+        "headers": [*_kept(row["headers"]), *pairs],
+    }
+
+
+def _kept(headers: object) -> list[dict[str, object]]:
+    pairs = headers if isinstance(headers, list) else []
+    return [
+        pair
+        for pair in pairs
+        if not is_reserved(str(pair["key"])) and pair["key"] not in letter.OF_PIPELINES
+    ]

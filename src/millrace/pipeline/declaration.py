@@ -19,6 +19,7 @@ from millrace import limits
 from millrace.errors import Invalid
 from millrace.pipeline.variable import filled
 from millrace.sinks.kinds import make_sink
+from millrace.sinks.null_key import NullKey
 from millrace.spark.session import REMOTE
 
 SOURCE = "source"
@@ -80,6 +81,10 @@ class DeclaredSink(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The step, or the source; `from` in files."""
     kind: str
     settings: Mapping[str, object] = {}
+    null_key: NullKey = "refuse"
+    """What happens to rows whose key is null, in a sink with a key."""
+    dead_letter: str = ""
+    """The queue that these rows go to."""
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -248,6 +253,24 @@ def _check_sink(declared: DeclaredSink, known: list[str], environ: Mapping[str, 
             f"from is {declared.rows!r}; there are {', '.join(known)}", table=table, field="from"
         )
     try:
-        make_sink(declared.kind, filled(declared.settings, environ))
+        sink = make_sink(declared.kind, filled(declared.settings, environ))
     except Invalid as error:
         raise Wrong(error.message, table=table, field=error.field or "settings") from None
+    if declared.null_key == "dead_letter" and not declared.dead_letter:
+        raise Wrong(
+            'null_key is dead_letter; name the queue by dead_letter = "…"',
+            table=table,
+            field="dead_letter",
+        )
+    if declared.dead_letter and declared.null_key != "dead_letter":
+        raise Wrong(
+            'dead_letter is for rows without a key, with null_key = "dead_letter"',
+            table=table,
+            field="dead_letter",
+        )
+    if declared.null_key == "dead_letter" and not sink.key:
+        raise Wrong(
+            "null_key is for sinks with a key; this one only adds rows",
+            table=table,
+            field="null_key",
+        )

@@ -22,8 +22,23 @@ from millrace import limits
 from millrace.client.cursor import Cursor as AsyncCursor
 from millrace.client.cursor import Snapshot
 from millrace.client.ticket import go_on_at, narrowed, with_kept, write_ticket
-from millrace.client.vector import commit_at, find_cursor, is_dropped, open_at, reset_at
-from millrace.errors import CursorExpired, Exists, NotFound, Refused, SnapshotExpired, Stale
+from millrace.client.vector import (
+    claim_cursor,
+    commit_at,
+    find_cursor,
+    is_dropped,
+    open_at,
+    reset_at,
+)
+from millrace.errors import (
+    CursorExpired,
+    Exists,
+    Fenced,
+    NotFound,
+    Refused,
+    SnapshotExpired,
+    Stale,
+)
 from millrace.pipeline.rows import shaped, small
 from millrace.sinks.boundary import Boundary, Place, Span, begins
 from millrace.sync.queue import Queue
@@ -44,6 +59,11 @@ def _found() -> Iterator[None]:
         yield
     except CursorExpired as error:
         raise _gone(error) from error
+    except Fenced as error:
+        raise Fenced(
+            "another run of this pipeline has taken over, and has its cursor; end this one",
+            field=error.field,
+        ) from error
     except (NotFound, SnapshotExpired, Stale) as error:
         raise Lost(error.message) from error
 
@@ -135,6 +155,8 @@ class Feed:
                 cursor = self._set(cursor, seqs, held)
         except CursorExpired as error:
             raise _gone(error) from error
+        with _found():
+            cursor = self._run(claim_cursor, self._queue._twin, cursor)
         go_on_at(cursor, seqs)
         self._cursor = cursor
 

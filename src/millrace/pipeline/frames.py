@@ -3,13 +3,17 @@
 Rule 1: each step is a temporary view, which later steps read by its name.
 Rule 2: a row that breaks a condition is not in the view; where it goes is the step's to say. Rows
 that delete have no body to judge, and keep every condition.
+Rule 3: a dead letter is the message that its row was made of (`lineage.py`), whatever the step has
+made of it.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,20 +22,19 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from millrace.client import letter
+from millrace.client.reserved import PREFIXES
 from millrace.errors import Invalid, Refused
-from millrace.pipeline.dead import (
-    HEADER_BROKEN,
-    HEADER_PIPELINE,
-    HEADER_QUEUE,
-    HEADER_SEQ,
-    HEADER_SHARD,
-    HEADER_STEP,
-    bad_rows,
-)
+from millrace.pipeline.dead import bad_rows, keyless_rows, null_key_text, told_of
 from millrace.pipeline.declaration import SOURCE, Pipeline, Step
+from millrace.pipeline.lineage import HIDDEN, Origin
 from millrace.sinks.base import DELETE, OP
+from millrace.spark.columns import TYPES
+from millrace.spark.session import REMOTE
 
 Function = Callable[..., DataFrame]
+
+_HEADERS = TYPES["headers"]
 
 _MARK = "millrace expectation: "
 """Begins what Spark is told to say of a row that breaks a condition."""
@@ -40,28 +43,47 @@ _MARK = "millrace expectation: "
 class Frames:
     """What a pipeline makes of rows, on one session."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, keys: Mapping[str, Sequence[str]]
+    ) -> None:
+        """`keys` has the key of each sink whose rows without one become dead letters."""
         self._spark = spark
         self._pipeline = pipeline
+        self._keys = keys
         self._functions = {
             step.name: _function(pipeline, step) for step in pipeline.steps if step.python
         }
 
     def make(self, views: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-        """All views, from those of the sources; an error of Spark's has a note of the step."""
-        found = dict(views)
-        for name, frame in views.items():
+        """All views, from those of the sources; an error of Spark's has a note of the step.
+
+        Raises:
+            Invalid: dead letters are wanted, and it is not known which messages they are.
+        """
+        origin = Origin(views[SOURCE], is_far=REMOTE in self._pipeline.spark)
+        found = {**views, SOURCE: origin.view}
+        for name, frame in found.items():
             frame.createOrReplaceTempView(name)
         for step in self._pipeline.steps:
             try:
                 frame = self._step(step, found)
                 if step.expect:
-                    frame = self._expect(step, frame, found)
+                    frame = self._expect(step, frame, found, origin)
                 frame.createOrReplaceTempView(step.name)
             except PySparkException as error:
                 error.add_note(f"step {step.name!r}")
                 raise
             found[step.name] = frame
+        for sink in self._pipeline.sinks:
+            if sink.name in self._keys:
+                frame = origin.traced(found[sink.rows], f"sink {sink.name!r}")
+                nulls = {name: F.col(_quoted(name)).isNull() for name in self._keys[sink.name]}
+                told = told_of(self._pipeline, view=sink.rows, sink=sink.name)
+                found[keyless_rows(sink.name)] = _letters(
+                    frame.where(reduce(or_, nulls.values())),
+                    F.concat(F.lit(null_key_text(())), _names_of(nulls)),
+                    told,
+                )
         return found
 
     def _step(self, step: Step, views: Mapping[str, DataFrame]) -> DataFrame:
@@ -78,7 +100,9 @@ class Frames:
             )
         return made
 
-    def _expect(self, step: Step, frame: DataFrame, views: dict[str, DataFrame]) -> DataFrame:
+    def _expect(
+        self, step: Step, frame: DataFrame, views: dict[str, DataFrame], origin: Origin
+    ) -> DataFrame:
         tests = {name: _kept(condition, frame) for name, condition in step.expect.items()}
         whole = F.lit(True)
         for kept in tests.values():
@@ -92,34 +116,10 @@ class Frames:
             )
             return frame.where(F.when(whole, F.lit(True)).otherwise(_raised(said)))
         if step.on_fail == "dead_letter":
-            views[bad_rows(step.name)] = self._letters(step, frame.where(~whole), tests)
+            traced = origin.traced(frame, f"step {step.name!r}")
+            told = told_of(self._pipeline, view=step.name)
+            views[bad_rows(step.name)] = _letters(traced.where(~whole), _broken(tests), told)
         return frame.where(whole)
-
-    def _letters(self, step: Step, bad: DataFrame, tests: Mapping[str, Column]) -> DataFrame:
-        """Dead letters: the body where the row still has it, else the row as JSON."""
-        source = self._pipeline.source
-        value = (
-            F.col("value").cast("binary")
-            if "value" in bad.columns
-            else F.to_json(F.struct("*")).cast("binary")
-        )
-        key = F.col("key").cast("binary") if "key" in bad.columns else F.lit(None).cast("binary")
-        told = {
-            HEADER_PIPELINE: F.lit(self._pipeline.name),
-            HEADER_STEP: F.lit(step.name),
-            HEADER_BROKEN: _broken(tests),
-            HEADER_QUEUE: F.lit(f"{source.space}/{source.queue}"),
-        }
-        for name, column in ((HEADER_SHARD, "shard"), (HEADER_SEQ, "seq")):
-            if column in bad.columns:
-                told[name] = F.col(column).cast("string")
-        headers = F.array(
-            *(
-                F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value"))
-                for name, text in told.items()
-            )
-        )
-        return bad.select(key.alias("key"), value.alias("value"), headers.alias("headers"))
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
@@ -169,7 +169,53 @@ def _kept(condition: str, frame: DataFrame) -> Column:
 
 def _broken(tests: Mapping[str, Column]) -> Column:
     """The names of the conditions that a row breaks."""
-    return F.concat_ws(", ", *(F.when(~kept, F.lit(name)) for name, kept in tests.items()))
+    return _names_of({name: ~kept for name, kept in tests.items()})
+
+
+def _names_of(facts: Mapping[str, Column]) -> Column:
+    """The names of what is true of a row."""
+    return F.concat_ws(", ", *(F.when(fact, F.lit(name)) for name, fact in facts.items()))
+
+
+def _letters(bad: DataFrame, wrong: Column, told: Mapping[str, str]) -> DataFrame:
+    """Dead letters of traced rows: the messages that these were made of, with headers that say
+    what is wrong and where they came from."""
+    key, value, headers, shard, seq = (F.col(name) for name in HIDDEN)
+    own = {name: F.lit(text) for name, text in told.items()}
+    own |= {
+        letter.BROKEN: wrong,
+        letter.SHARD: shard.cast("string"),
+        letter.SEQ: seq.cast("string"),
+        # A letter has a body: what has none says so.
+        letter.OP: F.when(value.isNull(), F.lit(letter.DELETE.decode())),
+    }
+    pairs = F.array(
+        *(
+            F.when(text.isNotNull(), _pair(name, text)) if name == letter.OP else _pair(name, text)
+            for name, text in own.items()
+        )
+    )
+    kept = F.filter(F.coalesce(headers, F.array().cast(_HEADERS)), _is_kept)
+    return bad.select(
+        key.alias("key"),
+        F.coalesce(value, F.lit(b"")).alias("value"),
+        F.concat(kept, F.array_compact(pairs).cast(_HEADERS)).alias("headers"),
+    )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _pair(name: str, text: Column) -> Column:
+    return F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value"))
+
+
+def _is_kept(pair: Column) -> Column:
+    """Whether a header of a message goes with its letter."""
+    name = pair["key"]
+    gone = reduce(or_, (name.startswith(prefix) for prefix in PREFIXES))
+    return ~(gone | name.isin(*letter.OF_PIPELINES))
 
 
 def _raised(said: Column) -> Column:

@@ -4,6 +4,7 @@ Rule 1: what cannot be reached is asked again, later and later, until the run's 
 Rule 2: a commit whose end is not known is made again: a sink that has the span says so. The sink is
 not opened for that, which would overtake whoever has taken over meanwhile.
 Rule 3: who was overtaken ends, and says so.
+Rule 4: no sink with a key is brought a row whose key is null, whatever the sink itself checks.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from millrace.pipeline.declaration import DeclaredSink
 from millrace.pipeline.record import SinkRecord
 from millrace.sinks.base import Held, Sink, Task
 from millrace.sinks.boundary import Boundary, Span, goes_on
+from millrace.sinks.null_key import admitted
 from millrace.spark.aloud import Say, aloud
 
 T = TypeVar("T")
@@ -176,7 +178,7 @@ class Outlet:
 
         def counted() -> Iterator[pa.RecordBatch]:
             nonlocal rows
-            for batch in batches:
+            for batch in admitted(batches, self.sink.key, self.declared.null_key):
                 rows += batch.num_rows
                 yield batch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,29 @@ import msgspec
 
 from millrace.errors import Refused
 from millrace.pipeline.change import OnChange, same_sink
-from millrace.pipeline.declaration import Pipeline
+from millrace.pipeline.declaration import SOURCE, Pipeline
 from millrace.pipeline.looking import SinkStatus, Status, asked, known, status_of
+from millrace.pipeline.opening import Where
 from millrace.pipeline.record import Book, SinkRecord
-from millrace.pipeline.running import Setting, all_sinks, prepared, sink_of, source_of
+from millrace.pipeline.running import (
+    Setting,
+    all_sinks,
+    maker_of,
+    needs_spark,
+    prepared,
+    sink_of,
+    source_of,
+    started,
+)
 from millrace.pipeline.unseen import unseen
+from millrace.spark.session import REMOTE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_ELSEWHERE = (REMOTE, "spark.master")
+"""Settings that say where Spark is."""
 
 
 class View(msgspec.Struct, frozen=True):
@@ -37,6 +53,39 @@ class Plan(msgspec.Struct, frozen=True):
     sinks: tuple[SinkStatus, ...]
     changed: str = ""
     """Why it would not run as it is: what was changed since."""
+
+
+def has_letters(pipeline: Pipeline) -> bool:
+    """Whether rows that steps make may become dead letters."""
+    names = [step.dead_letter for step in pipeline.steps]
+    names += [sink.dead_letter for sink in pipeline.sinks]
+    return any(names) and needs_spark(pipeline)
+
+
+def check_letters(pipeline: Pipeline, setting: Setting, spark: SparkSession | None = None) -> None:
+    """See that it is known of each dead letter which message it is: Spark reads the steps, and
+    nothing else. No queue or sink is asked, and Spark is one of this machine, whatever the
+    declaration names.
+
+    Raises:
+        Invalid: it is not known; or Spark refuses a step, or cannot be imported.
+        NotFound: there is no Java.
+    """
+    conf = {name: value for name, value in pipeline.spark.items() if name not in _ELSEWHERE}
+    here = msgspec.structs.replace(pipeline, spark={**conf, "spark.master": "local[1]"})
+    with unseen(pipeline, setting.environ):
+        keys = {
+            declared.name: sink_of(pipeline, setting, declared).key
+            for declared in pipeline.sinks
+            if declared.null_key == "dead_letter"
+        }
+        # Its columns are said by the declaration: nobody looks there.
+        nowhere = Where(path=pipeline.folder)
+        wheres = dict.fromkeys((SOURCE, *pipeline.sources), nowhere)
+        with ExitStack() as stack:
+            if spark is None:
+                spark = stack.enter_context(started(here, setting.say))
+            stack.enter_context(maker_of(pipeline, wheres, keys, spark, setting.say))
 
 
 def plan_pipeline(pipeline: Pipeline, setting: Setting, spark: SparkSession | None = None) -> Plan:

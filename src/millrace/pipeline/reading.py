@@ -21,6 +21,7 @@ from millrace.pipeline.declaration import (
     check,
 )
 from millrace.pipeline.unseen import unseen
+from millrace.pipeline.variable import ProcessEnvironment
 from millrace.server.config_file import ConfigFile, read_file
 from millrace.sinks.misfit import misfit
 
@@ -37,15 +38,23 @@ _PLACES = {
 }
 """The setting of each kind that says where it is."""
 
+_OF_SINKS = ("from", "kind", "null_key", "dead_letter")
+"""Fields of a sink's table that are no settings of its kind."""
+
 _TABLES = ("name", "source", "sources", "steps", "sinks", "run", "spark")
 
 
-def read_pipeline(path: Path, environ: Mapping[str, str]) -> Pipeline:
-    """The pipeline that a file declares, checked.
+def read_pipeline(path: Path | str, environ: Mapping[str, str] | None = None) -> Pipeline:
+    """Read the pipeline that a file declares, and check it.
+
+    `environ` has the values of `$NAME` in settings; None takes the environment of this process,
+    as `Setting` does.
 
     Raises:
         Invalid: the file cannot be read, or something in it is wrong.
     """
+    path = Path(path)
+    environ = ProcessEnvironment() if environ is None else environ
     file = read_file(path)
     try:
         pipeline = _parsed(file.values, path.parent)
@@ -133,7 +142,7 @@ def _expecting(found: object, table: str) -> dict[str, object]:
 def _sink(name: str, found: dict[str, object]) -> DeclaredSink:
     table = f"sinks.{name}"
     found = _spelled_out(found)
-    settings = {key: value for key, value in found.items() if key not in ("from", "kind")}
+    settings = {key: value for key, value in found.items() if key not in _OF_SINKS}
     if "kind" not in found:
         raise Wrong(
             'a sink has a kind, such as kind = "delta", or delta = "/lake/orders" for short',
@@ -141,6 +150,7 @@ def _sink(name: str, found: dict[str, object]) -> DeclaredSink:
             field="kind",
         )
     given = {"name": name, "rows": found.get("from", SOURCE), "kind": found["kind"]}
+    given |= {key: found[key] for key in ("null_key", "dead_letter") if key in found}
     return _made({**given, "settings": settings}, DeclaredSink, table)
 
 

@@ -24,7 +24,7 @@ from millrace.pipeline.record import Book, Record, State, begun
 from millrace.pipeline.runner import Progress, Runner, Tell
 from millrace.pipeline.showing import shown
 from millrace.pipeline.unseen import hidden, unseen
-from millrace.pipeline.variable import filled
+from millrace.pipeline.variable import ProcessEnvironment, filled
 from millrace.sinks.base import Sink
 from millrace.sinks.kinds import make_sink
 from millrace.spark.aloud import Say, aloud
@@ -40,7 +40,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     where: Where = Where()
     """For sources that do not say it themselves."""
-    environ: Mapping[str, str] = {}
+    environ: Mapping[str, str] = msgspec.field(default_factory=ProcessEnvironment)
+    """The values of `$NAME` in settings; by default the environment of this process."""
     millrace: sync.Millrace | None = None
     """Opened by the caller, for sources that do not say where they are. Where there are steps,
     `where` says the same for Spark's processes; a folder has to be shared with them."""
@@ -210,7 +211,12 @@ def prepared(
         for name, source in pipeline.sources.items():
             found = where_of(pipeline, source, where, setting.environ)
             wheres[name] = stack.enter_context(shown(found))
-        maker = stack.enter_context(_maker(pipeline, wheres, spark, setting.say))
+        keys = {
+            outlet.name: outlet.sink.key
+            for outlet in outlets
+            if outlet.declared.null_key == "dead_letter"
+        }
+        maker = stack.enter_context(maker_of(pipeline, wheres, keys, spark, setting.say))
         yield Ready(pipeline, m, queue, outlets, maker, patience)
 
 
@@ -224,7 +230,7 @@ def source_of(pipeline: Pipeline, setting: Setting) -> Iterator[tuple[sync.Millr
         return
     with (
         shown(where_of(pipeline, source, setting.where, setting.environ)) as where,
-        opened(where, share=needs_spark(pipeline)) as found,
+        opened(where, share=_is_shared(pipeline)) as found,
     ):
         yield found, where
 
@@ -245,23 +251,55 @@ def needs_spark(pipeline: Pipeline) -> bool:
     return bool(pipeline.steps or pipeline.source.schema)
 
 
+def _is_shared(pipeline: Pipeline) -> bool:
+    """Whether others than the run work in the folder: Spark's processes, or the sinks of dead
+    letters, which open it by themselves."""
+    return needs_spark(pipeline) or any(sink.dead_letter for sink in pipeline.sinks)
+
+
 @contextmanager
-def _maker(
-    pipeline: Pipeline, wheres: Mapping[str, Where], spark: SparkSession | None, say: Say
-) -> Iterator[Maker]:
-    if not needs_spark(pipeline):
-        yield Plain()
-        return
+def started(pipeline: Pipeline, say: Say) -> Iterator[SparkSession]:
+    """A session of Spark with the settings of the declaration.
+
+    Raises:
+        Invalid: Spark is not installed.
+        NotFound: there is no Java.
+    """
+    with _needing_spark():
+        from millrace.pipeline.sparked import session
+    with session(pipeline, say) as spark:
+        yield spark
+
+
+@contextmanager
+def _needing_spark() -> Iterator[None]:
     try:
-        from millrace.pipeline.sparked import Sparked, session
-        from millrace.spark.session import apart
+        yield
     except ModuleNotFoundError as error:
         raise Invalid(
             f"this pipeline runs on Spark and needs {error.name}; install millrace[spark]",
             field="steps",
         ) from error
 
+
+@contextmanager
+def maker_of(
+    pipeline: Pipeline,
+    wheres: Mapping[str, Where],
+    keys: Mapping[str, Sequence[str]],
+    spark: SparkSession | None,
+    say: Say,
+) -> Iterator[Maker]:
+    """What makes the views; `keys` has the key of each sink whose rows without one become dead
+    letters."""
+    if not needs_spark(pipeline):
+        yield Plain(pipeline, keys)
+        return
+    with _needing_spark():
+        from millrace.pipeline.sparked import Sparked
+        from millrace.spark.session import apart
+
     with ExitStack() as stack:
         if spark is None:
-            spark = stack.enter_context(session(pipeline, say))
-        yield Sparked(stack.enter_context(apart(spark)), pipeline, wheres)
+            spark = stack.enter_context(started(pipeline, say))
+        yield Sparked(stack.enter_context(apart(spark)), pipeline, wheres, keys)

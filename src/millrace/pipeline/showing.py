@@ -25,6 +25,8 @@ def shown(where: Where) -> Iterator[Where]:
         yield where
     elif hasattr(os, "memfd_create"):
         with open(os.memfd_create("millrace-token"), "wb", buffering=0) as file:
+            # It is made readable by all, and who reads a secret refuses such a file.
+            os.fchmod(file.fileno(), 0o600)
             file.write(where.token.encode())
             path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
             yield msgspec.structs.replace(where, token_file=path)

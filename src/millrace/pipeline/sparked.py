@@ -18,6 +18,7 @@ from millrace.errors import Invalid, Retry
 from millrace.pipeline.declaration import SOURCE, Pipeline, Source
 from millrace.pipeline.feed import Lost, Stretch
 from millrace.pipeline.frames import Frames, arrow_schema, expectation_of
+from millrace.pipeline.lineage import BODY
 from millrace.pipeline.lookup import Lookups
 from millrace.pipeline.opening import Where
 from millrace.pipeline.outlet import Brought, Outlet
@@ -42,14 +43,26 @@ class Sparked:
     """A pipeline with steps."""
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, wheres: Mapping[str, Where]
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        wheres: Mapping[str, Where],
+        keys: Mapping[str, Sequence[str]],
     ) -> None:
-        """The session is its own: the views of others have the same names."""
+        """The session is its own: the views of others have the same names.
+
+        `keys` has the key of each sink whose rows without one become dead letters.
+
+        Raises:
+            Invalid: Spark refuses a step; or dead letters are wanted, and it is not known which
+                messages they are.
+        """
         self._spark = spark
         self._pipeline = pipeline
         self._wheres = wheres
         """Where each source is, by the name of its view."""
-        self._frames = Frames(self._spark, pipeline)
+        self._frames = Frames(self._spark, pipeline, keys)
+        self._has_letters = bool(keys) or any(step.dead_letter for step in pipeline.steps)
         self._lookups = Lookups()
         self.is_parsing = bool(pipeline.source.schema)
         """See `Maker.is_parsing`."""
@@ -90,7 +103,10 @@ class Sparked:
 
     def options(self, name: str, source: Source) -> dict[str, str]:
         """What tells Spark of a source."""
-        return source_options(source, self._wheres[name])
+        found = source_options(source, self._wheres[name])
+        if name == SOURCE and source.schema and self._has_letters:
+            found["body"] = BODY
+        return found
 
     def _empty(self, name: str, source: Source) -> DataFrame:
         """No rows, with the columns of a source."""
@@ -140,7 +156,8 @@ class Sparked:
         """See `Maker.stage`: executors read, change and stage; the driver has what they tell."""
         with said():
             frame = self._over(stretch, span)[view]
-            return stage_frame(frame, outlet.sink, held, span, self._schemas[view])
+            schema, null_key = self._schemas[view], outlet.declared.null_key
+            return stage_frame(frame, outlet.sink, held, span, schema, null_key)
 
     def _over(self, stretch: Stretch, span: Span) -> dict[str, DataFrame]:
         """The views of rows that executors read."""

@@ -2,12 +2,13 @@
 
 Rule 1: rows of one lane come to one call of `stage`, where the sink asks for it.
 Rule 2: what a sink refuses is brought back as a row and raised at the driver, as what it was.
+Rule 3: no sink with a key is brought a row whose key is null, whatever the sink itself checks.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TypedDict, cast
 
@@ -19,6 +20,7 @@ from millrace.errors import MillraceError, Refused, Retry, Stale, Unknown
 from millrace.sinks.base import Held, Sink, Task
 from millrace.sinks.boundary import Span
 from millrace.sinks.lane import lane_sql
+from millrace.sinks.null_key import NullKey, admitted
 
 _STAGED = "staged binary, code string, message string, field string, rows bigint"
 _FIELDS: list[pa.Field[pa.DataType]] = [
@@ -32,7 +34,12 @@ _SCHEMA = pa.schema(_FIELDS)
 
 
 def stage_frame(
-    frame: DataFrame, sink: Sink, held: Held, span: Span, schema: pa.Schema
+    frame: DataFrame,
+    sink: Sink,
+    held: Held,
+    span: Span,
+    schema: pa.Schema,
+    null_key: NullKey = "refuse",
 ) -> tuple[Sequence[bytes], int]:
     """Stage the rows of a frame where they are; returns what was staged, and how many rows.
 
@@ -41,7 +48,7 @@ def stage_frame(
     """
     if sink.lanes:
         frame = frame.repartition(F.expr(lane_sql(sink.key, sink.lanes)))
-    found = frame.mapInArrow(_stager(sink, held, span, schema), _STAGED).toArrow()
+    found = frame.mapInArrow(_stager(sink, held, span, schema, null_key), _STAGED).toArrow()
     told = cast("list[_Told]", found.to_pylist())
     for one in told:
         if one["code"] is not None:
@@ -78,22 +85,26 @@ _ERRORS: dict[str, type[MillraceError]] = {Stale.code: Stale, Retry.code: Retry}
 
 
 def _stager(
-    sink: Sink, held: Held, span: Span, schema: pa.Schema
+    sink: Sink, held: Held, span: Span, schema: pa.Schema, null_key: NullKey
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return stage_part(sink, Task(held, span, secrets.token_hex(8)), schema, batches)
+        return stage_part(sink, Task(held, span, secrets.token_hex(8)), schema, batches, null_key)
 
     return stage
 
 
 def stage_part(
-    sink: Sink, task: Task, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    sink: Sink,
+    task: Task,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    null_key: NullKey = "refuse",
 ) -> Iterator[pa.RecordBatch]:
     """Stage what one task has, in its executor."""
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return
-    counted = _Counted(chain([first], batches), schema)
+    counted = _Counted(admitted(chain([first], batches), sink.key, null_key), schema)
     row: tuple[bytes | None, str | None, str | None, str | None, int]
     try:
         row = (sink.stage(task, counted), None, None, None, counted.rows)
@@ -108,7 +119,7 @@ def stage_part(
 class _Counted:
     """Batches as the sink knows them, counted while they pass."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
         self._batches = batches
         self._schema = schema
         self.rows = 0

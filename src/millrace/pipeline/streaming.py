@@ -192,7 +192,8 @@ class StreamRunner:
         self, view: str, outlet: Outlet, span: Span, frame: DataFrame, held: Held
     ) -> Brought:
         with said():
-            return stage_frame(frame, outlet.sink, held, span, self._sparked.schema(view))
+            schema, null_key = self._sparked.schema(view), outlet.declared.null_key
+            return stage_frame(frame, outlet.sink, held, span, schema, null_key)
 
     def _watch(self, queries: Sequence[StreamingQuery]) -> None:
         """Wait until all queries have ended, one has failed, or a stop is asked for."""

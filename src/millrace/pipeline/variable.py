@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from millrace.errors import Invalid
 from millrace.sinks.wording import masked
@@ -11,6 +12,26 @@ from millrace.sinks.wording import masked
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _SHORT = 4
 """Values that are shorter would hide half of every message, and no secret is so short."""
+
+
+class ProcessEnvironment(Mapping[str, str]):
+    """The environment of this process, read when a variable is looked up.
+
+    The default wherever a pipeline needs an environment. Its repr shows no values, so that a
+    logged `Setting` shows no secrets.
+    """
+
+    def __getitem__(self, name: str) -> str:
+        return os.environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(os.environ)
+
+    def __len__(self) -> int:
+        return len(os.environ)
+
+    def __repr__(self) -> str:
+        return "ProcessEnvironment()"
 
 
 def filled(settings: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:

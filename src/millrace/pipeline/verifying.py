@@ -10,16 +10,19 @@ Rule 2: whatever else there is, aggregates, and rows of queues whose older revis
 messages are gone, is judged by its count alone.
 Rule 3: rows are compared by digests, which do not depend on their order, of those columns that the
 sink gives back.
+Rule 4: a sink with a key holds no row whose key is null, and none should be made for it: such rows
+are counted apart, on both sides, and the sink is wrong if there is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
 from typing import TYPE_CHECKING, Literal, cast
 
 import msgspec
+import pyarrow as pa
 
 from millrace import limits
 from millrace.errors import Retry
@@ -32,6 +35,7 @@ from millrace.pipeline.runner import Runner
 from millrace.pipeline.running import Ready, Setting, prepared
 from millrace.sinks.base import OP, Choosy, Readable, Sink
 from millrace.sinks.boundary import begins
+from millrace.sinks.null_key import count_null_keys, with_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,6 +62,11 @@ class Verified(msgspec.Struct, frozen=True):
     found: int = 0
     wrong: int = 0
     """Rows that are not as they should be."""
+    keyless: int = 0
+    """Rows that are made for it without a key, which no sink with a key can hold; where they become
+    dead letters, they are no fault of it."""
+    keyless_found: int = 0
+    """Rows without a key that it holds; others may have been lost in their place."""
     differences: tuple[Difference, ...] = ()
     """The first of them."""
     why: str = ""
@@ -130,16 +139,25 @@ def _verified(ready: Ready, outlet: Outlet, stretch: Stretch) -> Verified:
     columns = _kept(outlet.sink, [name for name in schema.names if name not in _PASSING])
     if not columns or not set(key) <= set(columns):
         return _counted(outlet, "it keeps rows in another form")
-    made = ready.maker.batches(stretch, outlet.declared.rows)
+    made = _Keyed(ready.maker.batches(stretch, outlet.declared.rows), key)
+    held = _Keyed(sink.rows(columns), key)
     found = compare(
         lines_of(made, schema, columns, key),
-        lines_of(sink.rows(columns), schema, columns, key),
+        lines_of(held, schema, columns, key),
         is_keyed=bool(key),
     )
-    differences = tuple(Difference(key, what) for key, what in found.differences)
-    is_right = not found.wrong
+    # Those that become dead letters are in the queue that takes them.
+    lost = made.keyless if outlet.declared.null_key == "refuse" else 0
     return Verified(
-        outlet.name, "rows", is_right, found.expected, found.found, found.wrong, differences
+        outlet.name,
+        "rows",
+        is_right=not (found.wrong or lost or held.keyless),
+        expected=found.expected,
+        found=found.found,
+        wrong=found.wrong,
+        keyless=made.keyless,
+        keyless_found=held.keyless,
+        differences=tuple(Difference(key, what) for key, what in found.differences),
     )
 
 
@@ -147,9 +165,34 @@ def _counted(outlet: Outlet, why: str) -> Verified:
     sink = _readable(outlet.sink)
     if sink is None:
         return _unread(outlet)
-    columns = [outlet.sink.key[0]] if outlet.sink.key else _kept(outlet.sink, outlet.columns)[:1]
-    found = sum(batch.num_rows for batch in sink.rows(columns))
-    return Verified(outlet.name, "count", is_right=True, found=found, why=why)
+    key = outlet.sink.key
+    columns = key[:1] or _kept(outlet.sink, outlet.columns)[:1]
+    if set(key) <= set(_kept(outlet.sink, key)):
+        columns = key or columns
+    else:
+        # It does not give its key back, so that nothing is known of it.
+        key = ()
+    found = keyless = 0
+    for batch in sink.rows(columns):
+        found += batch.num_rows
+        keyless += count_null_keys(batch, key)
+    return Verified(
+        outlet.name, "count", is_right=not keyless, found=found, keyless_found=keyless, why=why
+    )
+
+
+class _Keyed:
+    """The rows that have a key, while those without one are counted."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> None:
+        self._batches = batches
+        self._key = key
+        self.keyless = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.keyless += count_null_keys(batch, self._key)
+            yield from with_key([batch], self._key)
 
 
 def _unread(outlet: Outlet) -> Verified:

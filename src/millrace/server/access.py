@@ -110,6 +110,19 @@ def judge(rules: tuple[Rule, ...], verb: Verb, space: str, name: str) -> Ruling:
     return Ruling(False, None, "no rule allows it")
 
 
+def judge_whole(rules: tuple[Rule, ...], verb: Verb) -> Ruling:
+    """Whether someone with these rules may do this with the whole server, as a backup does.
+
+    It takes a rule that allows the verb on `*/*`, and none that denies anything: what is done with
+    everything is done with what is denied, too.
+    """
+    denying = next((rule for rule in rules if not rule.allow), None)
+    if denying is not None:
+        why = "it is about everything on the server, and a rule denies some of that"
+        return Ruling(False, denying, why)
+    return judge(rules, verb, "*", "*")
+
+
 def may(rules: tuple[Rule, ...], verb: Verb, space: str, name: str) -> bool:
     """Whether someone with these rules may do this."""
     return judge(rules, verb, space, name).allowed
@@ -165,18 +178,39 @@ class Quota(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     requests: int | float = 0
     """A second, on average; twice as many at once after a pause."""
     bytes: int = 0
-    """Bytes of bodies a second, sent and received; twice as many at once after a pause."""
+    """Bytes of bodies a second, sent and received; twice as many at once after a pause. Rows that
+    have more bytes as they are stored than as they were sent count as such."""
     queues: int = 0
-    """Queues and topics that they have made and that are still there."""
+    """Queues that they have made and that are still there."""
     in_flight: int = 0
     """Messages that are leased to them and not ended."""
     cursors: int = 0
     """Cursors that they have made and that are still there."""
     pins: int = 0
     """Snapshots that are held for them."""
+    topics: int = 0
+    """Topics that they have made and that are still there."""
+    subscriptions: int = 0
+    """Subscriptions that they have made and that are still there."""
+    sessions: int = 0
+    """Sessions that are open for them."""
+    streams: int = 0
+    """Streams of events that are sent to them."""
+    jobs: int = 0
+    """Redrives and move tasks that run for them."""
 
 
 UNBOUNDED = Quota()
+
+DEFAULT_QUOTA = Quota(
+    queues=limits.USER_QUEUES_MAX,
+    topics=limits.USER_TOPICS_MAX,
+    subscriptions=limits.USER_SUBSCRIPTIONS_MAX,
+    sessions=limits.USER_SESSIONS_MAX,
+    streams=limits.USER_STREAMS_MAX,
+    jobs=limits.USER_JOBS_MAX,
+)
+"""What a user may have of whom, and of the server's own default, nothing else is said."""
 
 
 class User(msgspec.Struct, frozen=True):
@@ -224,8 +258,12 @@ class Principal:
             found = self._known[asked] = judge(self.rules, verb, space, name).allowed
         return found
 
+    def may_whole(self, verb: Verb) -> bool:
+        """Whether they may do this with the whole server; see `judge_whole`."""
+        return judge_whole(self.rules, verb).allowed
+
     def judge(self, verb: Verb, space: str, name: str) -> Ruling:
-        """The same, with the reason."""
+        """As `may`, with the reason."""
         return judge(self.rules, verb, space, name)
 
     def __repr__(self) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from millrace import limits
 from millrace.client.engine import Engine
+from millrace.client.reserved import check_command
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.commands import (
     Command,
     Configure,
     CreateQueue,
     DeleteQueue,
+    Publish,
     Release,
     SpecPart,
     Transaction,
@@ -22,6 +24,7 @@ from millrace.core.model import CATALOG, ShardId
 from millrace.core.session_commands import SuspectSession
 from millrace.core.topic_commands import ConfigureTopic, CreateTopic, DeleteTopic, Subscribe
 from millrace.errors import Invalid, NotFound
+from millrace.server.access import VERBS
 from millrace.server.verbs import (
     JUDGED_BY_NAME,
     OF_TOPICS,
@@ -47,6 +50,7 @@ from millrace.wire.calls import (
     ReadGauges,
     ReadHealth,
     ReadLeased,
+    Repair,
     Speak,
     Tell,
     Unfollow,
@@ -68,18 +72,21 @@ class Admission:
         self._engine = engine
         self._names: dict[ShardId, Named] = {}
 
-    async def learn(self, shard: ShardId) -> None:
+    async def learn(self, caller: Caller, shard: ShardId) -> None:
         """Ask the engine whose shard it is.
 
         Raises:
-            NotFound: nobody's.
+            NotFound: nobody's, or that of a queue or topic with which the caller may do nothing.
+                Both get the same answer after the same question to the engine: whoever tries one
+                number after the other learns neither names nor which numbers are in use.
         """
         found = await self._engine.name_of(shard)
-        if found is None:
+        if found is not None:
+            if len(self._names) >= limits.SHARDS_KNOWN_MAX:
+                self._names.clear()
+            self._names[shard] = found
+        if found is None or not caller.may(VERBS, found.space, found.name):
             raise NotFound("the queue was deleted, or never was", field="queue")
-        if len(self._names) >= limits.SHARDS_KNOWN_MAX:
-            self._names.clear()
-        self._names[shard] = found
 
     def admit(self, caller: Caller, call: Call) -> Call:
         """The call, as the engine may be asked.
@@ -111,10 +118,13 @@ class Admission:
             raise Invalid(f"{type(call).__name__} is no question", field="call")
         if isinstance(call, FindQueue | FindTopic):
             caller.check(verbs, call.space, call.name)
-        elif isinstance(call, BackUp | ReadBackup | Unfollow | ReadHealth | ReadGauges):
+        elif isinstance(call, BackUp | ReadBackup | Unfollow | ReadHealth | Repair):
+            caller.check_whole(verbs)
+        elif isinstance(call, ReadGauges):
+            # Names in it are left out that the caller may not watch (`questions`).
             caller.check(verbs, "*", "*")
         elif not isinstance(call, ListQueues | ListTopics | ListSpaces):
-            named = self.named(call.shard)
+            named = self._seen(caller, call.shard)
             caller.check(verbs, named.space, named.name)
         if isinstance(call, ReadLeased):
             self._engine.judge(call.shard, Release(call.lease, call.seqs, call.history))
@@ -131,14 +141,30 @@ class Admission:
             raise NotKnown(shard)
         return found
 
-    def _command(self, caller: Caller, shard: ShardId, command: Command) -> None:
+    def _seen(self, caller: Caller, shard: ShardId) -> Named:
+        """Whose shard it is, for a caller who may do anything with it.
+
+        Raises:
+            NotKnown: `learn` says what the caller is answered.
+        """
+        named = self.named(shard)
+        if not caller.may(VERBS, named.space, named.name):
+            raise NotKnown(shard)
+        return named
+
+    def _command(
+        self, caller: Caller, shard: ShardId, command: Command, *, is_part: bool = False
+    ) -> None:
         if isinstance(command, Transaction):
             if shard != command.parts[0][0]:
                 raise Invalid("a transaction is asked of its first part's shard", field="shard")
             for at, part in command.parts:
-                self._command(caller, at, part)
+                self._command(caller, at, part, is_part=True)
             return
         kind = type(command)
+        if not caller.is_server and not (is_part and kind is Publish):
+            # What a transaction publishes may be moved: `check_moved` looks at it.
+            check_command(command)
         if (shard, kind) in caller.passed:
             return
         verb = VERB_OF.get(kind)
@@ -153,7 +179,7 @@ class Admission:
             if isinstance(command, CreateQueue):
                 _check_letters(caller, command.spec)
             return
-        named = self.named(shard)
+        named = self._seen(caller, shard)
         caller.check((verb,), named.space, named.name)
         wants_topic = kind in OF_TOPICS_ALONE
         if not (

@@ -29,13 +29,17 @@ from millrace.errors import (
     MillraceError,
     NotFound,
     Unauthenticated,
+    detached,
 )
-from millrace.server.access import Principal
+from millrace.server.access import Principal, judge_whole
+from millrace.server.audit import Begun, outcome_of
 from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.clock import now_ms
 from millrace.server.counted import Counts, Handed, Traffic, among
+from millrace.server.guard import is_delivery
 from millrace.server.holding import Holding
+from millrace.server.http.bodies import address_holder
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Counted, Response
 from millrace.server.http.site import Site
@@ -49,8 +53,8 @@ from millrace.server.rest.face import Face, FaceName, Guard, Own
 from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
 from millrace.server.rest.route import Ask, Route, denied
-from millrace.server.rest.slots import Slots
-from millrace.server.rest.steward import Steward
+from millrace.server.rest.slots import Streams
+from millrace.server.rest.steward import Steward, is_act, target_of
 from millrace.server.rest.stopping import Stopping
 from millrace.server.rest.under import Under, mistake
 from millrace.server.tables import ROUTES
@@ -93,10 +97,10 @@ class App:
         self._handed = Handed()
         self._watch: Watch | None = None
         self.stopping = Stopping()
-        self.jobs = Jobs(frontend)
-        self.sessions = Sessions()
-        self.streams = Slots()
         self.quotas = Quotas() if quotas is None else quotas
+        self.jobs = Jobs(self.quotas, frontend)
+        self.sessions = Sessions(self.quotas)
+        self.streams = Streams(self.quotas)
         self.book = book
         self._steward = None if book is None else Steward(book, self.quotas)
         keeping = None if book is None else Keeping(book, self.quotas, desk.changed)
@@ -138,6 +142,10 @@ class App:
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""
+        if is_delivery(request.headers):
+            # It would come from this machine, or one that is trusted as it is.
+            error = Denied("a server is no endpoint of SNS: subscribe another", field="endpoint")
+            return self._refuse(request, None, Principal("", (), peer), error)
         found = self._routes.find(request.path)
         if found is None:
             return self._nowhere(request, peer)
@@ -148,17 +156,24 @@ class App:
         face = self._faces[route.face]
         principal = face.admit(request, params, peer)
         if isinstance(principal, MillraceError):
+            if isinstance(principal, Denied) and is_act(route):
+                # An address that its account has signed, for less than is asked by it.
+                signer = Principal(params.get("space", ""), (), peer)
+                self.denied(signer, route.name, target_of(params))
+            request.is_stranger = True
             return self._refuse(request, route, Principal("", (), peer), principal)
         refused = self._judge(route, principal, params)
         if refused is not None:
-            if self._steward is not None:
-                self._steward.denied(route, principal, params)
+            if is_act(route):
+                self.denied(principal, route.name, target_of(params))
             return self._refuse(request, route, principal, refused)
-        excess = self.site.bodies.excess(principal.name, length or 0)
+        request.owner = principal.name
+        if request.is_stranger:
+            request.holder = address_holder(peer)
+        excess = self.site.bodies.excess(request.holder or request.owner, length or 0)
         if excess is not None:
             text, most = excess
             return self._refuse(request, route, principal, Full(text, field="body", limit=most))
-        request.owner = principal.name
         try:
             if not face.proves_later:
                 self.quotas.take(principal, now_ms(), size=length or 0)
@@ -171,6 +186,7 @@ class App:
         """Nothing has this address; who is not known does not learn that."""
         known = self._own.admit(request, {}, peer)
         if isinstance(known, MillraceError):
+            request.is_stranger = True
             return self._refuse(request, None, Principal("", (), peer), known)
         error = NotFound(f"nothing is at {request.path[:200]!r}; see /v1", field="path")
         return self._refuse(request, None, known, error)
@@ -185,6 +201,7 @@ class App:
     ) -> Response | None:
         """Judge one for which nobody need be known, or whose method is none of the address's."""
         routes, params = found
+        request.is_stranger = True
         stranger = Principal("", (), peer)
         if route is None:
             face = self._faces[next(iter(routes.values())).face]
@@ -269,13 +286,30 @@ class App:
             return None
         space = params.get("space", "")
         name = params.get("queue") or params.get("topic") or "*"
-        if principal.may(verb, space or "*", name):
+        if not space and verb == "admin":
+            ruling = judge_whole(principal.rules, verb)
+            if ruling.allowed:
+                return None
+            if ruling.rule is not None:
+                text = f"{principal.name!r} may not {verb} the whole server: {ruling.rule}"
+                return Denied(text, field="verb")
+        elif principal.may(verb, space or "*", name):
             return None
         return denied(principal, verb, space, name)
 
     async def act(self, ask: Ask, act: Act, work: Callable[[], Awaitable[T]]) -> T:
         """Have something done that the route does not tell of, and written down."""
         return await (work() if self._steward is None else self._steward.act(ask, act, work))
+
+    async def begin_act(self, ask: Ask, act: Act, detail: str = "") -> Begun | None:
+        """Note that something is about to be done that goes on after its request was answered."""
+        steward = self._steward
+        return None if steward is None else await steward.begin(ask.principal, act, detail)
+
+    def denied(self, principal: Principal, name: str, target: str) -> None:
+        """Note an act that was denied."""
+        if self._steward is not None:
+            self._steward.denied(principal, name, target)
 
     @property
     def is_stopping(self) -> bool:
@@ -291,11 +325,13 @@ class App:
         """One of the APIs."""
         return self._faces[name]
 
-    async def metrics(self) -> bytes:
-        """What it has counted."""
+    async def metrics(self, principal: Principal) -> bytes:
+        """What it has counted, of the queues and topics that someone may watch."""
         there = await names_of(self._desk.millrace)
         self._handed.keep(there)
-        return await gather(self._desk, among(self.counted(), there))
+        may = partial(principal.may, "watch")
+        told = {(space, name) for space, name in there if may(space, name)}
+        return await gather(self._desk, among(self.counted(), told), may)
 
     def counted(self, frontend: int | None = None) -> Counts:
         """What this process has counted itself."""
@@ -372,7 +408,10 @@ class App:
         try:
             return await work
         except MillraceError as error:
-            return self.answer_error(ask, error)
+            answer = self.answer_error(ask, error)
+            # It may be stored: as an answer of the engine, or of who has failed to prove a name.
+            detached(error)
+            return answer
         except asyncio.CancelledError:
             raise
         except Exception:
@@ -381,6 +420,7 @@ class App:
 
     def answer_error(self, ask: Ask, error: MillraceError) -> Response:
         """What is answered to an error."""
+        ask.outcome = outcome_of(error)
         if isinstance(error, NotFound) and error.near and not ask.sees(error.near):
             error = error.without_hint()
         if isinstance(error, Fatal):

@@ -9,6 +9,7 @@ Rule 3: each act and its note in the audit are one transaction.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -17,8 +18,9 @@ import msgspec
 
 from millrace import limits
 from millrace.client.cursor import Cursor
-from millrace.client.millrace import Millrace
+from millrace.client.millrace import Millrace, engine_of
 from millrace.client.queue import Queue
+from millrace.client.transaction import Later
 from millrace.core import check
 from millrace.errors import (
     Closed,
@@ -43,12 +45,14 @@ from millrace.server.access import (
     digest_of,
     make_token,
 )
-from millrace.server.audit import AUDIT, Actor, Audit
+from millrace.server.audit import AUDIT, Actor, Audit, headers_for
 from millrace.server.aws.names import is_account
 from millrace.server.ledger import Ledger
 from millrace.server.record import Kind, Known, Made, Rights
 from millrace.server.roll import Roll
 from millrace.server.secret import new_key_id, secret_of
+
+_logger = logging.getLogger("millrace.server")
 
 ACCESS = "access"
 """The queue of the space `system`."""
@@ -97,7 +101,9 @@ class Book:
         """
         read_clock = now_ms or clock.now_ms
         audit = await Audit.open(millrace, read_clock)
-        book = cls(millrace, await _find(millrace), audit, secret, read_clock)
+        queue = await _find(millrace)
+        engine_of(millrace).care.keep_room(queue.shards.ids)
+        book = cls(millrace, queue, audit, secret, read_clock)
         if follower is None:
             await book._read()
         else:
@@ -107,6 +113,7 @@ class Book:
 
     async def close(self) -> None:
         """Follow it no more; harmless the second time."""
+        await self.audit.close()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -278,9 +285,10 @@ class Book:
     async def claim(self, principal: Principal, quota: Quota, kind: Kind, name: str) -> bool:
         """Count something against the quota of whoever is about to make it.
 
-        `quota` is what `Quotas.of` says of the principal, `name` space/queue, or
-        space/queue/cursor. What is counted already is not counted twice, whoever has made it. Only
-        users have quotas of this kind. Returns whether it was counted now.
+        `quota` is what `Quotas.of` says of the principal, `name` space/queue, space/topic:topic,
+        space/queue/cursor or space/topic/subscription. What is counted already is not counted
+        twice, whoever has made it. Only users have quotas of this kind. Returns whether it was
+        counted now.
 
         Raises:
             Exhausted: they have made as many as they may.
@@ -288,24 +296,45 @@ class Book:
         async with self._acts:
             if self.roll.user(principal.name) is None or self._ledger.maker(kind, name):
                 return False
-            most = quota.queues if kind == "queues" else quota.cursors
-            if most and self._ledger.made_by(principal.name, kind) >= most:
+            counted = record.counted_as(kind, name)
+            most: int = getattr(quota, counted)
+            if most and self._ledger.made_by(principal.name, counted) >= most:
                 raise Exhausted(
-                    f"{principal.name} has {most} {kind}, as many as they may; delete one first",
-                    field=kind,
+                    f"{principal.name} has {most} {counted}, as many as they may; delete one first",
+                    field=counted,
                     limit=most,
                     after_ms=60_000,
                 )
             made: dict[str, Known | None] = {record.made_key(kind, name): Made(principal.name)}
-            await self._publish(made)
+            await self._publish(made, Actor(principal.name, principal.where))
             return True
 
-    async def unclaim(self, kind: Kind, name: str) -> None:
-        """Something is gone, and for a queue all that was made in it: it counts no more."""
+    async def unclaim(self, principal: Principal, kind: Kind, name: str) -> None:
+        """Something is gone, and for a queue all that was made in it: it counts no more.
+
+        What cannot be written down counts on: what was done before was done, and whoever did it
+        must not be told otherwise. To delete it again, once it is made again, ends the count.
+        """
         async with self._acts:
             keys = self._ledger.made_within(kind, name)
             if keys:
-                await self._publish(dict.fromkeys(keys))
+                try:
+                    await self._publish(dict.fromkeys(keys), Actor(principal.name, principal.where))
+                except (Refused, Retry) as error:
+                    _logger.warning("%s is gone and counts on: %s", name, error)
+
+    @property
+    def made(self) -> list[tuple[Kind, str]]:
+        """Kind and name of all that users have made, as far as it counts."""
+        return self._ledger.made
+
+    async def forget_made(self, places: Iterable[tuple[Kind, str]]) -> None:
+        """None of these is there: they count no more."""
+        async with self._acts:
+            keys = [record.made_key(kind, name) for kind, name in places]
+            for at in range(0, len(keys), limits.BOOK_FORGET_MANY):
+                gone = keys[at : at + limits.BOOK_FORGET_MANY]
+                await self._publish(dict.fromkeys(gone), Actor("settings"))
 
     # --- The log ------------------------------------------------------------------------------
 
@@ -317,17 +346,20 @@ class Book:
         target: str,
         detail: str,
     ) -> None:
-        await self._publish(changes, self.audit.message(by, act, target, detail=detail))
+        await self._publish(changes, by, self.audit.message(by, act, target, detail=detail))
 
-    async def _publish(self, changes: dict[str, Known | None], note: bytes | None = None) -> None:
+    async def _publish(
+        self, changes: dict[str, Known | None], by: Actor, note: bytes | None = None
+    ) -> None:
         """Write changes, and the note of them; they are in force when it returns."""
+        headers = headers_for(by)
         async with self._millrace.transaction(space=SYSTEM) as t:
-            seqs = {
-                key: t.publish(ACCESS, None if known is None else record.encode(known), key=key)
-                for key, known in changes.items()
-            }
+            seqs: dict[str, Later[int | None]] = {}
+            for key, known in changes.items():
+                body = None if known is None else record.encode(known)
+                seqs[key] = t.publish(ACCESS, body, key=key, headers=headers)
             if note is not None:
-                t.publish(AUDIT, note)
+                t.publish(AUDIT, note, headers=headers)
         for key, known in changes.items():
             seq = seqs[key].value
             if seq is None:

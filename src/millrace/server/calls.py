@@ -19,17 +19,31 @@ from millrace import limits
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.engine import Engine
 from millrace.client.repeats import may_repeat
+from millrace.client.reserved import check_command
 from millrace.core.across_commands import LeaseAcross, LeasedAcross
 from millrace.core.answers import Leased, Outcome, Published
 from millrace.core.commands import Explain, Lease, PublishStaged, Transaction
 from millrace.core.fold import Reader
+from millrace.core.leased_commands import Replace
 from millrace.core.model import ShardId
 from millrace.core.session_commands import Claim, CloseSession, SessionRef, SuspectSession
-from millrace.errors import Closed, Fatal, Full, Invalid, MillraceError, Refused, Unknown
+from millrace.errors import (
+    Closed,
+    Denied,
+    Fatal,
+    Full,
+    Invalid,
+    MillraceError,
+    NotFound,
+    Refused,
+    Unknown,
+    detached,
+)
 from millrace.server.admission import Admission, NotKnown
 from millrace.server.counted import Handed
 from millrace.server.holding import Holding
 from millrace.server.keeping import Keeping
+from millrace.server.moved import check_moved
 from millrace.server.questions import answer_to, ask
 from millrace.server.verbs import Caller
 from millrace.shard.request import Request
@@ -168,9 +182,16 @@ class Talk:
             self._start(id_, call, self._learn(id_, call, unknown.shard))
             return
         except MillraceError as error:
-            self._fail(id_, error)
+            self._refuse(id_, call, error)
             return
         self._go_on(id_, admitted)
+
+    def _refuse(self, id_: int, call: Call, error: MillraceError) -> None:
+        """Answer a call that was not admitted; if it asks for an act, that was denied."""
+        keeping = self._service.keeping
+        if keeping is not None and isinstance(error, Denied | NotFound):
+            keeping.denied(self._caller.who, call, self._service.admission.named)
+        self._fail(id_, error)
 
     def _submit(self, id_: int, call: Ask) -> None:
         """The way of what is asked most, which must cost little: as `_begin`, with fewer steps."""
@@ -186,6 +207,8 @@ class Talk:
             self._begin(id_, call)
             return
         try:
+            if not self._caller.is_server:
+                check_command(call.command)
             request = quick.submit(call.shard, quick.judge(call.shard, call.command), wait_ms)
         except MillraceError as error:
             self._fail(id_, error)
@@ -213,14 +236,14 @@ class Talk:
         try:
             admitted: Call | None = None
             while admitted is None:
-                await admission.learn(shard)
+                await admission.learn(self._caller, shard)
                 try:
                     admitted = admission.admit(self._caller, call)
                 except NotKnown as unknown:
                     # Of a transaction, the next part's.
                     shard = unknown.shard
         except MillraceError as error:
-            self._fail(id_, error)
+            self._refuse(id_, call, error)
             return
         if self._under.pop(id_, None) is not None:
             self._waiting.discard(id_)
@@ -253,7 +276,7 @@ class Talk:
         if (
             quick is None
             or not isinstance(call, Ask)
-            or isinstance(call.command, Explain | PublishStaged | Transaction)
+            or isinstance(call.command, Explain | PublishStaged | Replace | Transaction)
         ):
             self._start(id_, call, self._run(id_, call))
             return
@@ -371,6 +394,8 @@ class Talk:
             self._service.holding,
             self._caller.who,
         )
+        if isinstance(call.command, Transaction | Replace) and not self._caller.is_server:
+            await check_moved(self._service.engine, call.shard, call.command)
         if holding is None or not holding.wants(who, call):
             return await do(call)
         return await holding.answer(who, call, do)
@@ -430,6 +455,8 @@ class Talk:
         if not self._is_over and id_ >= 0:
             self._sheet.failed(id_, error)
             self._wake()
+        # Whoever else holds it does not hold the call.
+        detached(error)
 
 
 def _told(error: BaseException) -> MillraceError:

@@ -15,11 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from millrace import limits
 from millrace.core import check
 from millrace.errors import Invalid, MillraceError
 from millrace.server import declared
-from millrace.server.access import UNBOUNDED, Quota, parse_rule
+from millrace.server.access import DEFAULT_QUOTA, Quota, parse_rule
 from millrace.server.address import Address, parse_address
 from millrace.server.aws.bounds import Bounds
 from millrace.server.aws.names import Home
@@ -44,7 +46,7 @@ from millrace.server.setting import (
     share,
     whole,
 )
-from millrace.server.sns.reach import ANY, PUBLIC, read_place
+from millrace.server.sns.reach import PUBLIC, read_place
 from millrace.settings import Settings
 
 PREFIX = "MILLRACE_"
@@ -82,7 +84,10 @@ class ServerSettings:
         live=True,
     )
     tls_key: Path | None = setting(
-        None, PATH, "The private key of the certificate, as PEM, not encrypted.", live=True
+        None,
+        PATH,
+        "The private key of the certificate, as PEM, not encrypted, of mode 0600.",
+        live=True,
     )
     tls_client_ca: Path | None = setting(
         None, PATH, "Whoever connects must have a certificate that one of these has signed."
@@ -129,7 +134,7 @@ class ServerSettings:
     sns_endpoints: tuple[str, ...] = setting(
         (),
         ENDPOINTS,
-        "Where SNS sends by HTTP. [any where it listens on this machine alone, else public]",
+        "Where SNS sends by HTTP. [public]",
     )
     connections_max: int = setting(
         limits.CONNECTIONS_MAX, whole(1, 1_000_000), "Connections at a time.", live=True
@@ -167,7 +172,7 @@ class ServerSettings:
         share(),
         "Of traces that begin here, so many are recorded; others are by their beginner.",
     )
-    quota: Quota = UNBOUNDED
+    quota: Quota = DEFAULT_QUOTA
     """For those whose own quota says nothing."""
     engine: Settings = field(default_factory=Settings)
     queues: tuple[DeclaredQueue, ...] = ()
@@ -197,9 +202,9 @@ class ServerSettings:
     @property
     def sns_places(self) -> tuple[str, ...]:
         """Where SNS sends by HTTP. Whoever may subscribe an endpoint would else have the server ask
-        what only it can reach: that is theirs already where they are on its machine."""
-        is_local = all(address.is_loopback for address in self.addresses)
-        return self.sns_endpoints or ((ANY,) if is_local else (PUBLIC,))
+        what only it can reach: also where it listens on loopback alone, for others come to it
+        through a proxy."""
+        return self.sns_endpoints or (PUBLIC,)
 
     @property
     def admin_token_path(self) -> Path:
@@ -376,7 +381,8 @@ def _read(where: str, read: Callable[[], object]) -> object:
 def _read_quota(found: dict[str, tuple[object, str]]) -> Quota:
     for name, (value, where) in found.items():
         _read(where, partial(declared.read_quota, {name: value}))
-    return declared.read_quota({name: value for name, (value, _) in found.items()})
+    given = declared.read_quota({name: value for name, (value, _) in found.items()})
+    return msgspec.structs.replace(DEFAULT_QUOTA, **{name: getattr(given, name) for name in found})
 
 
 def _read_engine(found: dict[str, tuple[object, str]]) -> Settings:

@@ -6,7 +6,7 @@ that one that was started anew is seen as what it is, a counter that begins agai
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 import msgspec
 
@@ -106,6 +106,12 @@ def among(counted: Counts, there: Set[Name]) -> Counts:
     """The same, of queues that are there; of many, as many as are told one by one."""
     found = [one for one in counted.handed if one[:2] in there][: limits.METRICS_QUEUES_MAX]
     return msgspec.structs.replace(counted, handed=tuple(found))
+
+
+def watched(counted: Counts, may: Callable[[str, str], bool]) -> Counts:
+    """The same, of queues that someone may watch, by space and name."""
+    found = tuple(one for one in counted.handed if may(one[0], one[1]))
+    return msgspec.structs.replace(counted, handed=found)
 
 
 def together(parts: list[Counts]) -> Handed:

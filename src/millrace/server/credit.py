@@ -8,6 +8,8 @@ Rule 3: a session counts until the engine knows it no more, whatever its owner s
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import msgspec
 
 from millrace.client.engine import Engine
@@ -34,6 +36,11 @@ Follows = Receive | CloseSession
 
 Held = tuple[int, int, int]
 """A session as it is counted: shard, session, 0."""
+
+
+def open_by(shard: ShardId, claim: Claim) -> Hashable:
+    """What a session is counted by among those that somebody has."""
+    return "session", shard, int(claim.session)
 
 
 class _Credit(msgspec.Struct, frozen=True):
@@ -93,12 +100,25 @@ class Credits:
     async def lasts(self, id: Held) -> bool:
         """Whether a session that is counted may still be there."""
         known = self._known(id)
-        if known is None:
-            return True
+        return known is None or await self._lasts(ShardId(id[0]), known.claim)
+
+    def count_session(self, who: Principal, shard: ShardId, ref: SessionRef) -> None:
+        """Count a session among those that somebody has."""
+        at = open_by(shard, ref.claim)
+        self._quotas.hold(who, "sessions", 1, at, NEVER_MS, (shard, ref.claim))
+
+    async def is_open(self, id: Hashable) -> bool:
+        """Whether a session that is counted so may still be there."""
+        match self._quotas.note(id):
+            case (int(shard), Claim() as claim):
+                return await self._lasts(ShardId(shard), claim)
+        return True
+
+    async def _lasts(self, shard: ShardId, claim: Claim) -> bool:
         # As it was never spoken for: nothing is told, but that it has ended or that it has not.
-        claim = msgspec.structs.replace(known.claim, epoch=known.claim.epoch + 1)
+        claim = msgspec.structs.replace(claim, epoch=claim.epoch + 1)
         try:
-            await self._engine.ask(ShardId(id[0]), Receive(claim, 0, 0), Delivered)
+            await self._engine.ask(shard, Receive(claim, 0, 0), Delivered)
         except (Gone, NotFound):
             return False
         except MillraceError:

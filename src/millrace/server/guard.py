@@ -20,8 +20,49 @@ from millrace.server.access import Principal, parse_rule
 from millrace.server.bucket import Bucket
 from millrace.server.roll import ANONYMOUS_RULES, Roll
 
-_PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-"""Headers that tell that someone else is behind whoever is connected."""
+_FORWARDED = frozenset(
+    {
+        "cdn-loop",
+        "client-ip",
+        "fastly-client-ip",
+        "forwarded",
+        "front-end-https",
+        "true-client-ip",
+        "via",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "x-host",
+        "x-real-ip",
+        "x-real-port",
+        "x-remote-addr",
+        "x-remote-ip",
+        "x-scheme",
+        "x-url-scheme",
+    }
+)
+_FORWARDED_PREFIXES = (
+    "cf-",
+    "x-appengine-",
+    "x-appgw-",
+    "x-arr-",
+    "x-azure-",
+    "x-cloud-trace-",
+    "x-envoy-",
+    "x-forwarded",
+    "x-original-",
+    "x-proxy",
+    "x-rewrite-",
+)
+"""Names of headers that proxies add to the requests that they forward, and how such names begin."""
+
+
+MARK = "x-millrace-delivery"
+"""A header of what SNS sends to endpoints: no server takes such a request."""
+
+
+def is_delivery(headers: Mapping[str, str]) -> bool:
+    """Return whether a request is a message of SNS that a server sends to an endpoint."""
+    return MARK in headers
 
 
 def _unknown() -> Unauthenticated:
@@ -135,14 +176,20 @@ def is_loopback(address: str) -> bool:
 
 def is_own(headers: Mapping[str, str]) -> bool:
     """Whether nothing hints at someone else behind a request of this machine."""
-    if any(name in headers for name in _PASSED_ON):
+    if any(name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) for name in headers):
         return False
     host = headers.get("host", "")
     if not _is_loopback_host(host):
         # A name that somebody else has pointed at this machine.
         return False
-    origin = headers.get("origin")
-    if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+    own = (f"http://{host}", f"https://{host}")
+    if headers.get("origin", own[0]) not in own:
+        return False
+    # Browsers without fetch metadata say by this alone which page a request comes from.
+    referer = headers.get("referer")
+    if referer is not None and not (
+        referer in own or referer.startswith(tuple(f"{o}/" for o in own))
+    ):
         return False
     return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 

@@ -9,7 +9,8 @@ elsewhere, through another process or by other receipts, are found out before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from functools import partial
 
 import msgspec
 
@@ -43,13 +44,16 @@ from millrace.core.session_commands import (
 from millrace.errors import Exhausted, Forged, MillraceError, NotFound, Refused, Retry
 from millrace.server.access import Principal
 from millrace.server.clock import now_ms
-from millrace.server.credit import Credits, Follows, Takes
+from millrace.server.credit import Credits, Follows, Takes, open_by
 from millrace.server.quota import Kind, Quotas, Reservation
 from millrace.wire.calls import Ask, Call
 
 Held = tuple[int, int, int]
 """A message that is leased: shard, lease call, seq. A session: shard, session, 0. Or a pin: shard,
 0, pin."""
+
+_Sessions = OpenSession | ResumeSession | CloseSession
+"""What sessions begin and end by."""
 
 _TAKES = (Lease, LeaseAcross, OpenSession, ResumeSession, GrantCredit, Pin)
 _ENDS = (Settle, Release, Discard, Extend, Unpin, Transaction)
@@ -72,16 +76,23 @@ class Holding:
         try:
             return self._quotas.reserve(who, kind, count, now_ms())
         except Exhausted:
-            if kind != "in_flight" or not await self._recount(who):
+            if kind == "pins" or not await self._recount(who, kind):
                 raise
             return self._quotas.reserve(who, kind, count, now_ms())
 
-    async def _recount(self, who: Principal) -> bool:
-        """See what is still in flight of what was handed out first; whether some is not."""
-        ids = self._quotas.oldest(who.name, "in_flight", limits.QUOTA_RECOUNT_MAX)
-        found = [id for id in ids if isinstance(id, tuple) and len(id) == 3]
-        are_held = await asyncio.gather(*map(self._is_held, found))
-        gone = [id for id, is_held in zip(found, are_held, strict=True) if not is_held]
+    async def _recount(self, who: Principal, kind: Kind) -> bool:
+        """See what is still had of what was had first; whether some is not."""
+        if kind == "sessions":
+            ids = self._quotas.oldest(who.name, kind, limits.QUOTA_RECOUNT_MAX, ends=False)
+            are_held = await asyncio.gather(*map(self._credits.is_open, ids))
+            gone: list[Hashable] = [
+                id for id, is_held in zip(ids, are_held, strict=True) if not is_held
+            ]
+        else:
+            ids = self._quotas.oldest(who.name, kind, limits.QUOTA_RECOUNT_MAX)
+            found = [id for id in ids if isinstance(id, tuple) and len(id) == 3]
+            are_held = await asyncio.gather(*map(self._is_held, found))
+            gone = [id for id, is_held in zip(found, are_held, strict=True) if not is_held]
         for id in gone:
             self._quotas.let_go(id)
         return bool(gone)
@@ -130,6 +141,8 @@ class Holding:
         if not isinstance(call, Ask):
             return False
         command = call.command
+        if isinstance(command, _Sessions) and self._quotas.bounds(who, "sessions"):
+            return True
         if isinstance(command, _TAKES):
             kind: Kind = "pins" if isinstance(command, Pin) else "in_flight"
             return self._quotas.bounds(who, kind)
@@ -146,6 +159,8 @@ class Holding:
             Exhausted: whoever asks has as many as they may; nothing was done.
         """
         command = call.command
+        if isinstance(command, _Sessions) and self._quotas.bounds(who, "sessions"):
+            return await self._answer_bounded(who, call, do)
         if isinstance(command, Takes | Follows):
             return await self._answer_session(who, call, command, do)
         if not isinstance(command, _TAKES):
@@ -169,6 +184,34 @@ class Holding:
                 reserved.keep((call.shard, 0, answer.pin), 1, now_ms() + command.pin_ms)
         finally:
             reserved.cancel()
+        return answer
+
+    async def _answer_bounded(
+        self, who: Principal, call: Ask, do: Callable[[Ask], Awaitable[object]]
+    ) -> object:
+        """Have a session opened or closed by somebody who may have so many."""
+        command = call.command
+        assert isinstance(command, _Sessions)
+        is_counted = self._quotas.bounds(who, "in_flight") and (
+            not isinstance(command, CloseSession) or self._credits.follows(who, call.shard, command)
+        )
+        if is_counted:
+            do = partial(self._answer_session, who, command=command, do=do)
+        if isinstance(command, CloseSession):
+            answer = await do(call)
+            if not command.keep:
+                self._quotas.let_go(open_by(call.shard, command.claim))
+            return answer
+        # One that goes on is counted, however many there are: it is there already.
+        new = isinstance(command, OpenSession)
+        reserved = await self.reserve(who, "sessions", 1) if new else None
+        try:
+            answer = await do(call)
+            if isinstance(answer, SessionRef):
+                self._credits.count_session(who, call.shard, answer)
+        finally:
+            if reserved is not None:
+                reserved.cancel()
         return answer
 
     async def _answer_session(

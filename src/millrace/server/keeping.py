@@ -1,7 +1,7 @@
 """What is written down of calls besides what they do: acts in the audit, and what was made.
 
 The same as of requests (`rest/steward.py`), for clients that speak in calls: an act is noted before
-it is answered, and what is counted against a quota is counted before it is made.
+it is done, and what is counted against a quota is counted before it is made.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from millrace.core.topic_commands import (
 )
 from millrace.errors import MillraceError
 from millrace.server.access import Principal
-from millrace.server.audit import Actor
+from millrace.server.admission import NotKnown
+from millrace.server.audit import Actor, Begun, outcome_of
 from millrace.server.book import Book
 from millrace.server.quota import Quotas
 from millrace.server.record import Kind
-from millrace.wire.calls import Ask, BackUp, Call, Named, Unfollow
+from millrace.wire.calls import Ask, BackUp, Call, Named, Repair, Unfollow
 
 ACTS: dict[type, str] = {
     CreateQueue: "make_queue",
@@ -53,11 +54,12 @@ ACTS: dict[type, str] = {
     Unsubscribe: "unsubscribe",
     BackUp: "backup",
     Unfollow: "unfollow",
+    Repair: "repair",
 }
 """What administrators do, as it is called in the audit."""
 
-_CREATES = (CreateQueue, CreateTopic, OpenCursor)
-_ENDS = (DeleteQueue, DeleteTopic, DeleteCursor)
+_CREATES = (CreateQueue, CreateTopic, OpenCursor, Subscribe)
+_ENDS = (DeleteQueue, DeleteTopic, DeleteCursor, Unsubscribe)
 _CHANGES = (Configure, ConfigureTopic)
 
 
@@ -75,6 +77,8 @@ class Subject(NamedTuple):
     @property
     def kind(self) -> Kind:
         """What it counts as."""
+        if isinstance(self.command, Subscribe | Unsubscribe):
+            return "subscriptions"
         return "cursors" if isinstance(self.command, OpenCursor | DeleteCursor) else "queues"
 
 
@@ -110,56 +114,67 @@ class Keeping:
 
         Raises:
             Exhausted: whoever asks has made as many as they may; nothing was done.
-            MillraceError: as `do`; or what must be written could not be, and it was done, perhaps.
+            MillraceError: as `do`; or the act could not be noted, and nothing was done.
         """
         subjects = _subjects(call, named)
         made: list[Subject] = []
-        new: list[Subject] = []
-        for subject in subjects:
-            if isinstance(subject.command, _CREATES) and not await _is_there(engine, subject):
-                new.append(subject)
-                quota = self._quotas.of(who)
-                if await self._book.claim(who, quota, subject.kind, subject.name):
-                    made.append(subject)
+        begun: list[Begun] = []
         try:
+            for subject in subjects:
+                if isinstance(subject.command, _CREATES):
+                    if await _is_there(engine, subject):
+                        # Nothing is made, and of a subscription perhaps nothing is changed.
+                        continue
+                    quota = self._quotas.of(who)
+                    if await self._book.claim(who, quota, subject.kind, subject.name):
+                        made.append(subject)
+                act = ACTS.get(type(subject.command))
+                if act is not None:
+                    actor = Actor(who.name, who.where)
+                    begun.append(await self._book.audit.begin(actor, act, subject.target))
             answer = await do()
         except MillraceError as error:
             for subject in made:
-                await self._book.unclaim(subject.kind, subject.name)
-            await self._note(who, subjects, new, error)
+                await self._book.unclaim(who, subject.kind, subject.name)
+            for one in begun:
+                await one.end(outcome_of(error), error.code)
+            raise
+        except BaseException:
+            for one in begun:
+                one.end_soon("unknown")
             raise
         finally:
             self._tell(subjects)
         for subject in subjects:
             if isinstance(subject.command, _ENDS):
-                await self._book.unclaim(subject.kind, subject.name)
-        await self._note(who, subjects, new, None)
+                await self._book.unclaim(who, subject.kind, subject.name)
+        for one in begun:
+            await one.end("done")
         return answer
+
+    def denied(self, who: Principal, call: Call, named: Callable[[ShardId], Named]) -> None:
+        """Note a call that was denied, if it asks for an act.
+
+        A shard that its caller sees nothing of is told as one that is not there; whose it is stands
+        in the note.
+        """
+        if not self.wants(call):
+            return
+        try:
+            subjects = _subjects(call, named)
+        except NotKnown:
+            # Nobody's shard is among them.
+            return
+        for subject in subjects:
+            act = ACTS.get(type(subject.command))
+            if act is not None:
+                self._book.audit.denied(Actor(who.name, who.where), act, subject.target)
 
     def _tell(self, subjects: list[Subject]) -> None:
         for subject in subjects:
             if self._changed is not None and isinstance(subject.command, _CHANGES):
                 space, _, name = subject.target.partition("/")
                 self._changed(space, name)
-
-    async def _note(
-        self,
-        who: Principal,
-        subjects: list[Subject],
-        new: list[Subject],
-        error: MillraceError | None,
-    ) -> None:
-        for subject in subjects:
-            act = ACTS.get(type(subject.command))
-            if act is None or (isinstance(subject.command, _CREATES) and subject not in new):
-                continue
-            await self._book.audit.note(
-                Actor(who.name, who.where),
-                act,
-                subject.target,
-                outcome="done" if error is None else "failed",
-                detail="" if error is None else error.code,
-            )
 
 
 def _parts(call: Ask) -> list[tuple[ShardId, Command]]:
@@ -183,6 +198,8 @@ def _subjects(call: Call, named: Callable[[ShardId], Named]) -> list[Subject]:
             name = target = f"{queue.space}/{queue.name}"
             if isinstance(part, OpenCursor | DeleteCursor):
                 name = target = f"{name}/{part.name}"
+            elif isinstance(part, Subscribe | Unsubscribe):
+                name = f"{name}/{part.name}"
         else:
             continue
         found.setdefault((type(part), name), Subject(part, name, target, shard))
@@ -195,5 +212,8 @@ async def _is_there(engine: Engine, subject: Subject) -> bool:
         return await engine.find_queue(command.space, command.name) is not None
     if isinstance(command, CreateTopic):
         return await engine.find_topic(command.space, command.name) is not None
+    if isinstance(command, Subscribe):
+        cells = await engine.subscriptions(subject.shard)
+        return any(cell.name == command.name for cell in cells.values())
     assert isinstance(command, OpenCursor)
     return command.name in await engine.cells(subject.shard, Cells.CURSOR)

@@ -7,11 +7,12 @@ user unknown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from millrace.server import record
 from millrace.server.access import AccessKey, Token, User
-from millrace.server.record import Kind, Known, Made, Rights, Unread
+from millrace.server.record import Counted, Kind, Known, Made, Rights, Unread
 from millrace.server.roll import Roll
 
 
@@ -33,6 +34,10 @@ class Ledger:
         """By the ids of users, or of some who are gone."""
         self._made: dict[str, str] = {}
         """By the keys of messages, who has made it."""
+        self._counts: Counter[tuple[str, Counted]] = Counter()
+        """How many of a kind each user has made."""
+        self._within: dict[str, set[str]] = {}
+        """By the keys of queues and topics, the keys of what is in them."""
 
     @property
     def secrets(self) -> int:
@@ -102,10 +107,29 @@ class Ledger:
         elif kind == "key":
             self.roll.put_key(rest, known if isinstance(known, AccessKey) else None)
         elif kind == "made":
-            if isinstance(known, Made):
-                self._made[key] = known.user
-            else:
-                self._made.pop(key, None)
+            self._know_made(key, known.user if isinstance(known, Made) else None)
+
+    def _know_made(self, key: str, user: str | None) -> None:
+        place = record.read_made_key(key)
+        if place is None:
+            return
+        counted, parent = record.counted_as(*place), record.parent_key(*place)
+        before = self._made.pop(key, None)
+        if before is not None:
+            self._counts[before, counted] -= 1
+            if not self._counts[before, counted]:
+                del self._counts[before, counted]
+        if user is not None:
+            self._made[key] = user
+            self._counts[user, counted] += 1
+        if parent is None:
+            return
+        if user is not None:
+            self._within.setdefault(parent, set()).add(key)
+        elif parent in self._within:
+            self._within[parent].discard(key)
+            if not self._within[parent]:
+                del self._within[parent]
 
     def _know_user(self, name: str, user: User | None) -> None:
         before = self._users.pop(name, None)
@@ -139,18 +163,20 @@ class Ledger:
         """Who has made it, as far as that was noted."""
         return self._made.get(record.made_key(kind, name))
 
-    def made_by(self, user: str, kind: Kind) -> int:
-        """How many of a kind a user has made."""
-        begin = record.made_key(kind, "")
-        return sum(who == user and key.startswith(begin) for key, who in self._made.items())
+    def made_by(self, user: str, counted: Counted) -> int:
+        """How many a user has made, of those that count against a quota."""
+        return self._counts[user, counted]
 
     def made_within(self, kind: Kind, name: str) -> list[str]:
         """The keys that say who has made it, and what is in it."""
         own = record.made_key(kind, name)
-        within = record.made_key("cursors", f"{name}/")
-        return [
-            key for key in self._made if key == own or (kind == "queues" and key.startswith(within))
-        ]
+        found = [own] if own in self._made else []
+        return found + sorted(self._within.get(own, ()))
+
+    @property
+    def made(self) -> list[tuple[Kind, str]]:
+        """Kind and name of all that was made, as far as that was noted."""
+        return [place for key in self._made if (place := record.read_made_key(key)) is not None]
 
 
 def _digest(text: str) -> bytes:

@@ -1,6 +1,7 @@
 """The socket of a folder: other processes of the same user share the engine that has it open.
 
-Rule 1: nobody but the user who runs the engine, and root, is answered.
+Rule 1: nobody but the user who runs the engine, and root, is answered. Processes that the server
+has started are told from others by their numbers, which the kernel tells.
 Rule 2: the socket is there only while the folder is open: what lies in its place is left over.
 Rule 3: of whoever sends more than is done, or reads too little of what is answered, nothing more is
 read until that has changed.
@@ -14,6 +15,7 @@ import shutil
 import socket
 import struct
 import tempfile
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -39,6 +41,8 @@ class Local:
         self._service = Service(engine)
         self._server: asyncio.Server | None = None
         self._temporary: Path | None = None
+        self.of_server: Callable[[], Collection[int]] = tuple
+        """The processes that are the server's own: its front ends."""
         self.connections: set[LocalConnection] = set()
 
     async def start(self) -> Path:
@@ -111,13 +115,15 @@ class LocalConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("socket")
-        if not _is_own(peer) or len(self._local.connections) >= limits.WIRE_CONNECTIONS_MAX:
+        process, user = _peer(transport.get_extra_info("socket"))
+        is_own = user in (0, os.geteuid())
+        if not is_own or len(self._local.connections) >= limits.WIRE_CONNECTIONS_MAX:
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=limits.WIRE_UNSENT_BYTES_MAX)
         self._local.connections.add(self)
-        self._talk = Talk(self._local.service, Caller(OWNER), self._wake)
+        caller = Caller(OWNER, is_server=process in self._local.of_server())
+        self._talk = Talk(self._local.service, caller, self._wake)
         hello = Sheet()
         hello.hello(self._local.now_ms())
         self._transport.writelines(hello.take())
@@ -184,8 +190,8 @@ class LocalConnection(asyncio.Protocol):
             talk.end()
 
 
-def _is_own(peer: socket.socket) -> bool:
-    """Whether the other process is of the user who runs this one, or of root."""
+def _peer(peer: socket.socket) -> tuple[int, int]:
+    """The process at the other end, and its user."""
     data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, user, _ = _CREDENTIALS.unpack(data)
-    return user in (0, os.geteuid())
+    process, user, _ = _CREDENTIALS.unpack(data)
+    return process, user

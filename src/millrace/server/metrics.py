@@ -7,16 +7,16 @@ Rule 2: labels hold names of queues, topics and routes, never what a stranger ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.queue import Queue
-from millrace.core.model import CursorCell, Kind
-from millrace.errors import MillraceError
+from millrace.core.model import CursorCell, Kind, Row, ShardId
+from millrace.errors import MillraceError, Quarantined
 from millrace.meter import Gauges, Spread
-from millrace.server.counted import Counts, Name, decode
+from millrace.server.counted import Counts, Name, decode, watched
 from millrace.server.rest.desk import Desk
 from millrace.version import __version__
 
@@ -62,6 +62,9 @@ class Page:
     def text(self) -> bytes:
         """All of it."""
         return "".join(f"{line}\n" for lines in self._families.values() for line in lines).encode()
+
+
+_QUARANTINED = "1: rows of the queue or topic cannot be read, and it is closed until repaired."
 
 
 def _labels(labels: Mapping[str, str] | None) -> str:
@@ -129,11 +132,21 @@ async def tell_queue(page: Page, engine: Engine, queue: Queue) -> None:
     page.gauge("millrace_depth", "Messages that are there.", counts.pop("live"), labels)
     for how, count in counts.items():
         page.counter("millrace_ended_total", "Messages ended.", count, {**labels, "how": how})
-    rows = await queue.peek(1)
+    rows: list[Row] = []
+    is_quarantined = False
+    try:
+        rows = await queue.peek(1)
+    except Quarantined:
+        is_quarantined = True
+    page.gauge("millrace_quarantined", _QUARANTINED, int(is_quarantined), labels)
     age = max(0, engine.now_ms() - rows[0].time_ms) / 1000 if rows else 0.0
-    page.gauge("millrace_oldest_seconds", "Age of the oldest message.", age, labels)
+    # A log keeps messages on purpose: alerts on age tell it by its label.
+    is_log = (await queue.spec()).retention == "log"
+    aged = {**labels, "retention": "log"} if is_log else labels
+    page.gauge("millrace_oldest_seconds", "Age of the oldest message.", age, aged)
     holders = await queue.holders()
-    page.gauge("millrace_in_flight", "Messages handed out.", holders.in_flight, labels)
+    text = "Messages that workers hold; not those that were given back or whose lease is over."
+    page.gauge("millrace_in_flight", text, holders.in_flight, labels)
     pins = [holder for holder in holders.held if holder.kind == "pin"]
     page.gauge("millrace_pins", "Snapshots that are pinned.", len(pins), labels)
     kept = sum(pin.bytes for pin in pins)
@@ -152,7 +165,7 @@ async def _tell_cursors(
                 seq = cell.position.seq
                 rows = meta.last_seq - seq
                 size = rows * meta.weight / max(meta.published, 1)
-                oldest = await engine.peek(shard, seq, None, 1) if rows else []
+                oldest = await _peek(engine, shard, seq) if rows else []
                 age = max(0, engine.now_ms() - oldest[0].time_ms) / 1000 if oldest else 0.0
                 lags.setdefault((name, cell.retain), []).append((rows, size, age))
     for (name, retain), found in lags.items():
@@ -167,6 +180,14 @@ async def _tell_cursors(
         page.gauge("millrace_cursor_lag_seconds", "Age of the oldest of them.", age, own)
 
 
+async def _peek(engine: Engine, shard: ShardId, after: int) -> list[Row]:
+    """The first message after a seq, if it can be read."""
+    try:
+        return await engine.peek(shard, after, None, 1)
+    except Quarantined:
+        return []
+
+
 async def names_of(millrace: Millrace) -> set[Name]:
     """All queues that are there."""
     return {
@@ -176,17 +197,33 @@ async def names_of(millrace: Millrace) -> set[Name]:
     }
 
 
-async def gather(desk: Desk, counted: Counts) -> bytes:
-    """The whole page, the same whichever process is asked."""
+async def _is_quarantined(engine: Engine, space: str, topic: str) -> bool:
+    shard = await engine.find_topic(space, topic)
+    try:
+        if shard is not None:
+            # No row is wanted: whether any may be read is judged first.
+            await engine.peek(shard, 0, 0, 1)
+    except Quarantined:
+        return True
+    return False
+
+
+async def gather(desk: Desk, counted: Counts, may: Callable[[str, str], bool]) -> bytes:
+    """The whole page, the same whichever process is asked.
+
+    Queues and topics are told of that may be watched, by space and name.
+    """
     page = Page()
     engine = engine_of(desk.millrace)
     gauges = await engine.care.gauges()
     page.gauge("millrace_info", "Always 1.", 1, {"version": __version__})
-    tell_counted(page, [decode(text) for text in gauges.beside] or [counted])
+    parts = [decode(text) for text in gauges.beside] or [counted]
+    tell_counted(page, [watched(part, may) for part in parts])
     tell_gauges(page, gauges)
     left = limits.METRICS_QUEUES_MAX
     for space in await desk.millrace.spaces():
-        for name in (await desk.millrace.queues(space=space))[:left]:
+        queues = [name for name in await desk.millrace.queues(space=space) if may(space, name)]
+        for name in queues[:left]:
             left -= 1
             try:
                 await tell_queue(page, engine, await desk.millrace.find(name, space=space))
@@ -194,7 +231,12 @@ async def gather(desk: Desk, counted: Counts) -> bytes:
                 # Deleted meanwhile, or damaged: whoever uses it hears of that.
                 continue
         for name in await desk.millrace.topics(space=space):
+            if not may(space, name):
+                continue
             topic = await desk.millrace.find_topic(name, space=space)
+            is_quarantined = await _is_quarantined(engine, space, name)
+            own = {"space": space, "topic": name}
+            page.gauge("millrace_quarantined", _QUARANTINED, int(is_quarantined), own)
             for one in (await topic.describe()).subscriptions:
                 own = {"space": space, "topic": name, "subscription": one.name}
                 page.gauge("millrace_topic_lag_rows", "Messages not forwarded.", one.lag, own)

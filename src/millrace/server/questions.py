@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
+import msgspec
+
 from millrace.client.engine import Engine
+from millrace.client.reserved import SECRET_NOTE
 from millrace.core.commands import Transaction
 from millrace.core.fold import Reader
+from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import Invalid
+from millrace.meter import Gauges
 from millrace.server.access import VERBS
+from millrace.server.counted import decode, encode, watched
 from millrace.server.verbs import Caller
 from millrace.wire import calls
 from millrace.wire.calls import Ask, Call, Cancel, More, ReadBatches, Speak, Tell
@@ -56,7 +63,8 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
             found = await engine.topic_names(space)
             return [name for name in found if caller.may(VERBS, space, name)]
         case calls.ListSubscriptions(shard=shard):
-            return await engine.subscriptions(shard)
+            cells = await engine.subscriptions(shard)
+            return cells if caller.is_server else {n: _told(cell) for n, cell in cells.items()}
         case calls.ReadTopic(shard=shard):
             return await engine.topic_cell(shard)
         case calls.Arrive(shard=shard, first=first, count=count):
@@ -79,8 +87,11 @@ async def answer_to(engine: Engine, caller: Caller, call: Call) -> object:
             return await engine.care.backing_up()
         case calls.Unfollow():
             return await engine.care.unfollow()
+        case calls.Repair(shards=shards, export=export, drop=drop):
+            done = await engine.care.repair(shards, Path(export) if export else None, drop=drop)
+            return done.readable, done.unreadable, done.dropped, done.is_open
         case calls.ReadGauges():
-            return await engine.care.gauges()
+            return _watched(await engine.care.gauges(), caller)
         case calls.ReadHealth():
             health = await engine.care.health()
             return (
@@ -109,6 +120,13 @@ async def _spaces(engine: Engine, caller: Caller) -> list[str]:
     return found
 
 
+def _watched(gauges: Gauges, caller: Caller) -> Gauges:
+    """The same without the queues that the caller may not watch."""
+    may = partial(caller.may, ("watch",))
+    beside = tuple(encode(watched(decode(text), may)) for text in gauges.beside)
+    return msgspec.structs.replace(gauges, beside=beside)
+
+
 def _unheard(_: int, __: int) -> None:
     """How far a backup is, is not told to other processes."""
 
@@ -124,3 +142,9 @@ async def stream_of(engine: Engine, call: ReadBatches) -> AsyncIterator[list[Buf
             yield sheet.take()
     sheet.end(0)
     yield sheet.take()
+
+
+def _told(cell: SubscriptionCell) -> SubscriptionCell:
+    """A subscription as clients are told of it: without what the server keeps secret."""
+    notes = tuple(pair for pair in cell.notes if pair[0] != SECRET_NOTE)
+    return cell if notes == cell.notes else msgspec.structs.replace(cell, notes=notes)

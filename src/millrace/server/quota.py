@@ -21,8 +21,15 @@ from millrace.errors import Exhausted
 from millrace.server.access import UNBOUNDED, Principal, Quota
 from millrace.server.bucket import Bucket
 
-Kind = Literal["in_flight", "pins"]
-"""Messages that are leased; snapshots that are held."""
+Kind = Literal["in_flight", "pins", "sessions"]
+"""Messages that are leased; snapshots that are held; sessions that are open by calls."""
+
+_WHAT: dict[Kind, tuple[str, str]] = {
+    "in_flight": ("messages in flight", "settle some first"),
+    "pins": ("snapshots", "let one go first"),
+    "sessions": ("sessions", "close one first"),
+}
+"""What it is called, and how to have less."""
 
 NEVER_MS = 2**63
 """When that ends which has to be let go."""
@@ -63,6 +70,8 @@ class Quotas:
     ) -> None:
         self._default = default
         self._shares = shares
+        self._merged: dict[Quota, Quota] = {}
+        """Of quotas of users, what they are with the default."""
         self._principals_max = principals_max
         self._held_max = held_max
         self._rates: dict[str, _Rates] = {}
@@ -76,6 +85,7 @@ class Quotas:
     def configure(self, default: Quota) -> None:
         """From now on this is for those who have none of their own."""
         self._default = default
+        self._merged.clear()
 
     def of(self, principal: Principal) -> Quota:
         """What a principal may have: their own quota, and the default where that says nothing."""
@@ -84,14 +94,20 @@ class Quotas:
             return default
         if default == UNBOUNDED:
             return own
-        return Quota(
-            own.requests or default.requests,
-            own.bytes or default.bytes,
-            own.queues or default.queues,
-            own.in_flight or default.in_flight,
-            own.cursors or default.cursors,
-            own.pins or default.pins,
-        )
+        found = self._merged.get(own)
+        if found is None:
+            if len(self._merged) >= self._principals_max:
+                self._merged.clear()
+            fields = Quota.__struct_fields__
+            found = Quota(*(getattr(own, name) or getattr(default, name) for name in fields))
+            self._merged[own] = found
+        return found
+
+    def share(self, principal: Principal, field: Literal["sessions", "streams", "jobs"]) -> int:
+        """How many they may have at a time in this process, of those that it counts apart; 0: as
+        many as there are."""
+        most: int = getattr(self.of(principal), field)
+        return -(-most // self._shares)
 
     # --- Rates --------------------------------------------------------------------------------
 
@@ -118,7 +134,7 @@ class Quotas:
     def bounds(self, principal: Principal, kind: Kind) -> bool:
         """Whether they may have so many at a time, and no more."""
         quota = self.of(principal)
-        return bool(quota.in_flight if kind == "in_flight" else quota.pins)
+        return bool(quota.in_flight if kind == "in_flight" else getattr(quota, kind))
 
     def counts_bytes(self, principal: Principal) -> bool:
         """Whether bytes are counted for them."""
@@ -161,14 +177,13 @@ class Quotas:
             Exhausted: they have as many as they may; nothing was counted.
         """
         quota = self.of(principal)
-        most = -(-(quota.in_flight if kind == "in_flight" else quota.pins) // self._shares)
+        most = -(-int(getattr(quota, kind)) // self._shares)
         if not most or count < 1:
             return Reservation(self, count, None)
         self._let_go_over(now_ms)
         room = most - self._totals.get((principal.name, kind), 0)
         if room <= 0:
-            what = "messages in flight" if kind == "in_flight" else "snapshots"
-            how = "settle some first" if kind == "in_flight" else "let one go first"
+            what, how = _WHAT[kind]
             raise Exhausted(
                 f"{principal.name} has {most - room} {what}, and may have {most}; {how}",
                 field=kind,
@@ -250,12 +265,13 @@ class Quotas:
         """Whether anything is counted that could be let go."""
         return bool(self._held)
 
-    def oldest(self, name: str, kind: Kind, count: int) -> list[Hashable]:
-        """The ids of what a principal has had for the longest; so many at most."""
+    def oldest(self, name: str, kind: Kind, count: int, *, ends: bool = True) -> list[Hashable]:
+        """The ids of what a principal has had for the longest; so many at most. `ends`: only of
+        what ends by itself."""
         found = (
             id
             for id, hold in self._held.items()
-            if hold.name == name and hold.kind == kind and hold.until_ms != NEVER_MS
+            if hold.name == name and hold.kind == kind and (hold.until_ms != NEVER_MS or not ends)
         )
         return list(islice(found, count))
 

@@ -6,7 +6,7 @@ is told why it says nothing.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import msgspec
 
@@ -14,8 +14,14 @@ from millrace.decoding import decode_json
 from millrace.errors import Invalid
 from millrace.server.access import AccessKey, Quota, Rule, Token, User, parse_rule
 
-Kind = Literal["queues", "cursors"]
-"""What is counted of a user for as long as it is there."""
+Kind = Literal["queues", "cursors", "subscriptions"]
+"""How things are written down that are counted of a user for as long as they are there. A topic is
+written down as a queue whose name begins with `topic:`, which no queue's does."""
+
+Counted = Literal["queues", "topics", "cursors", "subscriptions"]
+"""The quotas that they count against."""
+
+TOPIC = "topic:"
 
 
 class _User(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -82,6 +88,33 @@ def access_key(key_id: str) -> str:
 def made_key(kind: Kind, name: str) -> str:
     """The key of the message that says who has made something."""
     return f"made/{kind}/{name}"
+
+
+def counted_as(kind: Kind, name: str) -> Counted:
+    """The quota that something counts against."""
+    if kind == "queues" and name.partition("/")[2].startswith(TOPIC):
+        return "topics"
+    return kind
+
+
+def parent_key(kind: Kind, name: str) -> str | None:
+    """The key of that within which something is, and with which it goes: a cursor's queue, a
+    subscription's topic."""
+    if kind == "queues":
+        return None
+    space, _, rest = name.partition("/")
+    within = rest.partition("/")[0]
+    prefix = TOPIC if kind == "subscriptions" else ""
+    return made_key("queues", f"{space}/{prefix}{within}")
+
+
+def read_made_key(key: str) -> tuple[Kind, str] | None:
+    """Kind and name of something that was made, by its key."""
+    begin, _, rest = key.partition("/")
+    kind, _, name = rest.partition("/")
+    if begin != "made" or kind not in get_args(Kind):
+        return None
+    return cast("Kind", kind), name
 
 
 def encode(known: Known) -> bytes:

@@ -6,12 +6,12 @@ import hashlib
 import hmac
 import os
 import secrets
-import stat
 from base64 import b32encode, urlsafe_b64encode
 from contextlib import suppress
 from pathlib import Path
 
 from millrace import limits
+from millrace.client.secret_file import check_private
 from millrace.errors import Invalid
 
 ACCESS_KEY_FILE = "access.key"
@@ -37,7 +37,7 @@ def read_secret(path: Path, field: str) -> str:
     """
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            check_private(file.fileno(), path, field)
             data = file.read(limits.SECRET_FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         raise
@@ -45,12 +45,6 @@ def read_secret(path: Path, field: str) -> str:
         raise Invalid(
             f"{path} cannot be read: {error.strerror}; name a file that you may read", field=field
         ) from error
-    if stat.S_IMODE(mode) & 0o077:
-        raise Invalid(
-            f"{path} holds a secret, and its mode is {stat.S_IMODE(mode):04o}: others may read or "
-            f"change it; run `chmod 600 {path}`",
-            field=field,
-        )
     if len(data) > limits.SECRET_FILE_BYTES_MAX:
         raise Invalid(
             f"{path} has more than {limits.SECRET_FILE_BYTES_MAX} bytes, and so is no secret; name "

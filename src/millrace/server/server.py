@@ -25,6 +25,7 @@ from millrace.server.first import first_admin, is_administered, is_known
 from millrace.server.frontend import Orders
 from millrace.server.listen import see_free
 from millrace.server.metrics import names_of
+from millrace.server.recount import recount
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving, certificates_of, url_of
 from millrace.server.sharing import Sharing
@@ -96,6 +97,7 @@ class Server:
         declared = [one.user for one in settings.users]
         self.is_first = await first_admin(self._book, settings.admin_token_path, declared)
         await self._declare(settings)
+        await recount(engine_of(millrace), self._book)
         self.knows_admin_token = is_known(self._book, settings.admin_token_path)
         if not is_administered(self._book):
             _logger.warning(_NO_ADMINISTRATOR, settings.admin_token_path)
@@ -105,7 +107,9 @@ class Server:
             await sharing.start()
             self._ending.push_async_callback(sharing.stop)
         if settings.frontends:
-            self._crew = Crew(settings, self._orders)
+            self._crew = crew = Crew(settings, self._orders)
+            assert sharing is not None
+            sharing.trust(lambda: crew.pids)
             self._ending.push_async_callback(self._crew.stop)
             found = await self._crew.start()
             await self._tell_of(self._crew, millrace)

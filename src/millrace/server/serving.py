@@ -84,7 +84,9 @@ class Serving:
     def _aws(self, settings: ServerSettings, desk: Desk) -> AwsFace:
         scheme = "https" if settings.is_tls else "http"
         home, exchange = settings.aws_home, Exchange(desk, settings.data)
-        deliverer = Deliverer(exchange, home, Reach(settings.sns_places))
+        reach = self._reach = Reach(settings.sns_places)
+        reach.own = tuple(settings.addresses)
+        deliverer = Deliverer(exchange, home, reach)
         parts = (home, Directory(desk, settings.sqs_bounds), exchange, deliverer)
         return AwsFace(self._guard, self._book, *parts, scheme=scheme)
 
@@ -107,10 +109,12 @@ class Serving:
         listener = Listener(self._app.site)
         self._ending.push_async_callback(self._stop_listening, listener)
         tls = self._certificates.context if self._certificates is not None else None
-        return [
+        found = [
             Address(*await listener.listen(one.host, one.port, tls=tls, is_shared=is_shared))
             for one in addresses
         ]
+        self._reach.own = tuple(found)
+        return found
 
     async def _handed(self) -> Handed:
         return self._app.handed

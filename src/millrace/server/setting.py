@@ -153,7 +153,11 @@ def _path(name: str, value: object) -> Path | None:
     text = str(value) if isinstance(value, Path) else exact.text(value)
     if text is None or "\0" in text:
         raise _refuse(name, value, "a path")
-    return Path(text).expanduser() if text else None
+    try:
+        return Path(text).expanduser() if text else None
+    except RuntimeError as error:
+        # The home of a user (`~name`) whom the system does not know.
+        raise _refuse(name, value, "a path; write it out without ~") from error
 
 
 PATH = Taken("a path", _path, is_text=True)

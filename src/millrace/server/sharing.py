@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 
@@ -25,6 +26,10 @@ class Sharing:
     def connections(self) -> int:
         """How many are let in now."""
         return len(self._local.connections)
+
+    def trust(self, processes: Callable[[], Collection[int]]) -> None:
+        """Take these processes for the server's own."""
+        self._local.of_server = processes
 
     async def start(self) -> Path:
         """Let others in; returns the socket."""
@@ -51,7 +56,8 @@ def share(m: Millrace) -> Sharing:
     """Let other processes of the same user use a folder that this one has open.
 
     They open it as if it were free: `millrace.open` finds out by itself. They have the same rights
-    as this process; nobody else has any.
+    as this process, except for headers and notes that the server alone writes (`aws.`,
+    `millrace-dead-`); nobody else has any.
 
     Raises:
         Invalid: it is no folder that this process has open.

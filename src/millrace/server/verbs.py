@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.commands import (
+    AwaitCursor,
     CommitCursor,
     Configure,
     CreateQueue,
@@ -17,6 +18,7 @@ from millrace.core.commands import (
     Explain,
     Extend,
     Lease,
+    Locate,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -78,9 +80,11 @@ VERB_OF: dict[type, Verb] = {
     OpenCursor: "read",
     NextSnapshot: "read",
     SnapshotAcross: "read",
+    AwaitCursor: "read",
     CommitCursor: "read",
     ResetCursor: "read",
     DeleteCursor: "read",
+    Locate: "read",
     Pin: "read",
     Unpin: "read",
     Purge: "manage",
@@ -121,6 +125,7 @@ VERBS_OF: dict[type, tuple[Verb, ...]] = {
     calls.ReadBackup: ("admin",),
     calls.Unfollow: ("admin",),
     calls.ReadHealth: ("admin",),
+    calls.Repair: ("admin",),
     calls.ReadGauges: ("watch",),
 }
 """Of the other calls: one of these is enough. Of a list, each name for itself."""
@@ -145,10 +150,13 @@ OWNER = Principal("owner", (Rule(True, VERBS, "*", "*"),))
 class Caller:
     """Someone who asks, by calls of which one of several verbs is enough."""
 
-    __slots__ = ("passed", "who")
+    __slots__ = ("is_server", "passed", "who")
 
-    def __init__(self, who: Principal) -> None:
+    def __init__(self, who: Principal, *, is_server: bool = False) -> None:
+        """`is_server`: a process of this server, which writes headers and notes that no client may
+        (`client/reserved.py`)."""
         self.who = who
+        self.is_server = is_server
         self.passed: set[tuple[ShardId, type]] = set()
         """Commands that they may ask of shards, of those that were judged: both stay as they are,
         the rules of a caller and the name of a shard."""
@@ -168,5 +176,19 @@ class Caller:
             raise Denied(
                 f"{self.who.name} may not {wanted} {space}/{name}; ask who administers the "
                 f"server for a rule such as 'allow {wanted.split(' or ')[0]} {space}/{name}'",
+                field="verb",
+            )
+
+    def check_whole(self, verbs: tuple[Verb, ...]) -> None:
+        """See that one of the verbs is allowed for the whole server, and nothing is denied.
+
+        Raises:
+            Denied: none is, or something is denied.
+        """
+        if not any(self.who.may_whole(verb) for verb in verbs):
+            wanted = " or ".join(verbs)
+            raise Denied(
+                f"{self.who.name} may not {wanted} the whole server: that takes a rule such as "
+                f"'allow {verbs[0]} */*', and no rule that denies anything",
                 field="verb",
             )

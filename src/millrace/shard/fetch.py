@@ -15,7 +15,7 @@ from millrace.core.group_list import numbers_of
 from millrace.core.model import ShardId
 from millrace.core.points import Name
 from millrace.core.view import View
-from millrace.errors import Corrupt, Fatal, Refused, Retry
+from millrace.errors import Corrupt, Fatal, Refused, Retry, detached
 from millrace.shard.request import Request
 from millrace.store.base import Store
 
@@ -98,4 +98,4 @@ def decide_fetching(
             learn(draft, result, store)
         except Corrupt as error:
             # Rows of this shard are damaged: others neither need them nor suffer for it.
-            return error
+            return detached(error)

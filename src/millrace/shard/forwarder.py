@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 import numpy as np
 
 from millrace import limits
 from millrace.core import carry, filters, picking
+from millrace.core.block import Block
 from millrace.core.changes import Batch
 from millrace.core.codec import decode_cell
 from millrace.core.filters import Filter
@@ -29,12 +31,13 @@ from millrace.core.topic import passed_by_all
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.core.view import View
-from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge
+from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge, detached
 from millrace.log.lane import Lane
 from millrace.shard.arrivals import Arrivals, Fates, Places, Result
 from millrace.shard.host import Host
 from millrace.shard.request import Request, size_of
 from millrace.shard.shelf import Bounds, Chunk, Rows, Shelf, read
+from millrace.store.unreadable import Unreadable
 
 _SUBSCRIPTION = Kind.SUBSCRIPTION
 
@@ -133,7 +136,7 @@ class Forwarder:
 
     def end(self, error: Fatal) -> None:
         """Those who wait hear that nothing is known any more."""
-        self._failed = error
+        self._failed = detached(error.again())
         for line in self._lines.values():
             line.arrivals.fail(error)
 
@@ -198,10 +201,12 @@ class Forwarder:
                     chunks[cell.passed] = await self._chunk(shard, line, cell.passed, upto)
                 known = (cell.passed, cell.filter)
                 if known not in made:
-                    made[known] = self._pack(line, chunks[cell.passed], cell)
+                    made[known] = await self._pack(line, chunks[cell.passed], cell)
             except Corrupt as error:
+                if isinstance(error, Unreadable):
+                    self._host.quarantine(error)
                 # The others may be elsewhere.
-                line.refused[number] = line.trouble[number] = error
+                line.refused[number] = line.trouble[number] = detached(error)
                 continue
             parcel, at = made[known]
             parcels.append((_addressed(parcel, number), at))
@@ -218,7 +223,7 @@ class Forwarder:
             return found
         return await read(self._rows, self._reading, shard, after, upto, bounds)
 
-    def _pack(
+    async def _pack(
         self, line: _Line, chunk: Chunk, cell: SubscriptionCell
     ) -> tuple[Parcel, Places | None]:
         """What passes the subscription's filter, and which rows that are if not all."""
@@ -229,8 +234,11 @@ class Forwarder:
         wanted = line.filters[cell.filter]
         block, at = chunk.block, None
         times: Sequence[tuple[int, int]] = chunk.times
-        if wanted is not None:
-            mask = wanted.mask(block)
+        if not block.count:
+            # The rows have ended: no queue gets them.
+            at = np.empty(0, np.int64)
+        elif wanted is not None:
+            mask = await self._judge(wanted, block)
             if not mask.all():
                 at = np.flatnonzero(mask)
                 block = picking.take(block, at)
@@ -250,6 +258,18 @@ class Forwarder:
             ),
             at,
         )
+
+    async def _judge(self, wanted: Filter, block: Block) -> filters.Flags:
+        """Which rows pass a filter. What takes long is done in steps, and has half of the loop's
+        time at most: whoever publishes and filters holds up nobody else."""
+        steps = wanted.judge(block)
+        while True:
+            began = self._loop.time()
+            try:
+                next(steps)
+            except StopIteration as end:
+                return cast("filters.Flags", end.value)
+            await asyncio.sleep(self._loop.time() - began)
 
     # --- On its way -------------------------------------------------------------------------------
 
@@ -295,7 +315,7 @@ class Forwarder:
             line.rows_max = rows // 2
         else:
             # No record of this log holds it; others can be brought.
-            line.refused[parcel.subscription] = line.trouble[parcel.subscription] = error
+            line.refused[parcel.subscription] = line.trouble[parcel.subscription] = detached(error)
 
     def _commands(
         self, parcels: Sequence[Parcel], cells: dict[int, SubscriptionCell]

@@ -23,11 +23,13 @@ from millrace.core.decide import publish_plain
 from millrace.core.desk import Desk
 from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.view import View
-from millrace.errors import Closed, Fatal, Full, MillraceError
+from millrace.errors import Closed, Fatal, Full, MillraceError, detached
 from millrace.journal.base import Journal
 from millrace.log.record import Position
+from millrace.shard import damage
 from millrace.shard.ahead import Ahead, Answers, Result
 from millrace.shard.beside import Beside
+from millrace.shard.damage import Reports
 from millrace.shard.fetch import decide_fetching, fetch_keys
 from millrace.shard.inbox import Inbox
 from millrace.shard.request import Request, ignore, size_of_cells, undo_of
@@ -35,6 +37,7 @@ from millrace.shard.views import Unseen, load_view, views_to_drop
 from millrace.shard.waiters import is_empty
 from millrace.shard.waiting_room import WaitingRoom
 from millrace.store.base import Store
+from millrace.store.unreadable import Unreadable
 
 
 class Host:
@@ -61,6 +64,7 @@ class Host:
         self._idle: asyncio.Future[None] | None = None
         self._after_commit: Callable[[], None] | None = None
         self._beside: list[Beside] = []
+        self._reports = Reports(self._ask)
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
         self.shortage: Full | None = None
@@ -108,6 +112,21 @@ class Host:
         for shard, undo in undos if self._stopped is None else ():
             self._inbox.put(self._ask(shard, undo))
             self._wake()
+
+    def quarantine(self, error: Unreadable) -> asyncio.Future[object]:
+        """Have the queue of unreadable rows quarantined; done when that is committed, or failed.
+
+        Staged rows are nobody's yet: what needs them is refused, and no queue is quarantined.
+        """
+        if self._stopped is not None or not error.first:
+            future: asyncio.Future[object] = self._loop.create_future()
+            future.set_result(False)
+            return future
+        request, is_new = self._reports.take(error)
+        if is_new:
+            self._inbox.put(request)
+            self._wake()
+        return request.future
 
     def _ask(self, shard: ShardId, command: Command) -> Request:
         """A request of our own, whose answer nobody waits for."""
@@ -302,7 +321,11 @@ class Host:
         self._failed(error)
 
     def _decide(self, desk: Desk, request: Request) -> Result | Need:
-        return decide_fetching(desk, request, self._store, in_flight=bool(self._ahead))
+        result = decide_fetching(desk, request, self._store, in_flight=bool(self._ahead))
+        if isinstance(result, Unreadable):
+            self.quarantine(result)
+            return damage.refused(result)
+        return result
 
     def _finish(self, desk: Desk, answers: Answers) -> None:
         drafts = [draft for draft in desk.drafts.values() if not draft.empty()]
@@ -444,7 +467,7 @@ class Host:
     def _failed(self, error: Fatal) -> None:
         """Nothing that is in flight is committed, as far as anyone knows."""
         self._views.clear()
-        self._stopped = error
+        self._stopped = error = detached(error.again())
         self._ahead.fail(error)
         self._refuse_waiting(error)
         for other in self._beside:

@@ -78,6 +78,8 @@ class Keeper:
         """The last one found the disk full."""
         self._skips_log = False
         """The last pass had no room for the rows of a segment; dead files may give it."""
+        self._reported: set[int] = set()
+        """Damaged files whose queues are quarantined."""
         self._seal_at = 0.0
         self._seal_wait = limits.KEEPER_SECONDS
         self._syncs = 0
@@ -153,7 +155,9 @@ class Keeper:
         # A group that cannot commit uses up segments, too, and nobody is told of a commit.
         self._look()
         if self._warden is not None:
-            self._warden.look()
+            self._warden.look(is_full=self._host.short_of_space)
+        for unreadable in self._store.take_unreadable():
+            self._host.quarantine(unreadable)
         await self._prepare()
         await self._move_suffixes()
         if not self._pauses:
@@ -311,8 +315,11 @@ class Keeper:
         except Corrupt as error:
             if error not in self._store.damaged_files().values():
                 raise
-            # Whoever asks for these rows is told; everything else goes on without that file.
+            # Everything else goes on without that file.
+            await self._quarantine_files()
             return True
+        for unreadable in result.unreadable:
+            self._host.quarantine(unreadable)
         self._store.finish_seal(result)
         self._found_room(is_sure=True)
         await self._checkpoint()
@@ -324,6 +331,16 @@ class Keeper:
             # Where there is no room to note how far it is, the next round goes on.
             with suppress(Full):
                 await self._warden.scrub(self._lane)
+            await self._quarantine_files()
+
+    async def _quarantine_files(self) -> None:
+        """Quarantine the queues whose rows cannot be read in files that were found damaged."""
+        self._reported &= self._store.damaged_files().keys()
+        for number in sorted(self._store.damaged_files().keys() - self._reported):
+            self._reported.add(number)
+            looking = self._store.look_through(number)
+            for unreadable in await self._lane.submit(looking):
+                self._host.quarantine(unreadable)
 
     def _left_alone(self) -> int:
         """How many full segments are: fewer where openings have left them all but empty."""

@@ -22,6 +22,7 @@ from millrace.log.lane import Lane
 from millrace.shard.host import Host
 from millrace.shard.request import Request
 from millrace.store.base import Store
+from millrace.store.unreadable import Unreadable
 
 
 class Mover:
@@ -51,7 +52,7 @@ class Mover:
     def stir(self, view: View, batch: Batch | None) -> None:
         """Move what is doomed, unless that is being done."""
         shard = view.shard
-        if view.doomed and not self._is_stopping and shard not in self._tasks:
+        if view.doomed and not (self._is_stopping or shard in self._tasks or view.quarantine):
             task = self._loop.create_task(self._move(shard))
             self._tasks[shard] = task
             task.add_done_callback(lambda _: self._tasks.pop(shard, None))
@@ -65,7 +66,9 @@ class Mover:
                     if not await self._bury(shard, seqs):
                         return
                     count = min(2 * count, limits.BURY_MESSAGES_MAX)
-                except (TooLarge, Corrupt):
+                except (TooLarge, Corrupt) as error:
+                    if isinstance(error, Unreadable):
+                        self._host.quarantine(error)
                     if len(seqs) == 1:
                         # It cannot be read, or no record of this log holds it: the others can.
                         passed = seqs.max()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core import picking
-from millrace.core.block import Block
+from millrace.core.block import Block, DamagedBlock
 from millrace.core.changes import Batch
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Kind, ShardId
 from millrace.errors import Corrupt
 from millrace.log.lane import Lane
 from millrace.store.scanning import Scan
+from millrace.store.unreadable import Unreadable
 
 
 class Rows(Protocol):
@@ -25,6 +28,7 @@ class Rows(Protocol):
 
     def meta(self, shard: ShardId) -> ShardMeta | None: ...
     def scan(self, shard: ShardId, after: int, upto: int, reader: Reader) -> Scan: ...
+    def dead(self, shard: ShardId, low: int, high: int) -> BitMap64: ...
     def cells(
         self, shard: ShardId, kind: Kind | None = None, prefix: bytes = b""
     ) -> Iterable[tuple[Kind, bytes, bytes]]: ...
@@ -67,6 +71,11 @@ class Shelf:
 
     def add(self, batch: Batch) -> None:
         """Rows that were committed."""
+        if any(isinstance(block, DamagedBlock) for block in batch.blocks):
+            # They are read from the store, which says what cannot be read.
+            self._fresh.clear()
+            self._bytes = 0
+            return
         for first, block in zip(batch.changes.firsts, batch.blocks, strict=False):
             one = _Fresh(first, block, batch.time_ms, block.size())
             self._fresh.append(one)
@@ -118,6 +127,8 @@ async def read(
 ) -> Chunk:
     """The rows after this one, from where they lie; cold ones are read beside the loop.
 
+    Rows that were dropped because they were unreadable make a chunk of their own, without rows.
+
     Raises:
         Corrupt: they are damaged, or not there.
     """
@@ -126,19 +137,47 @@ async def read(
     times: list[tuple[int, int]] = []
     size, last = 0, after
     while size < bounds.size and last < upto:
-        part = scan.find(bounds.size)
-        if part is None:
-            break
-        found = list(part) if part.is_hot() else await lane.submit(part.load)
-        for batch in found:
+        try:
+            part = scan.find(bounds.size)
+            if part is None:
+                break
+            found = list(part) if part.is_hot() else await lane.submit(part.load)
+        except Unreadable as error:
+            if error.first <= after + 1:
+                raise
+            # What comes before can be forwarded; the next call comes to these.
+            return await read(rows, lane, shard, after, error.first - 1, bounds)
+        for batch in chain.from_iterable(map(_runs, found)):
             seqs = batch.column("seq").to_numpy()
-            if seqs[0] != last + 1 or seqs[-1] != last + len(seqs):
-                raise Corrupt(f"rows of topic {shard} after {last} are not there")
+            first = int(seqs[0])
+            if first != last + 1:
+                if not _have_ended(rows, shard, last, first - 1):
+                    raise Corrupt(f"rows of topic {shard} after {last} are not there")
+                if not blocks:
+                    return Chunk(after, first - 1, Block.of_bodies([]), ())
+                return cut(Chunk(after, last, picking.join(blocks), tuple(times)), 0, bounds.rows)
             blocks.append(picking.of_rows(batch))
             millis = batch.column("time").view(pa.int64()).to_numpy().tolist()
             times += [(1, time_ms) for time_ms in millis]
             last += len(seqs)
             size += batch.nbytes
     if not blocks:
+        if _have_ended(rows, shard, after, upto):
+            return Chunk(after, upto, Block.of_bodies([]), ())
         raise Corrupt(f"rows of topic {shard} after {after} are not there")
     return cut(Chunk(after, last, picking.join(blocks), tuple(times)), 0, bounds.rows)
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in parts whose seqs follow each other."""
+    seqs = batch.column("seq").to_numpy()
+    ends = [*(np.flatnonzero(np.diff(seqs) != 1) + 1).tolist(), len(seqs)]
+    begin = 0
+    for end in ends:
+        yield batch.slice(begin, end - begin)
+        begin = end
+
+
+def _have_ended(rows: Rows, shard: ShardId, after: int, upto: int) -> bool:
+    """Whether all rows within (after, upto] are dead: none of them is missing."""
+    return len(rows.dead(shard, after + 1, upto)) == upto - after

@@ -1,8 +1,8 @@
 """Lease calls, sessions and followers that wait for messages: on the shard, not on a timer.
 
 Rule 1: who finds nothing keeps its place in the row.
-Rule 2: workers (lease calls and sessions) and followers wait apart: that there is nothing for one
-kind says nothing about the other.
+Rule 2: workers (lease calls and sessions), followers, and those who wait for a follower's commit
+wait apart: that there is nothing for one kind says nothing about the others.
 Rule 3: nobody is judged again unless something came that it has not seen.
 """
 
@@ -18,6 +18,7 @@ from millrace import limits
 from millrace.core import lease, sessions
 from millrace.core.across_commands import LeaseAcross, LeasedAcross, SnapshotAcross
 from millrace.core.commands import (
+    AwaitCursor,
     Command,
     Lease,
     NextSnapshot,
@@ -41,13 +42,15 @@ class _Row:
     has_sessions: bool = False
     """Sessions may be among them."""
     followers: deque[Request] = field(default_factory=deque)
+    watchers: deque[Request] = field(default_factory=deque)
+    """Those who wait for a cursor to come as far as a position."""
     seen: int = 0
     """The last seq when the followers were last judged: up to there is nothing for any of them."""
     ends: int = 0
     """So many of them, or of those who waited before, may no longer listen."""
 
     def __len__(self) -> int:
-        return len(self.leases) + len(self.followers)
+        return len(self.leases) + len(self.followers) + len(self.watchers)
 
     def note_end(self, _: asyncio.Future[object]) -> None:
         """Someone who waited here was answered, or has left."""
@@ -62,7 +65,7 @@ class _Row:
             request.future.remove_done_callback(self.note_end)
         else:
             self.note_end(request.future)
-        for waiting in (self.leases, self.followers):
+        for waiting in (self.leases, self.followers, self.watchers):
             while waiting and not _waits(waiting[0]):
                 waiting.popleft()
 
@@ -75,6 +78,7 @@ class _Row:
         before = len(self)
         self.leases = deque([one for one in self.leases if _waits(one)])
         self.followers = deque([one for one in self.followers if _waits(one)])
+        self.watchers = deque([one for one in self.watchers if _waits(one)])
         return len(self) < before
 
 
@@ -110,6 +114,8 @@ class Waiters:
             if type(command) is Lease or isinstance(command, LeaseAcross | Receive):
                 row.leases.append(request)
                 row.has_sessions = row.has_sessions or type(command) is Receive
+            elif isinstance(command, AwaitCursor):
+                row.watchers.append(request)
             else:
                 if not row.followers:
                     view = views.get(row.shard)
@@ -146,6 +152,14 @@ class Waiters:
                 [one for one in row.followers if _waits(one) and not _give(one, give)]
             )
             row.seen = view.last_seq
+        if row.watchers and draft.moved:
+            row.watchers = deque(
+                [
+                    one
+                    for one in row.watchers
+                    if _waits(one) and not (_watches(one, draft.moved) and _give(one, give))
+                ]
+            )
 
     def look_again(self) -> None:
         """What was decided is taken back: seqs that were seen will be given to other messages."""
@@ -200,7 +214,10 @@ class Waiters:
     def drop(self, shard: ShardId) -> list[Request]:
         """Let all of a shard go; returns them."""
         row = self._rows.pop(shard, None)
-        waiting = [one for one in (*row.leases, *row.followers) if _waits(one)] if row else []
+        waiting: list[Request] = []
+        if row is not None:
+            everyone = (*row.leases, *row.followers, *row.watchers)
+            waiting = [one for one in everyone if _waits(one)]
         for request in waiting:
             request.is_given = True
         return waiting
@@ -215,7 +232,7 @@ def is_empty(command: Command, result: object) -> bool:
     if type(command) is Lease:
         # The way of a single message, which must cost little.
         return lease.is_empty(result)
-    if isinstance(command, NextSnapshot | SnapshotAcross):
+    if isinstance(command, NextSnapshot | SnapshotAcross | AwaitCursor):
         return result is None
     if isinstance(command, LeaseAcross):
         return isinstance(result, LeasedAcross) and not result.parts
@@ -242,6 +259,12 @@ def _serve_workers(row: _Row, view: View, now: int, give: Callable[[Request], bo
         is_dry = is_dry or (may and not is_session)
         row.leases.append(request)
         row.has_sessions = row.has_sessions or is_session
+
+
+def _watches(request: Request, moved: set[str]) -> bool:
+    """Whether it waits for one of the cursors that have moved."""
+    command = request.command
+    return isinstance(command, AwaitCursor) and command.name in moved
 
 
 def _waits(request: Request) -> bool:

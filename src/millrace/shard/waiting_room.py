@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
 from millrace import limits
-from millrace.core import lease, work
+from millrace.core import lease, quarantine, work
 from millrace.core.commands import Need
 from millrace.core.desk import Desk
 from millrace.core.model import ShardId
@@ -105,6 +105,11 @@ class WaitingRoom:
                 gone = self._waiters.drop(shard)
                 taken.extend(gone)
                 answers.extend((request, work.deleted()) for request in gone)
+                continue
+            if draft.view.quarantine:
+                gone = self._waiters.drop(shard)
+                taken.extend(gone)
+                answers.extend((request, quarantine.refusal(draft.view)) for request in gone)
                 continue
             self._waiters.serve(draft, give)
             if self.waits(shard):

@@ -12,6 +12,7 @@ Rule 2: a span that was applied is never applied again (`goes_on`).
 Rule 3: who was overtaken changes nothing. `open` takes the sink over: it raises the fence, and
 whoever opened it before is refused from then on (`Stale`).
 Rule 4: nothing is read into memory whole: batches come one by one.
+Rule 5: a sink with a key takes no row whose key is null (`null_key.py`), put or delete.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Sink(Protocol):
         little, however many they are.
 
         Raises:
+            Refused: the sink has a key, and that of a row is null.
             Stale: somebody else has opened the flow since.
             Retry: nobody answers there; the same rows may be staged again, as another part.
         """

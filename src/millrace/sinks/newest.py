@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
+from millrace.sinks.null_key import check_null_keys
+
 SEQ = "seq"
 """The column that says which of two rows is newer; without it, the one that comes later."""
 
@@ -19,9 +21,12 @@ def newest(batches: Iterable[pa.RecordBatch], key: Sequence[str]) -> Iterator[pa
     """The batches without rows that are older than one of the same key that came before.
 
     Whoever writes them in this order, each over what is there, leaves the newest.
+
+    Raises:
+        Invalid: the key of a row is null.
     """
     seen: dict[object, int] = {}
-    for batch in batches:
+    for batch in check_null_keys(batches, key):
         found: dict[object, int] = {}
         seqs = _seqs(batch)
         for at, name in enumerate(

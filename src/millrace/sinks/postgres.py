@@ -30,6 +30,7 @@ from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
 from millrace.sinks.links import Links
+from millrace.sinks.null_key import check_null_keys
 from millrace.sinks.postgres_blame import blame, refusal
 from millrace.sinks.postgres_types import column_type, is_nested, read_type, to_json
 
@@ -100,7 +101,7 @@ class Postgres(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             self._fenced(db, task.held, lock=False)
             # It is empty after a crash in any case.
             db.execute("SET LOCAL synchronous_commit = off")
-            for batch in batches:
+            for batch in check_null_keys(batches, self.key):
                 if batch.num_rows:
                     deletes += self._copy(db, task, batch, rows)
                     rows += batch.num_rows

@@ -19,6 +19,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import Lock
 from typing import Annotated, cast
 
@@ -28,7 +29,9 @@ import pyarrow.compute as pc
 
 from millrace import limits, sync
 from millrace.client.message import Message, fitting
+from millrace.client.reserved import plain_column, plain_headers
 from millrace.client.ticket import read_ticket, write_ticket
+from millrace.client.vector import find_cursor
 from millrace.core.block import SCHEMA
 from millrace.core.column import Array
 from millrace.decoding import decode_json
@@ -231,7 +234,11 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """
         mark = _mark(self._name, held.flow)
         try:
-            snapshot = flows.cursor(mark).next()
+            # Without a claim: one that was overtaken must not fence the present one.
+            cursor = flows._portal.run(partial(find_cursor, flows._twin, mark))
+            if cursor is None:
+                raise overtaken(held)
+            snapshot = sync.Cursor(flows._portal, cursor).next()
             found = None if snapshot is None else self._flow(snapshot, held.flow)
         except (NotFound, SnapshotExpired) as error:
             raise overtaken(held) from error
@@ -306,7 +313,7 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if HEADERS in names and batch.column(HEADERS).null_count < batch.num_rows:
             found = batch.column(HEADERS)
             whole = pa.concat_arrays([found]) if found.offset else found
-            columns[HEADERS] = whole.view(SCHEMA.field(HEADERS).type)
+            columns[HEADERS] = plain_column(whole.view(SCHEMA.field(HEADERS).type))
         if pc.any(missing).as_py():
             raise self._missing()
         return pa.RecordBatch.from_pydict(columns)
@@ -314,9 +321,10 @@ class QueueSink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def _message(self, row: dict[str, object]) -> Message:
         op = row.pop(OP, PUT) or PUT
         pairs = cast("list[dict[str, object]] | None", row.get(HEADERS)) or []
-        headers = [
+        named = (
             (str(pair.get("key") or pair.get("name")), to_bytes(pair["value"])) for pair in pairs
-        ]
+        )
+        headers = list(plain_headers(tuple(named)))
         found = row.get(self._key_column)
         key = None if found is None else to_bytes(found)
         if op == DELETE:

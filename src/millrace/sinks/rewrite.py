@@ -32,6 +32,7 @@ from millrace.errors import Invalid
 from millrace.sinks.base import DELETE, OP
 from millrace.sinks.columns import fitted
 from millrace.sinks.lane import lanes_of
+from millrace.sinks.null_key import check_null_keys
 from millrace.sinks.parts import PartWriter, Staged, read_part
 
 SEQ = "seq"
@@ -242,7 +243,7 @@ def stage_lanes(
     seen: dict[int, str] = {}
     incoming = schema.append(pa.field(OP, pa.string()))
     with Spool(files.layout, incoming) as spool, _writer(files, schema, describe) as writer:
-        for batch in fitted(batches, incoming):
+        for batch in check_null_keys(fitted(batches, incoming), files.layout.key):
             if batch.num_rows:
                 spool.add(batch)
         for lane in spool.lanes():

@@ -332,14 +332,13 @@ class _Bulk:
                     )
 
     def _id(self, row: Json) -> str:
-        for name in self._sink.key:
-            if row[name] is None:
-                raise Invalid(
-                    f"column {name!r} is null in a row, and names the document; leave such rows "
-                    "out in a step",
-                    field=name,
-                )
         texts = [to_text(row[name]) for name in self._sink.key]
+        if texts == [""]:
+            raise Invalid(
+                f"column {self._sink.key[0]!r} is empty in a row, which is no document id; "
+                "leave such rows out in a step",
+                field="key",
+            )
         return texts[0] if len(texts) == 1 else msgspec.json.encode(texts).decode()
 
     def _document(self, row: Json, name: str) -> bytes:

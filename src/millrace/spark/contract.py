@@ -29,6 +29,7 @@ from pyspark.sql.types import (
 )
 
 from millrace.client.message import fitting
+from millrace.client.reserved import plain_column
 from millrace.core import check
 from millrace.core.block import SCHEMA
 from millrace.core.column import Array
@@ -196,7 +197,9 @@ def _headers(column: Array) -> Array:
         [_of_pair(pairs, 0).cast(pa.utf8()), _binary(_of_pair(pairs, 1))],
         fields=[kind.field(0), kind.field(1)],
     )
-    return cast("Array", pa.ListArray.from_arrays(offsets, items, type=_HEADERS))
+    made = pa.ListArray.from_arrays(offsets, items, type=_HEADERS)
+    # Rows are often copies of a queue's: of those what the server wrote stays behind.
+    return plain_column(cast("Array", made))
 
 
 def _of_pair(pairs: pa.StructArray, at: int) -> Array:

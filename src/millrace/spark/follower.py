@@ -22,8 +22,17 @@ import msgspec
 from millrace import limits
 from millrace.client.cursor import Cursor
 from millrace.client.millrace import Millrace
-from millrace.client.ticket import go_on_at, read_ticket, write_ticket
+from millrace.client.position import see_places
+from millrace.client.queue import engine_and_shards
+from millrace.client.ticket import (
+    claims_of,
+    go_on_at,
+    read_ticket,
+    use_claims,
+    write_ticket,
+)
 from millrace.client.vector import (
+    claim_cursor,
     commit_at,
     cursor_at,
     cursor_ids,
@@ -31,7 +40,16 @@ from millrace.client.vector import (
     find_cursor,
     open_at,
 )
-from millrace.errors import CursorExpired, Exists, NotFound, Refused, SnapshotExpired, Stale
+from millrace.core.model import Position
+from millrace.errors import (
+    CursorExpired,
+    Exists,
+    Fenced,
+    NotFound,
+    Refused,
+    SnapshotExpired,
+    Stale,
+)
 from millrace.spark.limit import Limit, cut
 from millrace.spark.offset import Offset
 from millrace.spark.options import Options
@@ -105,7 +123,8 @@ class Follower:
 
         Raises:
             CursorExpired: rows that were not read are gone, and that is to be an error.
-            Stale: somebody else reads by the same cursor.
+            Fenced: another driver has opened the cursor since.
+            Stale: the cursor stands further on than the checkpoint.
             Refused: the queue was deleted and made anew.
         """
         told = done
@@ -154,8 +173,17 @@ class Follower:
         if done.ids:
             history = bytes.fromhex(done.history)
             cursor = cursor_at(subject.queue, done.cursor, done.ids, history, done.seqs)
+            # From here on a driver that runs on somewhere takes and commits nothing.
+            use_claims(cursor, claims_of(await claim_cursor(subject.queue, cursor)))
         else:
             await self._sweep(subject)
+            history = bytes.fromhex(done.history)
+            engine, shards = engine_and_shards(subject.queue)
+            places = {
+                shard: Position(history, seq, seq, seq)
+                for shard, seq in zip(shards.ids, done.seqs, strict=True)
+            }
+            await see_places(engine, shards, places, "Spark has read what is gone")
             cursor = await open_at(subject.queue, done.cursor, done.seqs, retain=True)
         self._subject, self._cursor = subject, cursor
         return subject, cursor
@@ -214,10 +242,13 @@ class Follower:
             # It has started over since.
             return
         try:
-            await commit_at(read_ticket(subject.queue, done.ticket), done.seqs)
+            snapshot = read_ticket(subject.queue, done.ticket)
+            await commit_at(snapshot, done.seqs, claims_of(cursor))
         except SnapshotExpired:
             # In mid-snapshot, and the pin went by age: it goes on in a new one, from there.
             return
+        except Fenced:
+            raise
         except Stale as error:
             found = await find_cursor(subject.queue, done.cursor)
             if found is None or _covers(done.seqs, [one.seq for one in found.positions]):

@@ -25,6 +25,7 @@ from millrace.client.engine import Engine
 from millrace.client.joining import join
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.portal import Portal
+from millrace.client.secret_file import check_private
 from millrace.errors import Closed, Invalid, Retry
 from millrace.spark.owner import start_owner
 
@@ -53,13 +54,15 @@ class Home(msgspec.Struct, frozen=True):
         """What this process shows the server.
 
         Raises:
-            Invalid: the file cannot be read.
+            Invalid: the file cannot be read, or others may read it, too.
         """
         file = self.token_file or os.environ.get(TOKEN_FILE, "")
         if not file:
             return os.environ.get(TOKEN)
         try:
-            return Path(file).read_text(encoding="utf-8").strip()
+            with open(file, encoding="utf-8") as opened:
+                check_private(opened.fileno(), Path(file), "tokenFile")
+                return opened.read().strip()
         except OSError as error:
             raise Invalid(
                 f"tokenFile {file} cannot be read here: {error.strerror}; executors need it, too, "

@@ -40,6 +40,7 @@ NAMES = (
     "keys",
     "schema",
     "format",
+    "body",
 )
 """Every option of a read, as its page spells it."""
 
@@ -68,6 +69,8 @@ class Options(msgspec.Struct, frozen=True):
     keys: tuple[bytes, ...] | None = None
     schema: str = ""
     format: Format = "json"
+    body: str = ""
+    """With a schema: the column that has bodies as they came; empty: none has."""
 
 
 def read_options(told: Mapping[str, str], *, is_stream: bool | None) -> Options:
@@ -104,7 +107,13 @@ def read_options(told: Mapping[str, str], *, is_stream: bool | None) -> Options:
         keys=_keys(given),
         schema=given.text("schema"),
         format=cast("Format", given.one_of("format", "json", ("json", "avro", "arrow"))),
+        body=given.text("body"),
     )
+    if found.body and not found.schema:
+        raise Invalid(
+            "body names a column for bodies beside their schema; without one they are in value",
+            field="body",
+        )
     if is_stream is False:
         _refuse_in_batches(given)
     return found

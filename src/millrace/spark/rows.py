@@ -29,7 +29,8 @@ def schema_ddl(options: Options) -> str:
     if not options.schema:
         return found
     typed = avro_ddl(options.schema) if options.format == "avro" else options.schema
-    return f"{found}, {typed}, {CORRUPT} binary"
+    whole = f"{found}, {typed}, {CORRUPT} binary"
+    return f"{whole}, {options.body} binary" if options.body else whole
 
 
 class Rows:
@@ -65,13 +66,16 @@ class Rows:
                 if parsed.is_spread:
                     columns = [parsed.spread(column) for column in columns]
                 columns += [*parsed.columns, parsed.corrupt]
+                if options.body:
+                    body = rows.column("value")
+                    columns.append(parsed.spread(body) if parsed.is_spread else body)
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def _arrow(self) -> pa.Schema:
         return to_arrow_schema(self._schema, timezone="UTC")
 
     def _parser(self) -> Parser:
-        fields = list(self._arrow())[len(self._names) : -1]
+        fields = list(self._arrow())[len(self._names) : _end(self._options)]
         return make_parser(self._options.format, self._options.schema, fields)
 
     def _needed(self) -> tuple[str, ...] | None:
@@ -87,14 +91,19 @@ class Rows:
 
 def _check(options: Options, schema: StructType, names: tuple[str, ...]) -> None:
     found = schema.fieldNames()
-    typed = found[len(names) : -1] if options.schema else []
+    typed = found[len(names) : _end(options)] if options.schema else []
     if tuple(found[: len(names)]) != names or (not options.schema and len(found) > len(names)):
         raise Invalid(
             f"the columns of this read are {', '.join(names)}, not {', '.join(found)}; choose "
             "among them by the option columns, and say by the option schema what bodies hold",
             field="schema",
         )
-    for field in schema.fields[len(names) : -1] if options.schema else []:
+    if options.body and found.count(options.body) > 1:
+        raise Invalid(
+            f"body names the column {options.body!r}, and there is one already; take another name",
+            field="body",
+        )
+    for field in schema.fields[len(names) : _end(options)] if options.schema else []:
         if field.name in names or field.name == CORRUPT or typed.count(field.name) > 1:
             raise Invalid(
                 f"the schema has a field {field.name!r}, and so has the row itself; leave that out "
@@ -108,6 +117,11 @@ def _check(options: Options, schema: StructType, names: tuple[str, ...]) -> None
                 "it, it is; leave NOT NULL out",
                 field="schema",
             )
+
+
+def _end(options: Options) -> int:
+    """Where the columns of bodies end, counted from the end of all columns."""
+    return -2 if options.body else -1
 
 
 def _required(field: StructField) -> str:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from millrace.client.position import is_position
 from millrace.core import check
 from millrace.errors import Invalid
 
@@ -30,6 +31,8 @@ class Start(msgspec.Struct, frozen=True):
     time_ms: int | None = None
     ticket: str = ""
     """The text of a snapshot."""
+    position: str = ""
+    """The token of a position."""
 
 
 EARLIEST = Start()
@@ -37,7 +40,7 @@ LATEST = Start(is_latest=True)
 
 
 def read_start(text: str, field: str) -> Start:
-    """earliest, latest, seqs in JSON, a time, or the text of a snapshot.
+    """earliest, latest, seqs in JSON, a time, a position, or the text of a snapshot.
 
     Raises:
         Invalid: it is none of them.
@@ -50,11 +53,13 @@ def read_start(text: str, field: str) -> Start:
         return Start(seqs=_read_seqs(text, field))
     if text[:4].isdigit() and text[4:5] == "-":
         return Start(time_ms=read_time(text, field))
+    if is_position(text):
+        return Start(position=text)
     if len(text) > 40:
         return Start(ticket=text)
     raise Invalid(
         f"{field} is {check.shown(text)}, not earliest, latest, seqs in JSON such as "
-        '{"0": 17}, a time such as 2030-01-31T12:00:00Z, or the text of a snapshot',
+        '{"0": 17}, a time such as 2030-01-31T12:00:00Z, a position, or the text of a snapshot',
         field=field,
     )
 

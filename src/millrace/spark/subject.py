@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from millrace.client.millrace import Millrace
+from millrace.client.position import read_position, see_places
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.ticket import read_ticket
 from millrace.core.fold import ShardMeta
@@ -65,12 +66,16 @@ class Subject(msgspec.Struct, frozen=True):
 
         Raises:
             Invalid: it is no place in this queue.
-            NotFound: it is the snapshot of another one.
+            NotFound: it is the snapshot or the position of another one.
+            RolledBack: what was read up to that position was taken back.
         """
+        engine, shards = engine_and_shards(self.queue)
+        if start.position:
+            kept = read_position(start.position, shards)
+            return await see_places(engine, shards, kept, "begin with earliest")
         if start.ticket:
             return read_ticket(self.queue, start.ticket).boundaries
         if start.time_ms is not None:
-            engine, shards = engine_and_shards(self.queue)
             return tuple([await engine.seq_at(one, start.time_ms) - 1 for one in shards.ids])
         if start.is_latest:
             return self.lasts

@@ -10,6 +10,7 @@ import struct
 import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from millrace.store.reading import Decoded, Reading
 from millrace.store.scanning import Scanning, lost
 from millrace.store.sealed import Moved
 from millrace.store.tables import number_bytes
+from millrace.store.unreadable import Unreadable
 
 T = TypeVar("T")
 
@@ -166,6 +168,11 @@ class Asking:
         high = min(high, state.meta.last_seq)
         return self._layered.marks.hidden(state, Reader(), low, high)
 
+    def dead(self, shard: int, low: int, high: int) -> BitMap64:
+        state = self._layered.must(shard)
+        high = min(high, state.meta.last_seq)
+        return self._layered.marks.hidden(state, Reader(retain=True), low, high)
+
     def row(self, shard: int, seq: int) -> RowFacts:
         layered = self._layered
         state = layered.must(shard)
@@ -179,7 +186,10 @@ class Asking:
         known = seq > state.meta.floor and state.meta.keyed
         ended = bits(state, [0], ENDED, seq, seq) | bits(state, everyone, KEPT, seq, seq)
         if known and not live and seq not in ended:
-            rows = self.rows(shard, BitMap64([seq]))
+            rows: list[Row] = []
+            # Without its key nobody knows what came after it: then it has ended, and no more.
+            with suppress(Unreadable):
+                rows = self.rows(shard, BitMap64([seq]))
             if rows and rows[0].key is not None:
                 [newer] = self.find(shard, [rows[0].key])
         return RowFacts(
@@ -198,7 +208,7 @@ class Asking:
             deletes: list[int] = []
             groups: list[int] = []
             for _, place in self._layered.blocks.staged(number, name):
-                block = self._reading.decoded(place, shard).block
+                block = self._reading.decoded(place, shard, 0).block
                 deletes += [len(keys) + at for at in block.deletes()]
                 keys += block.key_list()
                 if grouped:
@@ -217,7 +227,11 @@ class Asking:
         first, place = found
         if place.time_ms >= time_ms:
             return first
-        decoded = self._reading.decoded(place, shard)
+        try:
+            decoded = self._reading.decoded(place, shard, first)
+        except Unreadable:
+            # Retention takes it for newer than it may be: rows around it live no shorter.
+            return first
         times = decoded.times or []
         at = int(np.searchsorted(np.array(times), time_ms))
         return int(decoded.seqs[at]) if decoded.seqs is not None else first + at
@@ -257,7 +271,7 @@ class Asking:
     def warm_stages(self, shard: int, names: Sequence[str]) -> Callable[[], None] | None:
         number = self._layered.must(shard).id
         staged = self._layered.blocks.staged
-        found = [one for name in names for one in staged(number, name)]
+        found = [(0, place) for name in names for _, place in staged(number, name)]
         return self._again(lambda: self._cold(shard, found), shard, 0)
 
     # --- Rows ------------------------------------------------------------------------------------
@@ -270,7 +284,7 @@ class Asking:
             found = self._lately(state.id).look(seq)
             if found is not None:
                 try:
-                    return self._reading.decoded(found[1], shard).row(found[0], seq)
+                    return self._reading.decoded(found[1], shard, found[0]).row(found[0], seq)
                 except Moved:
                     self._last.clear()
             one = self._at(state, seq)
@@ -288,11 +302,11 @@ class Asking:
                 continue
             first, place = found
             try:
-                decoded = self._reading.decoded(place, shard)
+                decoded = self._reading.decoded(place, shard, first)
             except Moved:
                 moves += 1
                 if moves == limits.LOOK_AGAIN_MAX:
-                    raise lost(shard, wanted[at]) from None
+                    raise lost(shard, wanted[at], found) from None
                 self._last.clear()
                 last, known = self._lately(state.id), {}
                 continue
@@ -315,7 +329,7 @@ class Asking:
         if found is None or not self._reading.is_new(found[1]):
             return None
         try:
-            return self._reading.decoded(found[1], shard).row(found[0], seq)
+            return self._reading.decoded(found[1], shard, found[0]).row(found[0], seq)
         except Moved:
             self._last.clear()
             return None
@@ -323,7 +337,7 @@ class Asking:
     def _at(self, state: ShardState, seq: int) -> tuple[int, Decoded] | None:
         def look() -> tuple[int, Decoded] | None:
             found = self._find(state.id, seq)
-            return found and (found[0], self._reading.decoded(found[1], state.shard))
+            return found and (found[0], self._reading.decoded(found[1], state.shard, found[0]))
 
         return self._again(look, state.shard, seq)
 
@@ -437,7 +451,7 @@ class Asking:
 
     def _cold(self, shard: int, found: list[Found]) -> Callable[[], None] | None:
         """The call that reads those of the places that are cold; None if all are hot."""
-        cold = [place for _, place in found if not self._reading.is_hot(place)]
+        cold = [one for one in found if not self._reading.is_hot(one[1])]
         return self._reading.toucher(shard, cold) if cold else None
 
     def _again(self, look: Callable[[], T], shard: int, seq: int) -> T:
@@ -447,7 +461,7 @@ class Asking:
                 return look()
             except Moved:
                 self._last.clear()
-        raise lost(shard, seq)
+        raise lost(shard, seq, self._layered.blocks.at(self._layered.must(shard).id, seq))
 
 
 def _before(wanted: list[int], end: int, at: int) -> int:

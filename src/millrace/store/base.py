@@ -83,6 +83,10 @@ class Store(Protocol):
         """The seqs within [low, high] that are dead, or settled and kept."""
         ...
 
+    def dead(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        """The seqs within [low, high] that are dead, though a pin may still show them."""
+        ...
+
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         """How the row stands."""
         ...

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from pyroaring import BitMap64
 
@@ -56,6 +57,7 @@ from millrace.store.tables import (
     number_of,
     prefixed,
 )
+from millrace.store.unreadable import Unreadable, raw_bytes
 
 
 class DiskStore:
@@ -76,7 +78,7 @@ class DiskStore:
             disk, self._layered, self._book, self._emptying, self._reading.files
         )
         self._sealing = Sealing(
-            disk, cells, self._layered.marks, self._reading, self._emptying.damaged
+            disk, cells, self._layered.marks, self._reading, self._emptying.note_damage
         )
         self._is_broken = False
         """An entry was folded in part: no checkpoint may say that it is in the index."""
@@ -256,9 +258,31 @@ class DiskStore:
         """The sealed files that rows may lie in; on the engine's thread."""
         return self._book.numbers()
 
+    def raw_bytes(self, shard: ShardId, first: int) -> Callable[[], bytes | None]:
+        """The call that reads the bytes at the place of a row, damaged or not; on any thread.
+
+        It returns None where the bytes are gone.
+        """
+        found = self._layered.blocks.at(self._layered.must(shard).id, first)
+        if found is None:
+            return _no_bytes
+        return partial(raw_bytes, self._disk, self._reading.log, found[1])
+
+    def take_unreadable(self) -> list[Unreadable]:
+        """Rows that were unreadable already when they were folded; each is given once."""
+        found, self._folding.unreadable = self._folding.unreadable, []
+        return found
+
+    def look_through(self, number: int) -> Callable[[], list[Unreadable]]:
+        """The call that reads all rows in a sealed file, on any thread, and says which it cannot.
+
+        Found for rows that are in the index by now; where others lie is found on the engine's.
+        """
+        return partial(self._sealing.look_through, self._emptying.shards_in((True, number)), number)
+
     def note_damage(self, number: int, error: Corrupt) -> None:
         """A file was found damaged: what was read of it before is not believed any more."""
-        self._emptying.damaged.setdefault(number, error)
+        self._emptying.note_damage(number, error)
         self._reading.forget({(True, number)})
         self._reading.files.forget(number)
 
@@ -371,6 +395,9 @@ class DiskStore:
     def ended(self, shard: ShardId, low: int, high: int) -> BitMap64:
         return self._asking.ended(shard, low, high)
 
+    def dead(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        return self._asking.dead(shard, low, high)
+
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         return self._asking.row(shard, seq)
 
@@ -427,3 +454,7 @@ class DiskStore:
         self._is_broken = True
         self._folding.fold(entry, position)
         self._is_broken = False
+
+
+def _no_bytes() -> None:
+    """Nothing lies there."""

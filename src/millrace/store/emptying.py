@@ -25,10 +25,11 @@ from millrace.store.layered import Layered
 from millrace.store.ledger import DEAD, ENDED, KEPT, ShardState
 from millrace.store.overlay import KINDS, Overlay, parts_of
 from millrace.store.packing import Codec
-from millrace.store.place import Place, decode_place, republished
+from millrace.store.place import UNREADABLE, Place, decode_place, republished
 from millrace.store.reading import Reading
 from millrace.store.sealplan import Home, SealPlan, SealResult, ShardNote
 from millrace.store.tables import extent_low, extents_range, shard_of
+from millrace.store.unreadable import HOME
 
 Edits = dict[int, tuple[list[int], list[tuple[int, Place]]]]
 """Shard → first seqs whose places count no more, and new places by their first seqs."""
@@ -100,6 +101,9 @@ class Emptying:
             suspects = self._some(self._book.suspects())
             rows = {number: self._book.rows_of(number) for number in suspects}
             homes = [(True, number) for number in suspects or self._small()]
+        if not homes and self._folding.is_unreadable_doubted:
+            self._folding.is_unreadable_doubted = False
+            homes = self._doubted()
         if not homes:
             # Nobody looks through the book again before something in it has changed.
             self._looked = self._book.changes
@@ -120,6 +124,21 @@ class Emptying:
         self._expected = {number: self._book.expected(number) for number in rows}
         self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number, rows, room)
         return self._plan
+
+    def _doubted(self) -> list[Home]:
+        """Where unreadable rows lie that may have ended: they are not read again, and others are
+        copied, so that the damage goes."""
+        homes: list[Home] = [(True, number) for number in sorted(self.damaged)]
+        self.damaged.clear()
+        if any(True for _ in self._extents((True, HOME))):
+            homes.append((True, HOME))
+        self._folding.has_unreadable = bool(homes)
+        return homes
+
+    def note_damage(self, number: int, error: Corrupt) -> None:
+        """A file was found damaged."""
+        self.damaged.setdefault(number, error)
+        self._folding.has_unreadable = True
 
     def _full_segments(self, mark: Mark, unsealed: int) -> list[int]:
         log = self._reading.log
@@ -185,6 +204,15 @@ class Emptying:
                 return
             low = cells[-1][0] + b"\0"
 
+    def shards_in(self, home: Home) -> dict[int, tuple[int, list[tuple[bytes, bytes]]]]:
+        """The numbers of shards with rows in a home → the shard, and the ranges of block keys."""
+        found: dict[int, tuple[int, list[tuple[bytes, bytes]]]] = {}
+        for low, high in self._extents(home):
+            state = self._layered.numbered(shard_of(low))
+            if state is not None:
+                found.setdefault(state.id, (state.shard, []))[1].append((low, high))
+        return found
+
     def _note(self, state: ShardState) -> ShardNote:
         pins = state.pins_of([0])
         dead, ended = BitMap64(), BitMap64()
@@ -223,6 +251,8 @@ class Emptying:
         moved = self._folding.moved or {}
         self._end()
         homes = {home for home in result.plan.homes if not (home[0] and home[1] in result.spared)}
+        # It is no file that could be removed, and what is listed of it is little.
+        homes.discard((True, HOME))
         for number, dead in result.spared.items():
             book.correct(number, dead - self._expected[number])
         for number, facts in result.files.items():
@@ -310,6 +340,9 @@ class Emptying:
             low, high = min(put)[0], max(first + place.span for first, place in put)
             gone = self._layered.marks.reclaimable(state, low, high) if state else BitMap64()
             for first, place in put:
+                if place.flags & UNREADABLE:
+                    self._folding.has_unreadable = True
+                    continue
                 count = gone.range_cardinality(first, first + place.span)
                 dead[place.home] += count - (place.span - place.count) if state else place.count
         for number, count in dead.items():

@@ -11,8 +11,8 @@ from __future__ import annotations
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS, Block
-from millrace.core.changes import Batch, Entry
+from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS, Block, DamagedBlock
+from millrace.core.changes import Batch, Changes, Entry
 from millrace.core.codec import encode_cell
 from millrace.core.fold import fold
 from millrace.core.model import Death, Kind, TakeoverCell
@@ -28,6 +28,7 @@ from millrace.store.place import COMPRESSED, Place, republished
 from millrace.store.reading import Reading
 from millrace.store.scanning import lost
 from millrace.store.sealed import Moved
+from millrace.store.unreadable import Unreadable, unreadable
 
 _ORDINAL_BITS = 16
 """A staged block is numbered by its batch's index and its place in the batch."""
@@ -44,6 +45,12 @@ class Folding:
         self._reading = reading
         self.moved: dict[tuple[int, str, int], int] | None = None
         """While rows are being copied: staged blocks → the seqs that they were published under."""
+        self.has_unreadable = True
+        """Unreadable rows may lie somewhere: they were set aside, or are in a damaged file."""
+        self.is_unreadable_doubted = True
+        """All of them at one place may have ended, so that the place can go."""
+        self.unreadable: list[Unreadable] = []
+        """Rows that were unreadable when they were folded, for the keeper to report."""
 
     def fold(self, entry: Entry, position: Position | None) -> None:
         groups = self._layered.groups
@@ -66,6 +73,7 @@ class Folding:
             )
         if changes.dropped:
             layered.drop(state)
+            self.is_unreadable_doubted = self.has_unreadable
             return
         part = layered.touch(state).part
         if batch.blocks or changes.published:
@@ -84,6 +92,8 @@ class Folding:
             self._put_takeover(state, takeover)
         if changes.cells:
             part.put_cells(changes)
+        if self.has_unreadable and (changes.unpinned or _ends_quarantine(changes)):
+            self.is_unreadable_doubted = True
 
     # --- Rows ------------------------------------------------------------------------------------
 
@@ -107,6 +117,8 @@ class Folding:
         for first, place, block in shown:
             if place.count:
                 state.part.put(first, place)
+                if isinstance(block, DamagedBlock):
+                    self.unreadable.append(unreadable(state.shard, first, place, block.error))
                 if not changes.published:
                     self._reading.remember(place, block)
                 if is_keyed or place.flags & FLAG_DELETES:
@@ -137,9 +149,12 @@ class Folding:
 
     def _block(self, state: ShardState, first: int, place: Place) -> Block:
         try:
-            return self._reading.decoded(place, state.shard).block
+            return self._reading.decoded(place, state.shard, first).block
         except Moved:
             raise lost(state.shard, first) from None
+        except Unreadable:
+            # It is committed that they are visible. Whoever reads them quarantines the queue.
+            return _NO_ROWS
 
     def _learn(self, state: ShardState, block: Block, first: int, *, is_keyed: bool) -> None:
         """The keys of new rows, and which of them are deletes."""
@@ -164,6 +179,10 @@ class Folding:
             cursors = self._layered.cells_of(state.id, KINDS[Kind.CURSOR])
             table = self._layered.cells_of(state.id, kind)
             state.part.cells.update(trim(table, cursors.values()))
+
+
+def _ends_quarantine(changes: Changes) -> bool:
+    return any(kind == Kind.QUARANTINE and value is None for kind, _, value in changes.cells)
 
 
 def _place(batch: Batch, at: int, position: Position) -> Place:

@@ -114,7 +114,7 @@ class DiskIntake:
         is_keyed = self._copy.meta.keyed and bool(place.flags & FLAG_KEYS)
         if place.span == place.count and not is_keyed:
             return True
-        decoded = self._reading.decode(place, self._copy.shard)
+        decoded = self._reading.decode(place, self._copy.shard, first)
         if decoded.seqs is not None and not wanted.issubset(BitMap64(decoded.seqs.tolist())):
             return False
         if is_keyed:

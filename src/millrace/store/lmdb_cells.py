@@ -26,6 +26,7 @@ import lmdb
 from lmdb import verify as audit
 
 from millrace import errors, limits
+from millrace.log.files import make_folders
 from millrace.store.ballast import FULL_CODES, Ballast, sync_folder
 from millrace.store.cells import Table, Writes, check_bounds
 from millrace.store.lmdb_reading import (
@@ -42,6 +43,8 @@ from millrace.store.steps import forget, sorted_keys, steps
 
 _NEW = "data.new"
 """The file while it is being made; what is left of one is removed."""
+_MODE = 0o600
+"""The mode of LMDB's files; LMDB itself would make them readable for everybody."""
 _FORMAT = struct.Struct("<I")
 _FORMAT_KEY = b"format"
 _FORMAT_NOW = 1
@@ -76,7 +79,7 @@ class LmdbCells(LmdbReading):
         self._pace = pace
         self._is_refused = False
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             self._ballast = Ballast(folder, size_bytes=ballast_bytes, spare_bytes=spare_bytes)
             # LMDB writes to this file through a map: on a full disk that would end the process.
             self._ballast.allocate(folder / "lock.mdb", limits.CELLS_LOCK_BYTES)
@@ -87,6 +90,7 @@ class LmdbCells(LmdbReading):
                 map_size=map_bytes,
                 max_dbs=len(Table) + 1,
                 max_readers=limits.CELLS_READERS_MAX,
+                mode=_MODE,
                 lib_version=LMDB_VERSION,
             )
         except (lmdb.Error, OSError) as error:
@@ -195,6 +199,7 @@ class LmdbCells(LmdbReading):
             lock=False,
             map_size=map_bytes,
             max_dbs=len(Table) + 1,
+            mode=_MODE,
             lib_version=LMDB_VERSION,
         )
         with self._env:

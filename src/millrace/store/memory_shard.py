@@ -8,7 +8,7 @@ from itertools import islice
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from millrace.core.block import SCHEMA, Block
+from millrace.core.block import SCHEMA, Block, DamagedBlock
 from millrace.core.changes import Batch
 from millrace.core.codec import encode_cell
 from millrace.core.commands import Held, RowFacts
@@ -37,6 +37,8 @@ class MemoryShard:
         """Those that were still wanted when a newer revision ended them."""
         self.aside = BitMap64()
         """Those that were put aside when they were published."""
+        self.lost = BitMap64()
+        """Those that were unreadable when they were folded."""
         self.doomed = BitMap64()
         self.reclaimed = 0
 
@@ -59,6 +61,9 @@ class MemoryShard:
 
     def _put_rows(self, batch: Batch) -> None:
         changes = batch.changes
+        for first, block in zip(changes.firsts, batch.blocks, strict=False):
+            if isinstance(block, DamagedBlock):
+                self.lost |= BitMap64(range(first, first + block.count))
         blocks = iter(batch.blocks)
         shown = {first: _rows(next(blocks), batch) for first in changes.firsts}
         for name, count in changes.staged:
@@ -106,6 +111,7 @@ class MemoryShard:
         self.reclaimed = max(self.reclaimed, floor + 1)
         for seq in self.doomed:
             row = self.rows.pop(seq, None)
+            self.lost.discard(seq)
             if row is not None and row.key is not None and self.keys.get(row.key) == seq:
                 del self.keys[row.key]
         self.doomed.clear()
@@ -187,6 +193,9 @@ class MemoryShard:
 
 
 def _rows(block: Block, batch: Batch) -> list[Row]:
+    if isinstance(block, DamagedBlock):
+        # They count as any others until they are ended; nobody may read them.
+        return [Row(0, batch.time_ms, b"", None, ())] * block.count
     return block.rows(0, block.count, 0, batch.time_ms)
 
 

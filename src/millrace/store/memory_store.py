@@ -93,6 +93,15 @@ class MemoryStore:
         rows = {seq: found.facts(seq) for seq in range(low, min(high, found.meta.last_seq) + 1)}
         return BitMap64([seq for seq, row in rows.items() if not row.live or row.kept])
 
+    def lost(self, shard: ShardId) -> BitMap64:
+        """The rows that somebody may ask for, and that were unreadable when they were folded."""
+        return self._shards[shard].lost
+
+    def dead(self, shard: ShardId, low: int, high: int) -> BitMap64:
+        found = self._shards[shard]
+        seqs = range(low, min(high, found.meta.last_seq) + 1)
+        return BitMap64([seq for seq in seqs if found.is_dead(seq)])
+
     def row(self, shard: ShardId, seq: int) -> RowFacts:
         return self._shards[shard].facts(seq)
 

@@ -92,7 +92,7 @@ class Outliving:
     def _next_at(self, found: Found, live: BitMap64) -> tuple[int, int] | None:
         """The first of the rows at this place that is there and not too old, and its time."""
         first, place = found
-        decoded = self._reading.decoded(place, self._shard)
+        decoded = self._reading.decoded(place, self._shard, first)
         times = decoded.times or [place.time_ms] * decoded.block.count
         at = bisect_left(times, self._before_ms)
         for index in range(at, len(times)):

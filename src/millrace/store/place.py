@@ -20,6 +20,9 @@ The lower flags are those of a block."""
 COMPRESSED = 32
 """Flag: the buffers of the record batch are compressed."""
 
+UNREADABLE = 64
+"""Flag: the rows cannot be read; `number` names the file that keeps their bytes, `home` is 0."""
+
 _LOG = struct.Struct(">BBIQQQq")
 _SEALED = struct.Struct(">BBIQQQQqqII")
 _LOG_TAG = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,15 +17,16 @@ from crc32c import crc32c
 from pyroaring import BitMap64
 
 from millrace import limits
-from millrace.core.block import FLAG_HEADERS, FLAG_KEYS, SCHEMA, Block
+from millrace.core.block import FLAG_HEADERS, FLAG_KEYS, SCHEMA, Block, DamagedBlock
 from millrace.core.column import Array, Column
 from millrace.core.model import Row
-from millrace.errors import Fatal
+from millrace.errors import Corrupt, Fatal
 from millrace.log.segment import Hold
 from millrace.log.segments import Log
 from millrace.store.packing import Unpacked
-from millrace.store.place import COMPRESSED, RELATIVE, Place
+from millrace.store.place import COMPRESSED, RELATIVE, UNREADABLE, Place
 from millrace.store.sealed import Moved, SealedFiles
+from millrace.store.unreadable import file_name, reading, unreadable
 
 Seqs = np.ndarray[tuple[int], np.dtype[np.uint64]]
 _TIME = SCHEMA.field("time").type
@@ -142,23 +144,29 @@ class Reading:
 
     # --- Single rows -----------------------------------------------------------------------------
 
-    def decoded(self, place: Place, shard: int) -> Decoded:
-        """The rows at a place, kept for the next time."""
+    def decoded(self, place: Place, shard: int, first: int) -> Decoded:
+        """The rows at a place, whose first seq is given (0: they are staged), kept for next time.
+
+        Raises:
+            Unreadable: they are damaged.
+        """
         key = (place.sealed, place.home, place.offset)
         kept = self._decoded if key in self._decoded else self._fresh
         found = kept.get(key)
         if found is not None and (found.place is place or found.place == place):
             kept.move_to_end(key)
             return found
-        if place.flags & COMPRESSED:
-            return self._unpacked_at(key, place, shard)
-        if place.sealed:
-            found = decode_sealed(place, self.files.get(place.home).read(place, shard))
-        else:
-            view = self.log.buffer(place.position())
-            if view is None:
-                raise Moved
-            found = Decoded(place, Block.decode(view)[0])
+        _check_readable(shard, first, place)
+        with reading(shard, first, place):
+            if place.flags & COMPRESSED:
+                return self._unpacked_at(key, place, shard)
+            if place.sealed:
+                found = decode_sealed(place, self.files.get(place.home).read(place, shard))
+            else:
+                view = self.log.buffer(place.position())
+                if view is None:
+                    raise Moved
+                found = Decoded(place, Block.decode(view)[0])
         _keep(self._decoded, key, found, limits.DECODED_BLOCKS_MAX)
         return found
 
@@ -185,6 +193,8 @@ class Reading:
         if place.flags & COMPRESSED or place.length > limits.FRESH_BLOCK_BYTES_MAX:
             # Compressed ones are large in memory, however short their place is.
             return
+        if isinstance(block, DamagedBlock):
+            return
         # What lies in a caller's own buffers may change, and bytes do not.
         if type(block.bodies.data) is bytes:
             key = (False, place.home, place.offset)
@@ -192,11 +202,13 @@ class Reading:
             found.size = block.size()
             _keep(self._fresh, key, found, limits.FRESH_BLOCKS_MAX)
 
-    def decode(self, place: Place, shard: int) -> Decoded:
-        """The rows at a place, for once; on any thread."""
-        if place.sealed:
-            return decode_sealed(place, self.files.get(place.home).read(place, shard))
-        return Decoded(place, self.held_block(place))
+    def decode(self, place: Place, shard: int, first: int) -> Decoded:
+        """As `decoded`, for once; on any thread."""
+        _check_readable(shard, first, place)
+        with reading(shard, first, place):
+            if place.sealed:
+                return decode_sealed(place, self.files.get(place.home).read(place, shard))
+            return Decoded(place, self._held_block(place))
 
     def is_new(self, place: Place) -> bool:
         """Whether its bytes were written to the log by this process."""
@@ -206,34 +218,41 @@ class Reading:
         """Whether its bytes are in memory, as far as can be told."""
         key = (place.sealed, place.home, place.offset)
         known = key in self._decoded or key in self._warm or key in self._unpacked
-        return self.is_new(place) or known
+        return self.is_new(place) or known or bool(place.flags & UNREADABLE)
 
-    def toucher(self, shard: int, places: list[Place]) -> Callable[[], None]:
-        """A call that reads the bytes from the disk, on any thread; what it has read is hot."""
-        jobs: list[tuple[Place, Callable[[], object]]] = []
-        for place in places:
+    def toucher(self, shard: int, found: list[tuple[int, Place]]) -> Callable[[], None]:
+        """A call that reads the bytes from the disk, on any thread; what it has read is hot.
+
+        `found`: places with the first seq of each, 0 where the rows are staged.
+        """
+        jobs: list[tuple[int, Place, Callable[[], object]]] = []
+        for first, place in found:
+            if place.flags & UNREADABLE:
+                # Whoever asks for these rows is told so; those around them can be read.
+                continue
             if place.sealed:
                 file = self.files.get(place.home)
-                jobs.append((place, lambda file=file, place=place: file.verify(place, shard)))  # type: ignore[misc]
+                jobs.append((first, place, partial(file.verify, place, shard)))
             else:
                 hold = self.log.hold(place.home)
                 if hold is None:
                     raise Moved
-                jobs.append((place, lambda hold=hold, place=place: _touch(hold, place)))  # type: ignore[misc]
+                jobs.append((first, place, partial(_touch, hold, place)))
 
         def touch() -> None:
-            for place, job in jobs:
+            for first, place, job in jobs:
                 # Others may have waited for the same.
                 if not self.is_hot(place):
-                    job()
+                    with reading(shard, first, place):
+                        job()
                     self._warm.add(place)
             jobs.clear()
 
         return touch
 
-    def touch(self, shard: int, place: Place) -> None:
+    def touch(self, shard: int, first: int, place: Place) -> None:
         """Read the bytes from the disk, unless they are hot; on any thread."""
-        self.toucher(shard, [place])()
+        self.toucher(shard, [(first, place)])()
 
     def forget(self, homes: set[tuple[bool, int]]) -> None:
         """Let go of everything that lies in these generations and files."""
@@ -248,12 +267,14 @@ class Reading:
     def batch(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
         """All rows at a place, in the common schema, valid as long as the batch is kept."""
         if not place.sealed:
-            return self.held_block(place).arrow(shard, first, place.time_ms)
+            return self.held_block(shard, first, place).arrow(shard, first, place.time_ms)
         return self._with_shard(shard, self.sealed_batch(shard, first, place))
 
     def sealed_batch(self, shard: int, first: int, place: Place) -> pa.RecordBatch:
         """All rows at a place of a sealed file, without the shard's column."""
-        batch = self.files.get(place.home).read(place, shard)
+        _check_readable(shard, first, place)
+        with reading(shard, first, place):
+            batch = self.files.get(place.home).read(place, shard)
         if place.flags & RELATIVE:
             count = batch.num_rows
             seqs = pa.array(np.arange(first, first + count, dtype=np.uint64))
@@ -262,14 +283,19 @@ class Reading:
             batch = pa.RecordBatch.from_arrays(columns, schema=batch.schema)
         return batch
 
-    def message(self, shard: int, place: Place) -> pa.Buffer | None:
+    def message(self, shard: int, first: int, place: Place) -> pa.Buffer | None:
         """The IPC message of a sealed batch; None if its rows are not in it as they are read."""
-        if place.flags & (RELATIVE | COMPRESSED):
+        if place.flags & (RELATIVE | COMPRESSED | UNREADABLE):
             return None
-        return self.files.get(place.home).message(place, shard)
+        with reading(shard, first, place):
+            return self.files.get(place.home).message(place, shard)
 
-    def held_block(self, place: Place) -> Block:
+    def held_block(self, shard: int, first: int, place: Place) -> Block:
         """The block at a place in the log; it holds its segment as long as any part of it lives."""
+        with reading(shard, first, place):
+            return self._held_block(place)
+
+    def _held_block(self, place: Place) -> Block:
         loan = self.log.lend(place.position())
         if loan is None:
             raise Moved
@@ -331,6 +357,12 @@ class Warm:
         offsets.discard(key[2])
         if not offsets:
             del self._offsets[key[:2]]
+
+
+def _check_readable(shard: int, first: int, place: Place) -> None:
+    if place.flags & UNREADABLE:
+        error = Corrupt(f"their bytes were damaged and are kept in {file_name(place.number)}")
+        raise unreadable(shard, first, place, error)
 
 
 def _touch(hold: Hold, place: Place) -> None:

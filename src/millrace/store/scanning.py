@@ -22,7 +22,6 @@ from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.fold import Reader, ShardMeta
-from millrace.errors import Corrupt
 from millrace.store import chunk
 from millrace.store.blocks import Found
 from millrace.store.layered import Layered
@@ -30,6 +29,7 @@ from millrace.store.ledger import ShardState
 from millrace.store.place import Place
 from millrace.store.reading import Reading, without
 from millrace.store.sealed import Moved
+from millrace.store.unreadable import Unreadable
 
 SCAN_ROWS = 64 * chunk.ROWS
 """Seqs whose marks are read at once."""
@@ -119,7 +119,8 @@ class Scan:
         if self._read_to < self._given_to:
             self._tries += 1
             if self._tries > limits.LOOK_AGAIN_MAX:
-                raise lost(self._state.shard, self._read_to + 1)
+                at = self._layered.blocks.after(self._state.id, self._read_to + 1, self._upto)
+                raise lost(self._state.shard, at[0] if at else self._read_to + 1, at)
             self._page.clear()
             self._given_to = self._passed = self._read_to
             self._next, self._is_begin = self._read_to + 1, False
@@ -218,7 +219,7 @@ class Part:
         batches: list[pa.RecordBatch] = []
         while self._pieces:
             try:
-                self._reading.touch(self._shard, self._pieces[0].place)
+                self._reading.touch(self._shard, self._pieces[0].first, self._pieces[0].place)
             except Moved:
                 self._pieces.clear()
                 break
@@ -233,10 +234,10 @@ class Part:
             first, place, low, high, wanted, _ = self._pieces[0]
             is_whole = low == first and high == first + place.span - 1 and wanted == place.count
             try:
-                self._reading.touch(self._shard, place)
+                self._reading.touch(self._shard, first, place)
                 message = None
                 if is_whole and place.sealed and place.length >= least:
-                    message = self._reading.message(self._shard, place)
+                    message = self._reading.message(self._shard, first, place)
             except Moved:
                 self._pieces.clear()
                 break
@@ -282,9 +283,15 @@ class Part:
         return without(batch, place, hidden & chunk.span(low, high))
 
 
-def lost(shard: int, seq: int) -> Corrupt:
-    """Rows that the index knows are nowhere."""
-    return Corrupt(
+def lost(shard: int, seq: int, found: Found | None = None) -> Unreadable:
+    """Rows that the index knows, at a place with this one, are nowhere."""
+    first, last = seq, seq
+    if found is not None:
+        first, last = found[0], found[0] + found[1].span - 1
+    return Unreadable(
         f"shard {shard}: the rows at {seq} are not where the index says; a sealed file is missing. "
-        "Restore it from a backup, or resync the shard from a replica"
+        "Restore it from a backup, or resync the shard from a replica",
+        shard=shard,
+        first=first,
+        last=last,
     )

@@ -25,7 +25,7 @@ from millrace.log.files import Disk
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
 from millrace.store.ledger import DEAD, ENDED, KEPT, Marks
-from millrace.store.place import COMPRESSED, RELATIVE, Place, decode_place
+from millrace.store.place import COMPRESSED, RELATIVE, UNREADABLE, Place, decode_place
 from millrace.store.reading import Reading, without
 from millrace.store.scanning import lost
 from millrace.store.sealed import SEALED_SCHEMA, Moved, SealedWriter
@@ -38,6 +38,7 @@ from millrace.store.tables import (
     number_of,
     stage_of,
 )
+from millrace.store.unreadable import Unreadable, set_aside
 
 
 class Sealing:
@@ -49,13 +50,13 @@ class Sealing:
         cells: Cells,
         marks: Marks,
         reading: Reading,
-        damaged: dict[int, Corrupt],
+        note_damage: Callable[[int, Corrupt], None],
     ) -> None:
         self._disk = disk
         self._cells = cells
         self._marks = marks
         self._reading = reading
-        self._damaged = damaged
+        self._note_damage = note_damage
         self.failed: SealPlan | None = None
         """The last plan that could not be carried out."""
 
@@ -71,9 +72,33 @@ class Sealing:
             return work.run()
         except BaseException as error:
             if isinstance(error, Corrupt) and work.reads is not None and work.reads.sealed:
-                self._damaged[work.reads.home] = error
+                self._note_damage(work.reads.home, error)
             self.failed = plan
             raise
+
+    def look_through(
+        self, shards: dict[int, tuple[int, list[tuple[bytes, bytes]]]], number: int
+    ) -> list[Unreadable]:
+        """Read all visible rows of a sealed file; returns the places at which that failed."""
+        found: list[Unreadable] = []
+        for shard, extents in shards.values():
+            for low, high in extents:
+                for key, value in self._blocks(low, high):
+                    place = decode_place(value)
+                    if not place.sealed or place.home != number or stage_of(key) is not None:
+                        continue
+                    try:
+                        self._reading.decode(place, shard, first_of(key))
+                    except Unreadable as error:
+                        found.append(error)
+                    except Moved:
+                        found.append(lost(shard, first_of(key), (first_of(key), place)))
+        return found
+
+    def _blocks(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        while cells := self._cells.range(Table.BLOCKS, low, high + b"\0", limit=limits.PLACES_STEP):
+            yield from cells
+            low = cells[-1][0] + b"\0"
 
 
 class _Pass:
@@ -106,7 +131,7 @@ class _Pass:
         self._group_flags = 0
         self._firsts: list[int] = []
         self._origins: list[Place] = []
-        self._result = SealResult(plan, [], [], {}, {}, {})
+        self._result = SealResult(plan, [], [], {}, {}, {}, [])
 
     def run(self) -> SealResult:
         try:
@@ -237,11 +262,33 @@ class _Pass:
             if note.is_keyed and gone > place.span - place.count and place.flags & FLAG_KEYS:
                 self._drop_keys(shard, first, place, dead)
             if gone < place.span:
-                self._add(_wanted(self._read(shard, first, place), first, place, dead, gone))
+                if place.flags & UNREADABLE:
+                    # It stays where it is until all of its rows have ended.
+                    self._flush()
+                    continue
+                try:
+                    batch = self._read(shard, first, place)
+                except Unreadable as error:
+                    if place.sealed:
+                        raise
+                    self._flush()
+                    aside = self._set_aside(place, error)
+                    self._result.replaced.append(Replaced(shard, [first], [place], first, aside))
+                    continue
+                self._add(_wanted(batch, first, place, dead, gone))
                 self._group_flags |= place.flags & ~(RELATIVE | COMPRESSED)
             self._firsts.append(first)
             self._origins.append(place)
         self._flush()
+
+    def _set_aside(self, place: Place, error: Unreadable) -> Place:
+        """Copy the bytes of rows in the log that cannot be read, so that the log can go on."""
+        data = self._reading.log.raw(place.position())
+        self.reads = None
+        if data is None:
+            raise error
+        self._result.unreadable.append(error)
+        return set_aside(self._disk, place, data)
 
     def _is_empty(self, shard: int, low: int, high: int, dead: BitMap64) -> bool:
         """Whether nothing is left within [low, high): a batch must not reach over other places."""
@@ -256,7 +303,7 @@ class _Pass:
         with self._at(shard, first, place):
             if place.sealed:
                 return self._reading.sealed_batch(self._plan.shards[shard].shard, first, place)
-            block = self._reading.held_block(place)
+            block = self._reading.held_block(self._plan.shards[shard].shard, first, place)
             return block.arrow(shard, first, place.time_ms).select(SEALED_SCHEMA.names)
 
     @contextmanager
@@ -312,7 +359,14 @@ class _Pass:
 
     def _seal_stage(self, shard: int, name: str, ordinal: int, place: Place) -> None:
         """Staged rows have no seqs yet: they are numbered from 0, and the index knows better."""
-        batch = self._read(shard, 0, place)
+        try:
+            batch = self._read(shard, 0, place)
+        except Unreadable as error:
+            if place.sealed:
+                raise
+            aside = self._set_aside(place, error)
+            self._result.restaged.append(Restaged(shard, name, ordinal, place, aside))
+            return
         writer = self._open_file()
         flags = (place.flags | RELATIVE) & ~COMPRESSED
         note = self._plan.shards[shard]
@@ -332,8 +386,14 @@ class _Pass:
         left &= dead & chunk.span(first, last)
         if not left:
             return
-        with self._at(shard, first, place):
-            known = self._reading.decode(place, note.shard).pairs(first)
+        try:
+            with self._at(shard, first, place):
+                known = self._reading.decode(place, note.shard, first).pairs(first)
+        except Unreadable:
+            # Rows of which nothing is left have keys that nobody asks for: the index goes on naming
+            # dead rows, which is as good as naming none.
+            self.reads = None
+            return
         pairs = [(key, seq) for key, seq in known if key is not None and seq in left]
         prefix = number_bytes(shard)
         named = self._cells.get(Table.KEYS, [prefix + key for key, _ in pairs])

@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 from millrace.store.packing import Codec
 from millrace.store.place import Place
 from millrace.store.tables import FileFacts
+from millrace.store.unreadable import Unreadable
 
 Home = tuple[bool, int]
 """(Sealed or not, file or generation)."""
@@ -78,3 +79,5 @@ class SealResult(NamedTuple):
     spared: dict[int, int]
     """Files that are not sparse after all, with their dead rows: nothing was done to them. Rows
     that the index no longer lists are among the dead: their shard has ended, or their stage."""
+    unreadable: list[Unreadable]
+    """Rows in the log whose bytes were set aside."""

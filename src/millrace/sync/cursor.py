@@ -17,7 +17,9 @@ from millrace.client.cursor import Snapshot as AsyncSnapshot
 from millrace.client.cursor import Start
 from millrace.client.message import rows_of
 from millrace.client.portal import Portal
-from millrace.core.model import Position, Row
+from millrace.client.position import Position
+from millrace.core.model import Position as Place
+from millrace.core.model import Row
 
 
 class Snapshot:
@@ -65,6 +67,19 @@ class Snapshot:
         """
         return self._twin.id
 
+    @property
+    def position(self) -> Position:
+        """Where a follower is that has read all of it: what it may keep, to go on from there."""
+        return self._twin.position
+
+    def position_at(self, seq: int) -> Position:
+        """Where a follower is that has read it up to `seq`; see `commit`.
+
+        Raises:
+            Invalid: `seq` lies outside the snapshot.
+        """
+        return self._twin.position_at(seq)
+
     def arrow(self) -> pa.RecordBatchReader:
         """The rows in the order of seqs, as Arrow batches over the store's own bytes.
 
@@ -100,6 +115,7 @@ class Snapshot:
 
         Raises:
             Invalid: `seq` lies outside the snapshot, or there is no cursor.
+            Fenced: a later follower has opened the cursor.
             Stale: the cursor stands further on already.
             NotFound: the cursor was deleted or reset since the snapshot was taken.
             SnapshotExpired: in mid-snapshot, of one that is no longer pinned.
@@ -152,6 +168,9 @@ class Pinned:
 class Cursor:
     """A follower's named, durable position in a queue.
 
+    A cursor has one follower. Opening it fences the followers that opened it before: they read
+    on what they were given, and `next` and `commit` raise `Fenced` for them.
+
     Iterating gives one snapshot after another, waiting for rows, and moves on in memory;
     `Snapshot.commit` makes it durable. Opening the cursor again resumes at what was committed.
     """
@@ -169,15 +188,12 @@ class Cursor:
 
     @property
     def position(self) -> Position:
-        """The committed place: history, seq, snapshot start, snapshot end.
-
-        With several shards it is the first one's; see `positions`.
-        """
+        """The committed place."""
         return self._twin.position
 
     @property
-    def positions(self) -> tuple[Position, ...]:
-        """The committed place in each shard."""
+    def positions(self) -> tuple[Place, ...]:
+        """The committed place in each shard: history, seq, snapshot start, snapshot end."""
         return self._twin.positions
 
     def lag(self) -> tuple[int, ...]:
@@ -197,6 +213,9 @@ class Cursor:
 
         Raises:
             CursorExpired: rows that it had not read are gone; `reset` it.
+            RolledBack: what was read, and not committed, was taken back by a restore or a
+                takeover; undo what came after `error.position`, and `reset` it to there.
+            Fenced: a later follower has opened the cursor; this one must end.
             NotFound: the cursor was deleted, or reset elsewhere; open it again.
         """
         return self._portal.receive(
@@ -219,8 +238,11 @@ class Cursor:
     def reset(self, start: Start = "beginning") -> None:
         """Begin anew at another place; what was read and not committed is forgotten.
 
+        Like opening the cursor, it fences the other followers.
+
         Raises:
             Invalid: `start` is no place in the queue.
+            RolledBack: the position `start` was taken back; `error.position` is what is left of it.
             CursorExpired: `start` lies behind rows that are gone.
         """
         self._portal.run(partial(self._twin.reset, start))

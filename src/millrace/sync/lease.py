@@ -23,7 +23,8 @@ class Lease:
 
     It stays valid past the deadline until someone else leases the message. As a context manager
     it is extended by itself while the body runs; then it is settled, or released as failed
-    where the body raised an error.
+    where the body raised an error. If the body has replaced it, all of this applies to its
+    successor.
     """
 
     __slots__ = ("_portal", "_twin")
@@ -97,7 +98,8 @@ class Lease:
         """Why the message is this worker's no longer, once an extension was refused.
 
         `Superseded`: a newer revision has replaced it; `Stale`: another worker has it. Whoever
-        works for long looks here now and then, and stops.
+        works for long looks here now and then, and stops. Of a message that this worker has
+        replaced itself, it is told of the successor.
         """
         return self._twin.lost
 
@@ -158,9 +160,13 @@ class Lease:
         """Put another message in the place of this one, and hold that one instead.
 
         In one step this message is settled and its successor published, with the same key and
-        headers unless others are named, and with what was counted of deliveries and failures. It is
-        held for `seconds`, else for as long as this one was leased for, under a receipt of its own.
-        A worker that writes down in it how far it came goes on from there after a crash.
+        headers unless others are named (but without those of SQS and SNS, `aws.`, which are of the
+        body that was sent), and with what was counted of deliveries and failures. It is held for
+        `seconds`, else for as long as this one was leased for, under a receipt of its own. A worker
+        that writes down in it how far it came goes on from there after a crash.
+
+        What extends and ends this message by itself (`with`, `Queue.work`, a `Worker`) does so with
+        the successor from now on.
 
         Raises:
             Superseded, Stale, Gone: as for `settle`; nothing was changed.

@@ -15,6 +15,7 @@ from millrace.client.backup import Backup
 from millrace.client.health import Health
 from millrace.client.millrace import Millrace as AsyncMillrace
 from millrace.client.portal import Portal
+from millrace.client.repaired import Repaired
 from millrace.client.settings import QueueSettings
 from millrace.sync.queue import Queue
 from millrace.sync.topic import Topic
@@ -169,6 +170,32 @@ class Millrace:
     def unfollow(self) -> bool:
         """Archive the log no more; returns whether it was archived. What was archived stays."""
         return self._portal.run(self._twin.unfollow)
+
+    def repair(
+        self,
+        name: str,
+        *,
+        space: str = "default",
+        export: str | os.PathLike[str] | None = None,
+        drop: bool = False,
+        topic: bool = False,
+    ) -> Repaired:
+        """Read all rows of a quarantined queue, or (`topic`) topic, and open it again if it can be.
+
+        With `export`, the rows that can be read are first written to that folder, as an Arrow
+        stream for each shard (`rows-<shard>.arrow`), with the bytes of the others as they are and a
+        list of those (`unreadable.json`). With `drop`, the rows that cannot be read are ended: they
+        count as dropped, and cursors behind them must be reset. Where every row can be read again,
+        as after a damaged file was replaced from a backup, the queue is opened in any case.
+
+        Raises:
+            Invalid: it is not quarantined.
+            NotFound: there is no queue or topic of this name.
+            Exists: the folder is there and not empty.
+        """
+        return self._portal.run(
+            partial(self._twin.repair, name, space=space, export=export, drop=drop, topic=topic)
+        )
 
     def health(self) -> Health:
         """How the engine is: its archive, and what else watches over the data."""

@@ -101,8 +101,9 @@ class Publishing:
         are forgotten.
 
         Raises:
-            As `publish`; `TooLarge` also where they do not fit into one record: publish in parts,
-            or `stage` them.
+            As `publish`; of a row among several the message begins with `row N: `, counted from 0.
+            `TooLarge` also where they do not fit into one record: publish in parts, or `stage`
+            them.
         """
         return self._portal.run(
             partial(

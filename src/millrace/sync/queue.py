@@ -12,6 +12,7 @@ from typing import Unpack
 from millrace.client.cursor import Start
 from millrace.client.message import Body
 from millrace.client.portal import Portal
+from millrace.client.position import Position
 from millrace.client.queue import Queue as AsyncQueue
 from millrace.client.redrive import Edit, Where
 from millrace.client.settings import QueueSettings
@@ -216,18 +217,44 @@ class Queue(Publishing):
     def cursor(self, name: str, *, start: Start = "beginning", retain: bool = False) -> Cursor:
         """Open a follower's durable position, making it at `start` if it is new.
 
-        `start` is "beginning", "end", a seq (the first to be read) or a datetime. A retaining
-        cursor is also shown what workers settle before it comes by; it is bounded in age.
+        A cursor has one follower: those that opened it before are fenced from now on (`Fenced`).
+        `start` is "beginning", "end", a datetime, a seq of the present history (the first to be
+        read), or a position (of a snapshot or a cursor) or its token. At a position the cursor goes
+        on from there, also where it is there already and stands elsewhere: for followers that keep
+        their position with what they make of the rows. A retaining cursor is also shown what
+        workers settle before it comes by; it is bounded in age.
 
         Raises:
             Exists: it is there, and retains where this does not, or the other way round.
             Invalid: `start` is no place in the queue.
-            CursorExpired: `start` lies behind rows that are gone.
+            RolledBack: what was read up to that position was taken back, by a restore or a
+                takeover; undo what came after `error.position`, and go on from there.
+            CursorExpired: `start` lies behind rows that are gone; begin anew.
         """
         return Cursor(
             self._portal,
             self._portal.run(partial(self._twin.cursor, name, start=start, retain=retain)),
         )
+
+    def position(self) -> Position:
+        """Where the queue ends now: behind everything that was published before this was asked."""
+        return self._portal.run(self._twin.position)
+
+    def wait_for(self, position: Position | str, *, cursor: str, wait: float | None = 60) -> None:
+        """Wait until the follower of a cursor has committed everything up to a position.
+
+        With `queue.position()` after a publish that is synchronous delivery: when it returns, the
+        follower has what was published, as far as it commits its own work and its cursor together.
+        It counts from the end of the follower's snapshot on.
+
+        Raises:
+            NotYet: it has not within `wait` seconds; None: wait however long that takes.
+            RolledBack: the queue was restored or taken over, and what was published up to the
+                position is not part of it any more; the publisher must do it again.
+            CursorExpired: the cursor held rows back for too long, and was dropped.
+            NotFound: there is no such cursor, or it was deleted meanwhile.
+        """
+        self._portal.run(partial(self._twin.wait_for, position, cursor=cursor, wait=wait))
 
     def cursors(self) -> dict[str, int]:
         """The queue's cursors, and the seq, or the sum over shards, that each has committed."""
@@ -267,10 +294,12 @@ class Queue(Publishing):
         """Move dead letters back: `dead.redrive().run()`, or loop over it for its progress.
 
         They go to the queues that they came from, or to the queue `to` (of this space, or as
-        space/name), each exactly once. `where(row)` says which ones; the others stay, as if they
-        had never been handed out. `edit(message)` returns what is published instead; headers that
-        tell of their death are taken off before. `rate` is how many are moved in a second at most.
-        With `dry_run` they are only counted. What comes while it runs is left for another time.
+        space/name), each exactly once. Letters of a pipeline go back to the queue that it reads, if
+        that is of the same space, under the keys that the messages had. `where(row)` says which
+        ones; the others stay, as if they had never been handed out. `edit(message)` returns what is
+        published instead; headers that tell of their death are taken off before. `rate` is how many
+        are moved in a second at most. With `dry_run` they are only counted. What comes while it
+        runs is left for another time. Where nothing was moved, `stats.reason` says why.
 
         On a keyed queue what comes back is the newest revision of its key.
         """

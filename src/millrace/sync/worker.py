@@ -31,7 +31,8 @@ class Worker:
     `handle(message)` gets a `Lease`. If it returns, the message is settled; if it raises, the
     message is released as failed. Where it takes a second argument, a `Transaction`, what it
     publishes there and the settling of its message are done at once, or not at all: exactly
-    once along the chain. The function is called in threads of the worker's own.
+    once along the chain. The function is called in threads of the worker's own. If it replaces
+    its message (`Lease.replace`), the successor is extended and settled in its place.
 
     `worker.run()` works until `stop()`; `with worker:` works beside the body, and stops at its
     end. A worker works once. It is to be stopped before its engine is closed, which ends it

@@ -7,7 +7,7 @@ functions that take a new rig each; `check_sink` runs them all. The rows are tex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -375,6 +375,47 @@ def check_missing(rig: Rig) -> None:
         _refused(Refused, lambda: sink.check(short), "the key is missing")
 
 
+def check_null_keys(rig: Rig) -> None:
+    """A row whose key is null is refused, put or delete, and nothing of its span counts."""
+    if not rig.sink.key:
+        return
+    first = _nullable([("a", "a1", PUT, 1), (None, "n2", PUT, 2), (None, "n3", PUT, 3)])
+    second = _nullable([("b", "b1", PUT, 1), (None, None, DELETE, 2)])
+    for batches in ([first], [second], [_nullable([("a", "a1", PUT, 1)]), second]):
+        run = Run(rig)
+        attempt = partial(_carry, run, batches)
+        _refused(Refused, attempt, "null names no row: rows without a key would replace each other")
+        assert Run(rig).at is None, "a span that was refused does not move the boundary"
+        if not rig.is_early:
+            run.sees([])
+    run, rows = Run(rig), puts("a", "b")
+    run.carry(span(0, 5), rows)
+    run.sees(rows)
+
+
+def check_empty_keys(rig: Rig) -> None:
+    """An empty text is a key: stored as one, or refused, never mistaken for null or left out."""
+    run, rows = Run(rig), [Change("", "empty", seq=1), *puts("a", after=1)]
+    try:
+        run.carry(span(0, 5), rows)
+    except Refused:
+        assert Run(rig).at is None, "a span that was refused does not move the boundary"
+        return
+    run.sees(rows)
+
+
+def _nullable(rows: Sequence[tuple[str | None, str | None, str, int]]) -> pa.RecordBatch:
+    """Rows of the suite whose key may be null."""
+    names = {"key": 0, "value": 1, "op": 2, "seq": 3}
+    fields = [SCHEMA.field(name).with_nullable(True) for name in SCHEMA.names]
+    columns = [pa.array([row[names[field.name]] for row in rows], field.type) for field in fields]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _carry(run: Run, batches: Sequence[pa.RecordBatch]) -> None:
+    run.commit(span(0, 5), [run.stage(span(0, 5), batches)])
+
+
 CHECKS: tuple[Callable[[Rig], None], ...] = (
     check_empty,
     check_together,
@@ -399,5 +440,7 @@ CHECKS: tuple[Callable[[Rig], None], ...] = (
     check_closing,
     check_only_puts,
     check_missing,
+    check_null_keys,
+    check_empty_keys,
 )
 """Each is given a new rig."""

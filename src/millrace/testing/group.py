@@ -244,6 +244,7 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "producers": view.producers,
         "cursors": view.cursors,
         "pins": view.pins,
+        "readers": {pin: count for pin, count in view.readers.items() if count},
         "stages": view.stages,
         "deletes": list(view.deletes),
         "all deletes": view.deletes.seqs,
@@ -288,6 +289,7 @@ def _lease_facts(lease: LeaseState) -> tuple[object, ...]:
         lease.handed,
         lease.order,
         lease.groups,
+        lease.discarded,
     )
 
 
@@ -316,6 +318,8 @@ def check_derived(view: View) -> None:
         assert holding.leases == {lease.id: len(lease.open) for lease in leases if lease.open}
         assert holding.total == sum(holding.leases.values())
     assert view.returned.issubset(BitMap64(held) - view.doomed)
+    postponed = BitMap64().union(*(lease.delayed() for lease in view.leases.values()))
+    assert view.postponed == postponed - view.returned
     soonest = {lease: deadline for deadline, lease in sorted(view.deadlines, reverse=True)}
     for lease in view.leases.values():
         for seq in (lease.open | lease.delayed()) - view.returned:

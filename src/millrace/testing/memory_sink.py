@@ -11,6 +11,7 @@ import pyarrow as pa
 from millrace.sinks.base import DELETE, OP, PUT, Held, Task, overtaken
 from millrace.sinks.boundary import Boundary, Span, goes_on
 from millrace.sinks.lane import check_key
+from millrace.sinks.null_key import check_null_keys
 
 Line = dict[str, object]
 
@@ -61,7 +62,9 @@ class MemorySink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def stage(self, task: Task, batches: Iterable[pa.RecordBatch]) -> bytes:
         """See `Sink.stage`."""
         self._flow(task.held)
-        self.table.staged[task.part] = [line for batch in batches for line in _lines(batch)]
+        self.table.staged[task.part] = [
+            line for batch in check_null_keys(batches, self.key) for line in _lines(batch)
+        ]
         return task.part.encode()
 
     def commit(self, held: Held, span: Span, staged: Sequence[bytes]) -> Held:

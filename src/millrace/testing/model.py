@@ -248,7 +248,8 @@ class Model(ModelFollowers):
         out: dict[int, str] = {}
         for seq in seqs:
             state = lease.seqs.get(seq, "purged")
-            out[seq] = "done" if state in {"open", *again} else errors[state]
+            is_again = state in again and not (what == "release" and seq in lease.discarded)
+            out[seq] = "done" if state == "open" or is_again else errors[state]
             if on_time and state == "open" and lease.deadlines[seq] <= self.now:
                 out[seq] = "Late"
         return out
@@ -292,6 +293,7 @@ class Model(ModelFollowers):
     def discard(self, lease_id: int, token: int, seqs: list[int]) -> dict[int, str]:
         out = self.judge("discard", lease_id, token, seqs)
         for row in self._open(lease_id, out):
+            self.leases[lease_id].discarded.add(row.seq)
             self._doom(row, "discarded")
         return out
 
@@ -358,7 +360,7 @@ class Model(ModelFollowers):
         self._expire()
         for number, pin in list(self.pins.items()):
             if pin.rows is not None and pin.deadline <= self.now:
-                self.unpin(number)
+                self.unpin(number, by_age=True)
         for lease_id, lease in list(self.leases.items()):
             if lease.ended and lease.ended + remembered_ms <= self.now:
                 del self.leases[lease_id]

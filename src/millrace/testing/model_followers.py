@@ -56,8 +56,12 @@ class ModelFollowers:
         seq = self.last if start < 0 else start
         self.cursors[name] = ModelCursor(self.cursor_id, retain, seq, seq, seq)
 
-    def next(self, name: str, after: int, pin_ms: int, read: int = 0) -> Answer:
-        """`read` is what the reader has read under an earlier history, all of it shared."""
+    def next(self, name: str, after: int, pin_ms: int, read: int = 0, shared: int = 0) -> Answer:
+        """`read` is what the reader has read under an earlier history, all of it shared.
+
+        `shared` is the pin that the core has answered: where that is one of another cursor, it must
+        show what a new one would.
+        """
         cursor = self.cursors.get(name)
         if cursor is None:
             return "NotFound"
@@ -76,9 +80,38 @@ class ModelFollowers:
         if pin and goes_on:
             pin.deadline = max(pin.deadline, self.now + pin_ms)
         elif not pin or pin.rows is not None:
-            self.pins.pop(cursor.pin, None)
-            cursor.pin = self.pin(pin_ms, name, retain=cursor.retain)
+            other = self.pins.get(shared)
+            if other is not None and shared != cursor.pin and self._shows_all(other, cursor):
+                other.deadline = max(other.deadline, self.now + pin_ms)
+                self._leave_pin(cursor)
+                cursor.pin = shared
+            else:
+                self._leave_pin(cursor)
+                cursor.pin = self.pin(pin_ms, name, retain=cursor.retain)
         return (cursor.pin, place, boundary)
+
+    def _shows_all(self, pin: ModelPin, cursor: ModelCursor) -> bool:
+        """Whether a pin of another cursor shows what one taken now would show."""
+        if not pin.cursor or pin.retain != cursor.retain:
+            return False
+        if pin.rows is None:
+            return True
+        rows = self.visible(retain=cursor.retain)
+        # Kept rows that all retaining cursors have passed make no difference to them.
+        gone = pin.rows.keys() - rows.keys()
+        passed = all(self.rows[seq].state == "settled" for seq in gone)
+        is_whole = rows.items() <= pin.rows.items() and passed and (cursor.retain or not gone)
+        return is_whole and (pin.boundary, pin.floor) == (self.last, self.floor)
+
+    def _leave_pin(self, cursor: ModelCursor) -> None:
+        """The last of its readers takes the pin along."""
+        if self.readers(cursor.pin) <= 1:
+            self.pins.pop(cursor.pin, None)
+        cursor.pin = 0
+
+    def readers(self, pin: int) -> int:
+        """How many cursors read it."""
+        return sum(cursor.pin == pin for cursor in self.cursors.values()) if pin else 0
 
     def commit(self, name: str, cursor_id: int, seq: int, start: int, end: int) -> Answer:
         cursor = self.cursors.get(name)
@@ -94,8 +127,7 @@ class ModelFollowers:
         if seq == end:
             start = seq
             if pin is not None and pin.rows is not None and pin.boundary <= seq:
-                del self.pins[cursor.pin]
-                cursor.pin = 0
+                self._leave_pin(cursor)
         elif cursor.seq < cursor.end and start < cursor.end:
             start = min(start, cursor.start)
         cursor.seq, cursor.start, cursor.end = seq, start, end
@@ -107,15 +139,16 @@ class ModelFollowers:
         cursor = self.cursors.get(name)
         if cursor is None:
             return "NotFound"
-        self.pins.pop(cursor.pin, None)
+        self._leave_pin(cursor)
         self._put_cursor(name, start, retain=cursor.retain)
         self._pass()
         return self.cursors[name].seq
 
     def delete_cursor(self, name: str) -> Answer:
-        cursor = self.cursors.pop(name, None)
+        cursor = self.cursors.get(name)
         if cursor is not None:
-            self.pins.pop(cursor.pin, None)
+            self._leave_pin(cursor)
+            del self.cursors[name]
             self._pass()
         return cursor is not None
 
@@ -124,7 +157,9 @@ class ModelFollowers:
         self.pins[self.pin_id] = ModelPin(0, 0, self.now + pin_ms, cursor, retain)
         return self.pin_id
 
-    def unpin(self, pin: int) -> Answer:
+    def unpin(self, pin: int, *, by_age: bool = False) -> Answer:
+        if not by_age and self.readers(pin) > 1:
+            return False
         found = self.pins.pop(pin, None)
         if found is not None and found.cursor in self.cursors:
             cursor = self.cursors[found.cursor]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Answered = tuple[int | None, int]
 """First seq and number of rows; None: not one range."""
@@ -39,6 +39,7 @@ class ModelLease:
     deadlines: dict[int, int]
     """Of what was given back: when it is ready again."""
     ended: int = 0
+    discarded: set[int] = field(default_factory=set)
 
 
 @dataclass

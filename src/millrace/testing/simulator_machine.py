@@ -45,6 +45,8 @@ class Fault(Enum):
     FLIP = "flip"
     SETTINGS = "other settings"
     """Each life has its own."""
+    UNREADABLE = "unreadable block"
+    """A client writes blocks that nobody can read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,14 @@ class Plan:
 def draw_plan(seed: int) -> Plan:
     """The set-up of the run with this seed."""
     chance = random.Random(f"{seed}/plan")
-    faults = frozenset(
-        fault for fault in Fault if chance.random() < (0.8 if fault is Fault.CRASH else 0.5)
+    faults: frozenset[Fault] = frozenset(
+        fault
+        for fault in Fault
+        if fault is not Fault.UNREADABLE
+        and chance.random() < (0.8 if fault is Fault.CRASH else 0.5)
     )
+    if random.Random(f"{seed}/unreadable").random() < 0.5:
+        faults |= {Fault.UNREADABLE}
     settings = draw_settings(chance)
     slow = Fault.SLOW in faults
     pace = Pace(

@@ -48,6 +48,7 @@ from millrace.testing.workload_ids import Retrier, Sender
 from millrace.testing.workload_owners import Owner, Turner
 from millrace.testing.workload_publishers import Publisher
 from millrace.testing.workload_shards import make_shard_clients
+from millrace.testing.workload_spoilers import Spoiler
 from millrace.testing.workload_topics import Subscriber, TopicPublisher
 from millrace.testing.workload_workers import Worker
 
@@ -88,6 +89,8 @@ class Run:
         self.machine = Machine(seed, self.plan, self.history)
         self.world = World(seed, self.history, self.machine.clock, steps)
         self.clients = (clients or make_clients)(self.world)
+        if clients is None and self.plan.has(Fault.UNREADABLE):
+            self.clients.append(Spoiler("spoiler", self.world))
         self.events = 0
         self._segments_max = 0
         self._full_lives = 0
@@ -278,7 +281,8 @@ def make_clients(world: World) -> list[Client]:
     for number, queue in enumerate(["plain", "keyed", "plain", "log", "churn"]):
         target = chance.choice(["keyed", "log", "table"])
         clients.append(Worker(f"w{number}", world, queue, target))
-    for number, queue in enumerate(["plain", "keyed", "table", "churn"]):
+    # Two at some queues, who read the same snapshots.
+    for number, queue in enumerate(["plain", "keyed", "table", "churn", "plain", "table"]):
         retain = chance.random() < 0.5
         clients.append(Follower(f"f{number}", world, queue, retain=retain))
     clients.append(Pinner("r0", world, chance.choice(["plain", "keyed", "table"])))

@@ -19,6 +19,7 @@ from millrace.core.answers import SnapshotRef
 from millrace.core.block import Block
 from millrace.core.catalog import queue_key
 from millrace.core.commands import (
+    AwaitCursor,
     Bury,
     Command,
     CommitCursor,
@@ -31,6 +32,7 @@ from millrace.core.commands import (
     Explain,
     Extend,
     Lease,
+    Locate,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -62,6 +64,7 @@ from millrace.core.model import (
     Start,
 )
 from millrace.core.partition_commands import Delete
+from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
@@ -232,6 +235,14 @@ class Play:
                 return DropStage(words[0])
             case "tick":
                 return Tick()
+            case "quarantine":
+                seqs = seqs_of(words[0])
+                return Quarantine(seqs.min(), seqs.max(), " ".join(words[1:]))
+            case "mend":
+                ranges = [seqs_of(word) for word in words]
+                return Mend(tuple((seqs.min(), seqs.max()) for seqs in ranges))
+            case "end_quarantine":
+                return EndQuarantine()
             case _:
                 return self._follow_command(verb, name, words, options)
 
@@ -293,7 +304,13 @@ class Play:
     ) -> Command:
         match verb:
             case "cursor":
-                return OpenCursor(words[0], _start(words[1]), "retain" in words)
+                return OpenCursor(
+                    words[0],
+                    self._start(words[1]),
+                    "retain" in words,
+                    claims="claims" in words,
+                    cursor=int(options.get("id", 0)),
+                )
             case "next":
                 return self._next(name, words[0], int(options.get("after", 0)), options)
             case "next_across":
@@ -312,9 +329,14 @@ class Play:
                     words[0],
                     self._cursor_id(name, words[0], options),
                     self._position(name, words, options),
+                    self._claim(name, words[0], options),
                 )
             case "reset":
-                return ResetCursor(words[0], _start(words[1]))
+                return ResetCursor(words[0], self._start(words[1]), claims="claims" in words)
+            case "locate":
+                return Locate(self._place(words[0]) if words else None)
+            case "await":
+                return AwaitCursor(words[0], self._place(words[1]))
             case "forget":
                 return DeleteCursor(words[0])
             case "pin":
@@ -324,6 +346,16 @@ class Play:
             case _:
                 raise ValueError(f"no such word: {verb}")
 
+    def _start(self, word: str) -> Start | int | Position:
+        return self._place(word) if "@" in word else _start(word)
+
+    def _place(self, word: str) -> Position:
+        """A position: its history, its seq, and the snapshot that it is in, as A@4 or A@4,2,6."""
+        history, _, rest = word.partition("@")
+        seq, *snapshot = map(int, rest.split(","))
+        start, end = snapshot or (seq, seq)
+        return Position(history_named(history), seq, start, end)
+
     def _next(self, name: str, cursor: str, after: int, options: dict[str, str]) -> NextSnapshot:
         return NextSnapshot(
             cursor,
@@ -331,14 +363,28 @@ class Play:
             after,
             millis(options.get("for", "60s")),
             self._history(options, b""),
+            self._claim(name, cursor, options),
+            claims=options.get("claim") == "new",
         )
+
+    def _claim(self, name: str, cursor: str, options: dict[str, str]) -> bytes:
+        """The claim with this number, or the present one."""
+        if "claim" not in options:
+            view = self.group.view(self._shard(name))
+            cell = view.cursors.get(cursor) if view else None
+            return cell.claim if cell else b""
+        if options["claim"] == "new":
+            return b""
+        return self.group.history + int(options["claim"]).to_bytes(8, "big")
 
     def _unpin(self, name: str, pin: int, options: dict[str, str]) -> Unpin:
         """The pin that has the number now, unless another one's batch is named."""
         view = self.group.view(self._shard(name))
         cell = view.pins.get(pin) if view else None
         index = int(options.get("batch", cell.index if cell else 0))
-        return Unpin(pin, self._history(options, self.group.history), index)
+        cursor = options.get("cursor", "")
+        claim = self._claim(name, cursor, options)
+        return Unpin(pin, self._history(options, self.group.history), index, cursor, claim)
 
     def _history(self, options: dict[str, str], otherwise: bytes) -> bytes:
         return history_named(options["of"]) if "of" in options else otherwise

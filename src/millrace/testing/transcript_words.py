@@ -29,6 +29,7 @@ _OPTIONS = (
     "ttl",
     "dedup",
     "claim",
+    "cursor",
     "epoch",
     "from",
     "count",

@@ -13,7 +13,7 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch
 from millrace.core.fold import ShardMeta
 from millrace.core.holder import Holder, Holders
-from millrace.core.model import CatalogCell, CursorCell, Death, Kind, QueueSpec
+from millrace.core.model import CatalogCell, CursorCell, Death, Kind, Position, QueueSpec
 from millrace.core.seqs import unpack_seqs
 from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
 from millrace.core.topic_cells import TopicCell
@@ -24,6 +24,7 @@ from millrace.testing.wording_cells import (
     cell_name,
     cell_value,
     say_cell,
+    say_position,
     say_shards,
     say_time,
     say_until,
@@ -65,6 +66,8 @@ def say_answer(answer: Result, now: int) -> list[str]:
         case Granted():
             drained = f", {answer.drained} drained" if answer.drained else ""
             return [f"credit {answer.credit}{drained}"]
+        case Position():
+            return [f"at {say_position(answer)}"]
         case SnapshotRef():
             return [_snapshot(answer)]
         case QueueRef():

@@ -29,6 +29,7 @@ from millrace.core.model import (
     WeightCell,
 )
 from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
@@ -64,6 +65,8 @@ def cell_name(kind: Kind, key: bytes) -> str:
         return say_group_key(kind, key)
     if kind is Kind.DEDUP:
         return f"[dedup {key.hex()[:8]}]"
+    if kind is Kind.QUARANTINE:
+        return f"[quarantine {number(key)}]" if key else "[quarantine]"
     if kind is Kind.RUNS:
         return f"[runs {key[:-5].decode()}.{number(key[-4:])}]"
     text = key.decode().replace("\0", "/")
@@ -125,6 +128,9 @@ def say_cell(cell: Cell) -> str:
             return f"{cell.rows} rows since {say_time(cell.time_ms)}{calls}"
         case RunsCell():
             return _runs(cell)
+        case QuarantineCell():
+            what = f"to {cell.last}" if cell.last else f"by shard {cell.shard}"
+            return f"{what}, since {say_time(cell.since_ms)}: {cell.reason}"
         case DeletesCell():
             return numbers(unpack_seqs(cell.seqs))
         case AsideCell():
@@ -194,6 +200,7 @@ def _lease(cell: LeaseCell) -> str:
         "overtaken": cell.overtaken,
         "superseded": cell.superseded,
         "buried": cell.buried,
+        "discarded": cell.discarded,
         "overdue": cell.overdue,
     }
     out = [say_until(cell.deadline_ms)]
@@ -221,18 +228,24 @@ def _session(cell: SessionCell) -> str:
 
 
 def _cursor(cell: CursorCell) -> str:
-    out = f"id {cell.id} at {_position(cell.position)}, moved {say_time(cell.moved_ms)}"
+    out = f"id {cell.id} at {say_position(cell.position)}, moved {say_time(cell.moved_ms)}"
     out += ", retains" if cell.retain else ""
     out += f", pin {cell.pin}" if cell.pin else ""
+    out += f", claim {_claim(cell.claim)}" if cell.claim else ""
     out += f", snapshot {cell.vector}{' torn' if cell.torn else ''}" if cell.vector else ""
     return out + (", dropped" if cell.dropped else "")
 
 
-def _position(position: Position) -> str:
+def say_position(position: Position) -> str:
+    """A place in a history, and the snapshot that it is in."""
     where = f"{_history(position.history)}:{position.seq}"
     if position.seq == position.snapshot_start == position.snapshot_end:
         return where
     return f"{where} in ({position.snapshot_start}, {position.snapshot_end}]"
+
+
+def _claim(claim: bytes) -> str:
+    return f"{_history(claim[:16])}:{int.from_bytes(claim[16:])}"
 
 
 def _history(history: bytes) -> str:

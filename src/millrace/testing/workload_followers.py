@@ -29,11 +29,14 @@ class Follower(Client):
         self._queue = queue
         self._retain = retain
         self._cursor: Cursor | None = None
+        self._old: Snapshot | None = None
+        """Of a cursor that was opened again since, by the same follower."""
+        self._taken: Snapshot | None = None
         self._opened: dict[tuple[int, int], int] = {}
         """Shard and id of a cursor → when it was first known to be there."""
 
     async def resume(self, session: Session) -> None:
-        self._cursor = None
+        self._cursor = self._old = self._taken = None
 
     async def act(self, session: Session) -> None:
         place = await session.queue(self._queue)
@@ -43,7 +46,7 @@ class Follower(Client):
             cursor = self._cursor = await self._open(session, place)
             if cursor is None:
                 return
-        action = chance.choices(["read", "reset", "delete"], [30, 1, 1])[0]
+        action = chance.choices(["read", "reset", "delete", "wake"], [30, 1, 1, 3])[0]
         match action:
             case "read":
                 await self._read(session, cursor, wait=chance.choice([0, 0, 0.1]))
@@ -51,6 +54,20 @@ class Follower(Client):
                 await self._reset(session, cursor)
             case "delete":
                 await self._delete(session, cursor)
+            case "wake":
+                await self._wake(session)
+
+    async def _wake(self, session: Session) -> None:
+        """A follower that was fenced goes on, as if it did not know."""
+        old, self._old = self._old, None
+        if old is None:
+            return
+
+        def note(call: Other, answer: object) -> None:
+            self.blame("a follower has committed after a later one had opened the cursor")
+
+        call = Other(shard=old._shards.first, what=f"fenced commit of {self.name}")
+        await self.ask(session, call, old.commit(), note)
 
     async def _open(self, session: Session, place: Place) -> Cursor | None:
         start = self.chance.choice(["beginning", "beginning", "end"])
@@ -58,6 +75,7 @@ class Follower(Client):
         work = place.queue.cursor(self.name, start=start, retain=self._retain)
         cursor = await self.ask(session, call, work, lambda call, cursor: None)
         if cursor is not None:
+            self._old, self._taken = self._taken, None
             self._opened.setdefault((place.shard, cursor._cells[0].id), self.history.step)
         return cursor
 
@@ -92,6 +110,7 @@ class Follower(Client):
     async def _take(self, session: Session, cursor: Cursor, *, wait: float) -> Snapshot | None:
         call = Other(shard=cursor._shards.first, what=f"next snapshot of {self.name}")
         snapshot = await self.ask(session, call, cursor.next(wait=wait), lambda call, found: None)
+        self._taken = snapshot
         if snapshot is not None:
             await read_again(self, session, snapshot, self._name(cursor), self._since(cursor))
         elif call.error:

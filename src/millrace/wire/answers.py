@@ -14,16 +14,16 @@ from millrace import limits
 from millrace.core.across_commands import LeasedAcross, Vector
 from millrace.core.answers import Explanation, Leased, Outcome, Published, QueueRef, SnapshotRef
 from millrace.core.holder import Holder, Holders
-from millrace.core.model import CatalogCell, CursorCell, LeaseId, QueueSpec, Seq
+from millrace.core.model import CatalogCell, CursorCell, LeaseId, Position, QueueSpec, Seq
 from millrace.core.receipt import PROOF_BYTES, Proved
 from millrace.core.session_commands import Delivered, Delivery, Granted, SessionRef
 from millrace.core.topic_cells import TopicCell
 from millrace.core.topic_commands import Forwarded, Subscribed, TopicRef
 from millrace.decoding import msgpack_decoder
 from millrace.errors import Refused
-from millrace.wire.commands import CLAIM, HISTORY, NOTES, POSITION, SHARD
+from millrace.wire.commands import CLAIM, CURSOR_CLAIM, HISTORY, NOTES, POSITION, SHARD
 from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs
+from millrace.wire.frames import Blobs, Pieces
 from millrace.wire.shapes import (
     Choice,
     Data,
@@ -62,7 +62,7 @@ class PublishedShape:
         answer = cast("Published", value)
         return [answer.first, answer.count, answer.repeated, answer.seqs]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Published:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Published:
         if type(raw) is not list or len(raw) != 4:
             raise wrong(raw, field, "where rows are")
         first, count, repeated, seqs = raw
@@ -76,7 +76,7 @@ class Given:
         lease = cast("Proved", value)
         return [int(lease), lease.history, lease.proof]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Proved:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Proved:
         if type(raw) is list and len(raw) == 3:
             number, history, proof = raw
             if type(number) is int and type(proof) is bytes and len(proof) == PROOF_BYTES:
@@ -102,7 +102,7 @@ class LeasedShape:
             _FIRSTS.pack(answer.firsts, blobs) if answer.firsts else None,
         ]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Leased:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Leased:
         if type(raw) is not list or len(raw) != 7:
             raise wrong(raw, field, "what a lease call handed out")
         lease, seqs, deadline_ms, counts, turns, bounded, firsts = raw
@@ -130,7 +130,7 @@ class OutcomeShape:
         refused = _FAILURES.pack(answer.refused, blobs) if answer.refused else None
         return [_SEQS.pack(answer.done, blobs), refused, answer.deadline_ms]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Outcome:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Outcome:
         if type(raw) is not list or len(raw) != 3:
             raise wrong(raw, field, "what became of messages")
         done, refused, deadline_ms = raw
@@ -141,7 +141,17 @@ class OutcomeShape:
 
 
 _LEASED = LeasedShape()
-_SNAPSHOT = Form(SnapshotRef, _NUMBER, Data(0, 16), _NUMBER, _FLAG, _NUMBER, _NUMBER, _NUMBER)
+_SNAPSHOT = Form(
+    SnapshotRef,
+    _NUMBER,
+    Data(0, 16),
+    _NUMBER,
+    _FLAG,
+    _NUMBER,
+    _NUMBER,
+    _NUMBER,
+    CURSOR_CLAIM,
+)
 TOPIC_CELL = Form(TopicCell, _NUMBER, _NUMBER, NOTES)
 _HOLDER = Form(Holder, _TEXT, _TEXT, _NUMBER, _NUMBER, _NUMBER, Whole(-(2**63)), _NUMBER, _FLAG)
 _DELIVERY = Form(Delivery, _GIVEN, Table(_NUMBER, _NUMBER, _ROWS_MAX), _NUMBER, _COUNTS)
@@ -153,7 +163,7 @@ class SpecShape:
     def pack(self, value: object, blobs: Blobs) -> object:
         return msgspec.msgpack.encode(value)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> QueueSpec:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> QueueSpec:
         if type(raw) is not bytes:
             raise wrong(raw, field, "settings")
         try:
@@ -176,12 +186,24 @@ _PART_ANSWERS: dict[int, tuple[type, Shape]] = {
     3: (Outcome, OutcomeShape()),
     4: (
         CursorCell,
-        Form(CursorCell, _NUMBER, _FLAG, POSITION, _NUMBER, _NUMBER, _FLAG, _NUMBER, _FLAG),
+        Form(
+            CursorCell,
+            _NUMBER,
+            _FLAG,
+            POSITION,
+            _NUMBER,
+            _NUMBER,
+            _FLAG,
+            _NUMBER,
+            _FLAG,
+            CURSOR_CLAIM,
+        ),
     ),
     5: (SnapshotRef, _SNAPSHOT),
     6: (QueueSpec, SPEC),
     7: (int, Whole(-(2**63))),
     8: (bool, _FLAG),
+    22: (Position, POSITION),
 }
 _ALONE: dict[int, tuple[type, Shape]] = {
     2: (Leased, _LEASED),

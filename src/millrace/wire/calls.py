@@ -25,7 +25,7 @@ from millrace.meter import Gauges
 from millrace.wire.answers import ANSWERS, QUEUE_REF, SPEC, TOPIC_CELL
 from millrace.wire.commands import CLAIM, COMMANDS, HISTORY, SHARD
 from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs
+from millrace.wire.frames import Blobs, Pieces
 from millrace.wire.hot import PROOF
 from millrace.wire.rows import Batch, RowList
 from millrace.wire.shapes import (
@@ -209,6 +209,14 @@ class Unfollow(msgspec.Struct, frozen=True):
     """See `Millrace.unfollow`."""
 
 
+class Repair(msgspec.Struct, frozen=True):
+    """See `Millrace.repair`: of these shards; an empty path: nothing is exported."""
+
+    shards: tuple[ShardId, ...]
+    export: str
+    drop: bool
+
+
 class ReadHealth(msgspec.Struct, frozen=True):
     """See `Millrace.health`."""
 
@@ -264,6 +272,7 @@ Call = (
     | BackUp
     | ReadBackup
     | Unfollow
+    | Repair
     | ReadHealth
     | ListSpaces
     | ReadGauges
@@ -304,7 +313,7 @@ class Cells:
         kind, cells = found
         return [int(kind), [[name, encode_cell(cell)] for name, cell in cells.items()]]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> dict[str, Cell]:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> dict[str, Cell]:
         kind, cells = cast("tuple[int, list[tuple[str, bytes]]]", raw)
         try:
             return {name: decode_cell(Kind(kind), data) for name, data in cells}
@@ -321,7 +330,7 @@ class Packed:
     def pack(self, value: object, blobs: Blobs) -> bytes:
         return msgspec.msgpack.encode(value)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> object:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
         if type(raw) is not bytes:
             raise wrong(raw, field, "bytes")
         try:
@@ -333,7 +342,7 @@ class Packed:
 class FateShape(Plain):
     """A seq, or a word."""
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> int | str:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> int | str:
         if type(raw) is int or type(raw) is str:
             return raw
         raise wrong(raw, field, "what became of a message")
@@ -346,7 +355,7 @@ class Time:
         time = cast("datetime | None", value)
         return None if time is None else round(time.timestamp() * 1000)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> datetime | None:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> datetime | None:
         return None if type(raw) is not int else datetime.fromtimestamp(raw / 1000, UTC)
 
 
@@ -449,6 +458,11 @@ _FORMS: tuple[tuple[int, Form, Shape], ...] = (
         RowList(),
     ),
     (29, Form(ReadBackup), Record(_NUMBER, _NUMBER)),
+    (
+        30,
+        Form(Repair, Many(SHARD, limits.SHARDS_MAX, least=1), _LONG, _FLAG),
+        Record(_NUMBER, _NUMBER, _NUMBER, _FLAG),
+    ),
 )
 CALLS = {form.kind: Entry(number, form, answer) for number, form, answer in _FORMS}
 BY_NUMBER = {entry.number: entry for entry in CALLS.values()}

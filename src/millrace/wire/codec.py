@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from millrace import limits
-from millrace.errors import Invalid, MillraceError, Refused, TooLarge
+from millrace.decoding import msgpack_decoder
+from millrace.errors import Invalid, MillraceError, Refused, TooLarge, detached
 from millrace.wire.calls import BY_NUMBER, CALLS, Call
 from millrace.wire.failures import FAILURE
-from millrace.wire.frames import Blobs, Buffer, Frame, frame
+from millrace.wire.frames import Blobs, Buffer, Frame, Pieces, frame
 from millrace.wire.rows import RowList
 from millrace.wire.shapes import Shape, wrong
 
@@ -34,6 +35,7 @@ def _plain(value: object) -> object:
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_plain)
 _DECODER = msgspec.msgpack.Decoder()
+_CALLS = msgpack_decoder(list[msgspec.Raw])
 ROWS = RowList()
 
 
@@ -140,15 +142,11 @@ def read_items(got: Frame) -> list[object]:
     try:
         items = _DECODER.decode(got.head)
     except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError) as error:
-        raise Invalid(f"a frame cannot be read: {error}", field="frame") from error
+        raise _unreadable(error) from error
     if type(items) is not list:
         raise wrong(items, "frame", "a list")
     if len(items) > limits.WIRE_CALLS_MAX:
-        raise TooLarge(
-            f"a frame has {len(items)} calls, up to {limits.WIRE_CALLS_MAX} are allowed",
-            field="frame",
-            limit=limits.WIRE_CALLS_MAX,
-        )
+        raise _too_many(len(items))
     return items
 
 
@@ -167,25 +165,97 @@ def read_answers(got: Frame) -> list[list[object]]:
     return found
 
 
-def read_calls(got: Frame) -> list[tuple[int, Call | Refused]]:
-    """The calls of a frame, with their ids; in the place of one that is refused, why.
+def split_calls(got: Frame) -> list[msgspec.Raw]:
+    """Return the calls of a frame, each still encoded.
+
+    Their number is checked before an object is made for any of them.
 
     Raises:
         Invalid, TooLarge: the frame cannot be read.
     """
-    calls: list[tuple[int, Call | Refused]] = []
-    for item in read_items(got):
-        if type(item) is not list or len(item) != 3 or type(item[0]) is not int or item[0] < 0:
-            raise wrong(item, "call", "a call")
-        id_, number, fields = item
-        entry = BY_NUMBER.get(number) if type(number) is int else None
-        if entry is None:
-            calls.append((id_, wrong(number, "call", "the number of a call that is known here")))
-            continue
-        try:
-            call = cast("Call", entry.form.unpack(fields, "call", got.blobs))
-        except (Invalid, TooLarge) as error:
-            calls.append((id_, error))
-        else:
-            calls.append((id_, call))
-    return calls
+    count = _count(got.head)
+    if count > limits.WIRE_CALLS_MAX:
+        raise _too_many(count)
+    try:
+        return _CALLS.decode(got.head)
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError) as error:
+        raise _unreadable(error) from error
+
+
+def read_call(raw: msgspec.Raw, blobs: Pieces) -> tuple[int, Call | Refused]:
+    """Decode one call: its id, and the call or the reason why it is refused.
+
+    Call by call, so that the objects of one are freed before those of the next are made.
+
+    Raises:
+        Invalid, TooLarge: it has no id that could be answered.
+    """
+    if len(raw) > limits.WIRE_CALL_LISTS_MAX:
+        _check_lists(raw)
+    try:
+        item = _DECODER.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError) as error:
+        raise _unreadable(error) from error
+    if type(item) is not list or len(item) != 3 or type(item[0]) is not int or item[0] < 0:
+        raise wrong(item, "call", "a call")
+    id_, number, fields = item
+    entry = BY_NUMBER.get(number) if type(number) is int else None
+    if entry is None:
+        return id_, wrong(number, "call", "the number of a call that is known here")
+    try:
+        return id_, cast("Call", entry.form.unpack(fields, "call", blobs))
+    except (Invalid, TooLarge) as error:
+        # With its traceback it would keep all of this alive for as long as the answer waits.
+        return id_, detached(error)
+
+
+def read_calls(got: Frame) -> list[tuple[int, Call | Refused]]:
+    """Return the calls of a frame, with their ids; in the place of a refused one, the reason.
+
+    Raises:
+        Invalid, TooLarge: the frame cannot be read.
+    """
+    blobs = got.blobs
+    return [read_call(raw, blobs) for raw in split_calls(got)]
+
+
+def _count(head: Buffer) -> int:
+    """Return the number of items that the head of a frame declares; 0: it is no list."""
+    kind = head[0] if head else 0
+    if kind & 0xF0 == _FIX_LIST:
+        return kind & 0x0F
+    size = {_LIST_16: 2, _LIST_32: 4}.get(kind, 0)
+    return int.from_bytes(head[1 : 1 + size])
+
+
+_FIX_LIST, _LIST_16, _LIST_32 = 0x90, 0xDC, 0xDD
+_LISTS = bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0)))
+"""First bytes of lists and maps in msgpack."""
+
+
+def _check_lists(raw: msgspec.Raw) -> None:
+    """Refuse a large call of lists that no command takes, before they are made.
+
+    What is counted are bytes that may begin a list: those of texts and data count, too.
+    """
+    data = bytes(raw)
+    count = len(data) - len(data.translate(None, _LISTS))
+    if count > limits.WIRE_CALL_LISTS_MAX:
+        raise TooLarge(
+            f"a call has about {count} lists, up to {limits.WIRE_CALL_LISTS_MAX} are allowed; send "
+            "it in parts",
+            field="call",
+            limit=limits.WIRE_CALL_LISTS_MAX,
+        )
+
+
+def _too_many(count: int) -> TooLarge:
+    return TooLarge(
+        f"a frame has {count} calls, up to {limits.WIRE_CALLS_MAX} are allowed",
+        field="frame",
+        limit=limits.WIRE_CALLS_MAX,
+    )
+
+
+def _unreadable(error: Exception) -> Invalid:
+    return Invalid(f"a frame cannot be read: {error}", field="frame")

@@ -13,6 +13,7 @@ from millrace import limits
 from millrace.core import bounds, check, filters, rate, retain
 from millrace.core.across_commands import LeaseAcross, SnapshotAcross
 from millrace.core.commands import (
+    AwaitCursor,
     Bury,
     CommitCursor,
     Configure,
@@ -25,6 +26,7 @@ from millrace.core.commands import (
     Extend,
     Found,
     Lease,
+    Locate,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -46,6 +48,7 @@ from millrace.core.leased_commands import Replace
 from millrace.core.model import Position, Start
 from millrace.core.notes import Most, Notes
 from millrace.core.partition_commands import Delete
+from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine
 from millrace.core.session_commands import (
     Claim,
     CloseSession,
@@ -65,6 +68,7 @@ from millrace.core.topic_commands import (
     Unsubscribe,
 )
 from millrace.errors import Invalid
+from millrace.wire.frames import Blobs, Pieces
 from millrace.wire.hot import (
     HISTORY_BYTES,
     PROOF,
@@ -95,7 +99,7 @@ from millrace.wire.shapes import (
     Whole,
 )
 
-INSIDE = frozenset({Bury, Forward, Tick, Found})
+INSIDE = frozenset({Bury, Forward, Tick, Found, Quarantine, Mend, EndQuarantine})
 """Commands that an engine gives itself, and takes from nobody else."""
 
 SHARD = Whole()
@@ -117,7 +121,23 @@ START = Either(
     ),
 )
 POSITION = Form(Position, Data(0, HISTORY_BYTES), _NUMBER, _NUMBER, _NUMBER)
+
+
+class CursorStart:
+    """Where a cursor begins, also at a position."""
+
+    def pack(self, value: object, blobs: Blobs) -> object:
+        shape = POSITION if type(value) is Position else START
+        return shape.pack(value, blobs)
+
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
+        shape = POSITION if type(raw) is list else START
+        return shape.unpack(raw, field, blobs)
+
+
+CURSOR_START = CursorStart()
 CLAIM = Form(Claim, PROOF, HISTORY, Whole(1), _NUMBER)
+CURSOR_CLAIM = Data(0, bounds.CURSOR_CLAIM_BYTES)
 
 
 class _Filter(Text):
@@ -126,7 +146,7 @@ class _Filter(Text):
     def __init__(self) -> None:
         super().__init__(limits.FILTER_BYTES_MAX)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> str:
         text = super().unpack(raw, field, blobs)
         try:
             return filters.text(msgspec.json.decode(text)) if text else ""
@@ -193,7 +213,16 @@ SPEC_PART = Form(
     Optional(Whole(0, limits.IN_FLIGHT_MAX)),
 )
 
-_NEXT = Form(NextSnapshot, _NAME, _NUMBER, _NUMBER, _PIN_MS, Data(0, HISTORY_BYTES))
+_NEXT = Form(
+    NextSnapshot,
+    _NAME,
+    _NUMBER,
+    _NUMBER,
+    _PIN_MS,
+    Data(0, HISTORY_BYTES),
+    CURSOR_CLAIM,
+    _FLAG,
+)
 _SHARDS = Many(SHARD, limits.SHARDS_MAX, least=1)
 
 _PARTS: dict[int, tuple[type, Shape]] = {
@@ -219,15 +248,16 @@ _PARTS: dict[int, tuple[type, Shape]] = {
     11: (Purge, Form(Purge)),
     12: (Rewind, Form(Rewind, START)),
     13: (Configure, Form(Configure, SPEC_PART, _MOST)),
-    14: (OpenCursor, Form(OpenCursor, _NAME, START, _FLAG)),
-    16: (CommitCursor, Form(CommitCursor, _NAME, _NUMBER, POSITION)),
-    17: (ResetCursor, Form(ResetCursor, _NAME, START)),
+    14: (OpenCursor, Form(OpenCursor, _NAME, CURSOR_START, _FLAG, _FLAG, _NUMBER)),
+    16: (CommitCursor, Form(CommitCursor, _NAME, _NUMBER, POSITION, CURSOR_CLAIM)),
+    17: (ResetCursor, Form(ResetCursor, _NAME, CURSOR_START, _FLAG)),
     18: (DeleteCursor, Form(DeleteCursor, _NAME)),
     19: (Pin, Form(Pin, _PIN_MS)),
-    20: (Unpin, Form(Unpin, _NUMBER, HISTORY, _NUMBER)),
+    20: (Unpin, Form(Unpin, _NUMBER, HISTORY, _NUMBER, Name(needed=False), CURSOR_CLAIM)),
     21: (Stage, StageShape()),
     22: (PublishStaged, PublishStagedShape()),
     23: (DropStage, Form(DropStage, _NAME)),
+    41: (Locate, Form(Locate, Optional(POSITION))),
 }
 """What a transaction may hold."""
 
@@ -293,6 +323,7 @@ _ALONE: dict[int, tuple[type, Shape]] = {
         SnapshotAcross,
         Form(SnapshotAcross, Many(Record(SHARD, _NEXT), limits.SHARDS_MAX, least=1)),
     ),
+    42: (AwaitCursor, Form(AwaitCursor, _NAME, POSITION)),
     40: (
         ConfigureSubscription,
         Form(ConfigureSubscription, _NAME, Optional(_Filter()), NOTES),

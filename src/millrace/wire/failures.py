@@ -6,7 +6,7 @@ from typing import cast
 
 from millrace import errors
 from millrace.errors import Fatal, InUse, MillraceError, OutOfOrder, Refused, Retry
-from millrace.wire.frames import Blobs
+from millrace.wire.frames import Blobs, Pieces
 
 _KINDS: tuple[type[MillraceError], ...] = (
     errors.Refused,
@@ -18,16 +18,20 @@ _KINDS: tuple[type[MillraceError], ...] = (
     errors.Late,
     errors.Superseded,
     errors.Suspected,
+    errors.Fenced,
     errors.Gone,
     errors.Unauthenticated,
     errors.Denied,
     errors.Forged,
     errors.SnapshotExpired,
     errors.CursorExpired,
+    errors.RolledBack,
     errors.AcrossGroups,
+    errors.Quarantined,
     errors.Retry,
     errors.Full,
     errors.Exhausted,
+    errors.NotYet,
     errors.Closed,
     errors.Fatal,
     errors.DiskFailed,
@@ -55,7 +59,7 @@ class Failure:
             way = "f"
         return [way, error.code, error.message, error.field, error.limit, more]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> MillraceError:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> MillraceError:
         if type(raw) is not list or len(raw) != 6:
             return Fatal(f"an error came that cannot be read: {type(raw).__name__}")
         way, code, message, where, limit, more = cast(

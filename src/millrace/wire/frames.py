@@ -4,6 +4,7 @@
 
 Rule 1: both lengths are judged before anything is kept for them.
 Rule 2: after an error nothing more of the stream is read: where the next frame begins is unknown.
+Rule 3: each byte of the blobs is read once, so that a frame holds no more than it has bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,26 @@ class Frame(NamedTuple):
     """What was sent at once."""
 
     head: Buffer
-    blobs: memoryview
-    """Of bytes that nobody else has, at a multiple of 8."""
+    blobs: Pieces
+    """Over bytes that nobody else has, at a multiple of 8."""
+
+
+class Pieces:
+    """The blobs of a frame, as its calls or answers read them: in their order, each byte once."""
+
+    __slots__ = ("_data", "_end")
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._end = 0
+        """Where the last piece ends that was read."""
+
+    def take(self, begin: int, size: int) -> memoryview | None:
+        """Return the piece at `begin`, or None where it is out of place or was read before."""
+        if begin & 7 or size < 0 or not self._end <= begin <= begin + size <= len(self._data):
+            return None
+        self._end = begin + size
+        return self._data[begin : self._end]
 
 
 class Splitter:
@@ -37,7 +56,14 @@ class Splitter:
         *,
         head_bytes_max: int = limits.WIRE_HEAD_BYTES_MAX,
         blob_bytes_max: int = limits.WIRE_BLOB_BYTES_MAX,
+        frames_max: int | None = None,
+        heads_bytes_max: int | None = None,
     ) -> None:
+        """Bound the frames that one `feed` returns, too, and their heads together: each frame is
+        an object, though it may have no calls."""
+        self._frames_max = frames_max
+        self._heads_bytes_max = heads_bytes_max
+        self._is_bounded = frames_max is not None or heads_bytes_max is not None
         self._head_bytes_max = head_bytes_max
         self._blob_bytes_max = blob_bytes_max
         self._parts: list[Buffer] = []
@@ -56,7 +82,7 @@ class Splitter:
         Of a view, which is of bytes that nobody else has, nothing is copied if it is whole frames.
 
         Raises:
-            TooLarge: a length beyond its bound.
+            TooLarge: a length beyond its bound, or too many frames.
         """
         if self._held + len(data) < self._wanted:
             if data:
@@ -68,7 +94,7 @@ class Splitter:
             data = b"".join(self._parts)
             self._parts = []
         frames: list[Frame] = []
-        at, size = 0, len(data)
+        at, size, heads = 0, len(data), 0
         self._wanted = _LENGTHS.size
         while size - at >= _LENGTHS.size:
             head, blobs = self._lengths(data, at)
@@ -78,14 +104,30 @@ class Splitter:
             if end > size:
                 self._wanted = end - at
                 break
+            if self._is_bounded:
+                heads += head
+                self._check(len(frames), heads)
             # The blobs get bytes of their own: rows are kept for longer than what came with them.
-            own = memoryview(data[blobs_at:end]) if blobs else _NOTHING
+            own = Pieces(memoryview(data[blobs_at:end])) if blobs else NO_BLOBS
             frames.append(Frame(data[begin : begin + head], own))
             at = end
         self._held = size - at
         if self._held:
             self._parts = [data[at:]]
         return frames
+
+    def _check(self, frames: int, heads: int) -> None:
+        """Check how many frames were cut out before, and the bytes of all heads."""
+        for size, limit, what in (
+            (frames + 1, self._frames_max, "frames"),
+            (heads, self._heads_bytes_max, "bytes of heads"),
+        ):
+            if limit is not None and size > limit:
+                raise TooLarge(
+                    f"there are {size} {what}, up to {limit} are allowed; ask for less at once",
+                    field="body",
+                    limit=limit,
+                )
 
     def _lengths(self, data: Buffer, at: int) -> tuple[int, int]:
         head, blobs = _LENGTHS.unpack_from(data, at)
@@ -103,7 +145,8 @@ class Splitter:
         return head, blobs
 
 
-_NOTHING = memoryview(b"")
+NO_BLOBS = Pieces(memoryview(b""))
+"""The blobs of a frame that has none."""
 
 
 def frame(head: bytes, blobs: Blobs | None = None) -> list[Buffer]:

@@ -16,7 +16,7 @@ from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, LeaseId, Message, Row
 from millrace.core.receipt import PROOF_BYTES, Proved
 from millrace.errors import Forged, Invalid
-from millrace.wire.frames import Blobs
+from millrace.wire.frames import NO_BLOBS, Blobs, Pieces
 from millrace.wire.shapes import (
     Choice,
     Flag,
@@ -34,7 +34,6 @@ from millrace.wire.shapes import (
 )
 
 HISTORY_BYTES = 16
-_NONE = memoryview(b"")
 
 
 class MessageShape:
@@ -46,7 +45,7 @@ class MessageShape:
             return [_ROWS.pack(Block.of_messages([message]), blobs)]
         return [message.body, message.key, message.headers]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Message:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Message:
         if type(raw) is list and len(raw) == 1:
             return _only(_ROWS.unpack(raw[0], field, blobs), field)
         if type(raw) is not list or len(raw) != 3:
@@ -116,7 +115,7 @@ class NumberedShape:
     def pack(self, value: object, blobs: Blobs) -> object:
         return NUMBERED.pack(value, blobs)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Numbered:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Numbered:
         found = cast("Numbered", NUMBERED.unpack(raw, field, blobs))
         if found.spans:
             return _spanned(found)
@@ -148,7 +147,7 @@ class StageShape:
             command.number,
         ]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Stage:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Stage:
         if type(raw) is not list or len(raw) != 5:
             raise wrong(raw, field, "rows to be staged")
         rows = _ROWS.unpack(raw[1], "rows", blobs)
@@ -169,7 +168,7 @@ class PublishStagedShape:
     def pack(self, value: object, blobs: Blobs) -> object:
         return self._form.pack(value, blobs)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> PublishStaged:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> PublishStaged:
         found = cast("PublishStaged", self._form.unpack(raw, field, blobs))
         check.stages(found.stages, found.numbered)
         return found
@@ -204,7 +203,7 @@ class PublishShape:
             _LIVES.pack(command.lives, blobs),
         ]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Publish:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Publish:
         if type(raw) is not list or len(raw) not in (2, 6):
             raise wrong(raw, field, "a publish")
         rows = self._rows(raw[0], blobs)
@@ -228,7 +227,7 @@ class PublishShape:
             raise Invalid(f"there are {len(ids)} ids for {count} rows", field="ids")
         return Publish(rows, numbered, aside, ids, by_body, lives)
 
-    def _rows(self, raw: object, blobs: memoryview) -> Block | tuple[Message, ...]:
+    def _rows(self, raw: object, blobs: Pieces) -> Block | tuple[Message, ...]:
         if type(raw) is not list or not raw:
             raise wrong(raw, "rows", "messages")
         if type(raw[0]) is int:
@@ -243,7 +242,7 @@ class PublishShape:
                     last, pairs = one[2], check.headers(pairs_of(one[2], "rows"))
                 rows.append(Message(one[0], None, pairs))
             else:
-                rows.append(self._message.unpack(one, "rows", _NONE))
+                rows.append(self._message.unpack(one, "rows", NO_BLOBS))
         return tuple(rows)
 
 
@@ -283,7 +282,7 @@ class Proof:
             raise Forged("this lease was not made by the engine that it is shown to", field="lease")
         return [int(value), value.proof]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Proved:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Proved:
         if type(raw) is list and len(raw) == 2:
             number, proof = raw
             if (
@@ -308,7 +307,7 @@ class SettleShape:
         lease = PROOF.pack(command.lease, blobs)
         return [lease, _SEQS.pack(command.seqs, blobs), command.history, command.on_time]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Settle:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Settle:
         if type(raw) is not list or len(raw) != 4:
             raise wrong(raw, field, "a settle")
         history, on_time = raw[2], raw[3]

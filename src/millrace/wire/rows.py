@@ -12,7 +12,7 @@ from millrace import limits
 from millrace.core.block import SCHEMA, Block
 from millrace.core.model import Headers, Message, Row
 from millrace.errors import Corrupt
-from millrace.wire.frames import Blobs
+from millrace.wire.frames import Blobs, Pieces
 from millrace.wire.hot import pairs_of, weigh
 from millrace.wire.shapes import Whole, listed_of, piece, wrong
 
@@ -35,13 +35,13 @@ class RowList:
         times = np.fromiter((row.time_ms for row in rows), np.int64, len(rows)).tobytes()
         return [place, seqs, times]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> list[Row]:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> list[Row]:
         listed = listed_of(raw, field, limits.LEASE_MESSAGES_MAX)
         if len(listed) == 3 and type(listed[1]) is bytes:
             return self._from_block(listed, field, blobs)
         return _read_rows(listed, field)
 
-    def _from_block(self, raw: list[object], field: str, blobs: memoryview) -> list[Row]:
+    def _from_block(self, raw: list[object], field: str, blobs: Pieces) -> list[Row]:
         try:
             block, _ = Block.decode(piece(raw[0], field, blobs))
         except Corrupt as error:
@@ -77,7 +77,7 @@ class Batch:
         data = cast("pa.RecordBatch", value).serialize()
         return blobs.add([memoryview(data)], data.size)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> pa.RecordBatch:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> pa.RecordBatch:
         data = piece(raw, field, blobs)
         try:
             return pa.ipc.read_record_batch(pa.py_buffer(data), SCHEMA)

@@ -20,7 +20,7 @@ from millrace.core import check
 from millrace.core.block import FLAG_SQUEEZED, HEADER, Block
 from millrace.core.check_rows import whole_block
 from millrace.errors import Corrupt, Invalid, TooLarge
-from millrace.wire.frames import Blobs
+from millrace.wire.frames import Blobs, Pieces
 
 _TOP = 2**63 - 1
 
@@ -32,7 +32,7 @@ class Shape(Protocol):
         """The value as msgpack has it."""
         ...
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> object:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
         """The value behind what was sent.
 
         Raises:
@@ -60,7 +60,7 @@ class Whole(Plain):
         self._least = least
         self._most = most
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> int:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> int:
         if type(raw) is not int or raw < self._least:
             raise wrong(raw, field, f"a whole number from {self._least} on")
         if raw > self._most:
@@ -75,7 +75,7 @@ class Whole(Plain):
 class Flag(Plain):
     """Yes or no."""
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> bool:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> bool:
         if type(raw) is not bool:
             raise wrong(raw, field, "True or False")
         return raw
@@ -88,7 +88,7 @@ class Name(Plain):
         self._needed = needed
         self._most = most
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> str:
         return "" if raw == "" and not self._needed else check.name(raw, field, self._most)
 
 
@@ -98,7 +98,7 @@ class IdText(Plain):
     def __init__(self, *, needed: bool = True) -> None:
         self._needed = needed
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> str:
         if raw == "" and not self._needed:
             return ""
         found = check.id_text(raw, field)
@@ -113,7 +113,7 @@ class Text(Plain):
     def __init__(self, most: int) -> None:
         self._most = most
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> str:
         if type(raw) is not str:
             raise wrong(raw, field, "a text")
         if len(raw.encode()) > self._most:
@@ -130,7 +130,7 @@ class Pattern(Plain):
         self._pattern = re.compile(pattern)
         self._most = most
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> str:
         if type(raw) is not str or len(raw) > self._most or not self._pattern.fullmatch(raw):
             raise wrong(raw, field, "what it should be")
         return raw
@@ -143,7 +143,7 @@ class Data(Plain):
         self._least = least
         self._most = most
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> bytes:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> bytes:
         if type(raw) is not bytes:
             raise wrong(raw, field, "bytes")
         if not self._least <= len(raw) <= self._most:
@@ -161,7 +161,7 @@ class Choice(Plain):
     def __init__(self, *known: str) -> None:
         self._known = known
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> str:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> str:
         if type(raw) is str and raw in self._known:
             return raw
         raise wrong(raw, field, f"one of {', '.join(map(repr, self._known))}")
@@ -176,7 +176,7 @@ class Optional:
     def pack(self, value: object, blobs: Blobs) -> object:
         return None if value is None else self._shape.pack(value, blobs)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> object:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
         return None if raw is None else self._shape.unpack(raw, field, blobs)
 
 
@@ -190,7 +190,7 @@ class Either:
     def pack(self, value: object, blobs: Blobs) -> object:
         return value if type(value) is int else self._other.pack(value, blobs)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> object:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
         shape = self._number if type(raw) is int else self._other
         return shape.unpack(raw, field, blobs)
 
@@ -208,7 +208,7 @@ class Converted:
     def pack(self, value: object, blobs: Blobs) -> object:
         return self._shape.pack(self._pack(value), blobs)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> object:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
         return self._unpack(self._shape.unpack(raw, field, blobs))
 
 
@@ -223,7 +223,7 @@ class Many:
     def pack(self, value: object, blobs: Blobs) -> object:
         return [self._shape.pack(one, blobs) for one in cast("Sequence[object]", value)]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> tuple[object, ...]:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> tuple[object, ...]:
         listed = listed_of(raw, field, self._most)
         if len(listed) < self._least:
             raise Invalid(f"{field} are empty; name at least one", field=field)
@@ -240,7 +240,7 @@ class Record:
         values = cast("Sequence[object]", value)
         return [shape.pack(one, blobs) for shape, one in zip(self._shapes, values, strict=True)]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> tuple[object, ...]:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> tuple[object, ...]:
         if type(raw) is not list or len(raw) != len(self._shapes):
             raise wrong(raw, field, f"a list of {len(self._shapes)}")
         return tuple(
@@ -262,7 +262,7 @@ class Table:
             out += (self._key.pack(key, blobs), self._value.pack(one, blobs))
         return out
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> dict[object, object]:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> dict[object, object]:
         listed = listed_of(raw, field, 2 * self._most)
         if len(listed) % 2:
             raise wrong(raw, field, "keys and values")
@@ -288,7 +288,7 @@ class Form:
             values[at] = shape.pack(values[at], blobs)
         return values
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> msgspec.Struct:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> msgspec.Struct:
         if type(raw) is not list or len(raw) != len(self._fields):
             raise wrong(raw, field, f"the {len(self._fields)} fields of {self.kind.__name__}")
         if len(raw) == 3:
@@ -337,7 +337,7 @@ class OneOf:
         number, shape = found
         return [number, shape.pack(value, blobs)]
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> object:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> object:
         if type(raw) is not list or len(raw) != 2 or type(raw[0]) is not int:
             raise wrong(raw, field, self._what)
         shape = self._by_number.get(raw[0])
@@ -362,7 +362,7 @@ class Seqs:
             return seqs.min()
         return array("Q", seqs).tobytes()
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> BitMap64:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> BitMap64:
         if type(raw) is int and 0 <= raw <= _TOP:
             return BitMap64([raw])
         if type(raw) is not bytes or len(raw) % 8:
@@ -391,7 +391,7 @@ class Rows:
         size = block.encode_into(buffers)
         return blobs.add(buffers, size)
 
-    def unpack(self, raw: object, field: str, blobs: memoryview) -> Block:
+    def unpack(self, raw: object, field: str, blobs: Pieces) -> Block:
         data = piece(raw, field, blobs)
         if len(data) >= HEADER.size:
             _, flags, reserved, *_ = HEADER.unpack_from(data)
@@ -408,13 +408,17 @@ class Rows:
         return block
 
 
-def piece(raw: object, field: str, blobs: memoryview) -> memoryview:
-    """The blob that a place names."""
+def piece(raw: object, field: str, blobs: Pieces) -> memoryview:
+    """Return the blob at the place that `raw` names; no byte is taken twice.
+
+    Raises:
+        Invalid: it is no such place.
+    """
     if type(raw) is list and len(raw) == 2 and type(raw[0]) is int and type(raw[1]) is int:
-        begin, size = raw
-        if begin % 8 == 0 and 0 <= begin <= begin + size <= len(blobs):
-            return blobs[begin : begin + size]
-    raise wrong(raw, field, "a place among the blobs")
+        data = blobs.take(raw[0], raw[1])
+        if data is not None:
+            return data
+    raise wrong(raw, field, "a place among the blobs, after those named before")
 
 
 def listed_of(raw: object, field: str, most: int) -> list[object]:

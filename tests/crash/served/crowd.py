@@ -15,8 +15,9 @@ from tests.crash.served.client import Post
 from tests.crash.served.events import Order
 from tests.crash.served.hearing import Hearing
 from tests.server.process import Process
+from tests.support.timeouts import scaled
 
-REST_SECONDS_MAX = 120.0
+REST_SECONDS_MAX = scaled(120)
 """A client that does not come to rest by then is taken to hang."""
 
 

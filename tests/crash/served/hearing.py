@@ -15,6 +15,7 @@ from tests.crash.ledger import Ledger
 from tests.crash.served.chores import Chores
 from tests.crash.served.events import AnyChore, Rested, Said, said_in
 from tests.crash.served.scene import QUEUES
+from tests.support.timeouts import scaled
 
 PACKET_BYTES_MAX = 1 << 20
 """More than anybody says at once."""
@@ -51,7 +52,7 @@ class Hearing:
     ) -> None:
         # The clients are gone: when this is closed, everything was said.
         self.mouth.close()
-        self._thread.join(60)
+        self._thread.join(scaled(60))
         self._ear.close()
 
     def _listen(self) -> None:

@@ -29,6 +29,7 @@ from tests.crash.served.events import Order
 from tests.crash.served.hearing import Hearing
 from tests.crash.served.scene import CLIENTS, CONFIG
 from tests.server.process import Process, children
+from tests.support.timeouts import scaled
 
 ROUND_KILLS = 3
 """So many kills, and everything is looked at."""
@@ -42,7 +43,7 @@ OPENING_SECONDS = 1.0
 OPENING_PER_CENT = 15
 """So many of a hundred are killed while they start."""
 
-BACK_SECONDS_MAX = 60.0
+BACK_SECONDS_MAX = scaled(60)
 """A front end that was killed is there again by then."""
 
 

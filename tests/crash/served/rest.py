@@ -16,8 +16,9 @@ from millrace import Lease, Millrace, errors
 from tests.crash.events import Duty, Send, Take, Took, body_of, tag_of
 from tests.crash.player import Held, now_ms
 from tests.crash.served.visitor import GaveUp, Visitor
+from tests.support.timeouts import scaled
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = scaled(60)
 """A server that answers nobody for so long is taken to hang."""
 
 PAUSE_SECONDS = 0.05

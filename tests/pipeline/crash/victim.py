@@ -17,10 +17,11 @@ from millrace import Settings, sync
 from tests.server.process import Process
 from tests.services.leash import family, parents
 from tests.services.service import free_port, wait_until
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).resolve().parents[3]
 
-HANGS_SECONDS = 300
+HANGS_SECONDS = scaled(300)
 """Whoever says nothing for so long will not, however busy the machine."""
 
 SEGMENT_BYTES = 4 * 1024 * 1024

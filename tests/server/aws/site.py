@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +13,17 @@ from typing import TYPE_CHECKING
 import boto3
 from botocore.config import Config
 
+import millrace.sync
 from tests.server.process import Process
+from tests.server.rest.harness import SMALL
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
     from types_boto3_sqs import SQSClient
     from types_boto3_sts import STSClient
+
+    from millrace.sync import Millrace
 
 REGION = "us-east-1"
 ACCOUNT = "000000000000"
@@ -60,7 +66,7 @@ class Aws:
             aws_access_key_id=key.id, aws_secret_access_key=key.secret, region_name=region
         )
         # An error is told at once; what is tried again would hide it.
-        self._config = Config(retries={"total_max_attempts": 1}, read_timeout=40)
+        self._config = Config(retries={"total_max_attempts": 1}, read_timeout=scaled(40))
 
     @property
     def sqs(self) -> SQSClient:
@@ -80,6 +86,9 @@ class AwsSite:
 
     def __init__(self, folder: Path, *options: object) -> None:
         self.folder = folder
+        if not any("sns_endpoints" in str(option) for option in options):
+            # Endpoints of tests are on this machine.
+            options = (*options, "--set", "sns_endpoints=any")
         self._options = options
         self.process = Process(folder, *options)
 
@@ -103,4 +112,14 @@ class AwsSite:
         """Kill it, and start it anew at another port."""
         self.process.close()
         self.process = Process(self.folder, *self._options)
+        self.process.__enter__()
+
+    def edit(self, change: Callable[[Millrace], object]) -> None:
+        """Change the folder as only the server could, or one before it: it is killed, and started
+        anew at the same address."""
+        port = self.process.port
+        self.process.close()
+        with millrace.sync.open(self.folder, settings=SMALL) as m:
+            change(m)
+        self.process = Process(self.folder, "--listen", f"127.0.0.1:{port}", *self._options)
         self.process.__enter__()

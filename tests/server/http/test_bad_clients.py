@@ -20,8 +20,10 @@ from millrace.server.http.site import Site
 from millrace.server.listen import Listener
 from tests.server.authority import Authority
 from tests.server.http.test_connection import GET, admit, complain, echo, serving
+from tests.server.rest.harness import served
 from tests.server.rest.harness import until as until_so
 
+UNKNOWN = b"HTTP/1.1 401 Unauthorized\r\n"
 POST = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -48,6 +50,60 @@ def test_whoever_connects_and_asks_nothing_has_as_long_as_for_a_head(sent: bytes
             site.look(now + limits.HTTP_HEAD_SECONDS_MAX + 1)
             await is_cut(reader)
             writer.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("role", ["none", "root"])
+def test_sec_25_a_connection_of_nobody_is_kept_for_five_seconds(tmp_path: Path, role: str) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            site = server.app.site
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            known = b"GET /v1/spaces HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %b\r\n\r\n"
+            writer.write(known % role.encode())
+            status = await asyncio.wait_for(reader.readline(), 60)
+            assert status == (b"HTTP/1.1 200 OK\r\n" if role == "root" else UNKNOWN)
+            await until_so(lambda: not any(made._under for made in site.connections))
+            limit = limits.HTTP_STRANGER_IDLE_SECONDS_MAX
+            if role == "root":
+                limit = limits.HTTP_IDLE_SECONDS_MAX
+            now = asyncio.get_running_loop().time()
+            site.look(now + limit - 1)
+            assert site.connections
+            assert not any(made._transport.is_closing() for made in site.connections)
+            site.look(now + limit + 1)
+            await is_cut(reader)
+            writer.close()
+
+    asyncio.run(main())
+
+
+def test_sec_25_an_address_leaves_places_for_others(tmp_path: Path) -> None:
+    """Whoever is known counts no more: so a proxy may have many connections."""
+
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            site = server.app.site
+            site.connections_max = 4
+            known = b"GET /v1/spaces HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer root\r\n\r\n"
+            made = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            await until(site, count=2)
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            refused = await asyncio.wait_for(reader.read(), 60)
+            assert refused.startswith(b"HTTP/1.1 503")
+            assert b"connections on which nobody is known" in refused
+            writer.close()
+            for reader, writer in made:
+                writer.write(known)
+                assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 200")
+            await until_so(lambda: not site.strangers)
+            made += [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+            await until(site, count=4)
+            for _, writer in made:
+                writer.close()
+            await until(site, count=0)
+            assert not site.strangers
 
     asyncio.run(main())
 

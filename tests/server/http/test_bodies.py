@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
-from millrace.server.http.bodies import Bodies, Pace
+from millrace.server.http.bodies import Bodies, Kept, Pace, address_holder
 from millrace.server.http.connection import Connection
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
@@ -180,3 +180,30 @@ def test_the_others_are_served_while_one_holds_a_share(tmp_path: Path) -> None:
             assert bodies.size == 0
 
     asyncio.run(main())
+
+
+def test_sec_11_addresses_hold_what_is_not_proved_in_a_share_of_its_own() -> None:
+    bodies, step = Bodies(limits.HTTP_BODY_BYTES_MAX), 1024 * 1024
+    for peer in ("192.0.2.1", "192.0.2.2"):
+        while bodies.excess(address_holder(peer), step) is None:
+            bodies.add(address_holder(peer), step)
+    assert bodies.size == 0
+    assert 0 < bodies.unproved.size <= limits.HTTP_UNPROVED_BYTES_MAX
+    assert bodies.excess(address_holder("192.0.2.3"), 7 * step) is None
+    assert bodies.excess("ada", limits.HTTP_BODY_BYTES_MAX) is None
+
+
+def test_sec_11_a_body_counts_for_its_owner_once_they_are_proved() -> None:
+    bodies = Bodies(limits.HTTP_BODY_BYTES_MAX)
+    kept, holder, request = Kept(bodies), address_holder("192.0.2.1"), Request()
+    request.owner, request.holder, request.body = "ada", holder, bytes(1_000)
+    assert kept.take([], (holder, 400)) is None
+    assert (bodies.held("ada"), bodies.unproved.held(holder)) == (0, 400)
+    assert kept.take([request], ("", 0)) is None
+    assert (bodies.held("ada"), bodies.unproved.held(holder)) == (0, 1_000)
+    assert request.on_proved is not None
+    request.on_proved()
+    assert (bodies.held("ada"), bodies.unproved.held(holder)) == (1_000, 0)
+    kept.end()
+    request.on_proved()
+    assert (bodies.size, bodies.unproved.size) == (0, 0)

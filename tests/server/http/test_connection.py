@@ -13,6 +13,7 @@ from millrace.server.http.connection import Connection
 from millrace.server.http.parser import BadRequest, Request
 from millrace.server.http.response import Response
 from millrace.server.http.site import Answer, Site
+from tests.support.timeouts import scaled
 
 GET = b"GET /%s HTTP/1.1\r\nHost: h\r\n\r\n"
 
@@ -233,7 +234,7 @@ def test_stopping_finishes_what_was_asked() -> None:
             answer = await asyncio.wait_for(reader.read(), 60)
             assert b"connection: close" in answer
             assert answer.endswith(b"done")
-            await asyncio.wait_for(stopping, 60)
+            await asyncio.wait_for(stopping, scaled(60))
             assert not site.connections
             writer.close()
 

@@ -28,6 +28,7 @@ from millrace.server.tls import Certificates
 from tests.server.authority import Authority
 from tests.server.http.test_connection import GET, admit, complain
 from tests.server.http.test_parser import CHUNKED, POST, admit_all
+from tests.support.timeouts import scaled
 
 LEAST = limits.HTTP_LARGE_BYTES_MIN
 BODY = os.urandom(LEAST + 4711)
@@ -127,7 +128,7 @@ async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Site
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(scaled(60)):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -206,3 +206,22 @@ def test_any_bytes_are_a_request_or_bad(data: bytes) -> None:
         parse(data, POST)
     except BadRequest:
         return
+
+
+ODD = ["//", "/x//y", "/.", "/x/.", "/x/..", "/x/../y", "/x/./y", "/%2e", "/x/%2E%2e/y", "/x/.%2e"]
+"""Parts that programs on the way, signatures and routes may each read in another way."""
+
+
+@pytest.mark.parametrize("path", [*ODD, "http://h//x", "http://h/x/../y"])
+def test_sec_26_a_path_that_is_not_normal_is_refused(path: str) -> None:
+    with pytest.raises(BadRequest) as error:
+        parse(f"GET {path}?a=b HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+    assert error.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/x/", "/...", "/x.y/.z", "/..x/y", "/x..", "/%2f", "/a%20b/%2eb", "/x?a=/../b//"]
+)
+def test_sec_26_other_paths_are_taken(path: str) -> None:
+    [request] = parse(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
+    assert request.path == path.partition("?")[0]

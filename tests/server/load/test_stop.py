@@ -12,10 +12,11 @@ import pytest
 from tests.server.load.offer import Job
 from tests.server.load.overload import QUEUE, look_at, offer
 from tests.server.process import Process
+from tests.support.timeouts import scaled
 
 POLLS = 150
 STREAMS = 10
-HANG_SECONDS = 60
+HANG_SECONDS = scaled(60)
 ORDERS = "/v1/spaces/default/queues/orders"
 
 

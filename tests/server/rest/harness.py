@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from millrace.server.listen import Listener
 from millrace.server.local import Local
 from millrace.server.rest.desk import Desk
 from millrace.telemetry import Telemetry
+from tests.support.timeouts import scaled
 
 ROLES: dict[str, tuple[str, ...]] = {
     "root": ("allow * */*",),
@@ -159,7 +161,7 @@ class Served:
         self, path: str, *, role: str = "root", headers: Mapping[str, str] | None = None
     ) -> Events:
         """Listen to events, on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=scaled(60))
         sent = {"authorization": f"Bearer {role}", **(headers or {})}
         await asyncio.to_thread(connection.request, "GET", path, None, sent)
         return await asyncio.to_thread(Events, connection)
@@ -167,7 +169,7 @@ class Served:
     def _ask(
         self, method: str, path: str, data: bytes | str | None, headers: Mapping[str, str]
     ) -> Answer:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=scaled(60))
         try:
             connection.request(method, path, data, dict(headers))
             answer = connection.getresponse()
@@ -195,6 +197,8 @@ async def until_told(holds: Callable[[], Awaitable[bool]]) -> None:
 async def front(folder: Path, owner: millrace.Millrace) -> AsyncIterator[millrace.Millrace]:
     """The same Millrace as a process has it that asks its owner for everything."""
     local = Local(engine_of(owner), folder)
+    # What asks is as a front end is.
+    local.of_server = lambda: [os.getpid()]
     await local.start()
     engine = RemoteEngine()
     engine.use(SocketLine(folder, engine.late))

@@ -49,3 +49,24 @@ def test_bad_backups_are_refused(tmp_path: Path) -> None:
             assert (await server.ask("GET", "/v1/backups/99")).status == 404
 
     asyncio.run(main())
+
+
+def test_sec_14_whoever_is_denied_something_makes_no_backup_of_everything(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path / "data") as server:
+            server.door.know("most", ("allow admin */*", "deny * system/*", "deny * tb/*"))
+            server.door.know("admin", ("allow admin */*",))
+            told = {"into": str(tmp_path / "vault"), "wait": 50}
+            for method, path, body in (
+                ("POST", "/v1/backups", told),
+                ("GET", "/v1/backups", None),
+                ("POST", "/v1/unfollow", None),
+                ("GET", "/v1/health", None),
+            ):
+                refused = await server.ask(method, path, body, role="most")
+                assert (refused.status, refused.json["code"]) == (403, "denied"), path
+                assert "deny *" in refused.text("detail")
+            assert not (tmp_path / "vault").exists()
+            assert (await server.ask("POST", "/v1/backups", told, role="admin")).status == 202
+
+    asyncio.run(main())

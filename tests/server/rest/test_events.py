@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from millrace import limits
+import millrace
+from millrace import Position, limits
 from millrace.server.rest import events
 from tests.server.rest.harness import Events, Served, served, until, until_told
 
@@ -28,36 +29,126 @@ async def following(events: Events) -> tuple[str, str, object]:
     return found["event"], found["id"], json.loads(found["data"]).get("body")
 
 
+async def read(events: Events, count: int) -> list[tuple[str, int, object]]:
+    """The next events, with the seq that each one's id names."""
+    found = [await following(events) for _ in range(count)]
+    return [(name, Position.parse(id).seq, body) for name, id, body in found]
+
+
 def test_a_queue_is_followed_and_the_last_id_resumes(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:
             await publish(server, "old")
             events = await server.events(f"{ORDERS}/events")
-            assert await following(events) == ("begin", "1", None)
+            assert await read(events, 1) == [("begin", 1, None)]
             await publish(server, "a", "b")
-            assert await following(events) == ("message", "2", "a")
-            assert await following(events) == ("message", "3", "b")
+            _, last, body = await following(events)
+            assert (Position.parse(last).seq, body) == (2, "a")
+            assert await read(events, 1) == [("message", 3, "b")]
             events.close()
             await publish(server, "c")
-            again = await server.events(f"{ORDERS}/events", headers={"last-event-id": "2"})
-            assert [await following(again) for _ in range(3)] == [
-                ("begin", "2", None),
-                ("message", "3", "b"),
-                ("message", "4", "c"),
-            ]
+            # A bare seq is an id of earlier versions, and means the present history.
+            for id in (last, "2"):
+                again = await server.events(f"{ORDERS}/events", headers={"last-event-id": id})
+                assert await read(again, 3) == [
+                    ("begin", 2, None),
+                    ("message", 3, "b"),
+                    ("message", 4, "c"),
+                ]
+                again.close()
+            again = await server.events(f"{ORDERS}/events?after={last}")
+            assert await read(again, 1) == [("begin", 2, None)]
             whole = await server.events(f"{ORDERS}/events?after=0")
-            assert (await following(whole))[0] == "begin"
-            assert [(await following(whole))[2] for _ in range(4)] == ["old", "a", "b", "c"]
+            assert [body for _, _, body in await read(whole, 5)] == [None, "old", "a", "b", "c"]
+            position = (await server.ask("GET", f"{ORDERS}/position")).text("position")
             server.app.stop()
             for one in (again, whole):
-                assert await one.next() is None
+                while await one.next() is not None:
+                    pass
                 one.close()
             queue = await server.millrace.find("orders")
+            assert position == str(await queue.position())
 
             async def is_clean() -> bool:
                 return await queue.cursors() == {} and server.app.streams.taken == 0
 
             await until_told(is_clean)
+
+    asyncio.run(main())
+
+
+def test_the_last_event_of_a_snapshot_stands_for_all_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await publish(server, "a", "b", "c")
+            queue = await server.millrace.find("orders")
+            leases = await queue.lease(3)
+            await leases[2].settle()
+            events = await server.events(f"{ORDERS}/events?after=0")
+            ids = [(await following(events))[1] for _ in range(3)]
+            events.close()
+            # Message 3 is gone; the reader has seen the snapshot up to there all the same.
+            assert ids[2] == str(await queue.position())
+            middle = Position.parse(ids[1])
+            assert (middle.snapshot_start, middle.seq, middle.snapshot_end) == (0, 1, 3)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_front", [False, True], ids=["owner", "front"])
+def test_after_a_restore_the_last_id_is_told_where_to_go_back(
+    tmp_path: Path, *, is_front: bool
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path / "data", is_front=is_front) as server:
+            await publish(server, "a", "b")
+            events = await server.events(f"{ORDERS}/events?after=0")
+            kept = [await following(events) for _ in range(3)][-1][1]
+            await server.millrace.backup(tmp_path / "backup")
+            await publish(server, "lost", "lost too")
+            lost = [(await following(events))[1] for _ in range(2)]
+            events.close()
+        await millrace.restore(tmp_path / "backup", tmp_path / "restored")
+        async with served(tmp_path / "restored", is_front=is_front) as server:
+            # Other messages get the seqs of the lost ones: bare seqs went on after them.
+            new = ["new", "newer", "newest"]
+            await publish(server, *new)
+            back = ""
+            for id in lost:
+                for path, headers in (
+                    (f"{ORDERS}/events", {"last-event-id": id}),
+                    (f"{ORDERS}/events?after={id}", None),
+                ):
+                    # HEAD first: it ends also where the stream would begin.
+                    seen = await server.ask("HEAD", path, headers=headers)
+                    assert seen.status == 410
+                    refused = await server.ask("GET", path, headers=headers)
+                    assert (refused.status, refused.json["code"]) == (410, "rolled_back")
+                    back = refused.text("position")
+                    assert Position.parse(back).seq == 2
+            for id in (back, kept):
+                again = await server.events(f"{ORDERS}/events", headers={"last-event-id": id})
+                assert [body for _, _, body in await read(again, 4)] == [None, *new]
+                again.close()
+            await (await server.millrace.find("orders")).purge()
+            for id in (kept, *lost, "1"):
+                headers = {"last-event-id": id}
+                expired = await server.ask("GET", f"{ORDERS}/events", headers=headers)
+                assert (expired.status, expired.json["code"]) == (410, "cursor_expired")
+
+    asyncio.run(main())
+
+
+def test_an_id_of_another_queue_is_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await publish(server, "a")
+            other = await server.millrace.queue("tea")
+            headers = {"last-event-id": str(await other.position())}
+            refused = await server.ask("GET", f"{ORDERS}/events", headers=headers)
+            assert (refused.status, refused.json["field"]) == (404, "position")
+            damaged = await server.ask("GET", f"{ORDERS}/events?after=pos1.x")
+            assert (damaged.status, damaged.json["field"]) == (400, "position")
 
     asyncio.run(main())
 
@@ -141,8 +232,8 @@ def test_a_quiet_stream_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_streams_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        monkeypatch.setattr(limits, "HTTP_STREAMS_MAX", 1)
         async with served(tmp_path) as server:
-            monkeypatch.setattr(limits, "HTTP_STREAMS_MAX", 1)
             events = await server.events(f"{ORDERS}/events")
             await following(events)
             full = await server.ask("GET", f"{ORDERS}/events")
@@ -189,7 +280,7 @@ def test_whoever_leaves_while_a_stream_begins_leaves_no_cursor(tmp_path: Path) -
             queue = await server.millrace.find("orders")
             begun, turns = False, 0
             while not begun:  # the first leaves at once, the last when its stream has begun
-                stream = events._follow(None, queue, None)  # type: ignore[arg-type]
+                stream = events._follow(None, queue, "end")  # type: ignore[arg-type]
                 first = asyncio.ensure_future(anext(stream))
                 for _ in range(turns):
                     await asyncio.sleep(0)

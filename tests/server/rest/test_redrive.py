@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from millrace import limits
+from millrace.server.access import DEFAULT_QUOTA, UNBOUNDED
 from tests.server.rest.harness import Served, served, until, until_told
 
 SPACE = "/v1/spaces/default"
@@ -87,9 +88,9 @@ def test_a_redrive_publishes_only_where_its_caller_may(tmp_path: Path) -> None:
         async with served(tmp_path) as server:
             await bury(server, 2)
             await server.millrace.queue("access", space="system")
-            # Headers are what somebody has published.
-            forged = {"body": "x", "headers": {"millrace-dead-queue": "system/access"}}
-            await server.ask("POST", f"{DEAD}/messages", forged)
+            # As from before such headers were refused.
+            dead = await server.millrace.find("dead")
+            await dead.publish(b"x", headers={"millrace-dead-queue": "system/access"})
             server.door.know("mender", ("allow work default/dead", "allow publish default/orders"))
             done = await server.ask("POST", f"{DEAD}/redrives", {"wait": 30}, role="mender")
             assert (done.json["moved"], done.json["kept"]) == (2, 1)
@@ -127,9 +128,9 @@ def test_bad_redrives_are_refused(tmp_path: Path, told: object, field: str) -> N
 
 def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        monkeypatch.setattr(limits, "JOBS_RUNNING_MAX", 1)
         async with served(tmp_path) as server:
             await bury(server, 10)
-            monkeypatch.setattr(limits, "JOBS_RUNNING_MAX", 1)
             monkeypatch.setattr(limits, "JOBS_REMEMBERED_MAX", 2)
             one = await server.ask("POST", f"{DEAD}/redrives", {"rate": 0.5})
             assert one.json["state"] == "running"
@@ -140,6 +141,42 @@ def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
                 told = {"dry_run": True, "wait": 30}
                 assert (await server.ask("POST", f"{DEAD}/redrives", told)).status == 202
             assert len((await server.ask("GET", f"{DEAD}/redrives")).items("redrives")) == 2
+
+    asyncio.run(main())
+
+
+def test_sec_13_redrives_of_tenants_keep_no_backup_and_no_other_tenant_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(limits, "JOBS_RUNNING_MAX", 10)
+        async with served(tmp_path / "data") as server:
+            await bury(server, 60)
+            server.app.quotas.configure(DEFAULT_QUOTA)
+            allowed = ("allow work,publish default/*",)
+            for name in ("ta", "tb"):
+                server.door.know(name, allowed)
+            begun = 0
+            while (
+                answer := await server.ask("POST", f"{DEAD}/redrives", {"rate": 0.001}, role="ta")
+            ).status == 202:
+                begun += 1
+            assert (begun, answer.status) == (limits.USER_JOBS_MAX, 429)
+            assert (answer.json["field"], answer.json["limit"]) == ("jobs", limits.USER_JOBS_MAX)
+            others = await server.ask("POST", f"{DEAD}/redrives", {"rate": 0.001}, role="tb")
+            assert others.status == 202
+            # However many there are of all tenants together.
+            server.app.quotas.configure(UNBOUNDED)
+            number = full = 0
+            while not full:
+                server.door.know(f"t{number}", allowed)
+                slow = {"rate": 0.001}
+                answer = await server.ask("POST", f"{DEAD}/redrives", slow, role=f"t{number}")
+                full = answer.status == 503
+                number += 1
+            assert number <= limits.JOBS_RUNNING_MAX
+            told = {"into": str(tmp_path / "vault"), "wait": 50}
+            assert (await server.ask("POST", "/v1/backups", told)).json["state"] == "done"
 
     asyncio.run(main())
 

@@ -25,6 +25,7 @@ from schemathesis.checks import (
 from millrace.server.rest.all import ROUTES
 from millrace.server.rest.openapi import describe
 from tests.server.rest.harness import served
+from tests.support.timeouts import scaled
 
 TIMES = int(os.environ.get("FUZZ", "0"))
 CHECKS = [
@@ -75,7 +76,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(scaled(60))
         yield found[0]
     finally:
         loops[0].call_soon_threadsafe(end.set)
@@ -96,7 +97,7 @@ def ask(case: Case, port: int, *, there: bool) -> None:
         base_url=f"http://127.0.0.1:{port}",
         headers={"authorization": "Bearer root"},
         checks=CHECKS,
-        timeout=60,
+        timeout=scaled(60),
     )
 
 

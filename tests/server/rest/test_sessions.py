@@ -152,8 +152,8 @@ def test_events_of_a_session_are_resumed_by_the_last_id(tmp_path: Path) -> None:
 
 def test_sessions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
+        monkeypatch.setattr(limits, "HTTP_SESSIONS_MAX", 1)
         async with served(tmp_path) as server:
-            monkeypatch.setattr(limits, "HTTP_SESSIONS_MAX", 1)
             await opened(server)
             full = await server.ask("POST", f"{ORDERS}/sessions")
             assert (full.status, full.json["field"]) == (503, "sessions")

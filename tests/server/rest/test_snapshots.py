@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from millrace import Position
 from tests.server.rest.harness import Answer, Served, served, until
 
 SPACE = "/v1/spaces/default"
@@ -307,7 +308,8 @@ def test_k3_a_cursor_reads_one_snapshot_after_another(tmp_path: Path) -> None:
             assert isinstance(again, dict)
             assert (again["afters"], again["boundaries"]) == ([1], [3])
             # Read on without a commit.
-            ahead = (await server.ask("POST", f"{cursor}/next", {"read": text})).json["snapshot"]
+            read = {"read": again["snapshot"]}
+            ahead = (await server.ask("POST", f"{cursor}/next", read)).json["snapshot"]
             assert isinstance(ahead, dict)
             assert (ahead["afters"], ahead["boundaries"]) == ([3], [4])
             told = {"snapshot": ahead["snapshot"]}
@@ -326,6 +328,97 @@ def test_k3_a_cursor_reads_one_snapshot_after_another(tmp_path: Path) -> None:
             for was_there in (True, False):
                 assert (await server.ask("DELETE", cursor)).json == {"was_there": was_there}
             assert (await server.ask("GET", cursor)).status == 404
+
+    asyncio.run(main())
+
+
+def test_k6_a_publisher_waits_for_a_follower(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            cursor = f"{ORDERS}/cursors/lake"
+            await publish(server, ORDERS, "a", "b")
+            claim = (await server.ask("PUT", cursor, {})).json["claim"]
+            position = (await server.ask("GET", f"{ORDERS}/position")).json["position"]
+            told = {"position": position}
+            assert (await server.ask("POST", f"{cursor}/wait", told)).json == {"reached": False}
+            waiting = asyncio.create_task(
+                server.ask("POST", f"{cursor}/wait", {**told, "wait": 30})
+            )
+            await until(lambda: server.app.stopping.waiting == 1)
+            found = await server.ask("POST", f"{cursor}/next", {"claim": claim})
+            snapshot = found.json["snapshot"]
+            assert isinstance(snapshot, dict)
+            assert snapshot["position"] == position
+            await server.ask("POST", f"{cursor}/commit", {"snapshot": snapshot["snapshot"]})
+            assert (await waiting).json == {"reached": True}
+            assert (await server.ask("GET", cursor)).json["position"] == position
+            begun = await server.ask("PUT", f"{ORDERS}/cursors/mirror", {"start": position})
+            assert begun.json["lag"] == [0]
+            reset = await server.ask("POST", f"{cursor}/reset", {"start": position})
+            assert (reset.status, reset.json["position"]) == (200, position)
+            for path, body in (
+                (f"{cursor}/wait", {"position": "pos1.x"}),
+                (f"{cursor}/wait", {"position": "3"}),
+                (f"{cursor}/reset", {"start": f"{position}x"}),
+            ):
+                refused = await server.ask("POST", path, body)
+                assert (refused.status, refused.json["field"]) == (400, "position")
+            gone = await server.ask("POST", f"{ORDERS}/cursors/none/wait", told)
+            assert gone.status == 404
+
+    asyncio.run(main())
+
+
+def test_a_position_that_was_taken_back_says_where_to_go_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await publish(server, ORDERS, "a", "b")
+            position = (await server.ask("GET", f"{ORDERS}/position")).json["position"]
+            [(shard, place)] = Position.parse(str(position)).parts
+            foreign = Position(((shard, msgspec.structs.replace(place, history=bytes(16))),))
+            begun = await server.ask("PUT", f"{ORDERS}/cursors/c", {"start": str(foreign)})
+            assert (begun.status, begun.json["code"]) == (410, "rolled_back")
+            back = begun.json["position"]
+            assert Position.parse(str(back)).seq == 0
+            assert (await server.ask("PUT", f"{ORDERS}/cursors/c", {"start": back})).status == 200
+
+    asyncio.run(main())
+
+
+def test_a_later_follower_fences_the_earlier_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            cursor = f"{ORDERS}/cursors/lake"
+            await publish(server, ORDERS, "a")
+            first = (await server.ask("PUT", cursor, {})).json["claim"]
+            told = {"claim": first}
+            early = (await server.ask("POST", f"{cursor}/next", told)).json["snapshot"]
+            second = (await server.ask("PUT", cursor, {})).json["claim"]
+            assert isinstance(early, dict)
+            assert (await server.ask("GET", cursor)).json["claim"] is None
+            for way, body in (
+                ("commit", {"snapshot": early["snapshot"]}),
+                ("next", told),
+                ("next", {"read": early["snapshot"]}),
+            ):
+                fenced = await server.ask("POST", f"{cursor}/{way}", body)
+                assert (fenced.status, fenced.json["code"]) == (409, "fenced")
+            gone = await server.ask("DELETE", f"{ORDERS}/snapshots/{early['snapshot']}")
+            assert gone.json == {"was_there": False}
+            late = (await server.ask("POST", f"{cursor}/next", {"claim": second})).json["snapshot"]
+            assert isinstance(late, dict)
+            # Without a claim it is opened by the call itself.
+            last = (await server.ask("POST", f"{cursor}/next")).json["snapshot"]
+            assert isinstance(last, dict)
+            done = await server.ask("POST", f"{cursor}/commit", {"snapshot": late["snapshot"]})
+            assert done.json["code"] == "fenced"
+            done = await server.ask("POST", f"{cursor}/commit", {"snapshot": last["snapshot"]})
+            assert done.status == 200
+            for bad in ("", "x", "AAAA", "A" * 10_000, "é"):
+                refused = await server.ask("POST", f"{cursor}/next", {"claim": bad})
+                assert (refused.status, refused.json["field"]) == (400, "claim")
+            two = await server.ask("POST", f"{cursor}/next", {"claim": f"{first}{second}"})
+            assert (two.status, two.json["field"]) == (400, "claim")
 
     asyncio.run(main())
 

@@ -25,6 +25,7 @@ from tests.client.harness import eventually
 from tests.server.process import Process, children
 from tests.server.rest.harness import SMALL, Served, front, served, serving
 from tests.server.test_frontends import eventually as within
+from tests.support.timeouts import scaled
 
 
 async def ready(server: Served) -> tuple[int, dict[str, object]]:
@@ -46,35 +47,50 @@ def test_a_server_that_stops_is_not_ready(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["disk", "memory"])
-def test_a_server_that_is_short_of_room_is_not_ready_until_there_is_some(
-    tmp_path: Path, what: str
+def test_5_7_a_server_that_is_short_of_room_is_ready_for_workers_alone(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         machine = Machine()
         async with opened(tmp_path, machine) as m, serving(m) as server:
             queue = await m.queue("orders")
+            await queue.publish(b"x")
             assert await ready(server) == (200, {"ready": True})
             if what == "disk":
                 machine.free = 10
             else:
                 machine.used = 1 << 40
 
-            async def is_ready() -> bool:
-                return (await server.ask("GET", "/readyz", role=None)).status == 200
+            path = "/readyz?publishing=true"
+
+            async def takes_messages() -> bool:
+                return (await server.ask("GET", path, role=None)).status == 200
 
             async def is_short() -> bool:
-                return not await is_ready()
+                return not await takes_messages()
 
             await eventually(is_short)
-            expected = {"ready": False, "why": "short of disk or memory"}
-            assert await ready(server) == (503, expected)
+            expected = {"ready": True, "publishing": False, "why": "short of disk or memory"}
+            refused = await server.ask("GET", path, role=None)
+            assert (refused.status, refused.json) == (503, expected)
+            assert "retry-after" in refused.headers
+            assert await ready(server) == (200, expected)
             with pytest.raises(errors.Full):
                 await queue.publish(b"x")
+            # What makes room goes on.
+            [lease] = await queue.lease()
+            await lease.settle()
             machine.free, machine.used = 1 << 40, 0
-            await eventually(is_ready)
+            await eventually(takes_messages)
             await queue.publish(b"x")
 
     asyncio.run(main())
+    said = [one.getMessage() for one in caplog.records if "publishing is" in one.getMessage()]
+    assert [text.partition(":")[0] for text in said] == [
+        "publishing is refused",
+        "publishing is accepted again",
+    ]
+    assert all(("disk_low" if what == "disk" else "memory_high") in text for text in said)
 
 
 @pytest.mark.parametrize("is_front", [False, True])
@@ -110,7 +126,7 @@ def test_a_front_end_without_its_engine_is_not_ready(tmp_path: Path) -> None:
 
 def test_a_front_end_whose_engine_stands_still_says_so_soon(tmp_path: Path) -> None:
     def ask(server: Process, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=scaled(60))
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -138,7 +154,7 @@ def test_nobody_is_answered_before_the_server_is_ready(tmp_path: Path) -> None:
     server = Process(tmp_path / "data", "--listen", f"127.0.0.1:{port}")
     statuses: list[int] = []
     while not statuses:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=scaled(60))
         try:
             connection.request("GET", "/readyz")
             statuses.append(connection.getresponse().status)

@@ -7,8 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 import millrace
-from millrace.errors import MillraceError
+from millrace.client.redrive import Redrive
+from millrace.errors import Denied, MillraceError
 from millrace.server.access import Principal, Quota, User, parse_rule
 from millrace.server.app import App
 from millrace.server.audit import Actor
@@ -24,7 +27,8 @@ from tests.client.harness import SMALL, eventually, run
 from tests.server.rest.harness import Answer, Door, Served
 
 QUEUES = "/v1/spaces/default/queues"
-BOUNDED = Quota(queues=2, cursors=1, in_flight=3, pins=1)
+PARAMS = {"space": "s", "queue": "q", "topic": "t", "cursor": "c", "subscription": "u"}
+BOUNDED = Quota(queues=2, topics=1, cursors=1, in_flight=3, pins=1)
 USERS = (
     User("ada", (parse_rule("allow publish,work,read,manage default/*"),), BOUNDED),
     User("bob", (parse_rule("allow read default/*"),)),
@@ -75,7 +79,7 @@ async def notes(site: Served) -> list[tuple[object, ...]]:
     return [
         (note["who"], note["act"], note["target"], note.get("outcome", "done"))
         for note in found
-        if note["who"] != "root"
+        if note["who"] != "root" and note.get("outcome") != "begun"
     ]
 
 
@@ -227,7 +231,7 @@ def test_acts_are_noted_before_they_are_answered(tmp_path: Path) -> None:
             assert await notes(site) == [
                 ("ada", "make_queue", "default/a", "done"),
                 ("ada", "configure_queue", "default/a", "done"),
-                ("ada", "configure_queue", "default/a", "failed"),
+                ("ada", "configure_queue", "default/a", "refused"),
                 ("ada", "delete_queue", "default/a", "done"),
             ]
 
@@ -274,10 +278,60 @@ def test_every_route_that_makes_or_ends_something_is_counted() -> None:
     counted = {
         (route.method, route.path.rpartition("/")[2])
         for route in ROUTES.all
-        if made_by(route, {"space": "s", "queue": "q", "topic": "t", "cursor": "c"})
+        if made_by(route, PARAMS)
     }
-    for name in ("{queue}", "{cursor}"):
+    for name in ("{queue}", "{cursor}", "{topic}", "{subscription}"):
         assert {("PUT", name), ("DELETE", name)} <= counted
     acts = {route.name for route in ROUTES.all if is_act(route)}
     assert {"make_queue", "configure_queue", "delete_queue", "purge", "rewind"} <= acts
     assert not any(is_act(route) for route in ROUTES.all if route.method == "GET")
+
+
+@pytest.mark.parametrize(
+    "rules", [None, ("allow read default/*",), ("allow work default/*", "deny publish */orders")]
+)
+@pytest.mark.parametrize("to", [None, "orders"])
+def test_sec_19_a_redrive_ends_with_the_rights_of_its_user(
+    tmp_path: Path, to: str | None, rules: tuple[str, ...] | None
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as site:
+            dead = await site.millrace.queue("dead")
+            orders = await site.millrace.find("orders")
+            await orders.configure(dead_letter="dead")
+            await orders.publish_many([b"%d" % number for number in range(20)])
+            for lease in await orders.lease(20):
+                await lease.discard()
+
+            async def are_dead() -> bool:
+                return (await dead.stats())["live"] == 20
+
+            await eventually(are_dead)
+            at = f"{QUEUES}/dead/redrives"
+            begun = await site.ask("POST", at, {"rate": 1, "to": to}, role="ada")
+            [job] = site.app.jobs.of(("default", "dead"))
+            assert isinstance(job.subject, Redrive)
+            redrive = job.subject
+
+            async def has_moved() -> bool:
+                return redrive.stats.moved > 0
+
+            await eventually(has_moved)
+            assert site.app.book is not None
+            if rules is None:
+                await site.app.book.remove_user("ada", Actor("root"))
+            else:
+                lesser = User("ada", tuple(map(parse_rule, rules)), BOUNDED)
+                await site.app.book.set_user(lesser, Actor("root"))
+            moved = redrive.stats.moved
+            await job.wait(30)
+            assert (job.state, begun.json["state"]) == ("failed", "running")
+            assert isinstance(job.error, Denied)
+            assert (redrive.stats.moved, (await orders.stats())["live"]) == (moved, moved)
+            # What was taken from the queue is back in it.
+            assert len(await dead.lease(100)) == 20 - moved
+            await site.app.finish()
+            [note] = [note for note in await notes(site) if note[1] == "redrive"]
+            assert note == ("ada", "redrive", "default/dead", "denied")
+
+    run(main())

@@ -158,6 +158,42 @@ def test_a_receipt_that_comes_twice_counts_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_known", [False, True], ids=["task", "quick"])
+@pytest.mark.parametrize("verb", ["settle", "release", "discard", "extend"])
+def test_5_8_one_and_several_stale_receipts_are_answered_alike(
+    tmp_path: Path, verb: str, *, is_known: bool
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            queue = await server.millrace.find("orders")
+            if is_known:
+                await server.ask("POST", f"{ORDERS}/leases", {})
+            await queue.publish_many([b"1", b"2", b"3"])
+            leases = await queue.lease(3)
+            receipts = [lease.receipt for lease in leases]
+            await queue.release(leases[:2])
+            again = await queue.lease(2)
+            for stale in (receipts[:1], receipts[:2]):
+                answer = await server.ask("POST", f"{ORDERS}/{verb}", {"receipts": stale})
+                assert (answer.status, answer.json["code"], answer.json["done"]) == (
+                    409,
+                    "stale",
+                    0,
+                )
+                assert answer.headers["content-type"] == "application/problem+json"
+                refused = answer.items("refused")
+                assert [one["seq"] for one in refused] == [1, 2][: len(stale)]
+                for one in refused:
+                    assert isinstance(one["problem"], dict)
+                    assert one["problem"]["code"] == "stale"
+            mixed = await server.ask("POST", f"{ORDERS}/{verb}", {"receipts": receipts})
+            assert (mixed.status, mixed.json["done"]) == (200, 1)
+            assert [one["seq"] for one in mixed.items("refused")] == [1, 2]
+            await queue.settle(again)
+
+    asyncio.run(main())
+
+
 def test_what_stands_beside_several_messages_is_for_those_that_do_not_name_their_own(
     tmp_path: Path,
 ) -> None:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from urllib.request import urlopen
 
 from tests.server.authority import Pair
+from tests.support.timeouts import scaled
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = scaled(60)
 
 
 class Posted(NamedTuple):

@@ -12,11 +12,13 @@ from urllib.request import urlopen
 import pytest
 from botocore.exceptions import ClientError
 
+import millrace.sync
 from tests.server.authority import Authority
 from tests.server.aws.site import AwsSite
 from tests.server.sns.endpoint import Endpoint
 from tests.server.sns.queues import refused, taker
 from tests.server.sns.test_round import verify
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
@@ -86,7 +88,7 @@ def test_only_a_signed_request_unsubscribes_whatever_was_confirmed(
     )["SubscriptionArn"]
     sns.publish(TopicArn=topic, Message="x")
     with pytest.raises(HTTPError) as refusal:
-        urlopen(endpoint.next().json["UnsubscribeURL"], timeout=30)
+        urlopen(endpoint.next().json["UnsubscribeURL"], timeout=scaled(30))
     with refusal.value:
         assert refusal.value.code == 403
         told = refusal.value.read().decode()
@@ -116,11 +118,10 @@ def test_an_endpoint_that_does_not_confirm_in_time_is_subscribed_no_more(
     sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
     token = endpoint.next().json["Token"]
     subscription = bytes.fromhex(token).decode().split("/")[2]
-    path = f"/v1/spaces/default/topics/{name}/subscriptions/{subscription}"
 
     def age(seconds: int) -> None:
         asked = {"aws.pending": str(int((time.time() - seconds) * 1000))}
-        assert site.process.ask("PATCH", path, {"notes": asked}).status == 200
+        site.edit(lambda m: m.find_topic(name).configure_subscription(subscription, notes=asked))
 
     def listed() -> int:
         return len(sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"])
@@ -139,6 +140,63 @@ def test_an_endpoint_that_does_not_confirm_in_time_is_subscribed_no_more(
     assert listed() == 1
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_sec_12_nobody_but_the_endpoint_learns_its_token(
+    site: AwsSite, sns: SNSClient, topic: str, name: str, endpoint: Endpoint, *, is_old: bool
+) -> None:
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    token = endpoint.next().json["Token"]
+    subscription = bytes.fromhex(token).decode().split("/")[2]
+    if is_old:
+        # As a version before has made it: with the token among the notes.
+        token = f"default/{name}/{subscription}/{'7' * 64}".encode().hex()
+        site.edit(
+            lambda m: m.find_topic(name).configure_subscription(
+                subscription, notes={"aws.token": token}
+            )
+        )
+    secret = bytes.fromhex(token).decode().rpartition("/")[2]
+    path = f"/v1/spaces/default/topics/{name}"
+    for shown in (path, f"{path}/subscriptions"):
+        told = site.process.ask("GET", shown).body.decode()
+        assert subscription in told
+        assert token not in told
+        assert secret not in told
+    with millrace.sync.connect(site.url, token=site.process.token) as m:
+        [found] = m.find_topic(name).subscriptions()
+        assert "aws.endpoint" in found.notes
+        assert token not in str(found)
+        assert secret not in str(found)
+    sns.confirm_subscription(TopicArn=topic, Token=token)
+    sns.publish(TopicArn=topic, Message="x")
+    assert endpoint.next().json["Message"] == "x"
+
+
+def test_sec_12_an_endpoint_that_has_not_confirmed_gets_nothing(
+    site: AwsSite, sns: SNSClient, topic: str, name: str, endpoint: Endpoint
+) -> None:
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    token = endpoint.next().json["Token"]
+    subscription = bytes.fromhex(token).decode().split("/")[2]
+    path = f"/v1/spaces/default/topics/{name}/subscriptions/{subscription}"
+    for notes in ({"aws.pending": ""}, {"aws.token": "x"}, {"aws.endpoint": "http://x"}):
+        assert site.process.ask("PATCH", path, {"notes": notes}).status == 400
+    assert site.process.ask("PATCH", path, {"filter": {}}).status == 200
+    sns.publish(TopicArn=topic, Message="too early")
+    hidden = f"/v1/spaces/default/queues/sns.{subscription}"
+    end = time.monotonic() + 60
+    while True:
+        stats = site.process.ask("GET", hidden).json["stats"]
+        assert isinstance(stats, dict)
+        if stats["published"]:
+            break
+        assert time.monotonic() < end
+    assert stats["live"] == 1, "it waits"
+    # Asked again it gets the question alone.
+    sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=endpoint.url)
+    assert endpoint.next().json["Type"] == "SubscriptionConfirmation"
+
+
 def test_a_forged_yes_is_refused(
     site: AwsSite, sns: SNSClient, topic: str, name: str, endpoint: Endpoint
 ) -> None:
@@ -147,11 +205,11 @@ def test_a_forged_yes_is_refused(
     forged = f"{asked.rpartition('/')[0]}/{'0' * 64}"
     for token in ("", "zz", "00", b"default/x/y/z".hex(), forged.encode().hex()):
         with pytest.raises(HTTPError) as refusal:
-            urlopen(f"{site.url}/_aws/sns/confirm?Token={token}", timeout=30)
+            urlopen(f"{site.url}/_aws/sns/confirm?Token={token}", timeout=scaled(30))
         assert refusal.value.code == 400
         refusal.value.close()
     with pytest.raises(HTTPError) as refusal:
-        urlopen(f"{site.url}/_aws/sns/other.pem", timeout=30)
+        urlopen(f"{site.url}/_aws/sns/other.pem", timeout=scaled(30))
     assert refusal.value.code in (400, 404)
     refusal.value.close()
 

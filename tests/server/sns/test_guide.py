@@ -16,6 +16,7 @@ from millrace.server.sns import faults
 from millrace.server.sns.all import SNS
 from millrace.server.sns.others import UNSUPPORTED
 from tests.server.aws.site import AwsSite
+from tests.support.timeouts import scaled
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "sns.md"
 
@@ -36,7 +37,7 @@ def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=scaled(60),
         )
         assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -40,7 +40,7 @@ def test_a_batch_that_cannot_be_so_is_refused_as_a_whole(
 
 def test_who_has_as_many_topics_as_they_may_makes_no_more(site: AwsSite, name: str) -> None:
     user = f"user-{name}"
-    bounds = ("--rule", "allow * */*", "--quota", "queues=2")
+    bounds = ("--rule", "allow * */*", "--quota", "topics=2")
     run("user", "add", user, *bounds, "--data", site.folder)
     key = run("key", "new", user, "--data", site.folder)
     sns = site.aws(Key(str(key["id"]), str(key["secret"]))).sns
@@ -50,10 +50,26 @@ def test_who_has_as_many_topics_as_they_may_makes_no_more(site: AwsSite, name: s
         sns.create_topic(Name=f"{name}-3")
     code, status, message = refused(error)
     assert (code, status) == ("TopicLimitExceeded", 403)
-    assert message == f"{user} has 2 queues, as many as they may; delete one first"
+    assert message == f"{user} has 2 topics, as many as they may; delete one first"
     assert sns.create_topic(Name=f"{name}-1")["TopicArn"] == first
     sns.delete_topic(TopicArn=first)
     sns.create_topic(Name=f"{name}-3")
+
+
+def test_a_user_makes_no_more_subscriptions_than_their_quota(site: AwsSite, name: str) -> None:
+    user = f"user-{name}"
+    bounds = ("--rule", "allow * */*", "--quota", "subscriptions=1")
+    run("user", "add", user, *bounds, "--data", site.folder)
+    key = run("key", "new", user, "--data", site.folder)
+    aws = site.aws(Key(str(key["id"]), str(key["secret"])))
+    topic = aws.sns.create_topic(Name=name)["TopicArn"]
+    one, other = taker(aws.sqs, f"{name}-one"), taker(aws.sqs, f"{name}-other")
+    aws.sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=one.arn)
+    with pytest.raises(ClientError) as error:
+        aws.sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=other.arn)
+    code, status, message = refused(error)
+    assert (code, status) == ("SubscriptionLimitExceeded", 403)
+    assert message == f"{user} has 1 subscriptions, as many as they may; delete one first"
 
 
 def test_a_topic_has_no_more_subscriptions_than_it_may(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def test_no_line_ends_within_what_others_have_published(odd: str) -> None:
         "content-type",
         "content-length",
         "user-agent",
+        "x-millrace-delivery",
         "x-amz-sns-message-type",
         "x-amz-sns-message-id",
         "x-amz-sns-topic-arn",

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA1, SHA256
 
 from tests.server.aws.site import AwsSite
 from tests.server.sns.queues import taker
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
@@ -28,7 +29,7 @@ def verify(envelope: dict[str, str]) -> None:
     if envelope["Type"] != "Notification":
         names = ["Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"]
     text = "".join(f"{name}\n{envelope[name]}\n" for name in names if name in envelope)
-    with urlopen(envelope["SigningCertURL"], timeout=30) as answer:
+    with urlopen(envelope["SigningCertURL"], timeout=scaled(30)) as answer:
         certificate = x509.load_pem_x509_certificate(answer.read())
     key = certificate.public_key()
     assert isinstance(key, RSAPublicKey)

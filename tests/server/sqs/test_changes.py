@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from botocore.exceptions import ClientError
 
 import millrace.sync
 from tests.server.aws.site import AwsSite
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
-
-NOTES = {"aws.VisibilityTimeout": "0"}
 
 
 def receives(sqs: SQSClient, url: str) -> int:
@@ -29,13 +28,14 @@ def test_a_change_through_another_api_is_seen_at_once(
     sqs.send_message(QueueUrl=url, MessageBody="y")
     assert receives(sqs, url) == 1
     if way == "rest":
-        changed = site.process.ask("PATCH", f"/v1/spaces/default/queues/{name}", {"notes": NOTES})
-        assert changed.status == 200
+        path = f"/v1/spaces/default/queues/{name}"
+        assert site.process.ask("PATCH", path, {"max_in_flight": 1}).status == 200
     else:
         with millrace.sync.connect(site.url, token=site.process.token) as found:
-            found.find(name).configure(notes=NOTES)
-    for _ in range(3):
-        assert receives(sqs, url) == 1, "it is held for no time"
+            found.find(name).configure(max_in_flight=1)
+    with pytest.raises(ClientError, match="up to 1 of a queue") as error:
+        receives(sqs, url)
+    assert error.value.response["Error"]["Code"] == "OverLimit"
 
 
 def test_a_change_of_what_is_declared_is_seen_at_once(tmp_path: Path) -> None:

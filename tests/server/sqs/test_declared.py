@@ -101,11 +101,13 @@ def test_a_start_with_the_same_file_changes_nothing_of_a_declared_queue(tmp_path
     with AwsSite(folder, "--config", file) as site:
         before = {name: attributes_of(site.aws().sqs, name) for name in names}
         salts = {name: salt_of(folder, name) for name in names}
-        with millrace.sync.open(folder) as m:
-            # As if it had been made long ago.
+
+        def age(m: millrace.sync.Millrace) -> None:
+            """As if they had been made long ago."""
             for name in names:
                 m.find(name).configure(notes={"aws.created": "7", "aws.modified": "8"})
-        site.restart()
+
+        site.edit(age)
         assert site.process.reload()["now"] == []
         for name in names:
             found = attributes_of(site.aws().sqs, name)

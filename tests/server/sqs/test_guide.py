@@ -15,6 +15,7 @@ import msgspec
 from millrace.server.sqs.all import SQS
 from tests.server.aws.site import AwsSite
 from tests.server.process import Process
+from tests.support.timeouts import scaled
 
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs/guide/sqs.md").read_text(encoding="utf-8")
@@ -55,7 +56,7 @@ def sources() -> dict[str, str]:
 def _run(line: str, environment: dict[str, str]) -> str:
     command = [sys.executable, "-m", "millrace.cli", *shlex.split(line, comments=True)[1:]]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+        command, env=environment, capture_output=True, text=True, check=True, timeout=scaled(60)
     ).stdout
 
 
@@ -86,7 +87,7 @@ def test_the_first_steps_of_the_page_lead_where_it_says(tmp_path: Path) -> None:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=60,
+                timeout=scaled(60),
             )
             assert ran.stdout == expected, ran.stderr
         looked = subprocess.run(
@@ -94,7 +95,7 @@ def test_the_first_steps_of_the_page_lead_where_it_says(tmp_path: Path) -> None:
             cwd=tmp_path,
             capture_output=True,
             check=True,
-            timeout=60,
+            timeout=scaled(60),
         ).stdout
         assert [one["Body"] for one in _messages(looked)] == ["from afar"]
 

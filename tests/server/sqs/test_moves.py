@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.server.aws.site import AwsSite
+from tests.server.aws.site import AwsSite, make_key, run
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
@@ -22,7 +23,7 @@ LETTERS = [str(number) for number in range(12)]
 
 def until(holds: Callable[[], bool]) -> None:
     """Ask until it is so."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + scaled(60)
     while not holds():
         assert time.monotonic() < end
 
@@ -83,3 +84,29 @@ def test_a_task_whose_server_was_killed_has_failed_and_another_moves_the_rest(
         assert [one["Status"] for one in tasks(sqs, source)] == ["COMPLETED", "FAILED"]
         assert len(bodies(site, "dead")) == held
         assert sorted(bodies(site, "live") + bodies(site, "dead"), key=int) == LETTERS
+
+
+def test_sec_19_a_task_ends_with_its_user(tmp_path: Path) -> None:
+    with AwsSite(tmp_path) as site:
+        key = make_key(site.folder, "clerk", "allow publish,work,read,watch,manage default/*")
+        sqs = site.aws(key).sqs
+        dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
+        named = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])
+        source = named["Attributes"]["QueueArn"]
+        policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 1})
+        sqs.create_queue(QueueName="live", Attributes={"RedrivePolicy": policy})
+        for letter in LETTERS:
+            sqs.send_message(QueueUrl=dead, MessageBody=letter)
+        to = source.removesuffix("dead") + "live"
+        sqs.start_message_move_task(
+            SourceArn=source, DestinationArn=to, MaxNumberOfMessagesPerSecond=1
+        )
+        until(lambda: len(bodies(site, "live")) > 0)
+        run("user", "remove", "clerk", "--yes", "--data", site.folder)
+        moved = len(bodies(site, "live"))
+        root = site.aws().sqs
+        until(lambda: tasks(root, source)[0]["Status"] == "FAILED")
+        assert "may not" in tasks(root, source)[0]["FailureReason"]
+        # One may have been on its way while the user was removed.
+        assert len(bodies(site, "live")) <= moved + 1
+        assert len(bodies(site, "live")) + len(bodies(site, "dead")) == len(LETTERS)

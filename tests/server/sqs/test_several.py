@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from botocore.exceptions import ClientError
 
+import millrace.sync
 from millrace import limits
 from millrace.server.sqs.tasks import ENDED, RUNNING, Task
 from tests.server.aws.site import AwsSite
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
@@ -76,7 +78,7 @@ def statuses(sqs: SQSClient, source: str) -> list[str]:
 
 def until(sqs: SQSClient, source: str, wanted: list[str]) -> None:
     """Ask until the tasks of a queue are so."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + scaled(30)
     while (found := statuses(sqs, source)) != wanted:
         assert time.monotonic() < end, found
 
@@ -123,21 +125,19 @@ def test_a_task_whose_process_ended_has_failed_and_keeps_no_other_waiting(
 ) -> None:
     sqs = clients[0]
     source = with_letters(sqs, name, 0)
-    path = f"/v1/spaces/default/queues/{name}-dead"
     lost = Task(source, 1_000, 2_000, moved=7, total=9).text
-    assert several.process.ask("PATCH", path, {"notes": {f"{RUNNING}lost": lost}}).status == 200
+    several.edit(lambda m: m.find(f"{name}-dead").configure(notes={f"{RUNNING}lost": lost}))
     [listed] = sqs.list_message_move_tasks(SourceArn=source)["Results"]
     assert listed["Status"] == "FAILED"
     assert listed["ApproximateNumberOfMessagesMoved"] == 7
     assert "the server ended" in listed["FailureReason"].lower()
     for _ in range(11):
         sqs.start_message_move_task(SourceArn=source)
-        end = time.monotonic() + 30
+        end = time.monotonic() + scaled(30)
         while statuses(sqs, source)[0] != "COMPLETED":
             assert time.monotonic() < end
     assert statuses(clients[1], source) == ["COMPLETED"] * 10
-    settings = several.process.ask("GET", path).json["settings"]
-    assert isinstance(settings, dict)
-    notes = settings["notes"]
+    with millrace.sync.open(several.folder) as m:
+        notes = dict(m.find(f"{name}-dead").spec().notes)
     assert sum(note.startswith(ENDED) for note in notes) == 10
     assert not any(note.startswith(RUNNING) for note in notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -17,6 +18,8 @@ from tests.server.sqs.codes import code_of
 
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
+
+    from millrace.sync import Millrace
 
 
 def arn(name: str) -> str:
@@ -129,11 +132,13 @@ def test_a_throughput_by_group_needs_ids_by_group(sqs: SQSClient, name: str, fif
 def test_notes_that_others_have_written_spoil_no_queue(
     site: AwsSite, sqs: SQSClient, name: str, url: str
 ) -> None:
-    path = f"/v1/spaces/default/queues/{name}"
+    def write(notes: dict[str, str], m: Millrace) -> None:
+        m.find(name).configure(notes=notes)
+
     for visibility, size in (("x", "-1"), ("43201", "1048577")):
         notes = {"aws.VisibilityTimeout": visibility, "aws.MaximumMessageSize": size}
         notes["aws.Policy"] = "[]"
-        assert site.process.ask("PATCH", path, {"notes": notes}).status == 200
+        site.edit(partial(write, notes))
         assert attributes(sqs, url, "VisibilityTimeout", "MaximumMessageSize") == {
             "VisibilityTimeout": "30",
             "MaximumMessageSize": "1048576",
@@ -284,12 +289,7 @@ def test_headers_that_others_have_written_keep_nobody_from_receiving(
     site: AwsSite, sqs: SQSClient, name: str, url: str
 ) -> None:
     headers = {"aws.types": '{"x":"Binary"}', "aws.arrays": '{"x":"t"}'}
-    published = site.process.ask(
-        "POST",
-        f"/v1/spaces/default/queues/{name}/messages",
-        {"messages": [{"body": "odd", "headers": headers}]},
-    )
-    assert published.status == 201
+    site.edit(lambda m: m.find(name).publish(b"odd", headers=headers))
     sqs.send_message(QueueUrl=url, MessageBody="good")
     got = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
     assert [one["Body"] for one in got["Messages"]] == ["odd", "good"]

@@ -12,10 +12,11 @@ from millrace.errors import MillraceError
 from millrace.store.cells import Table
 from millrace.store.folding import flags_of
 from millrace.store.inspect import all_cells
-from millrace.store.place import RELATIVE, Place, decode_place
+from millrace.store.place import RELATIVE, UNREADABLE, Place, decode_place
 from millrace.store.reading import Decoded
 from millrace.store.sealed import Line, file_name, read_lines
 from millrace.store.tables import extent_low, extents_range, number_of, stage_of
+from millrace.store.unreadable import file_name as aside_name
 
 INDEX_FILE = "index/data.mdb"
 
@@ -33,6 +34,10 @@ class Places:
 
     def check(self, shard: int, first: int | None, place: Place) -> Decoded | None:
         """The rows at a place, if they are there; `first` is None for those of a stage."""
+        if place.flags & UNREADABLE:
+            what = f"{_rows(shard, first, place)} cannot be read; their bytes are kept here"
+            self._report.found(aside_name(place.number), None, what)
+            return None
         if place.sealed:
             return self._check_sealed(shard, first, place)
         segment = self._segments.get(place.home)
@@ -69,7 +74,7 @@ class Places:
             self._report.found(name, place.offset, what)
             return None
         try:
-            return self._state.store.reading.decode(place, shard)
+            return self._state.store.reading.decode(place, shard, first or 0)
         except MillraceError as error:
             self._report.found_error(error, name)
             return None

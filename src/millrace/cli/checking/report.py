@@ -45,6 +45,8 @@ class Finding(msgspec.Struct, frozen=True, tag="finding"):
     """Relative to the folder that is checked."""
     offset: int | None
     what: str
+    queue: str = ""
+    """The queue or topic that is quarantined, or will be; empty: the finding is of another kind."""
 
     def text(self) -> str:
         where = self.file if self.offset is None else f"{self.file}, offset {self.offset}"
@@ -92,9 +94,9 @@ class Report:
             self._progress_at = now
             self.tell(Progress(done, total))
 
-    def found(self, file: str, offset: int | None, what: str) -> None:
+    def found(self, file: str, offset: int | None, what: str, *, queue: str = "") -> None:
         """Tell of damage, once."""
-        finding = Finding(file, offset, what)
+        finding = Finding(file, offset, what, queue)
         if finding not in self._told:
             self._told.add(finding)
             self.findings += 1

@@ -14,17 +14,20 @@ from millrace.cli.checking.places import INDEX_FILE, Places, check_extents
 from millrace.cli.checking.report import Counted, Report, Skipped
 from millrace.cli.describe import cell_fields, cell_key, kind_name
 from millrace.cli.folder import LOG, Folder, State
-from millrace.cli.show import ranges, ranges_text
+from millrace.cli.show import ranges, ranges_text, time_text
 from millrace.core.block import FLAG_DELETES, FLAG_KEYS
 from millrace.core.codec import decode_cell
-from millrace.core.model import Kind
+from millrace.core.model import CATALOG, Kind, QueueCell
+from millrace.core.quarantine import STATE
+from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.stage_cells import StageCell
+from millrace.core.topic_cells import TopicCell
 from millrace.errors import MillraceError
 from millrace.store import chunk
 from millrace.store.cells import Table
 from millrace.store.inspect import Inspection, all_cells
 from millrace.store.ledger import DEAD, DELETE, ShardState
-from millrace.store.overlay import parts_of
+from millrace.store.overlay import KINDS, parts_of
 from millrace.store.place import Place
 from millrace.store.reading import Decoded
 from millrace.store.tables import number_of, shard_range
@@ -42,11 +45,13 @@ def check_shards(folder: Folder, report: Report, store: Inspection) -> None:
         check_extents(state, report)
         places = Places(state, report)
         shards = store.layered.all()
+        names = _names(store)
         rows = 0
         for at, shard in enumerate(shards):
             report.progress(at, len(shards))
             try:
-                rows += _Shard(state, report, places, shard).check()
+                name = names.get(shard, f"shard {shard}")
+                rows += _Shard(state, report, places, shard, name).check()
             except MillraceError as error:
                 report.found(INDEX_FILE, None, f"shard {shard}: {error.message}")
         report.tell(Counted(rows=rows))
@@ -57,7 +62,9 @@ def check_shards(folder: Folder, report: Report, store: Inspection) -> None:
 class _Shard:
     """One shard, while it is checked."""
 
-    def __init__(self, state: State, report: Report, places: Places, shard: int) -> None:
+    def __init__(self, state: State, report: Report, places: Places, shard: int, name: str) -> None:
+        self._name = name
+        """The queue or topic that the shard belongs to."""
         self._store = state.store
         self._layered = state.store.layered
         self._report = report
@@ -76,6 +83,8 @@ class _Shard:
         """Rows that were found."""
         self._rows = 0
         self._live_keys = 0
+        self._unreadable = BitMap64()
+        """Rows whose places are damaged."""
 
     def check(self) -> int:
         """Look at everything; returns how many rows there are."""
@@ -84,9 +93,18 @@ class _Shard:
         last = self._state.meta.last_seq
         for first, place in self._layered.blocks.between(self._number, 1, last):
             self._rows += place.count
+            end = first + place.span
+            gone = self._layered.marks.reclaimable(self._state, first, end - 1)
+            if gone.range_cardinality(first, end) == place.span:
+                # Nobody can ask for these rows any more; they go with the next pass of sealing.
+                continue
             decoded = self._places.check(self._shard, first, place)
             if decoded is not None:
                 self._check_rows(first, place, decoded)
+            else:
+                self._present |= chunk.span(first, end - 1)
+                self._unreadable |= chunk.span(first, end - 1)
+        self._check_quarantine()
         self._check_presence()
         if self._state.meta.keyed:
             self._check_keys()
@@ -94,6 +112,17 @@ class _Shard:
 
     def _found(self, what: str) -> None:
         self._report.found(INDEX_FILE, None, f"shard {self._shard}: {what}")
+
+    def _check_quarantine(self) -> None:
+        """Name the queue, whether an engine has quarantined it or will when it meets the damage."""
+        value = self._layered.cell_of(self._number, KINDS[Kind.QUARANTINE] + STATE)
+        cell = decode_cell(Kind.QUARANTINE, value) if value is not None else None
+        if isinstance(cell, QuarantineCell):
+            what = f"{self._name} is quarantined since {time_text(cell.since_ms)}: {cell.reason}"
+            self._report.found(INDEX_FILE, None, what, queue=self._name)
+        if self._unreadable:
+            what = f"{self._name}: unreadable rows {_text(self._unreadable)} in shard {self._shard}"
+            self._report.found(INDEX_FILE, None, what, queue=self._name)
 
     # --- Cells and counters ----------------------------------------------------------------------
 
@@ -184,8 +213,22 @@ class _Shard:
                 beyond += not 0 < seq <= self._state.meta.last_seq
         if beyond:
             self._found(f"{beyond} keys name rows that never were")
-        if count != self._live_keys:
+        if count != self._live_keys and not self._unreadable:
             self._found(f"{count} keys name live rows, but {self._live_keys} live rows have keys")
+
+
+def _names(store: Inspection) -> dict[int, str]:
+    """Shard → the queue or topic that it belongs to."""
+    names: dict[int, str] = {}
+    for kind in (Kind.QUEUE, Kind.TOPIC):
+        for key, value in store.layered.cells_of(CATALOG, KINDS[kind]).items():
+            name = key[1:].decode().replace("\0", "/")
+            cell = decode_cell(kind, value)
+            if isinstance(cell, QueueCell):
+                names.update(dict.fromkeys(cell.shards, f"queue {name}"))
+            elif isinstance(cell, TopicCell):
+                names[cell.shard] = f"topic {name}"
+    return names
 
 
 def _seqs(pairs: Sequence[tuple[bytes, int]]) -> BitMap64:

@@ -87,10 +87,13 @@ async def redrive(
         "published": done.published,
         "kept": done.kept,
         "aimless": done.aimless,
+        "reason": done.reason,
         "dry_run": dry_run,
     }
     shell.out.line("redriven", fields, text)
-    if done.aimless:
+    if done.reason:
+        shell.out.note(f"nothing {'would be' if dry_run else 'was'} moved: {done.reason}")
+    elif done.aimless:
         shell.out.note(
             f"{counted(done.aimless, 'message')} had no queue to go to: dead_queue is not known; "
             "--to names one for all"

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, TypeVar
@@ -48,8 +49,20 @@ def pipeline() -> None:
 @verb("validate", has_data=False, examples="millrace pipeline validate orders.toml")
 @_FILE
 async def validate(shell: Shell, file: Path) -> None:
-    """Check the declaration FILE, without running anything."""
+    """Check the declaration FILE, without running anything.
+
+    Where rows of steps may become dead letters, a Spark on this machine reads the steps: it has to
+    be known which message a row was made of.
+    """
+    from millrace.pipeline import Setting, check_letters, has_letters
+
     found = _read(file)
+    if has_letters(found):
+        if find_spec("pyspark") is None:
+            shell.out.note("its steps were not looked at, since Spark is not installed")
+        else:
+            setting = Setting(say=shell.out.aside)
+            await asyncio.to_thread(check_letters, found, setting)
     shell.out.line(
         "valid",
         {"pipeline": found.name, "steps": len(found.steps), "sinks": len(found.sinks)},
@@ -188,6 +201,10 @@ async def verify(shell: Shell, file: Path) -> int:
         how = f"{judged}; {counted(result.found, 'row')}, {result.expected:,} expected"
         if result.method != "rows":
             how = f"not compared: {result.why}; {counted(result.found, 'row')}"
+        if result.keyless:
+            how += f"; {counted(result.keyless, 'row')} without a key cannot be in it"
+        if result.keyless_found:
+            how += f"; it holds {counted(result.keyless_found, 'row')} without a key"
         shell.out.line(
             "verified",
             {
@@ -197,6 +214,8 @@ async def verify(shell: Shell, file: Path) -> int:
                 "expected": result.expected,
                 "found": result.found,
                 "wrong": result.wrong,
+                "keyless": result.keyless,
+                "keyless_found": result.keyless_found,
                 "why": result.why,
                 "differences": [{"key": one.key, "what": one.what} for one in result.differences],
             },
@@ -250,13 +269,13 @@ async def rewind(
 def _read(file: Path) -> Pipeline:
     from millrace.pipeline import read_pipeline
 
-    return read_pipeline(file, os.environ)
+    return read_pipeline(file)
 
 
 def _setting(shell: Shell) -> Setting:
     from millrace.pipeline import Setting
 
-    return Setting(where=where_meant(shell), environ=dict(os.environ), say=shell.out.aside)
+    return Setting(where=where_meant(shell), say=shell.out.aside)
 
 
 def where_meant(shell: Shell) -> Where:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 DEAD = "millrace-dead-"
 """The beginning of the headers that tell how a message died."""
 
+SOURCES = (f"{DEAD}queue", "millrace-queue")
+"""The headers by which letters of queues, and of pipelines, say where they came from."""
+
 Pairs = tuple[tuple[str, bytes], ...]
 
 
@@ -65,12 +68,13 @@ async def redrive(
     moved, and the same call again moves the rest.
     """
     told = list(wanted)
-    if source is not None:
-        told.append((DEAD + "queue", "/".join(split_name(source)).encode()))
+    place = None if source is None else "/".join(split_name(source)).encode()
     if reason is not None:
         told.append((DEAD + "reason", reason.encode()))
 
     def where(row: Row) -> bool:
+        if place is not None and not any((name, place) in row.headers for name in SOURCES):
+            return False
         return all(pair in row.headers for pair in told)
 
     def edit(message: Message) -> Message:
@@ -95,12 +99,16 @@ async def redrive(
         "total": stats.total,
         "moved": stats.moved,
         "kept": stats.kept,
+        "aimless": stats.aimless,
+        "reason": stats.reason,
         "dry_run": dry_run,
     }
     text = f"moved {stats.moved:,} of {stats.total:,} messages; {stats.kept:,} stay"
     if dry_run:
         text = f"would move {stats.total:,} messages; {stats.kept:,} would stay"
     shell.out.line("redriven", fields, text)
+    if stats.reason:
+        shell.out.note(f"nothing {'would be' if dry_run else 'was'} moved: {stats.reason}")
 
 
 async def _drive(driving: Redrive, stop: Stop) -> None:

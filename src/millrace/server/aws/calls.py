@@ -7,6 +7,7 @@ Rule 2: whoever asks is proved before anything of the body is believed, and coun
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -22,6 +23,7 @@ from millrace.server.aws.fault import (
     Fault,
     fault_of,
     missing_parameter,
+    too_large,
     unsupported,
 )
 from millrace.server.aws.form import Named, Tree, read_fields, read_form, tree_of, write_xml
@@ -70,9 +72,18 @@ class Call(Generic[Takes]):
         Raises:
             Denied: they may not.
         """
-        principal = self.caller.principal
-        if not principal.may(verb, space, name):
-            raise denied(principal, verb, space, name)
+        if not self.may_act(verb, space, name):
+            raise denied(self.caller.principal, verb, space, name)
+
+    def may_act(self, verb: Verb, space: str, name: str) -> bool:
+        """As `may`, of what is about to be done: an act that is denied is noted."""
+        if self.may(verb, space, name):
+            return True
+        if verb in ("manage", "admin"):
+            action = self.action
+            act = action.name if action.service.name == "sns" else _snake(action.name)
+            self.ask.server.denied(self.caller.principal, act, f"{space}/{name}")
+        return False
 
     def sees(self, space: str, name: str) -> bool:
         """Whether whoever asks may do anything at all with what has this name."""
@@ -95,6 +106,11 @@ class Call(Generic[Takes]):
             f"<ResponseMetadata><RequestId>{one}</RequestId></ResponseMetadata></{name}Response>"
         )
         return Response(200, text.encode(), type=XML, headers=headers)
+
+
+def _snake(name: str) -> str:
+    """The name of an action as those of the server's own acts are written."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 _SEEN: tuple[Verb, ...] = ("publish", "work", "read", "watch", "manage")
@@ -182,6 +198,9 @@ def prove(ask: Ask, caller: Caller) -> None:
     """
     if caller.failure is not None:
         raise caller.failure
+    if len(ask.request.body) > caller.aws.body_bytes_max:
+        # Its head did not tell: it came in chunks. It is neither hashed nor decoded.
+        raise too_large(caller.aws.body_bytes_max)
     if not caller.is_proved:
         try:
             caller.prove(ask.request)
@@ -189,6 +208,11 @@ def prove(ask: Ask, caller: Caller) -> None:
             failed = caller.aws.failed(caller.principal.where)
             caller.failure = failed if isinstance(failed, Exhausted) else fault
             raise caller.failure from None
+    if ask.request.is_stranger:
+        ask.request.is_stranger = False
+        if ask.request.on_proved is not None:
+            ask.request.on_proved()
+            ask.request.on_proved = None
     if not ask.is_charged:
         ask.server.quotas.take(caller.principal, now_ms(), size=len(ask.request.body))
         ask.is_charged = True

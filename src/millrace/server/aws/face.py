@@ -17,10 +17,17 @@ from uuid import uuid4
 import msgspec
 
 from millrace import limits
-from millrace.errors import Exhausted, MillraceError, Unauthenticated
+from millrace.errors import Exhausted, MillraceError, Unauthenticated, detached
 from millrace.server.access import Principal
 from millrace.server.aws.digests import Digests
-from millrace.server.aws.fault import Fault, fault_of, nobody, unknown_caller, unsigned_unsubscribe
+from millrace.server.aws.fault import (
+    Fault,
+    fault_of,
+    nobody,
+    too_large,
+    unknown_caller,
+    unsigned_unsubscribe,
+)
 from millrace.server.aws.form import text_of
 from millrace.server.aws.known import Directory
 from millrace.server.aws.names import Home, is_account, space_of
@@ -151,19 +158,26 @@ class AwsFace:
         self.deliverer = deliverer
         self.usual = home
         self.scheme = scheme
+        message_bytes = max(directory.bounds.message_bytes, limits.SNS_MESSAGE_BYTES_MAX)
+        self.body_bytes_max = limits.AWS_ESCAPES_MAX * message_bytes + limits.AWS_BESIDE_BYTES
+        """Of a request: the messages that a call may have, however they are written."""
 
     def admit(
         self, request: Request, params: dict[str, str], peer: str
     ) -> Principal | MillraceError:
+        length = request.headers.get("content-length")
+        if length is not None and int(length) > self.body_bytes_max:
+            return too_large(self.body_bytes_max)
         try:
             caller = self._caller(request, peer, request.standing)
         except Fault as fault:
             # Counted as others are; what is told is what clients of AWS know.
             failed = self._guard.fail(peer)
-            return failed if isinstance(failed, Exhausted) else fault
+            return failed if isinstance(failed, Exhausted) else detached(fault)
         if isinstance(caller, MillraceError):
             return caller
         request.caller = caller
+        request.is_stranger = not caller.is_proved
         request.kind = request.headers.get("x-amz-target", "")
         return caller.principal
 

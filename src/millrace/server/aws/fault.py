@@ -8,6 +8,7 @@ from millrace.errors import (
     Invalid,
     MillraceError,
     NotFound,
+    Quarantined,
     Refused,
     Retry,
     TooLarge,
@@ -74,6 +75,17 @@ def nobody() -> Fault:
     )
 
 
+def too_large(limit: int) -> Fault:
+    """A body that no call needs, whatever it is coded as."""
+    fault = Fault(
+        "RequestEntityTooLarge",
+        f"The body of the request has more than {limit} bytes; send its messages in several calls.",
+        status=413,
+    )
+    fault.field, fault.limit = "body", limit
+    return fault
+
+
 def unsigned_unsubscribe() -> Fault:
     """Somebody visits the address by which SNS ends a subscription, as no rule allows."""
     return Fault(
@@ -104,6 +116,9 @@ def fault_of(error: MillraceError) -> Fault:
         return unknown_caller()
     if isinstance(error, Exhausted):
         return Fault("ThrottlingException", error.message, status=400, query="Throttling")
+    if isinstance(error, Quarantined):
+        # Nothing is wrong with the request: clients of AWS try again, as they do after a 500.
+        return Fault("InternalFailure", error.message, status=500)
     if isinstance(error, NotFound | Invalid | TooLarge | Refused):
         return invalid_parameter(error.message)
     if isinstance(error, Retry):

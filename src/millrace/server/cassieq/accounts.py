@@ -198,6 +198,7 @@ async def create_signed_query(ask: Ask) -> Response:
     told = decode(_permission_in, ask.request.body)
     name = told.account_name
     if not ask.principal.may("admin", name, "*"):
+        ask.server.denied(ask.principal, ask.route.name, name)
         raise denied(ask.principal, "admin", name, "*")
     book = _book(ask)
     _find(book, name)

@@ -61,15 +61,22 @@ async def make_topic(ask: Ask) -> Response:
 @ROUTES.json("GET", TOPIC, "read", Nothing, TopicOut)
 async def describe_topic(ask: Ask, _: Nothing) -> TopicOut:
     """The queues that are subscribed to a topic, in the order in which they were."""
-    return await ask.topic(_out)
+    return await ask.topic(lambda topic: _out(ask, topic))
 
 
-async def _out(topic: Topic) -> TopicOut:
-    return _names(await topic.subscriptions())
+async def _out(ask: Ask, topic: Topic) -> TopicOut:
+    return _names(ask, await topic.subscriptions())
 
 
-def _names(found: list[Subscription]) -> TopicOut:
-    return TopicOut(list(dict.fromkeys(_name(one.queue) for one in found)))
+def _names(ask: Ask, found: list[Subscription]) -> TopicOut:
+    told = (_name(one.queue) for one in found if _is_told(ask, one.queue))
+    return TopicOut(list(dict.fromkeys(told)))
+
+
+def _is_told(ask: Ask, place: str) -> bool:
+    """Whether a caller hears of a queue, given as space/name: of another space only of those that
+    they may do something with."""
+    return place.startswith(f"{SPACE}/") or ask.sees(place)
 
 
 def _name(place: str) -> str:
@@ -101,9 +108,9 @@ async def subscribe(ask: Ask) -> Response:
         check_kind(queue)
         known = await topic.subscriptions()
         if any(_name(one.queue) == name for one in known):
-            return _names(known)
+            return _names(ask, known)
         await topic.subscribe(queue)
-        return await _out(topic)
+        return await _out(ask, topic)
 
     try:
         return Response(200, encode(await ask.topic(use)))
@@ -121,7 +128,7 @@ async def unsubscribe(ask: Ask, _: Nothing) -> TopicOut:
         for one in await topic.subscriptions():
             if _name(one.queue) == name:
                 await topic.unsubscribe(one.name)
-        return await _out(topic)
+        return await _out(ask, topic)
 
     return await ask.topic(use)
 
@@ -159,10 +166,11 @@ async def _ids(ask: Ask, topic: Topic, seq: int) -> dict[str, str]:
 
     fates = await ask.until(in_time)
     if fates is None:
-        return {_name(target): "" for target in targets.values()}
+        return {_name(target): "" for target in targets.values() if _is_told(ask, target)}
     out: dict[str, str] = {}
     for name, fate in fates.items():
-        if fate not in ("filtered", "gone") and name in targets:
+        is_there = fate not in ("filtered", "gone") and name in targets
+        if is_there and _is_told(ask, targets[name]):
             out[_name(targets[name])] = await _id(ask, targets[name], fate)
     return out
 

@@ -1,12 +1,15 @@
 """What bodies hold, whose they are, and whether they come fast enough.
 
 Rule 1: one who asks holds no more than their share.
-Rule 2: a body that stands still is not waited for, however much of it came before.
+Rule 2: a body counts for who is named in its head only once that is proved; before, it counts for
+the address that it comes from, in a share of its own.
+Rule 3: a body that stands still is not waited for, however much of it came before.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 from millrace import limits
 from millrace.server.http.parser import Request
@@ -22,8 +25,22 @@ class Bodies(Shares):
         self._for_all = limits.HTTP_BODIES_BYTES_MAX // (limits.HTTP_SHARE + 1)
         """If no more are held in all, nobody has more than their share, whoever has how many."""
 
+        self.unproved = Shares(limits.HTTP_UNPROVED_BYTES_MAX)
+        """Those of requests whose senders are not proved, by `address_holder`."""
+
+    def add(self, owner: str, size: int) -> None:
+        (self.unproved.add if owner.startswith(_ADDRESS) else super().add)(owner, size)
+
     def excess(self, owner: str, size: int = 0) -> tuple[str, int] | None:
         """Why so many bytes more are not held for someone, and the bound; None: there is room."""
+        if owner.startswith(_ADDRESS):
+            share = self.unproved.share(owner)
+            if self.unproved.held(owner) + size <= share:
+                return None
+            return (
+                f"signed requests of one address hold {share} bytes at most before they are "
+                "proved; send this one later"
+            ), share
         if self.size + size <= self._for_all:
             return None
         held, share = self.held(owner), self.share(owner)
@@ -35,12 +52,31 @@ class Bodies(Shares):
         return f"requests of one user hold {share} bytes at most now; send this one later", share
 
 
+class _Held:
+    """The body of one request."""
+
+    __slots__ = ("holder", "size")
+
+    def __init__(self, holder: str, size: int) -> None:
+        self.holder = holder
+        self.size = size
+
+
+_ADDRESS = "@"
+"""No user's name begins with it."""
+
+
+def address_holder(peer: str) -> str:
+    """Return for whom bodies are held that come from an address, as long as nothing is proved."""
+    return _ADDRESS + peer
+
+
 class Kept:
     """What one connection has of them."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
-        self._whole: deque[tuple[str, int]] = deque()
+        self._whole: deque[_Held] = deque()
         """Those of requests that have not ended, in their order."""
         self._part = ("", 0)
         """Of the one that is being read."""
@@ -52,9 +88,12 @@ class Kept:
         """
         add, before = self._bodies.add, self._part
         for request in found:
-            self._whole.append((request.owner, len(request.body)))
-            if request.body:
-                add(request.owner, len(request.body))
+            held = _Held(request.holder or request.owner, len(request.body))
+            self._whole.append(held)
+            if held.size:
+                add(held.holder, held.size)
+            if held.holder != request.owner and request.refusal is None:
+                request.on_proved = partial(self._move, held, request.owner)
         self._part = part
         if before[1]:
             add(before[0], -before[1])
@@ -64,12 +103,20 @@ class Kept:
         excess = self._bodies.excess(part[0])
         return None if excess is None else excess[0]
 
+    def _move(self, held: _Held, owner: str) -> None:
+        """Count a body for its owner, who is proved now."""
+        if held.size:
+            self._bodies.add(held.holder, -held.size)
+            self._bodies.add(owner, held.size)
+        held.holder = owner
+
     def end(self) -> None:
         """The first that was whole has ended; after `let_go` nothing more is counted."""
         if self._whole:
-            owner, size = self._whole.popleft()
-            if size:
-                self._bodies.add(owner, -size)
+            held = self._whole.popleft()
+            if held.size:
+                self._bodies.add(held.holder, -held.size)
+                held.size = 0
 
     def let_go(self) -> None:
         """The connection has gone."""
@@ -89,6 +136,10 @@ class Pace:
         self._left: float = limits.HTTP_HEAD_SECONDS_MAX
         self._seen_at = now
         self._seen_bytes = 0
+
+    def forgive(self, seconds: float) -> None:
+        """Do not count so much time."""
+        self._seen_at += seconds
 
     def is_too_slow(self, now: float, size: int, *, is_awaited: bool) -> bool:
         """Whether `size` bytes by now are too few; `is_awaited`: the sender could send more."""

@@ -19,6 +19,7 @@ from types import CoroutineType
 from typing import cast
 
 from millrace import limits
+from millrace.errors import detached
 from millrace.server.http.bodies import Kept, Pace
 from millrace.server.http.large import BodyReader
 from millrace.server.http.parser import BadRequest, Parser, Request
@@ -53,6 +54,9 @@ class Connection(asyncio.Protocol):
         self._room: asyncio.Future[None] | None = None
         self._since = self._loop.time()
         self._has_asked = False
+        self._is_known = False
+        """Whether somebody is known to have sent the last request that was answered."""
+        self._is_counted = False
         self._unsent = 0
         self._unsent_since = 0.0
         self._kept = Kept(site.bodies)
@@ -69,29 +73,57 @@ class Connection(asyncio.Protocol):
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
         self._site.connections.add(self)
         self._site.awaited.add(self)
+        self._count_stranger(1)
         if self._site.is_full and not self._has_place:
             most = self._site.connections_max
-            bad = BadRequest(503, f"there are {most} connections already; come again later")
-            self._is_closing = True
-            self._write(self._site.complain(bad), keep_alive=False)
-            self._transport.close()
+            self._send_away(f"there are {most} connections already; come again later")
+        elif self._site.has_many(self._peer):
+            self._send_away(
+                f"this address has {self._site.strangers_max} connections on which nobody is known "
+                "already; close some"
+            )
+
+    def _send_away(self, detail: str) -> None:
+        self._is_closing = True
+        self._write(self._site.complain(BadRequest(503, detail)), keep_alive=False)
+        self._transport.close()
+
+    def _count_stranger(self, change: int) -> None:
+        """Count this connection among those of its address on which nobody is known, or no more."""
+        self._is_counted = change > 0
+        strangers = self._site.strangers
+        strangers[self._peer] += change
+        if not strangers[self._peer]:
+            del strangers[self._peer]
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._bad is not None:
             return
+        if self._parse(data) and self._site.begin is not None:
+            self._site.turn(self)
+        else:
+            self.go_on()
+
+    def _parse(self, data: bytes) -> bool:
+        """Parse what has come, or waits to be parsed; whether a request is whole."""
         parser = self._parser
         was_between = parser.is_between
         try:
-            found = parser.feed(data)
+            found = parser.feed(data, limits.HTTP_AHEAD_MAX - len(self._waiting))
         except BadRequest as error:
-            self._bad = error
+            self._bad = detached(error)
             found = parser.last
         if found or (was_between and not parser.is_between and self._under is None):
             self._since = self._loop.time()
+        if parser.has_rest and found[-1].is_stranger:
+            # Of those who are not known nothing is kept, least of all what they ask next.
+            found[-1].keep_alive = False
+            parser.drop()
         self._take(found)
         if self._pace is None and parser.in_body:
             self._pace = Pace(self._loop.time())
             self._await_client()
+        return bool(found)
 
     def body_received(self, size: int) -> None:
         """So many bytes of a large body have come."""
@@ -102,6 +134,10 @@ class Connection(asyncio.Protocol):
             self._since = self._loop.time()
             self._speak(self)
         self._take(found)
+        if found and self._site.begin is not None:
+            self._site.turn(self)
+        else:
+            self.go_on()
 
     def _take(self, found: list[Request]) -> None:
         parser = self._parser
@@ -114,10 +150,6 @@ class Connection(asyncio.Protocol):
             self._bad = BadRequest(503, excess)
         if parser.large is not None and not self._is_in_body and self._bad is None:
             self._speak(BodyReader(self, parser.large))
-        if found and self._site.begin is not None:
-            self._site.turn(self)
-        else:
-            self.go_on()
 
     def _speak(self, protocol: asyncio.BaseProtocol) -> None:
         """Have what comes next handed to another."""
@@ -136,8 +168,9 @@ class Connection(asyncio.Protocol):
         return self._site.admit(request, length, self._peer)
 
     def _look_ahead(self) -> None:
-        """Read on only while few requests wait."""
+        """Read on only while few requests wait, and nothing that was read."""
         wanted = len(self._waiting) <= limits.HTTP_AHEAD_MAX and self._bad is None
+        wanted = wanted and not self._parser.has_rest
         wanted = wanted or self._is_closing
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
@@ -157,6 +190,8 @@ class Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         if self._under is not None:
             return
+        while not self._waiting and self._parser.has_rest and self._bad is None:
+            self._parse(b"")
         if self._waiting:
             request = self._request = self._waiting.popleft()
             self._sent.owner = request.owner
@@ -239,6 +274,9 @@ class Connection(asyncio.Protocol):
         self._under = self._request = self._refusal = None
         self._await_client()
         self._is_answering = False
+        self._is_known = not request.is_stranger
+        if self._is_known and self._is_counted:
+            self._count_stranger(-1)
         self._kept.end()
         # They refer to each other; what they hold must not wait for a collection of garbage.
         request.body, request.context, request.call = b"", None, None
@@ -397,11 +435,22 @@ class Connection(asyncio.Protocol):
         elif self._under is not None:
             return
         elif parser.is_between:
-            most = limits.HTTP_IDLE_SECONDS_MAX
-            if waited > (most if self._has_asked else limits.HTTP_HEAD_SECONDS_MAX):
+            most = limits.HTTP_STRANGER_IDLE_SECONDS_MAX
+            if self._is_known:
+                most = limits.HTTP_IDLE_SECONDS_MAX
+            elif not self._has_asked:
+                most = limits.HTTP_HEAD_SECONDS_MAX
+            if waited > most:
                 self._transport.close()
         elif parser.in_head and waited > limits.HTTP_HEAD_SECONDS_MAX:
             self.cut()
+
+    def forgive(self, seconds: float) -> None:
+        """Do not count so much time: nothing was read or sent meanwhile."""
+        self._since += seconds
+        self._unsent_since += seconds
+        if self._pace is not None:
+            self._pace.forgive(seconds)
 
     def judge(self, standing: Standing) -> None:
         """End what is being handled if whoever asked for it may not any more."""
@@ -438,9 +487,12 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closing = True
         self._site.connections.discard(self)
+        if self._is_counted:
+            self._count_stranger(-1)
         self._site.awaited.discard(self)
         self._kept.let_go()
         self._waiting.clear()
+        self._parser.close()
         self.resume_writing()
         self._sent.end()
         self._site.owed.discard(self)

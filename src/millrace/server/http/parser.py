@@ -8,12 +8,15 @@ Rule 1: a bound is judged before the bytes behind it are kept.
 Rule 2: after an error nothing more of the connection is read: where its next request begins can no
 longer be known.
 Rule 3: whoever was refused by their head is answered before much more is read of them.
-Rule 4: a large body whose length is known passes by httptools, which would copy it: it is not
+Rule 4: what comes behind a refused request, or behind as many requests as may wait, is kept as
+bytes until they were answered.
+Rule 5: a large body whose length is known passes by httptools, which would copy it: it is not
 looked into. The next request has a parser of its own.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
@@ -21,6 +24,7 @@ from typing import Protocol
 import httptools
 
 from millrace import limits
+from millrace.errors import detached
 from millrace.server.http.large import LargeBody, Spare
 
 _HEAD_END = b"\r\n\r\n"
@@ -60,9 +64,12 @@ class Request:
         "caller",
         "context",
         "headers",
+        "holder",
+        "is_stranger",
         "keep_alive",
         "kind",
         "method",
+        "on_proved",
         "owner",
         "path",
         "query",
@@ -88,7 +95,13 @@ class Request:
         self.context: object = None
         """What the same judge found: who asks, and for what."""
         self.owner = ""
-        """For whom they have the body held."""
+        """Who asks, as far as the head tells: answers are held for them."""
+        self.holder = ""
+        """For whom the body is held, if not for them: an address, where they are not proved yet."""
+        self.on_proved: Callable[[], None] | None = None
+        """Called once it is."""
+        self.is_stranger = False
+        """Nobody is known to have sent it, or not yet."""
         self.kind = ""
         """What it asks for: those of a kind that came in one turn are handled in a row."""
         self.standing = 0
@@ -119,6 +132,11 @@ class Parser:
         self._in_head = True
         self._head_bytes = 0
         self._headers_seen = 0
+        self._length: int | None = None
+        """Of the body that is being read, where its head tells."""
+        self._rest = b""
+        self._rest_at = 0
+        """What was read and is not parsed yet, and where in it to go on."""
         self._chunks: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._beside_bytes = 0
@@ -129,10 +147,31 @@ class Parser:
         self.expects = False
         """The sender waits for a word before it sends the body."""
 
+    def close(self) -> None:
+        """Drop everything: the connection is gone.
+
+        The parser below refers to this one, and this one to the connection.
+        """
+        del self._parser, self._admit
+        self._request = Request()
+        self._chunks, self._done, self.large = [], [], None
+        self._rest = b""
+
     @property
     def is_between(self) -> bool:
         """Whether nothing of a next request has been read."""
-        return not self._has_begun
+        return not self._has_begun and not self._rest
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes wait to be parsed: `feed` goes on with them."""
+        return bool(self._rest)
+
+    def drop(self) -> None:
+        """Parse nothing more of the connection."""
+        self._rest, self._is_over = b"", True
+        # Where its next request begins is not known any more.
+        self._has_begun = True
 
     @property
     def in_head(self) -> bool:
@@ -153,21 +192,33 @@ class Parser:
     def held(self) -> tuple[str, int]:
         """For whom how much of it is held: nothing of a request that was refused."""
         request = self._request
-        return request.owner, self._body_bytes if request.refusal is None else 0
+        holder = request.holder or request.owner
+        return holder, self._body_bytes if request.refusal is None else 0
 
-    def feed(self, data: bytes) -> list[Request]:
+    def feed(self, data: bytes, limit: int = limits.HTTP_AHEAD_MAX) -> list[Request]:
         """Take bytes in; returns the requests that are whole now.
+
+        It stops behind a request that is refused, and behind `limit` of them or a few more
+        (`HTTP_STEP_BYTES`); what it has not parsed then it parses when it is called again.
 
         Raises:
             BadRequest: after the requests before it, which are in `last`.
         """
         self._done = []
-        if self.large is not None or (
-            self._in_head and len(data) + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX
+        at = 0
+        if self._rest:
+            data, at = (
+                (self._rest[self._rest_at :] + data, 0) if data else (self._rest, self._rest_at)
+            )
+            self._rest = b""
+        if (
+            len(data) - at > limits.HTTP_STEP_BYTES
+            or self.large is not None
+            or (self._in_head and len(data) - at + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX)
         ):
-            self._feed_parts(data)
+            self._feed_parts(data, at, limit)
         else:
-            self._feed(data)
+            self._feed(data[at:] if at else data)
         return self._done
 
     def filled(self, size: int) -> list[Request]:
@@ -179,20 +230,31 @@ class Parser:
         self._look_at(large)
         return self._done
 
-    def _feed_parts(self, data: bytes) -> None:
-        """A head by itself, or only so much that it cannot grow beyond its bound unseen."""
-        view, at = memoryview(data), 0
-        while at < len(data):
+    def _feed_parts(self, data: bytes, at: int, limit: int) -> None:
+        """Parse a head by itself, and a body by itself, until enough requests are there."""
+        view, size, done = memoryview(data), len(data), self._done
+        while at < size and not self._is_over:
             if self.large is not None:
                 at += self.large.take(view[at:])
                 self._look_at(self.large)
-                continue
-            end = min(len(data), at + limits.HTTP_HEAD_BYTES_MAX)
-            if self._in_head:
-                found = data.find(_HEAD_END, at, end)
-                end = end if found < 0 else found + len(_HEAD_END)
-            self._feed(bytes(view[at:end]))
-            at = end
+            else:
+                end = self._end_of_part(data, at)
+                self._feed(bytes(view[at:end]))
+                at = end
+            if done and at < size and (len(done) >= limit or done[-1].refusal is not None):
+                self._rest, self._rest_at = data, at
+                return
+
+    def _end_of_part(self, data: bytes, at: int) -> int:
+        """Return where to stop, so that hardly more than one request ends before."""
+        size = len(data)
+        if self._in_head:
+            end = min(size, at + limits.HTTP_HEAD_BYTES_MAX)
+            found = data.find(_HEAD_END, at, end)
+            return end if found < 0 else found + len(_HEAD_END)
+        if self._length is not None:
+            return min(size, at + max(self._length - self._body_bytes, 1))
+        return min(size, at + limits.HTTP_STEP_BYTES)
 
     def _look_at(self, large: LargeBody) -> None:
         self._body_bytes = large.filled
@@ -222,8 +284,10 @@ class Parser:
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if isinstance(cause, BadRequest):
-                raise cause from None
+                raise detached(cause) from None
             if isinstance(cause, _Over):
+                # Its frames hold what was read, and this one holds it.
+                detached(cause)
                 self._is_over = True
                 return
             raise
@@ -291,6 +355,8 @@ class Parser:
         path, _, query = self._url.partition(b"?")
         if not path.startswith(b"/"):
             path = _path_of(path)
+        if b"//" in path or b"/." in path or b"%2" in path:
+            _check_path(path)
         request.path, request.query = path.decode("latin-1"), query.decode("latin-1")
         request.keep_alive = parser.should_keep_alive()
         length = int(headers.get("content-length", 0))
@@ -298,6 +364,7 @@ class Parser:
             raise _too_large(self._body_bytes_max)
         self._in_head = False
         self._head_bytes = 0
+        self._length = length if coding is None else None
         refusal = request.refusal = self._admit(request, length if coding is None else None)
         expect = headers.get("expect")
         expects = expect is not None and expect.lower() == "100-continue" and version == "1.1"
@@ -355,6 +422,16 @@ class Parser:
 
 def _head_too_large() -> BadRequest:
     return BadRequest(431, f"the head has more than {limits.HTTP_HEAD_BYTES_MAX} bytes")
+
+
+_ODD = re.compile(rb"//|/(?:\.|%2[eE]){1,2}(?:/|$)")
+"""Parts that are empty or mean another place: programs on the way, signatures and routes may each
+read them in another way."""
+
+
+def _check_path(path: bytes) -> None:
+    if _ODD.search(path):
+        raise BadRequest(400, "the address has an empty part, or '.' or '..' as one; name its path")
 
 
 @lru_cache(maxsize=limits.HTTP_NAMES_KNOWN_MAX)

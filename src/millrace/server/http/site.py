@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from operator import attrgetter
@@ -83,6 +84,8 @@ class Site:
         self.body_bytes_max = body_bytes_max
         self.spare = Spare()
         self.connections: set[Connection] = set()
+        self.strangers: Counter[str] = Counter()
+        """Connections on which nobody is known yet, by address."""
         self.connections_max = limits.CONNECTIONS_MAX
         """Beyond it whoever connects is told to come again, and cut off."""
         self.stopping = False
@@ -103,6 +106,15 @@ class Site:
     def is_full(self) -> bool:
         """Whether one has connected too many."""
         return len(self.connections) + self.handshakes > self.connections_max
+
+    def has_many(self, peer: str) -> bool:
+        """Whether an address has too many connections on which nobody is known."""
+        return self.strangers[peer] > self.strangers_max
+
+    @property
+    def strangers_max(self) -> int:
+        """How many connections on which nobody is known one address may have."""
+        return max(1, self.connections_max // limits.HTTP_STRANGERS_SHARE)
 
     def date(self) -> bytes:
         """The header that says when, made once a second."""
@@ -147,6 +159,11 @@ class Site:
             self._judged = standing.version()
             for connection in list(self.connections):
                 connection.judge(standing)
+
+    def forgive(self, seconds: float) -> None:
+        """Give every client so much more time: the event loop stood still for as long."""
+        for connection in self.connections:
+            connection.forgive(seconds)
 
     async def stop(self, seconds: float) -> None:
         """Take no new request; let those that are being handled end, for so long."""

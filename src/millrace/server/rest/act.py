@@ -35,3 +35,8 @@ def queue_made(space: str, name: str) -> Made:
 def topic_made(space: str, name: str) -> Made:
     """A topic; a queue of the same name is another thing."""
     return Made("queues", f"{space}/topic:{name}")
+
+
+def subscription_made(space: str, topic: str, name: str) -> Made:
+    """A subscription, as it is counted."""
+    return Made("subscriptions", f"{space}/{topic}/{name}")

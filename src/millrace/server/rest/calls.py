@@ -16,11 +16,15 @@ async def calls(ask: Ask) -> Response:
     """Make calls to the engine; each of them is judged by itself."""
     ask.waits = True
     server, who = ask.server, ask.principal
+    quotas = server.quotas
     return await answer_calls(
         server.service,
         who,
         ask.request.body,
         now_ms=now_ms(),
         stopping=server.stopping,
-        owe=lambda count: server.quotas.owe_requests(who, now_ms(), count),
+        owe=lambda count: quotas.owe_requests(who, now_ms(), count),
+        owe_bytes=(
+            (lambda size: quotas.owe(who, now_ms(), size)) if quotas.counts_bytes(who) else None
+        ),
     )

@@ -90,9 +90,11 @@ async def start_backup(ask: Ask, told: BackupAsk) -> BackupOut:
     progress = Progress()
     millrace = ask.desk.millrace
     job = ask.server.jobs.begin(
+        ask.principal,
         _PLACE,
         progress,
         lambda: millrace.backup(told.into, follow=told.follow, progress=progress.note),
+        is_care=True,
     )
     if told.wait > 0:
         await ask.until(lambda: job.wait(min(told.wait, limits.LEASE_WAIT_MS_MAX / 1000)))

@@ -9,10 +9,17 @@ import msgspec
 
 from millrace.client.cursor import Cursor, Snapshot
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.client.ticket import cursor_of, go_on_after, read_ticket
+from millrace.client.ticket import (
+    cursor_of,
+    go_on_after,
+    read_claims,
+    read_ticket,
+    use_claims,
+    write_claim,
+)
 from millrace.core import check
 from millrace.core.model import CursorCell, Kind, Position
-from millrace.errors import Invalid, NotFound
+from millrace.errors import Invalid, NotFound, NotYet
 from millrace.server.rest.message import Seq, seq_in, start_in
 from millrace.server.rest.queues import WasThere
 from millrace.server.rest.route import Ask, Nothing
@@ -42,6 +49,11 @@ class CursorOut(msgspec.Struct, frozen=True):
     """In each shard."""
     lag: list[int]
     """How many seqs were published in each shard since."""
+    position: str
+    """The committed place, to be kept elsewhere: a token that tells after a restore whether it
+    still holds."""
+    claim: str | None = None
+    """By which its follower asks for snapshots; null where the cursor was only looked at."""
 
 
 class Cursors(msgspec.Struct, frozen=True):
@@ -60,26 +72,31 @@ class CursorAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a cursor is to be like."""
 
     start: int | str = "beginning"
-    """Of a new one: beginning, end, the first seq to be read, or a time as ISO 8601 writes it."""
+    """Of a new one: beginning, end, the first seq to be read (of the present history: never one
+    that was kept), or a time as ISO 8601 writes it. At the position of a snapshot or a cursor it
+    goes on from there, also if it is there already and stands elsewhere."""
     retain: bool = False
     """It is also shown what workers settle before it comes by."""
 
 
 @ROUTES.json("PUT", CURSOR, "read", CursorAsk, CursorOut, tag="cursors")
 async def open_cursor(ask: Ask, told: CursorAsk) -> CursorOut:
-    """Make a cursor, or find the one that is there."""
+    """Make a cursor, or find the one that is there, and follow by it from now on: snapshots that
+    others were given before can no longer be committed."""
     start = start_in(told.start)
 
     async def use(queue: Queue) -> CursorOut:
         name = ask.params["cursor"]
-        return await _out(await queue.cursor(name, start=start, retain=told.retain))
+        return await _out(await queue.cursor(name, start=start, retain=told.retain), claimed=True)
 
     return await ask.queue(use)
 
 
-async def _out(cursor: Cursor) -> CursorOut:
+async def _out(cursor: Cursor, *, claimed: bool = False) -> CursorOut:
     positions = _positions(cursor)
-    return CursorOut(cursor.name, cursor.retain, positions, list(await cursor.lag()))
+    claim = write_claim(cursor) if claimed else None
+    lag = list(await cursor.lag())
+    return CursorOut(cursor.name, cursor.retain, positions, lag, str(cursor.position), claim)
 
 
 def _positions(cursor: Cursor) -> list[PositionOut]:
@@ -132,18 +149,18 @@ class ResetAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where to begin anew."""
 
     start: int | str = "beginning"
-    """beginning, end, the first seq to be read, or a time as ISO 8601 writes it."""
+    """beginning, end, a position, the first seq to be read, or a time as ISO 8601 writes it."""
 
 
 @ROUTES.json("POST", f"{CURSOR}/reset", "read", ResetAsk, CursorOut, tag="cursors")
 async def reset_cursor(ask: Ask, told: ResetAsk) -> CursorOut:
-    """Begin anew at another place."""
+    """Begin anew at another place, and follow from there, as by opening it."""
     start = start_in(told.start)
 
     async def use(queue: Queue) -> CursorOut:
         cursor = _named(ask, queue)
         await cursor.reset(start)
-        return await _out(cursor)
+        return await _out(cursor, claimed=True)
 
     return await ask.queue(use)
 
@@ -157,6 +174,9 @@ class NextAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It is pinned for so long at most, and as long again each time that it is asked for."""
     read: str | None = None
     """The cursor's last snapshot, if it was read and not committed: go on after it."""
+    claim: str | None = None
+    """What the follower was given when it opened the cursor: it is refused (`fenced`) if another
+    one has opened it since. Without `claim` and `read`, the snapshot opens the cursor too."""
 
 
 class Next(msgspec.Struct, frozen=True):
@@ -179,6 +199,7 @@ async def next_snapshot(ask: Ask, told: NextAsk) -> Next:
 
 async def _next(ask: Ask, queue: Queue, told: NextAsk) -> Snapshot | None:
     async def use(cursor: Cursor) -> Snapshot | None:
+        use_claims(cursor, None if told.claim is None else read_claims(told.claim))
         if told.read is not None:
             go_on_after(cursor, read_ticket(queue, told.read))
         return await cursor.next(wait=told.wait, seconds=told.seconds)
@@ -200,6 +221,38 @@ async def _remembered(ask: Ask, queue: Queue, use: Callable[[Cursor], Awaitable[
     ids = tuple(cell.id for cell in await _cells(ask, queue))
     ask.desk.note_cursor(at, ids)
     return await use(_named(ask, queue, ids))
+
+
+class WaitAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to where the follower is to have committed."""
+
+    position: str
+    """Of a snapshot, a cursor or the queue, such as that of the queue after a publish."""
+    wait: float = 0
+    """For how many seconds to wait until it has."""
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """Whether it has."""
+
+    reached: bool
+    """False: not within that time; ask again."""
+
+
+@ROUTES.json("POST", f"{CURSOR}/wait", "read", WaitAsk, Reached, tag="cursors")
+async def wait_for_cursor(ask: Ask, told: WaitAsk) -> Reached:
+    """Wait until the follower of a cursor has committed everything up to a position."""
+
+    async def use() -> bool:
+        name = ask.params["cursor"]
+        await ask.queue(lambda q: q.wait_for(told.position, cursor=name, wait=told.wait))
+        return True
+
+    try:
+        found = await (ask.until(use) if told.wait > 0 else use())
+    except NotYet:
+        return Reached(reached=False)
+    return Reached(reached=found is not None)
 
 
 class CommitAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,7 +1,8 @@
 """Following a queue and its counters as streams of events.
 
-An event of a queue is a message; its id says how far its reader has come in each shard. Whoever
-sends the last one as `Last-Event-ID`, as browsers do by themselves, goes on after it.
+An event of a queue is a message; its id is the token of a position: how far its reader has come in
+each shard, and in which history. A request with the last id as `Last-Event-ID`, which browsers send
+by themselves, goes on after it, or is refused where a restore or a takeover took it back.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Annotated
 import msgspec
 
 from millrace import limits
-from millrace.client.cursor import Cursor, delete_named
+from millrace.client.cursor import Cursor, Snapshot, Start, delete_named
+from millrace.client.position import Position, is_position, locate, read_position, see_places
 from millrace.client.queue import Queue, engine_and_shards
-from millrace.client.ticket import go_on_at
-from millrace.core.place import Place
+from millrace.core.model import Position as Place
+from millrace.core.model import Row
 from millrace.errors import Invalid, MillraceError, NotFound
 from millrace.server.access import may
 from millrace.server.http.response import Response
@@ -34,8 +36,9 @@ class FollowAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where to begin."""
 
     after: str | None = None
-    """The id of the last event that was read, or 0 for the beginning; else only what comes from now
-    on is told. `Last-Event-ID` says the same."""
+    """The id of the last event that was read, or another position of the queue, or 0 for the
+    beginning; else only what comes from now on is told. `Last-Event-ID` says the same. If a restore
+    or a takeover took back what was read up to there, the answer is 410 (`rolled_back`)."""
 
 
 @ROUTES.raw(
@@ -48,65 +51,109 @@ class FollowAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 )
 async def follow(ask: Ask) -> Response:
     """Follow a queue: its messages as server-sent events."""
-    told = read_query(ask, FollowAsk)
-    after = ask.request.headers.get("last-event-id") or told.after
+    params = read_query(ask, FollowAsk)
+    after = ask.request.headers.get("last-event-id") or params.after
 
-    async def use(queue: Queue) -> tuple[Queue, list[int] | None]:
-        engine, shards = engine_and_shards(queue)
-        lasts = [(await engine.meta(shard)).last_seq for shard in shards.ids]
-        return queue, None if after is None else _places(after, lasts)
+    async def use(queue: Queue) -> tuple[Queue, Start]:
+        return queue, await _start(queue, after)
 
-    queue, places = await ask.queue(use)
-    return answer(ask, lambda: _follow(ask, queue, places))
+    queue, start = await ask.queue(use)
+    return answer(ask, lambda: _follow(ask, queue, start))
 
 
-def _places(text: str, lasts: list[int]) -> list[int]:
-    """How far an id says that its reader has come."""
-    found = text.strip().split(",")
-    if found == ["0"]:
-        return [0] * len(lasts)
-    if len(found) == len(lasts) and all(
-        one.isascii() and one.isdigit() and len(one) < 16 for one in found
+async def _start(queue: Queue, after: str | None) -> Start:
+    """Return the place after which a stream begins.
+
+    Raises:
+        Invalid: `after` is no id of an event of this queue.
+        NotFound: it is of another queue.
+        RolledBack: what was read up to there was taken back.
+        CursorExpired: rows that come next are gone.
+    """
+    engine, shards = engine_and_shards(queue)
+    present = await locate(engine, shards)
+    if after is None:
+        return "end"
+    text = after.strip()
+    if text == "0":
+        return "beginning"
+    position = _position_in(text, present)
+    # A browser that follows again and again must be refused by the status, which ends it; so this
+    # is judged before the stream begins, and again by the cursor.
+    hint = "undo what came after that, and follow from `position`"
+    await see_places(engine, shards, read_position(position, shards), hint)
+    return position
+
+
+def _position_in(text: str, present: Position) -> Position:
+    """Read the id of an event.
+
+    Earlier versions wrote a bare seq for each shard, which names no history, so that it can only
+    mean the present one.
+
+    Raises:
+        Invalid: it is neither.
+    """
+    if is_position(text):
+        return Position.parse(text)
+    fields = text.split(",")
+    if len(fields) == len(present.parts) and all(
+        field.isascii() and field.isdigit() and len(field) < 16 for field in fields
     ):
-        places = [int(one) for one in found]
+        seqs = [int(field) for field in fields]
         # What lies ahead of the queue is of another one, or of another history of it.
-        if all(place <= last for place, last in zip(places, lasts, strict=True)):
-            return places
+        if all(seq <= last for seq, last in zip(seqs, present.seqs, strict=True)):
+            return Position(
+                tuple(
+                    (shard, Place(place.history, seq, seq, seq))
+                    for (shard, place), seq in zip(present.parts, seqs, strict=True)
+                )
+            )
     raise Invalid(
         f"after is {text[:40]!r}, not the id of an event of this queue, nor 0", field="after"
     )
 
 
-async def _follow(ask: Ask, queue: Queue, places: list[int] | None) -> AsyncGenerator[bytes, None]:
+async def _follow(ask: Ask, queue: Queue, start: Start) -> AsyncGenerator[bytes, None]:
     # Nobody else knows this cursor; if the process is killed, one cell is left of it.
     name = f"events.{secrets.token_hex(8)}"
     try:
-        cursor = await queue.cursor(name, start="end" if places is None else "beginning")
-        if places is None:
-            places = [position.seq for position in cursor.positions]
-        go_on_at(cursor, places)
-        yield event("begin", b"{}", ",".join(map(str, places)))
-        async with aclosing(_messages(ask, cursor, places)) as messages:
-            async for one in messages:
-                yield one
+        cursor = await queue.cursor(name, start=start)
+        yield event("begin", b"{}", str(cursor.position))
+        async with aclosing(_messages(ask, cursor)) as messages:
+            async for message in messages:
+                yield message
     finally:
         # Also if whoever listened left while it was being made. A queue that has ended has none.
         with suppress(MillraceError):
             await asyncio.shield(delete_named(*engine_and_shards(queue), name))
 
 
-async def _messages(ask: Ask, cursor: Cursor, places: list[int]) -> AsyncGenerator[bytes, None]:
+async def _messages(ask: Ask, cursor: Cursor) -> AsyncGenerator[bytes, None]:
     seconds = limits.EVENT_PIN_SECONDS
     while not ask.server.is_stopping:
         snapshot = await ask.until(lambda: cursor.next(wait=limits.EVENT_SECONDS, seconds=seconds))
         if snapshot is None:
             yield QUIET
             continue
-        async for shard, rows in snapshot.parts():
-            for row in rows:
-                places[shard] = row.seq.seq if isinstance(row.seq, Place) else row.seq
-                yield event("message", encode(row_out(row)), ",".join(map(str, places)))
-        places[:] = snapshot.boundaries
+        async with aclosing(_rows(snapshot)) as rows:
+            async for row, position in rows:
+                yield event("message", encode(row_out(row)), str(position))
+
+
+async def _rows(snapshot: Snapshot) -> AsyncGenerator[tuple[Row, Position], None]:
+    """Yield each row with the position of a reader that has read so far.
+
+    With the last row that is the snapshot's end: a reader in the middle of a snapshot would have to
+    go back to its start if a restore took back anything of it.
+    """
+    last: Row | None = None
+    async for row in snapshot.rows():
+        if last is not None:
+            yield last, snapshot.position_at(last.seq)
+        last = row
+    if last is not None:
+        yield last, snapshot.position
 
 
 # --- Counters ------------------------------------------------------------------------------------

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from millrace import limits
 from millrace.client.session import Session, leave
-from millrace.errors import Full, NotFound
+from millrace.errors import NotFound
+from millrace.server.access import Principal
+from millrace.server.quota import Quotas
+from millrace.server.rest.slots import Slots
 
 
 class _Held:
@@ -32,23 +35,29 @@ class _Held:
 class Sessions:
     """Sessions by their ids. One that nobody asks about for a while is left, and can be resumed."""
 
-    def __init__(self) -> None:
+    def __init__(self, quotas: Quotas | None = None) -> None:
+        self._quotas = Quotas() if quotas is None else quotas
         self._held: dict[str, _Held] = {}
+        self._slots = Slots("sessions", limits.HTTP_SESSIONS_MAX, "sessions held here")
 
-    def check_room(self) -> None:
-        """There is room for one more.
+    @contextmanager
+    def place(self, principal: Principal) -> Iterator[None]:
+        """A place for one more session, which is given back if it does not come to one that is
+        held.
 
         Raises:
-            Full: there is none.
+            Exhausted, Full: there is none; see `Slots.take`.
         """
-        most = limits.HTTP_SESSIONS_MAX
-        if len(self._held) >= most:
-            text = f"{most} sessions are held here; close one, or try again later"
-            raise Full(text, field="sessions", limit=most, after_ms=1000)
+        self._slots.take(principal.name, self._quotas.share(principal, "sessions"))
+        try:
+            yield
+        except BaseException:
+            self._slots.give_back(principal.name)
+            raise
 
     def hold(self, session: Session, owner: tuple[str, str, str], suspect: float) -> str:
         """Hold on to an open session, which keeps its messages for `suspect` seconds when nobody
-        speaks for it; returns its id."""
+        speaks for it; returns its id. It has a place (`place`), until it is held no more."""
         before = self._held.pop(session.id, None)
         if before is not None:
             self._leave(before)
@@ -94,6 +103,7 @@ class Sessions:
         """It was closed."""
         held = self._held.pop(id, None)
         if held is not None:
+            self._slots.give_back(held.owner[0])
             held.end(0)
 
     def _rest(self, id: str, held: _Held) -> None:
@@ -106,6 +116,7 @@ class Sessions:
             self._leave(held)
 
     def _leave(self, held: _Held) -> None:
+        self._slots.give_back(held.owner[0])
         held.end(held.suspect)
         leave(held.session)
 

@@ -13,7 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from millrace import limits
-from millrace.errors import Fatal, Full, MillraceError, NotFound
+from millrace.errors import Fatal, MillraceError, NotFound, detached
+from millrace.server.access import Principal
+from millrace.server.quota import Quotas
+from millrace.server.rest.slots import Slots
 
 State = Literal["running", "done", "failed", "cancelled"]
 
@@ -40,7 +43,7 @@ class Job:
             self.result = await work()
             self.state = "done"
         except MillraceError as error:
-            self.error, self.state = error, "failed"
+            self.error, self.state = detached(error), "failed"
         except asyncio.CancelledError:
             self.state = "cancelled"
         except Exception:
@@ -64,28 +67,33 @@ class Job:
 class Jobs:
     """Those that run, and those that ended lately."""
 
-    def __init__(self, frontend: int | None = None) -> None:
+    def __init__(self, quotas: Quotas | None = None, frontend: int | None = None) -> None:
         """`frontend` is the number of this process, if it is one of several."""
+        self._quotas = Quotas() if quotas is None else quotas
+        self._slots = Slots("jobs", limits.JOBS_RUNNING_MAX, "jobs running")
+        self._care = Slots("backups", limits.BACKUPS_RUNNING_MAX, "backups running")
         self._jobs: dict[str, Job] = {}
         self._last = 0
         self._begin = "" if frontend is None else f"{frontend}-"
 
     def begin(
-        self, place: tuple[str, ...], subject: object, work: Callable[[], Awaitable[object]]
+        self,
+        principal: Principal,
+        place: tuple[str, ...],
+        subject: object,
+        work: Callable[[], Awaitable[object]],
+        *,
+        is_care: bool = False,
     ) -> Job:
-        """Have something done.
+        """Have something done for somebody. `is_care`: it is a backup; those have places of their
+        own, which no redrive takes.
 
         Raises:
+            Exhausted: they have as many as they may.
             Full: too much is being done already.
         """
-        most = limits.JOBS_RUNNING_MAX
-        if sum(job.state == "running" for job in self._jobs.values()) >= most:
-            raise Full(
-                f"{most} jobs are running; wait until one is done, or call one off",
-                field="jobs",
-                limit=most,
-                after_ms=1000,
-            )
+        slots = self._care if is_care else self._slots
+        slots.take(principal.name, 0 if is_care else self._quotas.share(principal, "jobs"))
         while len(self._jobs) >= limits.JOBS_REMEMBERED_MAX:
             ended = next(job for job in self._jobs.values() if job.state != "running")
             del self._jobs[ended.id]
@@ -93,6 +101,7 @@ class Jobs:
         job = Job(f"{self._begin}{self._last}", place, subject)
         self._jobs[job.id] = job
         job.task = asyncio.create_task(job.run(work))
+        job.task.add_done_callback(lambda _: slots.give_back(principal.name))
         return job
 
     def of(self, place: tuple[str, ...]) -> list[Job]:

@@ -13,6 +13,8 @@ from msgspec import UNSET, UnsetType
 from millrace.client.cursor import Start
 from millrace.client.lease import Lease
 from millrace.client.message import Message
+from millrace.client.position import is_position
+from millrace.client.reserved import check_headers
 from millrace.client.submitting import Submits
 from millrace.core.answers import Leased
 from millrace.core.message_id import id_of
@@ -38,7 +40,8 @@ class MessageIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     key_base64: str | None = None
     headers: HeadersIn = {}
-    """An object, or pairs where order or duplicates matter."""
+    """An object, or pairs where order or duplicates matter. The server alone writes those that
+    begin with `aws.` or `millrace-dead-`; group, priority, delay and ttl are fields."""
     group: str | None = None
     """Whom it waits for, where the queue's order asks for it; else those with its key."""
     priority: Annotated[int, msgspec.Meta(ge=0, le=9)] | None = None
@@ -87,7 +90,7 @@ def message_in(one: MessageIn) -> Message:
     return Message(
         body_in(one.body, one.body_base64),
         key_in(one),
-        one.headers,
+        headers_in(one.headers),
         one.priority,
         one.delay,
         one.dedup,
@@ -107,6 +110,18 @@ def body_in(body: str | UnsetType | None, coded: str | UnsetType) -> bytes | Non
     if body is UNSET and coded is UNSET:
         raise Invalid("the message has no body; send body or body_base64", field="body")
     raise Invalid("the message has both body and body_base64; send one", field="body")
+
+
+def headers_in(headers: HeadersIn) -> HeadersIn:
+    """The headers of a message, as they were named.
+
+    Raises:
+        Invalid: the server alone writes one of them, or it stands for a field of the message.
+    """
+    if headers:
+        pairs = headers.items() if isinstance(headers, dict) else headers
+        check_headers(name for name, _ in pairs)
+    return headers
 
 
 def key_in(one: MessageIn) -> bytes | str | None:
@@ -146,12 +161,12 @@ def seq_in(seq: Seq, field: str) -> int:
 
 
 def start_in(start: int | str) -> Start:
-    """Where to begin: "beginning", "end", a seq, or a time as ISO 8601 writes it.
+    """Where to begin: "beginning", "end", a position, a seq, or a time as ISO 8601 writes it.
 
     Raises:
         Invalid: it is none of these.
     """
-    if isinstance(start, int) or start in ("beginning", "end"):
+    if isinstance(start, int) or start in ("beginning", "end") or is_position(start):
         return start
     if start.isascii() and start.replace(":", "", 1).isdigit() and len(start) < 30:
         return seq_in(start, "start")
@@ -159,7 +174,7 @@ def start_in(start: int | str) -> Start:
         return datetime.fromisoformat(start)
     except ValueError:
         raise Invalid(
-            f"start is {start[:40]!r}, not beginning, end, a seq, or a time as in "
+            f"start is {start[:40]!r}, not beginning, end, a position, a seq, or a time as in "
             "2026-01-31T12:00:00Z",
             field="start",
         ) from None

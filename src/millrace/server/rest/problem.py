@@ -10,6 +10,7 @@ import msgspec
 from millrace import errors
 from millrace.server.http.parser import BadRequest
 from millrace.server.http.response import Response
+from millrace.server.rest.message import Seq
 
 TYPE = "application/problem+json"
 
@@ -30,6 +31,19 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True, rename={"kind": "
     field: str | None = None
     limit: int | None = None
     retry_after_ms: int | None = None
+    done: int | None = None
+    """Of a request that names several messages: how many it was done for."""
+    refused: list[RefusedOut] = []
+    """Of such a request: each message with its own problem."""
+    position: str | None = None
+    """Of `rolled_back`: the position to go back to."""
+
+
+class RefusedOut(msgspec.Struct, frozen=True):
+    """A message of which something was refused."""
+
+    seq: Seq
+    problem: Problem
 
 
 _STATUS: dict[type[errors.MillraceError], int] = {
@@ -44,6 +58,7 @@ _STATUS: dict[type[errors.MillraceError], int] = {
     errors.SnapshotExpired: 410,
     errors.CursorExpired: 410,
     errors.TooLarge: 413,
+    errors.Quarantined: 503,
     errors.Refused: 400,
     errors.Exhausted: 429,
     errors.Retry: 503,
@@ -75,6 +90,7 @@ def problem_of(error: errors.MillraceError) -> Problem:
         error.field,
         error.limit,
         error.after_ms if isinstance(error, errors.Retry) else None,
+        position=error.position if isinstance(error, errors.RolledBack) else None,
     )
 
 
@@ -87,6 +103,12 @@ def answer_error(error: errors.MillraceError) -> Response:
     if problem.status == 401:
         headers["www-authenticate"] = 'Bearer realm="millrace", Basic realm="millrace"'
     return Response(problem.status, msgspec.json.encode(problem), type=TYPE, headers=headers)
+
+
+def answer_refused(refused: list[RefusedOut]) -> Response:
+    """What is answered where a request was refused for each of the messages that it names."""
+    problem = msgspec.structs.replace(refused[0].problem, done=0, refused=refused)
+    return Response(problem.status, msgspec.json.encode(problem), type=TYPE)
 
 
 def answer_bad(bad: BadRequest) -> Response:

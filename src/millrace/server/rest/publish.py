@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Annotated
@@ -11,17 +12,22 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 
 from millrace import limits
-from millrace.client.message import Message, publish_one
+from millrace.client.arrow_columns import stored_bytes
+from millrace.client.message import Rows, publish_one
 from millrace.client.queue import Queue
+from millrace.client.reserved import check_column
 from millrace.client.shards import Shards
 from millrace.client.submitting import Submits
 from millrace.core import check
 from millrace.core.answers import Published as Answer
 from millrace.core.commands import ProducerMode
 from millrace.decoding import json_decoder
-from millrace.errors import Invalid, TooLarge
+from millrace.errors import Invalid
+from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
-from millrace.server.rest.message import MessageIn, Seq, body_in, key_in, message_in, seq_out
+from millrace.server.rest.arrow_stream import read_table
+from millrace.server.rest.bulk import lines_in, messages_in, ready
+from millrace.server.rest.message import MessageIn, Seq, body_in, headers_in, key_in, seq_out
 from millrace.server.rest.route import JSON, Ask, Media, decode, encode, read_query
 from millrace.server.rest.table import QUEUE, ROUTES
 from millrace.server.rest.under import Under
@@ -33,8 +39,8 @@ BYTES = "application/octet-stream"
 LINES = Media(NDJSON, "Messages, one a line.")
 ARROW_ROWS = Media(
     ARROW,
-    "An Arrow IPC stream with the column `value` and, if need be, `key`, `headers`, `group`, "
-    "`priority`, `delay`, `ttl`.",
+    "An Arrow IPC stream, not compressed, with the column `value` and, if need be, `key`, "
+    "`headers`, `group`, `priority`, `delay`, `ttl`.",
 )
 BULK = (LINES, ARROW_ROWS, Media(BYTES, "The body of one message, as it is."))
 
@@ -51,6 +57,12 @@ class PublishAsk(MessageIn, frozen=True, forbid_unknown_fields=True):
     mode: ProducerMode = "dense"
     """dense: one after the other; rising: gaps are allowed; range: (after, number] of a source."""
     after: Number | None = None
+
+
+class PublishRead(PublishAsk, frozen=True, forbid_unknown_fields=True):
+    """The same as it is decoded: several messages one by one, by `messages_in`."""
+
+    messages: list[msgspec.Raw] | UnsetType = UNSET  # type: ignore[assignment]
 
 
 class PublishQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,8 +92,7 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
     """All of them, where they do not follow each other."""
 
 
-_decoder = json_decoder(PublishAsk)
-_line = json_decoder(MessageIn)
+_decoder = json_decoder(PublishRead)
 
 
 def _publish_quick(ask: Ask, engine: Submits) -> Under | None:
@@ -93,7 +104,7 @@ def _publish_quick(ask: Ask, engine: Submits) -> Under | None:
         return None
     shards = queue.shards
     message = check.message(
-        body_in(told.body, told.body_base64), key_in(told), told.headers, told.group
+        body_in(told.body, told.body_base64), key_in(told), headers_in(told.headers), told.group
     )
     numbered = check.numbered(told.producer, told.number, told.mode, told.after)
     command = publish_one(message, numbered, told.priority, told.delay, told.dedup, told.ttl)
@@ -132,7 +143,7 @@ async def publish(ask: Ask) -> Response:
         told = decode(_decoder, ask.request.body)
         if told.messages is UNSET:
             return one_out(await ask.queue(lambda queue: _publish(queue, told)))
-        rows = many_in(told, told.messages)
+        rows = await many_in(told, told.messages)
         places = await ask.queue(
             lambda queue: queue.publish_many(
                 rows,
@@ -147,7 +158,7 @@ async def publish(ask: Ask) -> Response:
     if kind == BYTES:
         body = bytes(ask.request.body)
         return one_out(await ask.queue(lambda queue: _publish_bytes(queue, body, query)))
-    found = rows_in(ask, query)
+    found = await rows_in(ask, query)
     places = await ask.queue(lambda queue: _publish_rows(queue, found, query))
     return many_out(places, len(found))
 
@@ -156,7 +167,7 @@ async def _publish(queue: Queue, told: PublishAsk) -> int | None:
     return await queue.publish(
         body_in(told.body, told.body_base64),
         key=key_in(told),
-        headers=told.headers,
+        headers=headers_in(told.headers),
         group=told.group,
         priority=told.priority,
         delay=told.delay,
@@ -185,9 +196,7 @@ async def _publish_bytes(queue: Queue, body: bytes, query: PublishQuery) -> int 
     )
 
 
-async def _publish_rows(
-    queue: Queue, rows: list[Message] | pa.Table, query: PublishQuery
-) -> Sequence[int]:
+async def _publish_rows(queue: Queue, rows: Rows, query: PublishQuery) -> Sequence[int]:
     return await queue.publish_many(
         rows,
         priority=query.priority,
@@ -200,7 +209,7 @@ async def _publish_rows(
     )
 
 
-def many_in(told: MessageIn, messages: list[MessageIn]) -> list[Message]:
+async def many_in(told: MessageIn, messages: Sequence[msgspec.Raw]) -> Rows:
     """The messages of a call that names several; beside them stand priority, delay and ttl of those
     that do not name their own."""
     if told.body is not UNSET or told.body_base64 is not UNSET:
@@ -208,57 +217,60 @@ def many_in(told: MessageIn, messages: list[MessageIn]) -> list[Message]:
     for name in ("key", "key_base64", "headers", "group", "dedup"):
         if getattr(told, name):
             raise Invalid(f"{name} is each message's own: say it there", field=name)
-    found = [message_in(one) for one in messages]
+    found = await messages_in(messages)
     if told.priority is None and told.delay is None and told.ttl is None:
-        return found
-    return [
-        dataclasses.replace(
+        return await ready(found)
+    for at, one in enumerate(found):
+        if not at % limits.ROWS_STEP:
+            await asyncio.sleep(0)
+        found[at] = dataclasses.replace(
             one,
             priority=told.priority if one.priority is None else one.priority,
             delay=told.delay if one.delay is None else one.delay,
             ttl=told.ttl if one.ttl is None else one.ttl,
         )
-        for one in found
-    ]
+    return await ready(found)
 
 
-def rows_in(ask: Ask, query: PublishQuery) -> list[Message] | pa.Table:
-    """The messages of a body that is not JSON."""
+async def rows_in(
+    ask: Ask,
+    query: PublishQuery,
+    turn: tuple[int | None, float | None, float | None] | None = None,
+) -> Rows:
+    """The messages of a body that is not JSON; `turn`: priority, delay and ttl of those that do not
+    name their own, where the query does not say so."""
     if query.key is not None or query.group is not None or query.dedup is not None:
         raise Invalid("key, group and dedup are each message's own: say them there", field="query")
     kind, body = ask.type, ask.request.body
     if kind == NDJSON:
-        return _lines(body)
+        turn = turn or (query.priority, query.delay, query.ttl)
+        return await ready(await lines_in(body), *turn)
     if kind == ARROW:
-        return _table(body)
+        return _counted(ask, _unreserved(read_table(body)))
     raise Invalid(
         f"the body is {kind[:80]!r}; send {JSON}, {NDJSON}, {ARROW} or {BYTES}",
         field="content-type",
     )
 
 
-def _lines(body: bytes | bytearray | memoryview) -> list[Message]:
-    found: list[Message] = []
-    for number, line in enumerate(bytes(body).split(b"\n"), 1):
-        if not line.strip():
-            continue
-        if len(found) >= limits.PUBLISH_MESSAGES_MAX:
-            most = limits.PUBLISH_MESSAGES_MAX
-            raise TooLarge(f"there are more than {most} lines", field="lines", limit=most)
+def _unreserved(table: pa.Table) -> pa.Table:
+    """The rows, none of which has a header that the server alone writes."""
+    if "headers" in table.schema.names:
+        column = table.column("headers")
         try:
-            found.append(message_in(decode(_line, line)))
-        except Invalid as error:
-            raise Invalid(f"line {number}: {error.message}", field=error.field) from error
-    return found
+            # Its offsets come from the network, and names are looked up by them.
+            column.validate(full=True)
+        except (pa.ArrowException, ValueError) as error:
+            raise Invalid(f"column 'headers': {error}"[:500], field="headers") from error
+        check_column(column)
+    return table
 
 
-def _table(body: bytes | bytearray | memoryview) -> pa.Table:
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            table = reader.read_all()
-            table.validate(full=True)
-    except (pa.ArrowException, ValueError, OSError) as error:
-        raise Invalid(f"the body is no Arrow stream: {error}", field="body") from error
+def _counted(ask: Ask, table: pa.Table) -> pa.Table:
+    """The rows, once the bytes that they have beyond the body are counted, too."""
+    excess = stored_bytes(table) - len(ask.request.body)
+    if excess > 0:
+        ask.server.quotas.owe(ask.principal, now_ms(), excess)
     return table
 
 

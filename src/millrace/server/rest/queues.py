@@ -88,6 +88,10 @@ class HoldersOut(msgspec.Struct, frozen=True):
     wanted: Seq
     """Without those who hold messages back, none before this one would be left."""
     held: list[HolderOut]
+    in_flight: int
+    """Messages that workers hold; not those that were given back or whose lease is over."""
+    delayed: int
+    """Messages whose delay is not over, never handed out or given back; of very many, the next."""
 
 
 class QueueState(QueueOut, frozen=True, kw_only=True):
@@ -170,7 +174,11 @@ async def _state(queue: Queue) -> QueueState:
 
 def _holders_out(found: Holders) -> HoldersOut:
     return HoldersOut(
-        seq_out(found.first), seq_out(found.wanted), [_holder_out(one) for one in found.held]
+        seq_out(found.first),
+        seq_out(found.wanted),
+        [_holder_out(one) for one in found.held],
+        found.in_flight,
+        found.held_by_workers - found.in_flight + found.delayed,
     )
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Annotated
 
 import msgspec
 
 from millrace import limits
+from millrace.client.letter import source_of
 from millrace.client.queue import Queue
-from millrace.client.redrive import Redrive, source_of, target_of
+from millrace.client.redrive import Redrive, permit, target_of
 from millrace.core.model import Row
-from millrace.server.access import may
+from millrace.errors import MillraceError
+from millrace.server.audit import carry_out, outcome_of
+from millrace.server.rest.act import Act
 from millrace.server.rest.jobs import Job, State
 from millrace.server.rest.problem import Problem, problem_of
 from millrace.server.rest.route import Ask, Nothing
 from millrace.server.rest.table import QUEUE, ROUTES
+from millrace.server.rights import Rights
 
 REDRIVE = f"{QUEUE}/redrives/{{job}}"
 
@@ -52,6 +57,10 @@ class RedriveOut(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages that were there, and are not to be moved."""
     problem: Problem | None = None
     """Why it has failed."""
+    aimless: int = 0
+    """Messages of the kept that name no queue which they may go back to."""
+    reason: str = ""
+    """Why nothing was moved, once it is done."""
 
 
 class Redrives(msgspec.Struct, frozen=True):
@@ -60,7 +69,7 @@ class Redrives(msgspec.Struct, frozen=True):
     redrives: list[RedriveOut]
 
 
-def _place(ask: Ask) -> tuple[str, ...]:
+def _place(ask: Ask) -> tuple[str, str]:
     return (ask.params["space"], ask.params["queue"])
 
 
@@ -68,7 +77,8 @@ def _out(job: Job) -> RedriveOut:
     assert isinstance(job.subject, Redrive)
     stats = job.subject.stats
     problem = None if job.error is None else problem_of(job.error)
-    return RedriveOut(job.id, job.state, stats.total, stats.moved, stats.kept, problem)
+    counts = (stats.total, stats.moved, stats.kept)
+    return RedriveOut(job.id, job.state, *counts, problem, stats.aimless, stats.reason)
 
 
 @ROUTES.json("POST", f"{QUEUE}/redrives", "work", RedriveAsk, RedriveOut, status=202, tag="redrive")
@@ -78,28 +88,55 @@ async def start_redrive(ask: Ask, told: RedriveAsk) -> RedriveOut:
     if told.to is not None:
         ask.check("publish", *target_of(space, told.to))
 
+    rights = Rights(ask.principal, ask.server.book)
+
+    def still(target: str, name: str) -> None:
+        rights.check("work", *_place(ask))
+        rights.check("publish", target, name)
+
     async def use(queue: Queue) -> Redrive:
         # One that was deleted is noticed here.
         await queue.spec()
         return queue.redrive(
             to=told.to,
-            where=lambda row: _fits(ask, told, row),
+            where=lambda row: _fits(rights, told, space, row),
             rate=told.rate,
             dry_run=told.dry_run,
         )
 
     redrive = await ask.queue(use)
-    job = ask.server.jobs.begin(_place(ask), redrive, redrive.run)
+    permit(redrive, still)
+    begun = None
+    if not told.dry_run:
+        act = Act("redrive", "/".join(_place(ask)))
+        begun = await ask.server.begin_act(ask, act, f"to {told.to or 'where each came from'}")
+    try:
+        job = ask.server.jobs.begin(
+            ask.principal,
+            _place(ask),
+            redrive,
+            partial(
+                carry_out,
+                begun,
+                redrive.run,
+                lambda: f"{redrive.stats.moved} moved",
+                is_cancelled="done",
+            ),
+        )
+    except MillraceError as error:
+        if begun is not None:
+            await begun.end(outcome_of(error), error.code)
+        raise
     if told.wait > 0:
         await ask.until(lambda: job.wait(min(told.wait, limits.LEASE_WAIT_MS_MAX / 1000)))
     return _out(job)
 
 
-def _fits(ask: Ask, told: RedriveAsk, row: Row) -> bool:
+def _fits(rights: Rights, told: RedriveAsk, space: str, row: Row) -> bool:
     if told.to is None:
         # Headers say where it came from, and headers are whatever somebody has published.
-        source = source_of(row.headers)
-        if source is None or not may(ask.principal.rules, "publish", *source):
+        source = source_of(row.headers, space)
+        if source is None or not rights.may("publish", *source):
             return False
     if told.key is not None and not fnmatchcase(_text(row.key or b""), told.key):
         return False

@@ -21,8 +21,9 @@ from millrace.client.queue import Queue
 from millrace.client.submitting import Submits
 from millrace.client.topic import Topic
 from millrace.decoding import convert, json_decoder
-from millrace.errors import Denied, Invalid
+from millrace.errors import Denied, Invalid, TooLarge
 from millrace.server.access import VERBS, Principal, Verb, may
+from millrace.server.audit import Outcome
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
 from millrace.server.rest.desk import Desk
@@ -48,6 +49,7 @@ class Ask:
         "desk",
         "is_charged",
         "is_counted",
+        "outcome",
         "params",
         "principal",
         "request",
@@ -78,6 +80,9 @@ class Ask:
         """It counts against its caller's quota already, where its face proves callers later."""
         self.is_counted = False
         """What became of it is known, and counted."""
+        self.outcome: Outcome | None = None
+        """What it came to, if it was answered by an error. The error itself is not kept: it holds
+        the frames that it came through, and they hold this."""
 
     async def until(self, wait: Callable[[], Awaitable[T]]) -> T | None:
         """What `wait` comes to, however long that takes; None if the server stops first."""
@@ -107,6 +112,8 @@ class Ask:
             Denied: they may not.
         """
         if not may(self.principal.rules, verb, space, name):
+            if verb in ("manage", "admin"):
+                self.server.denied(self.principal, self.route.name, f"{space}/{name}")
             raise denied(self.principal, verb, space, name)
 
     def sees(self, place: str) -> bool:
@@ -286,15 +293,18 @@ class Routes:
         tag: str = "",
         also_status: tuple[int, ...] = (),
         quick: Callable[[Ask, Takes, Submits], Under | None] | None = None,
+        reads: type[Takes] | None = None,
     ) -> Callable[
         [Callable[[Ask, Takes], Awaitable[Gives | Response]]],
         Callable[[Ask, Takes], Awaitable[Gives | Response]],
     ]:
         """Have a function answer a method of an address in JSON; its first line says what it does.
 
-        What a GET or DELETE takes stands in the query, else in the body.
+        What a GET or DELETE takes stands in the query, else in the body. `reads` is what it is
+        decoded as, where that leaves lists of messages for later.
         """
-        read = _Reader(takes, is_query=method in ("GET", "DELETE", "HEAD"))
+        is_query = method in ("GET", "DELETE", "HEAD")
+        read = _Reader(reads or takes, is_query=is_query)
 
         def add(
             function: Callable[[Ask, Takes], Awaitable[Gives | Response]],
@@ -417,12 +427,24 @@ def read_query(ask: Ask, kind: type[Takes], *, beside: Collection[str] = ()) -> 
         raise _invalid(error) from error
 
 
-def decode(decoder: msgspec.json.Decoder[T], data: bytes | bytearray | memoryview) -> T:
+def decode(
+    decoder: msgspec.json.Decoder[T],
+    data: bytes | bytearray | memoryview | msgspec.Raw,
+) -> T:
     """What JSON says.
 
     Raises:
         Invalid: it is no JSON, or not what the decoder takes; the error names the field.
+        TooLarge: it is more than is decoded at once.
     """
+    limit = limits.JSON_BYTES_MAX
+    if len(data) > limit:
+        raise TooLarge(
+            f"{len(data)} bytes of JSON, up to {limit} are decoded at once; send several messages "
+            "as NDJSON or Arrow, one large one as application/octet-stream, anything else in parts",
+            field="body",
+            limit=limit,
+        )
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:

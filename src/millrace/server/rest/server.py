@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from millrace.errors import MillraceError
+from millrace.server.access import Principal
+from millrace.server.audit import Begun
 from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.counted import Handed
@@ -16,7 +18,7 @@ from millrace.server.rest.act import Act
 from millrace.server.rest.face import Face, FaceName
 from millrace.server.rest.held import Sessions
 from millrace.server.rest.jobs import Jobs
-from millrace.server.rest.slots import Slots
+from millrace.server.rest.slots import Streams
 from millrace.server.rest.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Server(Protocol):
         ...
 
     @property
-    def streams(self) -> Slots:
+    def streams(self) -> Streams:
         """How many streams of events there are."""
         ...
 
@@ -82,8 +84,21 @@ class Server(Protocol):
         """One of the APIs."""
         ...
 
-    async def metrics(self) -> bytes:
+    async def metrics(self, principal: Principal) -> bytes:
         """What it has counted."""
+        ...
+
+    async def begin_act(self, ask: Ask, act: Act, detail: str = "") -> Begun | None:
+        """Note that something is about to be done that goes on after its request was answered; None
+        where nothing is noted. Have it done by `carry_out`.
+
+        Raises:
+            MillraceError: it could not be noted, and must not be done.
+        """
+        ...
+
+    def denied(self, principal: Principal, name: str, target: str) -> None:
+        """Note that an act was denied."""
         ...
 
     async def act(self, ask: Ask, act: Act, work: Callable[[], Awaitable[T]]) -> T:

@@ -80,8 +80,12 @@ def _use(ask: Ask) -> AbstractAsyncContextManager[Session]:
 )
 async def open_session(ask: Ask, told: SessionAsk) -> SessionOut:
     """Open a session, or resume one."""
+    with ask.server.sessions.place(ask.principal):
+        return await _open(ask, told)
+
+
+async def _open(ask: Ask, told: SessionAsk) -> SessionOut:
     sessions = ask.server.sessions
-    sessions.check_room()
     reserved = await ask.server.holding.reserve(ask.principal, "in_flight", told.credit)
 
     async def use(queue: Queue) -> Session:

@@ -6,6 +6,7 @@ from typing import Literal, cast
 
 import msgspec
 
+from millrace.client.reserved import NOTE_PREFIXES, check_notes
 from millrace.client.settings import QueueSettings
 from millrace.core.spec import QueueSpec
 
@@ -81,7 +82,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What becomes of a publish beyond the maximum: it is refused, or the oldest are dropped."""
     notes: dict[str, str] | None = None
     """Small texts by their names, kept with the queue. Those that are named are put, one with an
-    empty text goes, and the others stay."""
+    empty text goes, and the others stay. Those that the server keeps for SQS and SNS (`aws.` and
+    the like) are neither shown nor taken."""
     max_in_flight: int | None = None
     """So many messages are with workers at most, neither ended nor ready again; 0: as many as can
     be."""
@@ -89,6 +91,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def settings_in(told: Settings) -> QueueSettings:
     """What a program would name."""
+    notes_in(told.notes)
     return cast("QueueSettings", {name: getattr(told, name) for name in Settings.__struct_fields__})
 
 
@@ -128,9 +131,24 @@ def settings_out(spec: QueueSpec) -> Settings:
         max_messages=spec.max_messages,
         max_bytes=spec.max_bytes,
         overflow=spec.overflow,
-        notes=dict(spec.notes),
+        notes=notes_out(dict(spec.notes)),
         max_in_flight=spec.max_in_flight,
     )
+
+
+def notes_in(notes: dict[str, str] | None) -> dict[str, str] | None:
+    """The notes that a client names.
+
+    Raises:
+        Invalid: the server alone writes one of them.
+    """
+    check_notes(notes)
+    return notes
+
+
+def notes_out(notes: dict[str, str]) -> dict[str, str]:
+    """The notes that a client may have written: sent back as they are, they change nothing."""
+    return {name: text for name, text in notes.items() if not name.startswith(NOTE_PREFIXES)}
 
 
 def _rate_out(rate_us: int) -> float:

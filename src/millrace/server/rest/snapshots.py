@@ -56,12 +56,15 @@ class SnapshotOut(msgspec.Struct, frozen=True):
     """The seq after which it begins, of each shard."""
     boundaries: list[int]
     """The last seq that it may hold, of each shard."""
+    position: str
+    """Where a follower is that has read all of it: to be kept with what it made of the rows."""
 
 
 def snapshot_out(snapshot: Snapshot) -> SnapshotOut:
     """A snapshot in JSON."""
     text = write_ticket(snapshot)
-    return SnapshotOut(text, list(snapshot.afters), list(snapshot.boundaries))
+    position = str(snapshot.position)
+    return SnapshotOut(text, list(snapshot.afters), list(snapshot.boundaries), position)
 
 
 @ROUTES.json(
@@ -80,6 +83,19 @@ async def take_snapshot(ask: Ask, told: SnapshotAsk) -> SnapshotOut:
     finally:
         reserved.cancel()
     return found
+
+
+class TokenOut(msgspec.Struct, frozen=True):
+    """A place in a queue."""
+
+    position: str
+    """A token: it names the history, and is refused where that went another way."""
+
+
+@ROUTES.json("GET", f"{QUEUE}/position", "read", Nothing, TokenOut, tag="snapshots")
+async def read_position(ask: Ask, _: Nothing) -> TokenOut:
+    """Where the queue ends now, behind everything that was published before."""
+    return TokenOut(str(await ask.queue(lambda queue: queue.position())))
 
 
 class ReadAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

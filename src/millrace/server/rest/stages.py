@@ -7,12 +7,13 @@ from typing import Annotated
 import msgspec
 
 from millrace import limits
-from millrace.client.message import Message, Rows
+from millrace.client.message import Rows
 from millrace.core import bounds
 from millrace.core.commands import ProducerMode
 from millrace.decoding import json_decoder
 from millrace.server.http.response import Response
-from millrace.server.rest.message import MessageIn, message_in
+from millrace.server.rest.bulk import messages_in, ready
+from millrace.server.rest.message import MessageIn
 from millrace.server.rest.publish import (
     ARROW_ROWS,
     LINES,
@@ -39,6 +40,12 @@ class StageAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts the calls of the stage from 1 on, so that a repeat changes nothing."""
 
 
+class _StageRead(StageAsk, frozen=True, forbid_unknown_fields=True):
+    """The same as it is decoded: messages one by one, by `messages_in`."""
+
+    messages: list[msgspec.Raw]  # type: ignore[assignment]
+
+
 class StageQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of messages that are not JSON: what their body does not say."""
 
@@ -55,7 +62,7 @@ class Staged(msgspec.Struct, frozen=True):
     """Of this stage, by now."""
 
 
-_decoder = json_decoder(StageAsk)
+_decoder = json_decoder(_StageRead)
 
 
 @ROUTES.raw(
@@ -70,7 +77,7 @@ _decoder = json_decoder(StageAsk)
 )
 async def stage(ask: Ask) -> Response:
     """Write rows that nobody sees until they are published; what nobody publishes goes by age."""
-    name, (rows, query) = ask.params["stage"], _rows(ask)
+    name, (rows, query) = ask.params["stage"], await _rows(ask)
     count = await ask.queue(
         lambda queue: queue.stage(
             name,
@@ -84,13 +91,14 @@ async def stage(ask: Ask) -> Response:
     return Response(200, encode(Staged(count)))
 
 
-def _rows(ask: Ask) -> tuple[Rows, StageQuery]:
+async def _rows(ask: Ask) -> tuple[Rows, StageQuery]:
     if ask.type not in (JSON, ""):
-        return rows_in(ask, PublishQuery()), read_query(ask, StageQuery)
+        query = read_query(ask, StageQuery)
+        turn = (query.priority, query.delay, query.ttl)
+        return await rows_in(ask, PublishQuery(), turn), query
     read_query(ask, Nothing)
     told = decode(_decoder, ask.request.body)
-    messages: list[Message] = [message_in(one) for one in told.messages]
-    return messages, StageQuery(told.number)
+    return await ready(await messages_in(told.messages)), StageQuery(told.number)
 
 
 class Stages(msgspec.Struct, frozen=True):

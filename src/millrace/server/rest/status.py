@@ -27,35 +27,53 @@ async def healthz(ask: Ask, told: Nothing) -> Alive:
     return Alive()
 
 
+class ReadyAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the server must be ready for."""
+
+    publishing: bool = False
+    """Also for publishing: where that is refused for lack of disk or memory, the answer is 503."""
+
+
 class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether requests are served."""
 
     ready: bool
+    publishing: bool = True
+    """False: workers are served, but messages are not accepted."""
     why: str = ""
     """What keeps it from it."""
 
 
-@ROUTES.json("GET", "/readyz", "public", Nothing, Ready, tag="status", also_status=(503,))
-async def readyz(ask: Ask, told: Nothing) -> Ready | Response:
-    """Whether requests are served: the engine commits, nothing is short, nobody is stopping it."""
-    why = await _hindrance(ask)
-    if not why:
-        return Ready(ready=True)
-    return Response(503, encode(Ready(ready=False, why=why)), headers={"retry-after": "1"})
+@ROUTES.json("GET", "/readyz", "public", ReadyAsk, Ready, tag="status", also_status=(503,))
+async def readyz(ask: Ask, params: ReadyAsk) -> Ready | Response:
+    """Whether workers are served: the engine commits, and nobody is stopping the server.
+
+    A server that is short of disk or memory stays ready: if it were taken out of rotation, no
+    worker could settle, which is what makes room.
+    """
+    state = await _state(ask)
+    if state.ready and (state.publishing or not params.publishing):
+        return state
+    return Response(503, encode(state), headers={"retry-after": "1"})
 
 
-async def _hindrance(ask: Ask) -> str:
+async def _state(ask: Ask) -> Ready:
     if ask.server.is_stopping:
-        return "stopping"
+        return _unready("stopping")
     try:
         async with asyncio.timeout(limits.READY_SECONDS):
             health = await ask.desk.millrace.health()
     except TimeoutError:
-        return "the engine does not answer"
+        return _unready("the engine does not answer")
     except MillraceError as error:
-        return error.code
-    # To publish is refused; to settle, and so to make room, is not.
-    return "short of disk or memory" if health.refuses else ""
+        return _unready(error.code)
+    if health.refuses:
+        return Ready(ready=True, publishing=False, why="short of disk or memory")
+    return Ready(ready=True)
+
+
+def _unready(why: str) -> Ready:
+    return Ready(ready=False, why=why)
 
 
 class Whoami(msgspec.Struct, frozen=True):
@@ -80,4 +98,4 @@ async def whoami(ask: Ask, told: Nothing) -> Whoami:
 )
 async def show_metrics(ask: Ask) -> Response:
     """What the server has counted, as Prometheus reads it."""
-    return Response(200, await ask.server.metrics(), type=metrics.TYPE)
+    return Response(200, await ask.server.metrics(ask.principal), type=metrics.TYPE)

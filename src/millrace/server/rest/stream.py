@@ -54,10 +54,11 @@ def answer(ask: Ask, make: Callable[[], AsyncGenerator[bytes, None]]) -> Respons
     if ask.request.method == "HEAD":
         return Response(200, headers={"content-type": EVENTS, **headers})
     slots = ask.server.streams
-    slots.take()
+    principal = ask.principal
+    slots.take(principal)
 
     def give_back() -> None:
-        slots.taken -= 1
+        slots.give_back(principal)
 
     ask.waits = True
     parts = Stream(_told(make()), give_back)

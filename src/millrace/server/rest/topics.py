@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Annotated
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from millrace import limits
 from millrace.client.message import Message, Rows
@@ -30,6 +30,7 @@ from millrace.server.rest.publish import (
 )
 from millrace.server.rest.queues import Names, WasThere, patch_hinted
 from millrace.server.rest.route import JSON, Ask, Nothing, decode, encode, read_query
+from millrace.server.rest.settings import notes_in, notes_out
 from millrace.server.rest.table import ROUTES, SPACE, TOPIC
 
 Wait = Annotated[float, msgspec.Meta(ge=0, le=limits.LEASE_WAIT_MS_MAX / 1000)]
@@ -94,14 +95,20 @@ def _subscription_out(one: Subscription) -> SubscriptionOut:
         one.lag,
         one.lag_seconds,
         one.trouble,
-        one.notes,
+        notes_out(one.notes),
     )
 
 
 def _out(state: TopicState) -> TopicOut:
     found = [_subscription_out(one) for one in state.subscriptions]
     return TopicOut(
-        state.space, state.name, state.published, state.lag, state.max_lag, found, state.notes
+        state.space,
+        state.name,
+        state.published,
+        state.lag,
+        state.max_lag,
+        found,
+        notes_out(state.notes),
     )
 
 
@@ -115,7 +122,9 @@ async def make_topic(ask: Ask, told: TopicAsk) -> Response:
         await millrace.find_topic(name, space=space)
         was_there = True
     with patch_hinted():
-        topic = await millrace.topic(name, space=space, max_lag=told.max_lag, notes=told.notes)
+        topic = await millrace.topic(
+            name, space=space, max_lag=told.max_lag, notes=notes_in(told.notes)
+        )
     return Response(200 if was_there else 201, encode(_out(await topic.describe())))
 
 
@@ -139,7 +148,7 @@ async def configure_topic(ask: Ask, told: TopicChange) -> TopicOut:
     """Change how many messages may wait for the slowest subscription, or the notes."""
 
     async def use(topic: Topic) -> TopicOut:
-        await topic.configure(max_lag=told.max_lag, notes=told.notes)
+        await topic.configure(max_lag=told.max_lag, notes=notes_in(told.notes))
         ask.desk.changed(topic.space, topic.name)
         return _out(await topic.describe())
 
@@ -163,6 +172,12 @@ class TopicPublishAsk(PublishAsk, frozen=True, forbid_unknown_fields=True):
     """Answer when every queue has them, or after so many seconds."""
 
 
+class _TopicPublishRead(TopicPublishAsk, frozen=True, forbid_unknown_fields=True):
+    """The same as it is decoded: several messages one by one, by `messages_in`."""
+
+    messages: list[msgspec.Raw] | UnsetType = UNSET  # type: ignore[assignment]
+
+
 class TopicPublishQuery(PublishQuery, frozen=True, forbid_unknown_fields=True):
     """Of messages that are not JSON: what their body does not say."""
 
@@ -178,7 +193,7 @@ class TopicPublished(Published, frozen=True, omit_defaults=True, kw_only=True):
     or not long enough."""
 
 
-_decoder = json_decoder(TopicPublishAsk)
+_decoder = json_decoder(_TopicPublishRead)
 
 
 @ROUTES.raw(
@@ -196,14 +211,18 @@ async def publish_to_topic(ask: Ask) -> Response:
     """Publish to every queue that is subscribed now; answered when nothing can lose it any more."""
     if ask.type in (JSON, "") and not ask.request.query:
         told = decode(_decoder, ask.request.body)
-        rows: Rows = [message_in(told)] if told.messages is UNSET else many_in(told, told.messages)
+        rows: Rows
+        if told.messages is UNSET:
+            rows = [message_in(told)]
+        else:
+            rows = await many_in(told, told.messages)
         return await _publish(ask, rows, told, told.wait)
     query = read_query(ask, TopicPublishQuery)
     if ask.type == BYTES:
         body = bytes(ask.request.body)
         one = Message(body, query.key, dedup=query.dedup, group=query.group)
         return await _publish(ask, [one], query, query.wait)
-    return await _publish(ask, rows_in(ask, query), query, query.wait)
+    return await _publish(ask, await rows_in(ask, query), query, query.wait)
 
 
 async def _publish(ask: Ask, rows: Rows, told: PublishAsk | PublishQuery, wait: float) -> Response:
@@ -294,7 +313,7 @@ async def subscribe(ask: Ask, told: SubscribeAsk) -> Subscribed:
     queue = await ask.desk.millrace.find(name, space=space)
 
     async def use(topic: Topic) -> bool:
-        return await topic.subscribe(queue, filter=filters, name=called, notes=told.notes)
+        return await topic.subscribe(queue, filter=filters, name=called, notes=notes_in(told.notes))
 
     return Subscribed(await ask.topic(use))
 
@@ -322,7 +341,7 @@ async def configure_subscription(ask: Ask, told: SubscriptionChange) -> Subscrip
     name = ask.params["subscription"]
 
     async def use(topic: Topic) -> SubscriptionOut:
-        await topic.configure_subscription(name, filter=filters, notes=told.notes)
+        await topic.configure_subscription(name, filter=filters, notes=notes_in(told.notes))
         for one in await topic.subscriptions():
             if one.name == name:
                 return _subscription_out(one)

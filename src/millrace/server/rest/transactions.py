@@ -47,6 +47,14 @@ class PublishPart(
     after: Number | None = None
 
 
+class _PublishPartRead(
+    PublishPart, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="publish"
+):
+    """The same as it is decoded: several messages one by one, by `messages_in`."""
+
+    messages: list[msgspec.Raw] | UnsetType = UNSET  # type: ignore[assignment]
+
+
 class StagedPart(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag="publish_staged"
 ):
@@ -140,6 +148,26 @@ class TransactionAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
+_PartRead = (
+    _PublishPartRead
+    | StagedPart
+    | SettlePart
+    | ReleasePart
+    | DiscardPart
+    | ExtendPart
+    | CommitPart
+    | UnpinPart
+)
+
+
+class _TransactionRead(TransactionAsk, frozen=True, forbid_unknown_fields=True):
+    """The same as it is decoded."""
+
+    parts: Annotated[  # type: ignore[assignment]
+        list[_PartRead], msgspec.Meta(min_length=1, max_length=limits.TRANSACTION_PARTS_MAX)
+    ]
+
+
 class Transacted(msgspec.Struct, frozen=True):
     """All of it was done."""
 
@@ -151,7 +179,13 @@ Answer = Callable[[], Published | None]
 
 
 @ROUTES.json(
-    "POST", f"{SPACE}/transactions", "known", TransactionAsk, Transacted, tag="transactions"
+    "POST",
+    f"{SPACE}/transactions",
+    "known",
+    TransactionAsk,
+    Transacted,
+    tag="transactions",
+    reads=_TransactionRead,
 )
 async def transact(ask: Ask, told: TransactionAsk) -> Transacted:
     """Do several things at once, all or nothing."""
@@ -185,7 +219,7 @@ def _needed(ask: Ask, part: TransactionPart) -> list[tuple[Verb, str, str]]:
 
 async def _add(ask: Ask, transaction: Transaction, part: TransactionPart) -> Answer:
     if isinstance(part, PublishPart):
-        return _publish(transaction, await _publish_target(ask, part), part)
+        return await _publish(transaction, await _publish_target(ask, part), part)
     queue = await _queue(ask, part.queue)
     if isinstance(part, StagedPart):
         later = transaction.publish_staged(
@@ -247,8 +281,12 @@ async def _publish_target(ask: Ask, part: PublishPart) -> Queue | Topic:
     return await ask.desk.millrace.find_topic(name, space=space)
 
 
-def _publish(transaction: Transaction, target: Queue | Topic, part: PublishPart) -> Answer:
-    rows: Rows = [message_in(part)] if part.messages is UNSET else many_in(part, part.messages)
+async def _publish(transaction: Transaction, target: Queue | Topic, part: PublishPart) -> Answer:
+    rows: Rows
+    if isinstance(part, _PublishPartRead) and part.messages is not UNSET:
+        rows = await many_in(part, part.messages)
+    else:
+        rows = [message_in(part)]
     later: Later[Sequence[int]] = transaction.publish_many(
         target,
         rows,

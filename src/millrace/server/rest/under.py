@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from millrace.client.submitting import Again, Asked, Submits
-from millrace.errors import Fatal, MillraceError, NotFound
+from millrace.errors import Fatal, MillraceError, NotFound, detached
 from millrace.server.http.response import Response
 from millrace.server.http.site import Answer
 
@@ -66,11 +66,14 @@ class Under(ABC):
         except MillraceError as error:
             if isinstance(error, NotFound) and error.field == "queue":
                 # Deleted, and perhaps made anew: nothing was done.
+                detached(error)
                 tell(server.again(ask))
                 return
             # What was handed out and cannot be told returns.
             self.engine.take_back(self._asked)
             answer = server.answer_error(ask, error)
+            # The engine's future holds the error, and this frame the future.
+            detached(error)
         except Exception:
             _logger.exception("%s ended in an error", ask.route.path)
             self.engine.take_back(self._asked)

@@ -21,8 +21,8 @@ from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.http.site import Answer
-from millrace.server.rest.message import LeaseOut, Seq, body_in, lease_out, leases_out, seq_out
-from millrace.server.rest.problem import Problem, problem_of
+from millrace.server.rest.message import LeaseOut, body_in, lease_out, leases_out, seq_out
+from millrace.server.rest.problem import RefusedOut, answer_refused, problem_of
 from millrace.server.rest.route import Ask, encode
 from millrace.server.rest.table import QUEUE, ROUTES
 from millrace.server.rest.under import Poll, Under
@@ -136,31 +136,29 @@ class SettleAsk(ReceiptsAsk, frozen=True, forbid_unknown_fields=True):
     """Those whose deadline is over are refused, although nobody else has leased them."""
 
 
-class RefusedOut(msgspec.Struct, frozen=True):
-    """A message of which something was refused."""
-
-    seq: Seq
-    problem: Problem
-
-
 class Ended(msgspec.Struct, frozen=True):
-    """What became of the messages: each is judged alone."""
+    """What became of the messages: each is judged alone.
+
+    Where all of them were refused, however many there are, the answer is the problem of the first
+    one, with the same members.
+    """
 
     done: int
     refused: list[RefusedOut] = []
 
 
-def _let_go(ask: Ask, told: list[str], refused: dict[int, Refused]) -> Ended:
+def _let_go(ask: Ask, told: list[str], refused: dict[int, Refused]) -> Response:
     """Whatever became of them, they are no longer the caller's."""
     ask.server.holding.let_go(told)
     return _ended(told, refused)
 
 
-def _ended(told: list[str], refused: dict[int, Refused]) -> Ended:
-    if refused and len(told) == 1:
-        raise next(iter(refused.values()))
+def _ended(receipts: list[str], refused: dict[int, Refused]) -> Response:
     found = [RefusedOut(seq_out(seq), problem_of(error)) for seq, error in refused.items()]
-    return Ended(len(told) - len(found), found)
+    done = len(receipts) - len(found)
+    if not done:
+        return answer_refused(found)
+    return Response(200, encode(Ended(done, found)))
 
 
 def _each(told: list[str]) -> list[str]:
@@ -200,11 +198,11 @@ class _Settling(Under):
 
     def read(self, answer: object) -> Response:
         assert isinstance(answer, Outcome)
-        return Response(200, encode(_let_go(self.ask, self.receipts, answer.refused)))
+        return _let_go(self.ask, self.receipts, answer.refused)
 
 
 @ROUTES.json("POST", f"{QUEUE}/settle", "work", SettleAsk, Ended, tag="work", quick=_settle_quick)
-async def settle(ask: Ask, told: SettleAsk) -> Ended:
+async def settle(ask: Ask, told: SettleAsk) -> Response:
     """The work on these messages is done: nobody gets them again."""
     receipts = _each(told.receipts)
     refused = await ask.queue(lambda queue: queue.settle(receipts, on_time=told.on_time))
@@ -224,7 +222,7 @@ class ReleaseAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ROUTES.json("POST", f"{QUEUE}/release", "work", ReleaseAsk, Ended, tag="work")
-async def release(ask: Ask, told: ReleaseAsk) -> Ended:
+async def release(ask: Ask, told: ReleaseAsk) -> Response:
     """Give messages back."""
     receipts = _each(told.receipts)
     return _let_go(
@@ -239,7 +237,7 @@ async def release(ask: Ask, told: ReleaseAsk) -> Ended:
 
 
 @ROUTES.json("POST", f"{QUEUE}/discard", "work", ReceiptsAsk, Ended, tag="work")
-async def discard(ask: Ask, told: ReceiptsAsk) -> Ended:
+async def discard(ask: Ask, told: ReceiptsAsk) -> Response:
     """Make dead letters of messages that nobody will ever be able to work on."""
     receipts = _each(told.receipts)
     return _let_go(ask, receipts, await ask.queue(lambda queue: queue.discard(receipts)))
@@ -255,7 +253,7 @@ class ExtendAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ROUTES.json("POST", f"{QUEUE}/extend", "work", ExtendAsk, Ended, tag="work")
-async def extend(ask: Ask, told: ExtendAsk) -> Ended:
+async def extend(ask: Ask, told: ExtendAsk) -> Response:
     """Hold messages for longer."""
     receipts = _each(told.receipts)
     refused = await ask.queue(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from millrace.server.sns.hidden import make_hidden
 from millrace.server.sns.service import SNS
 from millrace.server.sns.shapes import ConfirmCall, SubscriptionOut
 from millrace.server.sns.subscription_attributes import filter_of
+from millrace.server.sns.tokens import is_token
 from millrace.server.sns.topic_attributes import see_large
 
 
@@ -57,7 +57,7 @@ async def confirm(
     if ended is not None:
         return Confirmed(space, topic, await _restore(ask, aws, known, ended))
     for cell in await known.subscriptions():
-        if cell.name == name and hmac.compare_digest(dict(cell.notes).get(TOKEN, ""), token):
+        if cell.name == name and await is_token(aws.exchange, known, cell, token):
             await _let_pass(known, cell)
             return Confirmed(space, topic, name)
     raise invalid("Token")
@@ -77,7 +77,7 @@ async def _let_pass(known: KnownTopic, cell: SubscriptionCell) -> None:
     notes = dict(cell.notes)
     if PENDING in notes:
         await known.topic.configure_subscription(
-            cell.name, filter=filter_of(notes), notes={PENDING: ""}
+            cell.name, filter=filter_of(notes), notes={PENDING: "", TOKEN: ""}
         )
 
 

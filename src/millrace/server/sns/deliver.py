@@ -41,11 +41,11 @@ from millrace.server.sns.headers import (
     ID,
     PENDING,
     PROTOCOL,
-    TOKEN,
 )
 from millrace.server.sns.post import Sending, post
 from millrace.server.sns.reach import Reach
 from millrace.server.sns.subscription_attributes import RAW_DELIVERY, delivery
+from millrace.server.sns.tokens import token_of_cell
 from millrace.server.sqs.values import attributes_out
 
 CONFIRM_PATH = "/_aws/sns/confirm"
@@ -162,7 +162,11 @@ class Deliverer:
             if leases or PENDING in line.notes:
                 # Nobody may have confirmed it in time, or someone has changed it.
                 line = await self._line(queue, topic)
-            if leases:
+            if leases and PENDING in line.notes:
+                # The filter that let nothing pass was changed by another API: it waits on.
+                for one in leases:
+                    await one.release(delay=limits.SNS_POST_WAIT_SECONDS)
+            elif leases:
                 await asyncio.gather(*(self._send(line, one) for one in leases))
 
     async def _line(self, queue: Queue, topic: str) -> _Line:
@@ -219,8 +223,9 @@ class Deliverer:
         """Send the question, as often as SNS would; whoever did not hear it subscribes again."""
         notes = dict(cell.notes)
         home = home_of(space, self._usual) or self._usual
-        arn, id, token = arn_of("sns", home, topic), str(uuid4()), notes[TOKEN]
+        arn, id = arn_of("sns", home, topic), str(uuid4())
         known = await self._exchange.look(space, topic)
+        token = await token_of_cell(self._exchange, known, cell)
         version = known.told(arn).version
         around = self._exchange.around(notes[BASE])
         url = _confirm_url(notes[BASE], arn, token)

@@ -66,10 +66,11 @@ async def see_reach(call: Call[SubscribeIn]) -> None:
     """
     if call.told.protocol == "sqs":
         return
-    host = urlsplit(call.told.endpoint).hostname or ""
+    url = urlsplit(call.told.endpoint)
+    port = url.port or (443 if url.scheme == "https" else 80)
     try:
         async with asyncio.timeout(limits.SNS_LOOK_UP_SECONDS_MAX):
-            await call.aws.deliverer.reach.address(host)
+            await call.aws.deliverer.reach.address(url.hostname or "", port)
     except Unreachable as error:
         raise invalid(f"Endpoint Reason: {error}") from error
     except (OSError, UnicodeError):

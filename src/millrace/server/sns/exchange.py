@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 
 from millrace import limits
@@ -19,7 +18,7 @@ from millrace.server.rest.desk import Desk
 from millrace.server.sns.envelope import Around
 from millrace.server.sns.headers import PENDING
 from millrace.server.sns.message import Told
-from millrace.server.sns.signing import Signer, open_signer
+from millrace.server.sns.signing import SIGNING_KEY_FILE, Signer, open_signer
 
 
 def is_size(text: str) -> bool:
@@ -105,19 +104,43 @@ class Exchange(Lately[KnownTopic]):
         self.desk = desk
         desk.listen(self.forget)
         self._folder = folder
+        self._signer: Signer | None = None
+        self._opening: asyncio.Task[Signer] | None = None
 
-    @cached_property
+    @property
+    def has_key(self) -> bool:
+        """Whether a key was made, by this process or another."""
+        return self._signer is not None or (self._folder / SIGNING_KEY_FILE).exists()
+
+    @property
     def signer(self) -> Signer:
-        """Who signs what subscribers are handed.
+        """Who signs what subscribers are handed; of what was signed before there is a key.
 
         Raises:
             Invalid: there is no key, and none can be made.
         """
-        return open_signer(self._folder)
+        if self._signer is None:
+            self._signer = open_signer(self._folder)
+        return self._signer
 
-    async def prepare(self) -> None:
-        """See that there is a key, before there is anything to sign: to make one takes a while."""
-        await asyncio.to_thread(lambda: self.signer)
+    async def prepare(self) -> Signer:
+        """Return the signer. Its key is read or made in a thread, once for all who wait for it.
+
+        Raises:
+            Invalid: there is no key, and none can be made.
+        """
+        if self._signer is None:
+            if self._opening is None:
+                opening = asyncio.to_thread(open_signer, self._folder)
+                self._opening = asyncio.get_running_loop().create_task(opening)
+                self._opening.add_done_callback(self._opened)
+            await asyncio.shield(self._opening)
+        return self.signer
+
+    def _opened(self, opening: asyncio.Task[Signer]) -> None:
+        self._opening = None
+        if not opening.cancelled() and opening.exception() is None:
+            self._signer = opening.result()
 
     def around(self, base: str) -> Around:
         """What is added to messages for those who have the server at this address."""

@@ -8,6 +8,7 @@ from millrace.errors import (
     Full,
     MillraceError,
     NotFound,
+    Quarantined,
     Refused,
     Unauthenticated,
 )
@@ -141,7 +142,7 @@ def told(error: MillraceError) -> Fault:
         )
     if isinstance(error, Exhausted | Full):
         return Fault("ThrottledException", error.message, status=429, query="Throttled")
-    if isinstance(error, Refused):
+    if isinstance(error, Refused) and not isinstance(error, Quarantined):
         return invalid(error.message)
     return Fault(
         "InternalErrorException", "Internal service error", status=500, query="InternalError"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from millrace.core.model import Headers
 from millrace.server.sns.envelope import Around, Notification, notification
-from millrace.server.sns.headers import ID, RAW, SUBJECT, SUBSCRIPTION, TIME, TOPIC, VERSION
+from millrace.server.sns.headers import GUEST, ID, RAW, SUBJECT, SUBSCRIPTION, TIME, TOPIC, VERSION
 from millrace.server.sqs.shapes import AttributeValue
 
 
@@ -25,7 +25,7 @@ def topic_of(headers: Headers) -> str | None:
 
 def is_raw(notes: Mapping[str, str], topic: str) -> bool:
     """Whether a queue with these notes hands out what comes from the topic as it is."""
-    return f"{RAW}{topic}" in notes
+    return f"{RAW}{topic}" in notes or f"{GUEST}{RAW}{topic}" in notes
 
 
 def handed(
@@ -63,7 +63,8 @@ def handed(
 
 def subscription_of(notes: Mapping[str, str], topic: str) -> str:
     """The ARN of the subscription by which a queue with these notes gets what the topic has."""
-    return f"{topic}:{notes.get(f'{SUBSCRIPTION}{topic}', '')}"
+    name = notes.get(f"{SUBSCRIPTION}{topic}") or notes.get(f"{GUEST}{SUBSCRIPTION}{topic}", "")
+    return f"{topic}:{name}"
 
 
 def _attribute(value: AttributeValue) -> tuple[str, str]:

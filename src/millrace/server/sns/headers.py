@@ -30,11 +30,16 @@ RAW = "raw:"
 SUBSCRIPTION = "subscription:"
 """Before a topic's ARN, a note of a queue: the name of its subscription there."""
 
+GUEST = "guest-"
+"""Before such a note, where whoever subscribed the queue may publish to it and not manage it: of
+these a queue has a bounded number, so that its owner's notes have room."""
+
 PROTOCOL = f"{PREFIX}protocol"
 ENDPOINT = f"{PREFIX}endpoint"
 OWNER = f"{PREFIX}owner"
 TOKEN = f"{PREFIX}token"
-"""A note of a subscription: by which its endpoint confirms it."""
+"""A note of a subscription that an earlier version has made: by which its endpoint confirms it. No
+client is told it, and it goes when it was used."""
 
 PENDING = f"{PREFIX}pending"
 """A note of a subscription that was not confirmed: when its endpoint was asked last."""

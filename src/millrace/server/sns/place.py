@@ -36,7 +36,7 @@ def see(call: Call[Any], verb: Verb, space: str, name: str, arn: str) -> None:
     Raises:
         Fault: they may not.
     """
-    if not call.may(verb, space, name):
+    if not call.may_act(verb, space, name):
         raise not_authorized(call.caller.principal.name, call.action.name, verb, arn)
 
 

@@ -16,6 +16,7 @@ from millrace import limits
 from millrace.client.http_connection import HttpConnection
 from millrace.client.line import Lost
 from millrace.client.tls import client_context
+from millrace.server.guard import MARK
 from millrace.server.sns.delivery_policy import CONTENT_TYPE
 from millrace.server.sns.reach import Reach, Unreachable
 
@@ -58,7 +59,8 @@ async def post(sending: Sending, reach: Reach) -> Outcome:
     try:
         tls = _context() if url.scheme == "https" else None
         async with asyncio.timeout(limits.SNS_POST_SECONDS_MAX):
-            address = await reach.address(url.hostname or "")
+            port = url.port or (443 if tls is not None else 80)
+            address = await reach.address(url.hostname or "", port)
             connection = await HttpConnection.make(url, tls, address)
             try:
                 body = sending.body.encode()
@@ -89,6 +91,7 @@ def _head(sending: Sending, length: int) -> bytes:
         f"content-type: {sending.content_type}",
         f"content-length: {length}",
         f"user-agent: {AGENT}",
+        f"{MARK}: 1",
         f"x-amz-sns-message-type: {sending.kind}",
         f"x-amz-sns-message-id: {sending.id}",
         f"x-amz-sns-topic-arn: {sending.topic}",

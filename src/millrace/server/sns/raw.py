@@ -11,7 +11,7 @@ from typing import Any
 
 from millrace.errors import NotFound
 from millrace.server.aws.calls import Call
-from millrace.server.sns.headers import RAW, SUBSCRIPTION
+from millrace.server.sns.headers import GUEST, RAW, SUBSCRIPTION
 
 
 async def share_raw(call: Call[Any], space: str, name: str) -> None:
@@ -20,18 +20,21 @@ async def share_raw(call: Call[Any], space: str, name: str) -> None:
     with suppress(NotFound):
         known = await directory.look(space, name)
         at, _, letters = known.spec.dead_letter.partition("/")
-        topics = [
-            note.removeprefix(SUBSCRIPTION) for note in known.notes if note.startswith(SUBSCRIPTION)
-        ]
-        if not letters or not topics:
+        if not letters:
             return
         dead = await directory.look(at, letters)
-        changed = {
-            f"{RAW}{topic}": known.notes.get(f"{RAW}{topic}", "")
-            for topic in topics
-            if f"{SUBSCRIPTION}{topic}" not in dead.notes
-            and dead.notes.get(f"{RAW}{topic}", "") != known.notes.get(f"{RAW}{topic}", "")
-        }
+        changed: dict[str, str] = {}
+        for guest in ("", GUEST):
+            before = f"{guest}{SUBSCRIPTION}"
+            topics = [note.removeprefix(before) for note in known.notes if note.startswith(before)]
+            changed |= {
+                f"{guest}{RAW}{topic}": known.notes.get(f"{guest}{RAW}{topic}", "")
+                for topic in topics
+                if f"{SUBSCRIPTION}{topic}" not in dead.notes
+                and f"{GUEST}{SUBSCRIPTION}{topic}" not in dead.notes
+                and dead.notes.get(f"{guest}{RAW}{topic}", "")
+                != known.notes.get(f"{guest}{RAW}{topic}", "")
+            }
         if changed:
             await dead.queue.configure(notes=changed)
             directory.forget(at, letters)

@@ -3,6 +3,8 @@
 Rule 1: what counts is the address that is connected to, not the name: a name is looked up here, and
 its address is the one that is used. So nobody has it changed in between.
 Rule 2: an address within another (IPv4 in IPv6) is judged as the one within.
+Rule 3: nothing is sent to where the server itself listens, whatever the settings say: it would come
+from this machine, and with rights that whoever subscribed the endpoint does not have.
 """
 
 from __future__ import annotations
@@ -10,14 +12,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from millrace.core import check
 from millrace.errors import Invalid
+from millrace.server.address import Address
+from millrace.server.sns.special import is_public, within
 
 ANY = "any"
 PUBLIC = "public"
-_NAT64 = IPv6Network("64:ff9b::/96")
 
 Resolve = Callable[[str], Awaitable[list[str]]]
 """The addresses of a host."""
@@ -75,21 +78,28 @@ class Reach:
         self._resolve = resolve
         self._hosts = {place for place in places if not _is_network(place)}
         self._networks = [ip_network(place) for place in places if _is_network(place)]
+        self.own: tuple[Address, ...] = ()
+        """Where the server itself listens: nothing is ever sent there."""
 
-    async def address(self, host: str) -> str:
-        """The address to connect to for a host; the host itself where any will do.
+    async def address(self, host: str, port: int) -> str:
+        """The address to connect to for a host.
 
         Raises:
             Unreachable: nothing may be sent there.
             OSError: nobody knows the host.
         """
-        if self._is_any or self._is_named(host.lower().rstrip(".")):
-            return host
+        takes_all = self._is_any or self._is_named(host.lower().rstrip("."))
         addresses = await self._resolve(host)
+        is_own = False
         for address in addresses:
-            if self._takes(address):
+            if not takes_all and not self._takes(address):
+                continue
+            if not self._is_own(address, port):
                 return address
+            is_own = True
         where = "" if addresses == [host] else f" ({', '.join(addresses)})"
+        if is_own:
+            raise Unreachable(f"nothing is sent to {host}{where}, where this server listens itself")
         raise Unreachable(f"nothing is sent to {host}{where}, which is none of sns_endpoints")
 
     def _is_named(self, host: str) -> bool:
@@ -98,31 +108,52 @@ class Reach:
         return host in self._hosts or any(one in self._hosts for one in over)
 
     def _takes(self, text: str) -> bool:
-        try:
-            # What an interface is called does not change where the address is.
-            address = _within(ip_address(text.partition("%")[0]))
-        except ValueError:
+        address = _read(text)
+        if address is None:
             return False
-        return (self._with_public and _is_public(address)) or any(
-            address in network for network in self._networks
+        return (self._with_public and is_public(address)) or any(
+            within(address) in network for network in self._networks
         )
+
+    def _is_own(self, text: str, port: int) -> bool:
+        address = _read(text)
+        listening = [one for one in self.own if one.port == port]
+        if address is None or not listening:
+            return False
+        address = within(address)
+        # Who connects to no address in particular comes to this machine.
+        is_here = address.is_unspecified or address.is_loopback or _is_of_machine(address)
+        for one in listening:
+            host = _read("127.0.0.1" if one.host == "localhost" else one.host)
+            if host is None:
+                # A name: what it stands for may be any of the machine's addresses.
+                return is_here
+            host = within(host)
+            if host == address or (host.is_unspecified and is_here):
+                return True
+            if address.is_unspecified and host.is_loopback:
+                return True
+        return False
+
+
+def _read(text: str) -> IPv4Address | IPv6Address | None:
+    """An address; what an interface is called does not change where it is."""
+    try:
+        return ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+
+
+def _is_of_machine(address: IPv4Address | IPv6Address) -> bool:
+    """Whether an address is one of this machine's: only those can be bound."""
+    family = socket.AF_INET if isinstance(address, IPv4Address) else socket.AF_INET6
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
 
 
 def _is_network(place: str) -> bool:
     return "/" in place
-
-
-def _within(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The address that is meant by one of another kind."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _NAT64:
-        return IPv4Address(int(address) & 0xFFFF_FFFF)
-    teredo = address.teredo
-    return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else address)
-
-
-def _is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether it is an address of the internet, which anyone could send to."""
-    is_local = isinstance(address, IPv6Address) and address.is_site_local
-    return address.is_global and not (address.is_multicast or address.is_reserved or is_local)

@@ -9,7 +9,7 @@ from millrace.client.queue import Queue
 from millrace.core.topic_cells import SubscriptionCell
 from millrace.errors import NotFound
 from millrace.server.aws.calls import Call
-from millrace.server.sns.headers import RAW, SUBSCRIPTION, is_endpoint
+from millrace.server.sns.headers import GUEST, RAW, SUBSCRIPTION, is_endpoint
 
 
 async def let_go(call: Call[Any], topic: str, cell: SubscriptionCell) -> None:
@@ -21,7 +21,8 @@ async def let_go(call: Call[Any], topic: str, cell: SubscriptionCell) -> None:
         return
 
     async def forget(queue: Queue) -> None:
-        await queue.configure(notes={f"{RAW}{topic}": "", f"{SUBSCRIPTION}{topic}": ""})
+        names = [f"{guest}{kind}{topic}" for guest in ("", GUEST) for kind in (RAW, SUBSCRIPTION)]
+        await queue.configure(notes=dict.fromkeys(names, ""))
 
     with suppress(NotFound):
         await desk.queue(space, name, forget)

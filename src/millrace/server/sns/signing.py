@@ -8,6 +8,7 @@ it was fetched from. Its path tells which one it is, so that it may be kept for 
 
 from __future__ import annotations
 
+import hmac
 import os
 import tempfile
 from base64 import b64encode
@@ -68,6 +69,11 @@ class Signer:
     def sign(self, text: str, version: str) -> str:
         """The signature of a text, in Base64, by this version."""
         return b64encode(self._sign(text.encode(), version)).decode()
+
+    def proof(self, text: str) -> str:
+        """What nobody without the key can make of a text: to know it again, nothing is kept."""
+        key = sha256(f"confirmations\n{self._key_pem}".encode()).digest()
+        return hmac.new(key, text.encode(), sha256).hexdigest()
 
     @cached_property
     def _seal(self) -> AESGCM:

@@ -7,20 +7,21 @@ pass.
 
 from __future__ import annotations
 
-import secrets
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-from millrace.client.queue import Queue
+from millrace import limits
+from millrace.client.queue import Queue, configure_notes
 from millrace.client.settings import QueueSettings
+from millrace.core.notes import Most
 from millrace.core.topic_cells import SubscriptionCell
-from millrace.errors import Invalid, NotFound, TooLarge
+from millrace.errors import Exhausted, Invalid, NotFound, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import PREFIX
 from millrace.server.aws.names import arn_of, home_of, read_arn
 from millrace.server.clock import now_ms
-from millrace.server.rest.act import Act
+from millrace.server.rest.act import Act, subscription_made
 from millrace.server.sns.endpoint import see_endpoint, see_reach
 from millrace.server.sns.exchange import KnownTopic
 from millrace.server.sns.faults import (
@@ -34,12 +35,12 @@ from millrace.server.sns.filter_policy import NOTHING
 from millrace.server.sns.headers import (
     BASE,
     ENDPOINT,
+    GUEST,
     OWNER,
     PENDING,
     PROTOCOL,
     RAW,
     SUBSCRIPTION,
-    TOKEN,
     is_endpoint,
     protocol_of,
 )
@@ -180,10 +181,29 @@ async def _to_queue(
     topic = place.arn
     is_raw = notes.get(PREFIX + RAW_DELIVERY) == "true"
 
+    is_guest = not call.may("manage", space, arn.name)
+    guest = GUEST if is_guest else ""
+    links = {f"{guest}{SUBSCRIPTION}{topic}": name}
+    if is_raw:
+        links[f"{guest}{RAW}{topic}"] = "1"
+
     async def make(queue: Queue) -> None:
-        await _make(call, known, queue, name, filter, notes)
-        raw = {f"{RAW}{topic}": "1"} if is_raw else {}
-        await queue.configure(notes={f"{SUBSCRIPTION}{topic}": name, **raw})
+        if not is_guest:
+            await _make(call, known, queue, name, filter, notes)
+            await queue.configure(notes=links)
+            return
+        most = Most(f"{GUEST}{SUBSCRIPTION}", limits.SNS_GUEST_SUBSCRIPTIONS_MAX)
+        try:
+            await configure_notes(queue, links, most)
+        except TooLarge as error:
+            raise too_many_subscriptions(
+                f"the queue has {most.count} subscriptions of users who may not manage it"
+            ) from error
+        try:
+            await _make(call, known, queue, name, filter, notes)
+        except BaseException:
+            await queue.configure(notes=dict.fromkeys(links, ""))
+            raise
 
     try:
         await call.aws.exchange.desk.queue(space, arn.name, make)
@@ -199,8 +219,7 @@ async def _to_queue(
 async def _to_endpoint(
     call: Call[SubscribeIn], known: KnownTopic, place: Place, name: str, notes: dict[str, str]
 ) -> None:
-    token = f"{place.space}/{place.name}/{name}/{secrets.token_hex(32)}".encode().hex()
-    notes |= {PENDING: str(now_ms()), TOKEN: token}
+    notes |= {PENDING: str(now_ms())}
 
     async def make(queue: Queue) -> None:
         await _make(call, known, queue, name, NOTHING, notes)
@@ -223,9 +242,17 @@ async def _make(
     async def make() -> None:
         await known.topic.subscribe(queue, filter=filter, name=name, notes=notes)
 
-    act = Act(call.action.name, f"{known.topic.space}/{known.topic.name}")
+    place = (known.topic.space, known.topic.name)
+    cells = await known.subscriptions()
+    is_there = any(cell.name == name for cell in cells)
+    made = None if is_there else subscription_made(*place, name)
+    act = Act(call.action.name, "/".join(place), makes=made)
     try:
         await call.ask.server.act(call.ask, act, make)
+    except Exhausted as error:
+        if error.field == "subscriptions":
+            raise too_many_subscriptions(error.message) from error
+        raise
     except (Invalid, TooLarge) as error:
         if isinstance(error, TooLarge) and error.field in ("name", "queue"):
             # The topic has as many as it may, or the queue is subscribed to as many.
@@ -251,7 +278,8 @@ async def unsubscribe(call: Call[OfSubscription]) -> None:
     async def end() -> None:
         await known.topic.unsubscribe(name)
 
-    act = Act("Unsubscribe", f"{place.space}/{place.name}")
+    ends = subscription_made(place.space, place.name, name)
+    act = Act("Unsubscribe", f"{place.space}/{place.name}", ends=ends)
     await call.ask.server.act(call.ask, act, end)
     await let_go(call, place.arn, cells[name])
     if is_endpoint(cells[name]) and PENDING not in dict(cells[name].notes):
@@ -357,7 +385,9 @@ async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[s
         settings = hidden_settings(notes, found.known)
     elif changed == RAW_DELIVERY and not is_hidden:
         is_raw = notes[PREFIX + RAW_DELIVERY] == "true"
-        settings = {"notes": {f"{RAW}{found.place.arn}": "1" if is_raw else ""}}
+        links = (await call.aws.directory.look(space, name)).notes
+        guest = GUEST if f"{GUEST}{SUBSCRIPTION}{found.place.arn}" in links else ""
+        settings = {"notes": {f"{guest}{RAW}{found.place.arn}": "1" if is_raw else ""}}
     else:
         return
 

@@ -113,7 +113,7 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
             known = await exchange.look(place.space, place.name)
             _see_same(known, place, attributes, asked.tags)
         except (Exhausted, TooLarge) as error:
-            if error.field not in ("queues", "name"):
+            if error.field not in ("topics", "name"):
                 raise
             # Whoever asks has as many as they may, or there are as many as there can be.
             raise too_many_topics(error.message) from error

@@ -8,20 +8,25 @@ starts another.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
 
 from millrace import limits
+from millrace.client.letter import source_of
 from millrace.client.queue import Queue
-from millrace.client.redrive import source_of
+from millrace.client.redrive import permit
 from millrace.core.model import Row
-from millrace.errors import Full, NotFound
+from millrace.errors import MillraceError, NotFound
+from millrace.server.audit import carry_out, outcome_of
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import bad_value, invalid_parameter, missing_parameter
 from millrace.server.clock import now_ms
+from millrace.server.rest.act import Act
 from millrace.server.rest.jobs import Job
+from millrace.server.rights import Rights
 from millrace.server.sqs.faults import not_found
 from millrace.server.sqs.queues import place_of_arn, sources_of
 from millrace.server.sqs.service import SQS
@@ -43,8 +48,9 @@ _NO_TASK = "Task does not exist."
 class Way:
     """Where the messages of a task go."""
 
-    def __init__(self, call: Call[Any], to: str | None) -> None:
-        self._call = call
+    def __init__(self, rights: Rights, source: Source, to: str | None) -> None:
+        self._rights = rights
+        self._source = source
         self.to = to
         """The queue that all of them go to; None: each to where it came from."""
         self._is_denied = False
@@ -55,9 +61,18 @@ class Way:
         if self.to is not None:
             return True
         source = source_of(row.headers)
-        may = source is not None and self._call.may("publish", *source)
+        may = source is not None and self._rights.may("publish", *source)
         self._is_denied = self._is_denied or not may
         return may
+
+    def still(self, space: str, name: str) -> None:
+        """See that messages may still be moved to a queue.
+
+        Raises:
+            Denied: whoever began it was removed, or lost a right.
+        """
+        self._rights.check("work", self._source.space, self._source.name)
+        self._rights.check("publish", space, name)
 
     def failure(self, kept: int) -> str | None:
         """Why so many messages were not to be moved; None: there were none."""
@@ -108,17 +123,32 @@ async def start_message_move_task(call: Call[StartMoveIn]) -> StartMoveOut:
         )
     if not await sources_of(call, source.space, source.name):
         raise invalid_parameter("Source queue must be configured as a Dead Letter Queue.")
-    way = Way(call, await _destination(call, source, told.destination_arn))
+    rights = Rights(call.caller.principal, call.ask.server.book)
+    way = Way(rights, source, await _destination(call, source, told.destination_arn))
     redrive = source.queue.redrive(to=way.to, where=way.may_go, rate=rate)
+    permit(redrive, way.still)
     now = now_ms()
     task = Task(told.source_arn, now, now, "RUNNING", told.destination_arn, rate)
     id = str(uuid4())
-    await begin(source.queue, id, task)
-    running = Running(source.queue, id, task, redrive, way)
+    act = Act("start_message_move_task", f"{source.space}/{source.name}")
+    noted = await call.ask.server.begin_act(call.ask, act, f"to {way.to or 'where each came from'}")
+    running: Running | None = None
     try:
-        call.ask.server.jobs.begin(source.place, running, running.run)
-    except Full as error:
-        await running.end("FAILED", error.message)
+        await begin(source.queue, id, task)
+        running = Running(source.queue, id, task, redrive, way)
+        run = partial(
+            carry_out,
+            noted,
+            running.run,
+            lambda: f"{redrive.stats.moved} moved",
+            is_cancelled="done",
+        )
+        call.ask.server.jobs.begin(call.caller.principal, source.place, running, run)
+    except MillraceError as error:
+        if noted is not None:
+            await noted.end(outcome_of(error), error.code)
+        if running is not None:
+            await running.end("FAILED", error.message)
         raise
     return StartMoveOut(_handle(id, told.source_arn))
 

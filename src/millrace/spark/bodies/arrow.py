@@ -6,12 +6,21 @@ names, and cast where nothing is lost by it; one that is missing is null.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeAlias, cast
 
 import pyarrow as pa
 
 from millrace.core.column import Array
 from millrace.spark.bodies.parse import Fields, Parsed, kept
+
+Chunks: TypeAlias = "pa.ChunkedArray[pa.Scalar[pa.DataType]]"
+_WITH_VALUES = (
+    pa.ListType,
+    pa.LargeListType,
+    pa.FixedSizeListType,
+    pa.DictionaryType,
+    pa.RunEndEncodedType,
+)
 
 
 class ArrowParser:
@@ -49,17 +58,39 @@ class ArrowParser:
             # What offsets point to is looked at first: a cast would follow them anywhere.
             table.validate(full=True)
             columns = [
-                table.column(field.name).cast(field.type)
+                _cast(table.column(field.name), field.type)
                 if field.name in table.column_names
                 else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
                 for field in self._schema
             ]
-            return pa.Table.from_arrays(columns, schema=self._schema)
-        except (pa.ArrowException, KeyError, ValueError, OSError):
+            found = pa.Table.from_arrays(columns, schema=self._schema)
+            found.validate(full=True)
+            return found
+        except (pa.ArrowException, KeyError, ValueError, OSError, SystemError):
             return None
 
 
-def _whole(column: pa.ChunkedArray[pa.Scalar[pa.DataType]]) -> Array:
+def _cast(column: Chunks, kind: pa.DataType) -> Chunks:
+    """The column as another type; raises ValueError where that is not done rightly."""
+    if column.type != kind and _has_list_view(column.type):
+        # Arrow's cast takes one offset more than there is, from behind them.
+        raise ValueError(f"{column.type} is not cast")
+    return column.cast(kind)
+
+
+def _has_list_view(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.ListViewType | pa.LargeListViewType):
+        return True
+    if isinstance(kind, pa.MapType):
+        return _has_list_view(kind.key_type) or _has_list_view(kind.item_type)
+    if isinstance(kind, pa.StructType | pa.UnionType):
+        return any(_has_list_view(kind.field(at).type) for at in range(kind.num_fields))
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_list_view(kind.storage_type)
+    return isinstance(kind, _WITH_VALUES) and _has_list_view(kind.value_type)
+
+
+def _whole(column: Chunks) -> Array:
     """One array; Arrow may leave several, or none."""
     chunks = column.chunks
     return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)

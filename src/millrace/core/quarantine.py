@@ -1,0 +1,151 @@
+"""The rules of quarantine: what becomes of a queue or a topic whose rows cannot all be read.
+
+Rule 1: all shards of a queue enter quarantine in one entry, and leave it in one entry. Every shard
+has a cell with the empty key then; the damaged shard has one more for each range of rows.
+Rule 2: what needs rows or adds rows is refused. What ends, releases or configures is not: settle,
+release, discard, extend, cursor commits, unpin, purge and deletion need no row.
+Rule 3: a purge ends the quarantine of its shard: no unreadable row is left.
+Rule 4: mending ends unreadable rows as dropped, and raises the purge floor: a cursor behind them is
+told that rows are gone.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from pyroaring import BitMap64
+
+from millrace import limits
+from millrace.core import bounds, expiry, groups, partitions
+from millrace.core.commands import Need
+from millrace.core.desk import Desk
+from millrace.core.draft import Draft
+from millrace.core.lease import take_out
+from millrace.core.model import CATALOG, Death, ShardId
+from millrace.core.quarantine_commands import EndQuarantine, Mend, Quarantine, QuarantineCell
+from millrace.core.view import View, number_key
+from millrace.errors import Invalid, Quarantined, Refused, TooLarge
+
+STATE = b""
+"""The key of the cell that every shard of a quarantined queue has."""
+
+REPAIR = "`millrace check` lists the unreadable rows; `millrace repair` exports or drops them"
+
+
+def refusal(view: View) -> Quarantined | None:
+    """What is answered to a command that needs rows of the shard; None: it may be decided."""
+    cells = view.quarantine
+    return quarantined(cells[STATE]) if cells else None
+
+
+def quarantined(cell: QuarantineCell) -> Quarantined:
+    """The error of a queue with this state."""
+    return Quarantined(f"the queue is quarantined: {cell.reason}; {REPAIR}", field="queue")
+
+
+def quarantine(desk: Desk, draft: Draft, command: Quarantine) -> bool | Need:
+    """Note the rows, if anyone may still want one of them, and quarantine all shards."""
+    view = draft.view
+    wanted = _wanted(draft, command.first, command.last)
+    if isinstance(wanted, Need):
+        return wanted
+    if not wanted:
+        return False
+    key = number_key(command.first)
+    known = view.quarantine.get(key)
+    if known is not None and known.last >= command.last:
+        return True
+    reason = command.reason[: bounds.QUARANTINE_REASON_CHARS_MAX]
+    state = QuarantineCell(draft.now, reason, shard=view.shard)
+    for shard in _siblings(desk, view.shard):
+        other = desk.draft(shard)
+        if other is not None and STATE not in other.view.quarantine:
+            other.put_quarantine(STATE, state)
+    # Repair looks at every row, so that what is not noted here is found then.
+    if len(view.quarantine) <= bounds.QUARANTINE_RANGES_MAX:
+        draft.put_quarantine(key, QuarantineCell(draft.now, reason, command.last))
+    return True
+
+
+def mend(draft: Draft, command: Mend) -> int | Refused | Need:
+    """End those of the rows that have not ended."""
+    view = draft.view
+    if not view.quarantine:
+        return Invalid("the queue is not quarantined; there is nothing to repair", field="queue")
+    if sum(last - first + 1 for first, last in command.ranges) > limits.PUBLISH_MESSAGES_MAX:
+        return TooLarge(
+            f"up to {limits.PUBLISH_MESSAGES_MAX} rows are ended at once",
+            field="ranges",
+            limit=limits.PUBLISH_MESSAGES_MAX,
+        )
+    lost, settled = BitMap64(), BitMap64()
+    for first, last in command.ranges:
+        wanted = _wanted(draft, first, last)
+        if isinstance(wanted, Need):
+            return wanted
+        kept = wanted & (view.facts.ended.get((first, last), BitMap64()) | draft.kept())
+        settled |= kept
+        lost |= wanted - kept
+    if settled:
+        draft.die(Death.SETTLED, settled)
+    if lost:
+        _end(draft, lost)
+    gone = lost | settled
+    if gone:
+        floor = max(view.pointers.floor, gone.max())
+        draft.put_pointers(msgspec.structs.replace(view.pointers, floor=floor))
+    return len(gone)
+
+
+def end_quarantine(desk: Desk, draft: Draft, _: EndQuarantine) -> bool:
+    """Let the queue or topic be used again."""
+    was = bool(draft.view.quarantine)
+    for shard in _siblings(desk, draft.view.shard):
+        other = desk.draft(shard)
+        if other is not None:
+            forget(other)
+    return was
+
+
+def forget(draft: Draft) -> None:
+    """The shard is not quarantined any more."""
+    for key in list(draft.view.quarantine):
+        draft.put_quarantine(key, None)
+
+
+def _siblings(desk: Desk, shard: ShardId) -> tuple[ShardId, ...]:
+    """All shards of the queue that the shard belongs to."""
+    catalog = desk.view(CATALOG)
+    key = catalog.owners.get(shard) if catalog is not None else None
+    if catalog is None or key is None:
+        return (shard,)
+    return tuple(map(ShardId, catalog.queues[key].shards))
+
+
+def _wanted(draft: Draft, first: int, last: int) -> BitMap64 | Need:
+    """Those of the rows [first, last] that are live, or kept for retaining cursors."""
+    view = draft.view
+    low, high = max(first, view.ended_to + 1), min(last, view.last_seq)
+    if low > high:
+        return BitMap64()
+    part = (first, last)
+    facts = view.facts
+    if first <= view.stored_seq and view.stored_index and part not in facts.dead:
+        return Need(view.shard, dead=(part,), ended=(part,))
+    return draft.still_live(BitMap64(range(low, high + 1)) - facts.dead.get(part, BitMap64()))
+
+
+def _end(draft: Draft, seqs: BitMap64) -> None:
+    """These are lost, whoever holds them."""
+    view = draft.view
+    held = BitMap64([seq for seq in view.holder if seq in seqs])
+    for seq in held:
+        lease = view.leases[view.holder.pop(seq)]
+        groups.ended(draft, lease, (seq,))
+        take_out(lease, (seq,))
+        draft.put_lease(lease)
+    view.returned -= held
+    view.doomed -= held
+    view.postponed -= held
+    partitions.ended(draft, seqs, fresh=len(seqs) - len(held))
+    draft.die(Death.DROPPED, seqs)
+    expiry.note_gaps(draft, seqs)

@@ -1,0 +1,128 @@
+"""Many messages of one request body, decoded and checked in steps.
+
+Rule 1: no step of the event loop decodes more than `LINES_STEP_BYTES` of JSON into messages, or
+makes rows of more than `ROWS_STEP` of them; other requests are served between two steps.
+Rule 2: messages are counted before objects are made of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import msgspec
+
+from millrace import limits
+from millrace.client.message import Message, Rows, prepare
+from millrace.core import check_rows
+from millrace.decoding import json_decoder
+from millrace.errors import Invalid, TooLarge
+from millrace.server.http.response import Buffer
+from millrace.server.rest.message import MessageIn, message_in
+from millrace.server.rest.route import decode
+
+_decoder = json_decoder(MessageIn)
+_BLANK_SHARE = 2
+"""One line in so many may be empty: they are counted, too."""
+
+
+async def messages_in(encoded: Sequence[msgspec.Raw]) -> list[Message]:
+    """Decode messages of a JSON list.
+
+    Raises:
+        Invalid: one of them; the field names it.
+        TooLarge: there are too many.
+    """
+    check_rows.check_count(len(encoded))
+    found: list[Message] = []
+    size = 0
+    for at, raw in enumerate(encoded):
+        size += len(raw) + _EACH_BYTES
+        if size > limits.LINES_STEP_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+        try:
+            one = decode(_decoder, raw)
+        except Invalid as error:
+            raise _at(f"messages[{at}]", error) from error
+        try:
+            found.append(message_in(one))
+        except (Invalid, TooLarge) as error:
+            if len(encoded) == 1:
+                raise
+            raise check_rows.in_row(at, error) from error
+    return found
+
+
+def _at(place: str, error: Invalid) -> Invalid:
+    """Return the error as if the whole body had been decoded at once."""
+    if error.message.startswith(f"{error.field}: "):
+        return Invalid(f"{place}.{error.message}", field=f"{place}.{error.field}")
+    return Invalid(f"{place}: {error.message}", field=place)
+
+
+_EACH_BYTES = 16
+"""What a message costs beyond its bytes, as bytes: the shortest has two."""
+
+
+async def lines_in(body: Buffer) -> list[Message]:
+    """Decode messages of NDJSON, one a line.
+
+    Raises:
+        Invalid: a line; the error names it.
+        TooLarge: there are too many lines, or one is too long.
+    """
+    limit = limits.PUBLISH_MESSAGES_MAX
+    found: list[Message] = []
+    number = 0
+    for lines in _steps(body):
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            try:
+                found.append(message_in(decode(_decoder, line)))
+            except (Invalid, TooLarge) as error:
+                # Of a line, not of the body.
+                field = error.field if isinstance(error, Invalid) else "lines"
+                message = f"line {number}: {error.message}"
+                raise type(error)(message, field=field, limit=error.limit) from error
+        if len(found) > limit or number > limit * _BLANK_SHARE:
+            raise TooLarge(
+                f"there are more than {limit} lines, or as many empty ones; send fewer at once",
+                field="lines",
+                limit=limit,
+            )
+        await asyncio.sleep(0)
+    return found
+
+
+def _steps(body: Buffer) -> Iterator[list[bytes]]:
+    """Cut a body into lines, those of some bytes at a time."""
+    view = memoryview(body)
+    rest = b""
+    for at in range(0, len(view), limits.LINES_STEP_BYTES):
+        lines = (rest + bytes(view[at : at + limits.LINES_STEP_BYTES])).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > limits.JSON_BYTES_MAX:
+            # It is refused for its length.
+            lines, rest = [*lines, rest], b""
+        yield lines
+    yield [rest]
+
+
+async def ready(
+    rows: Rows,
+    priority: int | None = None,
+    delay: float | None = None,
+    ttl: float | None = None,
+) -> Rows:
+    """Return rows that can be published in one step: many are checked and laid out in a thread.
+
+    Raises:
+        Invalid, TooLarge: as `publish_rows`.
+    """
+    if not isinstance(rows, list) or len(rows) <= limits.ROWS_STEP:
+        return rows
+    return cast("Rows", await asyncio.to_thread(prepare, rows, priority, delay, ttl))

@@ -1,0 +1,1 @@
+"""One tenant sends the worst inputs; others must not notice."""
