@@ -19,9 +19,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -53,7 +54,7 @@ class Figure:
     def ratios(self) -> list[float]:
         """Return head / base of each turn; above 1 the head is better."""
         pairs = zip(self.base, self.head, strict=True)
-        return [head / base if self.is_rate else base / head for base, head in pairs]
+        return [_share(head, base) if self.is_rate else _share(base, head) for base, head in pairs]
 
     def is_kept(self, bound: float) -> bool:
         """Return whether the head is no slower than `bound` times the base."""
@@ -71,9 +72,40 @@ class Figure:
         )
 
 
+def _share(value: float, of: float) -> float:
+    """Return value / of, where 0 / 0 counts as equal."""
+    if of == 0:
+        return 1.0 if value == 0 else float("inf")
+    return value / of
+
+
 def _spread(values: list[float]) -> float:
     """Return how far the values lie apart, as a share of their median."""
-    return (max(values) - min(values)) / statistics.median(values)
+    return _share(max(values) - min(values), statistics.median(values)) if any(values) else 0.0
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What was measured of both revisions, and what could not be."""
+
+    figures: dict[str, Figure] = field(default_factory=dict)
+    alone: dict[str, str] = field(default_factory=dict)
+    """Figures that one revision has, by id: "base" or "head"."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Measurements that ended in an error, and the end of what they printed."""
+
+    def fell(self, bound: float) -> list[str]:
+        """Return the figures of the head that are slower than `bound` times the base."""
+        return [name for name, figure in self.figures.items() if not figure.is_kept(bound)]
+
+    def is_kept(self, bound: float) -> bool:
+        """Return whether something was compared, nothing fell, and nothing was lost or failed."""
+        lost = "base" in self.alone.values()
+        return bool(self.figures) and not (self.fell(bound) or lost or self.failed)
+
+
+class Unmeasured(Exception):
+    """A measurement ended in an error."""
 
 
 @contextlib.contextmanager
@@ -93,13 +125,18 @@ def _git(*arguments: str) -> str:
     return run.stdout.strip()
 
 
-def measure(tree: Path, name: str) -> dict[str, tuple[float, str]]:
-    """Run one measurement of the revision in `tree`.
+Measured = dict[str, tuple[float, str]]
+"""Value and unit of each figure, by its id."""
 
-    Returns:
-        The value and unit of each figure, by its id.
+
+def measure(tree: Path, name: str) -> Measured:
+    """Run one measurement of the revision in `tree`; it may be too old to have it.
+
+    Raises:
+        Unmeasured: it failed.
     """
     out = tree / "build" / "compare.json"
+    out.unlink(missing_ok=True)
     environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
     proof = "import millrace, sys; sys.exit(not millrace.__file__.startswith(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", proof, str(tree)], env=environment, check=True, cwd=tree)
@@ -112,27 +149,55 @@ def measure(tree: Path, name: str) -> dict[str, tuple[float, str]]:
         check=False,
         timeout=MEASUREMENT_SECONDS_MAX,
     )
+    if run.returncode == NOTHING_FITS:
+        return {}
     if run.returncode:
-        sys.exit(f"{name} could not be measured:\n{run.stdout[-2000:]}{run.stderr[-4000:]}")
-    results = [json.loads(line) for line in out.read_text().splitlines()]
-    return {result["id"]: (result["value"], result["unit"]) for result in results}
+        raise Unmeasured(f"{run.stdout[-2000:]}{run.stderr[-4000:]}")
+    return by_id(json.loads(line) for line in out.read_text().splitlines())
 
 
-def compare(base: Path, head: Path, names: list[str], rounds: int) -> dict[str, Figure]:
-    """Measure both trees in turns."""
-    figures: dict[str, Figure] = {}
+def by_id(results: Iterable[dict[str, Any]]) -> Measured:
+    """Return the figures by their ids; groups may use the same id, and keep both figures."""
+    found: Measured = {}
+    for result in results:
+        name, number = result["id"], 1
+        while name in found:
+            number += 1
+            name = f"{result['id']} ({number})"
+        found[name] = (result["value"], result["unit"])
+    return found
+
+
+def compare(
+    base: Path,
+    head: Path,
+    names: list[str],
+    rounds: int,
+    run: Callable[[Path, str], Measured] = measure,
+) -> Comparison:
+    """Measure both trees in turns; a measurement that failed once is not tried again."""
+    told = Comparison()
     for turn in range(rounds):
         for name in names:
+            if name in told.failed:
+                continue
             order = (base, head) if turn % 2 == 0 else (head, base)
-            measured = {tree: measure(tree, name) for tree in order}
+            try:
+                measured = {tree: run(tree, name) for tree in order}
+            except Unmeasured as error:
+                told.failed[name] = str(error)
+                print(f"turn {turn + 1} of {rounds}, {name}: failed\n{error}", flush=True)
+                continue
             shared = sorted(measured[base].keys() & measured[head].keys())
+            told.alone |= dict.fromkeys(measured[base].keys() - measured[head].keys(), "base")
+            told.alone |= dict.fromkeys(measured[head].keys() - measured[base].keys(), "head")
             for identity in shared:
-                figure = figures.setdefault(identity, Figure(measured[head][identity][1]))
+                figure = told.figures.setdefault(identity, Figure(measured[head][identity][1]))
                 figure.base.append(measured[base][identity][0])
                 figure.head.append(measured[head][identity][0])
-            told = ", ".join(f"{one} {figures[one].ratios()[-1]:.2f}" for one in shared)
-            print(f"turn {turn + 1} of {rounds}, {name}: {told}", flush=True)
-    return figures
+            shown = ", ".join(f"{one} {told.figures[one].ratios()[-1]:.2f}" for one in shared)
+            print(f"turn {turn + 1} of {rounds}, {name}: {shown}", flush=True)
+    return told
 
 
 def main() -> None:
@@ -158,17 +223,23 @@ def main() -> None:
         checked_out(base, Path(folder) / "base") as base_tree,
         checked_out(head, Path(folder) / "head") as head_tree,
     ):
-        figures = compare(base_tree, head_tree, names, arguments.rounds)
+        told = compare(base_tree, head_tree, names, arguments.rounds)
     print(f"\n{machine()}; {arguments.rounds} turns; base {base}, head {head}\n")
     print(
         f"{'id':<24} {'base':>14} {'head':>14} {'unit':<12} {'ratio':>6}  {'range':<11} "
         f"{'spread of both':>11}  >= {arguments.bound:g}"
     )
-    for identity, figure in figures.items():
+    for identity, figure in told.figures.items():
         print(figure.row(identity, arguments.bound))
-    fell = [one for one, figure in figures.items() if not figure.is_kept(arguments.bound)]
-    print(f"\n{len(figures)} figures, {len(fell)} below {arguments.bound:g}: {', '.join(fell)}")
-    sys.exit(1 if fell else 0)
+    fell = told.fell(arguments.bound)
+    print(
+        f"\n{len(told.figures)} figures, {len(fell)} below {arguments.bound:g}: {', '.join(fell)}"
+    )
+    for identity, side in told.alone.items():
+        print(f"{identity}: measured of {side} alone")
+    for name in told.failed:
+        print(f"{name}: failed, see above")
+    sys.exit(0 if told.is_kept(arguments.bound) else 1)
 
 
 if __name__ == "__main__":
