@@ -10,6 +10,7 @@ import asyncio
 import gc
 import http.client
 import json
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import FrameType
@@ -33,8 +34,11 @@ from tests.support.timeouts import scaled
 
 ORDERS = "/v1/spaces/default/queues/orders"
 LARGE = 64 * 1024
-BODY = "x" * (4 * LARGE)
-MARK = "x" * 1024
+MARK = secrets.token_hex(512)
+"""In no other test's bodies: segments of an engine that an earlier test left behind may become
+garbage while these run."""
+
+BODY = MARK * (4 * LARGE // len(MARK))
 ROUNDS = 3
 
 
@@ -115,8 +119,7 @@ def _ask(port: int, sent: Sent, headers: Mapping[str, str]) -> tuple[int, bytes]
 async def left_by(work: Callable[[], Awaitable[None]]) -> list[str]:
     """Return what the work leaves to the collector that holds a request, by the holders' names.
 
-    Only buffers with the bytes of `BODY` count: a closed engine is garbage too, and one of an
-    earlier test may become so while this runs.
+    Only buffers with the bytes of `BODY` count: a closed engine is garbage too.
     """
     await work()
     gc.collect()
