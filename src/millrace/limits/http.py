@@ -30,6 +30,10 @@ each is as short as can be."""
 ROWS_STEP = 4_096
 """Messages that are checked and laid side by side at once; more of them in a thread."""
 
+HEADERS_STEP = 32_768
+"""Headers of messages that are checked, or made into objects, at once: some 15 ms. A message may
+have 64, so that a bound of messages alone does not bound a step."""
+
 HTTP_LARGE_BYTES_MIN = 64 * 1024
 """A body of this size or more is read into its own place; for a smaller one that costs more than
 it saves."""
@@ -86,6 +90,10 @@ memory, and what is read of a queue meanwhile is pinned."""
 HTTP_STALL_SECONDS = 0.5
 """The event loop may be so late, once a second, before that is taken for a stall, which does not
 count against the time that clients have."""
+
+HTTP_FORGIVEN_SECONDS_MAX = 30
+"""Time of stalls in a row that does not count against clients. An overload that lasts longer is the
+usual state: slow clients, which may be its cause, must not be kept for ever."""
 
 HTTP_LINGER_SECONDS = 2
 """For so long what still comes is dropped after an answer that ends a connection: closed with

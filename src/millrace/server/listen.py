@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from millrace import limits
@@ -43,6 +44,36 @@ async def see_free(address: Address) -> None:
         raise cannot_listen(address, error) from error
 
 
+async def look_over(
+    site: Site,
+    read_clock: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Look over the connections of a site once a second, until it is cancelled.
+
+    Clients are forgiven the time of a stall, in which nothing they sent was read, up to a bound for
+    stalls in a row. The round after a stall looks in any case: an overload that lasts would
+    otherwise keep slow clients, and those who lost their rights, for ever.
+    """
+    was_stalled, forgiven = False, 0.0
+    while True:
+        began = read_clock()
+        await sleep(1)
+        late = read_clock() - began - 1
+        is_stalled = late > limits.HTTP_STALL_SECONDS
+        if is_stalled:
+            seconds = min(late, limits.HTTP_FORGIVEN_SECONDS_MAX - forgiven)
+            forgiven += seconds
+            site.forgive(seconds)
+            # uvloop calls timers before it reads: what was sent meanwhile is read first.
+            await asyncio.sleep(0)
+        else:
+            forgiven = 0.0
+        if was_stalled or not is_stalled:
+            site.look(read_clock())
+        was_stalled = is_stalled
+
+
 class Listener:
     """Takes connections in for a site until it is stopped."""
 
@@ -63,7 +94,8 @@ class Listener:
             Invalid: the address cannot be had.
         """
         if self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+            loop = asyncio.get_running_loop()
+            self._looking = loop.create_task(look_over(self._site, loop.time))
         try:
             if tls is None:
                 return await self._plain(host, port, is_shared=is_shared)
@@ -86,18 +118,6 @@ class Listener:
         self._servers.append(server)
         name = server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
-
-    async def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            await asyncio.sleep(1)
-            late = loop.time() - began - 1
-            if late > limits.HTTP_STALL_SECONDS:
-                # Nothing was read meanwhile, whatever was sent: it is read before the next look.
-                self._site.forgive(late)
-            else:
-                self._site.look(loop.time())
 
     async def stop(self, seconds: float = limits.HTTP_STOP_SECONDS) -> None:
         """Take nobody in any more, let those who are being answered end, then close."""

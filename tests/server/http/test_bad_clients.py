@@ -108,6 +108,30 @@ def test_sec_25_an_address_leaves_places_for_others(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_sec_25_a_network_of_ipv6_leaves_places_for_others() -> None:
+    """One host has all addresses of its /64."""
+
+    async def main() -> None:
+        site = Site(admit, echo, complain)
+        site.connections_max = 4
+
+        def connect(peer: str) -> tuple[Connection, Transport]:
+            connection, transport = Connection(site), Transport(peer)
+            connection.connection_made(transport)
+            return connection, transport
+
+        made = [connect(f"2001:db8::{number:x}") for number in range(1, 4)]
+        assert [transport.is_closing() for _, transport in made] == [False, False, True]
+        made[2][0].connection_lost(None)
+        made.append(connect("2001:db8:0:1::1"))
+        assert not made[3][1].is_closing(), "a neighbour's network"
+        for connection, _ in (*made[:2], made[3]):
+            connection.connection_lost(None)
+        assert not site.strangers
+
+    asyncio.run(main())
+
+
 def test_empty_lines_do_not_keep_a_connection_alive() -> None:
     async def main() -> None:
         site = Site(admit, echo, complain)
@@ -128,13 +152,14 @@ def test_empty_lines_do_not_keep_a_connection_alive() -> None:
 class Transport(asyncio.Transport):
     """Keeps what is written, and says how much of it has not been sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str = "") -> None:
         super().__init__()
         self.unsent = 0
         self._closing = False
+        self._peer = peer
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        return default
+        return (self._peer, 1) if name == "peername" and self._peer else default
 
     def write(self, data: bytes | bytearray | memoryview[int]) -> None:
         self.unsent += len(data)

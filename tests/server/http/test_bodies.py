@@ -193,6 +193,15 @@ def test_sec_11_addresses_hold_what_is_not_proved_in_a_share_of_its_own() -> Non
     assert bodies.excess("ada", limits.HTTP_BODY_BYTES_MAX) is None
 
 
+def test_sec_11_addresses_of_one_ipv6_network_share() -> None:
+    bodies, step = Bodies(limits.HTTP_BODY_BYTES_MAX), 1024 * 1024
+    first, second = address_holder("2001:db8::1"), address_holder("2001:db8::ffff:2")
+    while bodies.excess(first, step) is None:
+        bodies.add(first, step)
+    assert bodies.excess(second, step) is not None
+    assert bodies.excess(address_holder("2001:db8:0:1::1"), step) is None
+
+
 def test_sec_11_a_body_counts_for_its_owner_once_they_are_proved() -> None:
     bodies = Bodies(limits.HTTP_BODY_BYTES_MAX)
     kept, holder, request = Kept(bodies), address_holder("192.0.2.1"), Request()

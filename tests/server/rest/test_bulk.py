@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from millrace import limits
-from millrace.server.listen import Listener
+from millrace.server.listen import look_over
 from tests.server.http.test_connection import serving
 from tests.server.rest.harness import served
 from tests.support.stall import ATTEMPTS, STEP_CPU_SECONDS_MAX, StallMonitor
@@ -161,8 +161,7 @@ def test_sec_08_a_stall_does_not_cut_clients(monkeypatch: pytest.MonkeyPatch) ->
 
     async def main() -> None:
         async with serving() as (site, port):
-            listener = Listener(site)
-            looking = asyncio.create_task(listener._look())
+            looking = asyncio.create_task(look_over(site, asyncio.get_running_loop().time))
             begun = await asyncio.open_connection("127.0.0.1", port)
             begun[1].write(b"GET /a HTTP/1.1\r\n")
             silent = await asyncio.open_connection("127.0.0.1", port)

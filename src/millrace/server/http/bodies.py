@@ -14,6 +14,7 @@ from functools import partial
 from millrace import limits
 from millrace.server.http.parser import Request
 from millrace.server.http.shares import Shares
+from millrace.server.network import network_of
 
 
 class Bodies(Shares):
@@ -67,8 +68,11 @@ _ADDRESS = "@"
 
 
 def address_holder(peer: str) -> str:
-    """Return for whom bodies are held that come from an address, as long as nothing is proved."""
-    return _ADDRESS + peer
+    """Return for whom bodies are held that come from an address, as long as nothing is proved.
+
+    All addresses of one network share (`network_of`).
+    """
+    return _ADDRESS + network_of(peer)
 
 
 class Kept:

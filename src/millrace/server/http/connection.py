@@ -26,6 +26,7 @@ from millrace.server.http.parser import BadRequest, Parser, Request
 from millrace.server.http.response import BODILESS, Response, pieces_of
 from millrace.server.http.site import Answer, Later, Site, Standing
 from millrace.server.http.unsent import Sent
+from millrace.server.network import network_of
 
 
 class Connection(asyncio.Protocol):
@@ -37,6 +38,8 @@ class Connection(asyncio.Protocol):
         self._has_place = has_place
         self._loop = asyncio.get_running_loop()
         self._peer = ""
+        self._network = ""
+        """What the peer's address counts as."""
         most, spare = site.body_bytes_max, site.spare
         self._parser = Parser(self._admit, body_bytes_max=most, spare=spare)
         self._waiting: deque[Request] = deque()
@@ -71,13 +74,14 @@ class Connection(asyncio.Protocol):
         self._is_tls = transport.get_extra_info("ssl_object") is not None
         peer = transport.get_extra_info("peername")
         self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else "local"
+        self._network = network_of(self._peer)
         self._site.connections.add(self)
         self._site.awaited.add(self)
         self._count_stranger(1)
         if self._site.is_full and not self._has_place:
             most = self._site.connections_max
             self._send_away(f"there are {most} connections already; come again later")
-        elif self._site.has_many(self._peer):
+        elif self._site.has_many(self._network):
             self._send_away(
                 f"this address has {self._site.strangers_max} connections on which nobody is known "
                 "already; close some"
@@ -89,12 +93,12 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _count_stranger(self, change: int) -> None:
-        """Count this connection among those of its address on which nobody is known, or no more."""
+        """Count this connection among those of its network on which nobody is known, or no more."""
         self._is_counted = change > 0
         strangers = self._site.strangers
-        strangers[self._peer] += change
-        if not strangers[self._peer]:
-            del strangers[self._peer]
+        strangers[self._network] += change
+        if not strangers[self._network]:
+            del strangers[self._network]
 
     def data_received(self, data: bytes) -> None:
         if self._is_closing or self._bad is not None:

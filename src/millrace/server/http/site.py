@@ -85,7 +85,7 @@ class Site:
         self.spare = Spare()
         self.connections: set[Connection] = set()
         self.strangers: Counter[str] = Counter()
-        """Connections on which nobody is known yet, by address."""
+        """Connections on which nobody is known yet, by their network (`network_of`)."""
         self.connections_max = limits.CONNECTIONS_MAX
         """Beyond it whoever connects is told to come again, and cut off."""
         self.stopping = False
@@ -107,9 +107,9 @@ class Site:
         """Whether one has connected too many."""
         return len(self.connections) + self.handshakes > self.connections_max
 
-    def has_many(self, peer: str) -> bool:
-        """Whether an address has too many connections on which nobody is known."""
-        return self.strangers[peer] > self.strangers_max
+    def has_many(self, network: str) -> bool:
+        """Whether a network has too many connections on which nobody is known."""
+        return self.strangers[network] > self.strangers_max
 
     @property
     def strangers_max(self) -> int:

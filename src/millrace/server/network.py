@@ -1,0 +1,27 @@
+"""The network that an address is counted as.
+
+Limits per address (failed logins, connections on which no user is known, unproved bodies) would be
+no limits over IPv6: providers assign each customer a whole /64, so that one host has 2^64
+addresses.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+
+
+def network_of(address: str) -> str:
+    """Return what limits per address count `address` as: for IPv6 its /64, else itself.
+
+    An IPv4 address that is mapped into IPv6 counts as the IPv4 address. Text that is no IP address,
+    as the name of a socket, is returned unchanged.
+    """
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return f"{IPv6Address(int(parsed) >> 64 << 64)}/64"
+    return str(parsed)
