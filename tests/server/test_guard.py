@@ -176,6 +176,11 @@ def test_someone_behind_the_request_is_not_let_in_without_credentials(
         "x-appengine-user-ip",
         "x-proxyuser-ip",
         "x-remote-addr",
+        "x-remote-user",
+        "x-amzn-trace-id",
+        "x-amz-cf-id",
+        "fly-client-ip",
+        "x-ssl-client-cert",
     ],
 )
 def test_sec_21_headers_of_any_proxy_keep_anonymous_out(name: str) -> None:

@@ -18,43 +18,9 @@ from millrace import limits
 from millrace.errors import Exhausted, MillraceError, Unauthenticated
 from millrace.server.access import Principal, parse_rule
 from millrace.server.bucket import Bucket
+from millrace.server.network import network_of
+from millrace.server.proxy_headers import is_of_proxy
 from millrace.server.roll import ANONYMOUS_RULES, Roll
-
-_FORWARDED = frozenset(
-    {
-        "cdn-loop",
-        "client-ip",
-        "fastly-client-ip",
-        "forwarded",
-        "front-end-https",
-        "true-client-ip",
-        "via",
-        "x-client-ip",
-        "x-cluster-client-ip",
-        "x-host",
-        "x-real-ip",
-        "x-real-port",
-        "x-remote-addr",
-        "x-remote-ip",
-        "x-scheme",
-        "x-url-scheme",
-    }
-)
-_FORWARDED_PREFIXES = (
-    "cf-",
-    "x-appengine-",
-    "x-appgw-",
-    "x-arr-",
-    "x-azure-",
-    "x-cloud-trace-",
-    "x-envoy-",
-    "x-forwarded",
-    "x-original-",
-    "x-proxy",
-    "x-rewrite-",
-)
-"""Names of headers that proxies add to the requests that they forward, and how such names begin."""
-
 
 MARK = "x-millrace-delivery"
 """A header of what SNS sends to endpoints: no server takes such a request."""
@@ -176,7 +142,7 @@ def is_loopback(address: str) -> bool:
 
 def is_own(headers: Mapping[str, str]) -> bool:
     """Whether nothing hints at someone else behind a request of this machine."""
-    if any(name in _FORWARDED or name.startswith(_FORWARDED_PREFIXES) for name in headers):
+    if any(map(is_of_proxy, headers)):
         return False
     host = headers.get("host", "")
     if not _is_loopback_host(host):
@@ -203,7 +169,7 @@ def _is_loopback_host(host: str) -> bool:
 
 
 class Failures:
-    """How often each address was wrong of late; bounded, the quietest is forgotten."""
+    """How often each network was wrong of late; bounded, the quietest is forgotten."""
 
     def __init__(self, most: int = limits.FAILURE_ADDRESSES_MAX) -> None:
         self._most = most
@@ -211,7 +177,7 @@ class Failures:
 
     def count(self, address: str, now_ms: int) -> int:
         """Count one; returns after how many milliseconds to come again, 0 if that is at once."""
-        place = _place(address)
+        place = network_of(address)
         bucket = self._buckets.pop(place, None)
         if bucket is None:
             if len(self._buckets) >= self._most:
@@ -223,16 +189,3 @@ class Failures:
 
     def __len__(self) -> int:
         return len(self._buckets)
-
-
-def _place(address: str) -> str:
-    """What counts as one: an IPv6 network of 64 bits is given to one customer as a whole."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(found, IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(IPv6Address(int(found) >> 64 << 64))
-    return str(found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -70,6 +71,29 @@ def test_a_key_that_is_an_account_asks_there_where_none_is_needed(
         assert urlsplit(mine.sqs.create_queue(QueueName="a")["QueueUrl"]).path == f"/{OTHER}/a"
         assert "QueueUrls" not in site.aws(Key("test", "test")).sqs.list_queues()
         assert "QueueUrls" not in site.aws(Key(OTHER, "whatever"), "eu-west-1").sqs.list_queues()
+
+
+@pytest.mark.parametrize(
+    ("trace_id", "is_let_in"),
+    [
+        ("Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1", True),
+        ("Root=1-5759e988-bd862e3fe1be46a994272793", False),
+    ],
+)
+def test_sec_21_inside_lambda_no_key_is_needed_and_behind_a_load_balancer_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace_id: str, *, is_let_in: bool
+) -> None:
+    """The SDK sends the trace of the function that runs it, as load balancers send theirs."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "f")
+    monkeypatch.setenv("_X_AMZN_TRACE_ID", trace_id)
+    with AwsSite(tmp_path, "--set", "anonymous=true") as site:
+        mine = site.aws(Key(OTHER, "whatever")).sqs
+        if is_let_in:
+            assert "QueueUrls" not in mine.list_queues()
+            return
+        with pytest.raises(ClientError) as error:
+            mine.list_queues()
+        assert code_of(error)[1] == 403
 
 
 def test_an_address_echoes_the_host_and_is_found_under_any(

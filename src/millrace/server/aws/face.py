@@ -9,7 +9,7 @@ is taken for none. One that somebody has must be theirs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
@@ -46,6 +46,7 @@ from millrace.server.clock import now_ms
 from millrace.server.guard import Guard
 from millrace.server.http.parser import Request
 from millrace.server.http.response import Response
+from millrace.server.proxy_headers import TRACE_ID, is_of_sdk
 
 if TYPE_CHECKING:
     from millrace.server.sns.deliver import Deliverer
@@ -203,8 +204,7 @@ class AwsFace:
         holder = self._holders.get((signed.stated, peer)) or self._find(signed.stated, peer)
         if holder is not None:
             return Caller(self, holder.principal, holder.home, signed, holder.signing_key)
-        without = {name: text for name, text in request.headers.items() if name != "authorization"}
-        anonymous = self._guard.who(without, peer)
+        anonymous = self._guard.who(_unsigned(request.headers), peer)
         if anonymous is None:
             raise unknown_caller()
         return Caller(self, anonymous, self._home(signed.stated), signed)
@@ -254,6 +254,18 @@ def _ids() -> Callable[[], str]:
 
 
 request_id = _ids()
+
+
+def _unsigned(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers without a signature by an unknown key, and without the trace of an SDK.
+
+    They are what `anonymous` is judged by: a trace id is evidence of a load balancer, unless an SDK
+    inside Lambda sends it.
+    """
+    left = {name: text for name, text in headers.items() if name != "authorization"}
+    if is_of_sdk(left.get(TRACE_ID, "")):
+        del left[TRACE_ID]
+    return left
 
 
 def is_json(request: Request) -> bool:
