@@ -140,6 +140,37 @@ async def test_of_several_shards_a_position_has_a_place_in_each(m: Millrace) -> 
     assert await rows_of(queue, "a", middle) == rows[13:]
 
 
+@embedded
+async def test_a_retaining_cursor_is_refused_behind_rows_that_were_settled(m: Millrace) -> None:
+    for shards in (1, 3):
+        queue = await m.queue(f"jobs-{shards}", shards=shards)
+        lake = await queue.cursor("lake", retain=True)
+        await queue.publish_many([millrace.Message(b"a", group="x"), millrace.Message(b"b")])
+        first = await lake.next()
+        assert first is not None
+        await first.commit()
+        await queue.publish_many([b"%d" % number for number in range(12)])
+        second = await lake.next()
+        assert second is not None
+        for lease in await queue.lease(100):
+            await lease.settle()
+        # They are kept until the follower has committed them, and gone after that.
+        lake = await queue.cursor("lake", start=first.position, retain=True)
+        again = await lake.next()
+        assert again is not None
+        assert len([row async for row in again.rows()]) == 12
+        await again.commit()
+        for name in ("lake", "new"):
+            with pytest.raises(errors.CursorExpired, match="while no cursor kept them") as told:
+                await queue.cursor(name, start=first.position, retain=True)
+            assert told.value.field == "start"
+        with pytest.raises(errors.CursorExpired, match="while no cursor kept them"):
+            await lake.reset(first.position)
+        # One that does not retain is promised no rows that workers have settled.
+        await queue.cursor("plain", start=first.position)
+        await queue.cursor("lake", start=again.position, retain=True)
+
+
 def test_k10_after_a_restore_a_follower_is_told_where_to_go_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path / "data") as m:

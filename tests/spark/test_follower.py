@@ -414,6 +414,33 @@ def test_a_stream_starts_at_a_position_unless_it_was_taken_back(tmp_path: Path) 
     run(tmp_path, main)
 
 
+@pytest.mark.parametrize("name", ["", "lake"])
+def test_a_stream_is_refused_at_a_position_whose_rows_were_settled(
+    tmp_path: Path, name: str
+) -> None:
+    async def main(m: millrace.Millrace) -> None:
+        queue = await m.queue("tea")
+        await queue.publish(b"x")
+        position = await queue.position()
+        await queue.publish_many([b"y", b"z"])
+        for lease in await queue.lease(2):
+            await lease.settle()
+        starting = read_start(str(position), "startingOffsets")
+
+        async def first(*, fail_on_data_loss: bool = True) -> list[tuple[int, int]]:
+            given = options(starting=starting, cursor=name, fail_on_data_loss=fail_on_data_loss)
+            follower = Follower(given)
+            found = await follower.next(m, await follower.begin(m), ALL)
+            assert found is not None
+            return await rows(m, follower, found)
+
+        with pytest.raises(CursorExpired, match="while no cursor kept them"):
+            await first()
+        assert await first(fail_on_data_loss=False) == [(0, 3)]
+
+    run(tmp_path, main)
+
+
 def test_an_offset_comes_back_from_json_and_others_are_refused() -> None:
     offset = Offset(1, "default", "tea", (7, 8), "ab" * 16, "lake", (1, 1), "t", (0, 0), (3, 4))
     text = json.dumps(offset.shown())

@@ -13,12 +13,17 @@ from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import ask_all
 from millrace.core import check
 from millrace.core.commands import CommitCursor, OpenCursor, ResetCursor, Transaction
-from millrace.core.model import CursorCell, Kind, Position, Start
+from millrace.core.model import CursorCell, Kind, Position, ShardId, Start
 from millrace.errors import Invalid, NotFound
 
 
-async def open_at(queue: Queue, name: str, seqs: Sequence[int], *, retain: bool) -> Cursor:
+async def open_at(
+    queue: Queue, name: str, seqs: Sequence[int], *, retain: bool, history: str = ""
+) -> Cursor:
     """The cursor of this name, made so that it goes on after these seqs if it is new.
+
+    With `history`, the present one, they are a position that a follower has kept: a cursor that
+    retains is refused where rows after it were settled while no cursor kept them.
 
     Raises:
         Exists: it is there, and retains where this does not, or the other way round.
@@ -26,11 +31,15 @@ async def open_at(queue: Queue, name: str, seqs: Sequence[int], *, retain: bool)
     """
     engine, shards = engine_and_shards(queue)
     checked = check.name(name, "cursor")
-    starts = dict(zip(shards.ids, seqs, strict=True))
+    kept = bytes.fromhex(history)
+    starts: dict[ShardId, int | Position] = {
+        shard: Position(kept, seq, seq, seq) if kept else seq + 1
+        for shard, seq in zip(shards.ids, seqs, strict=True)
+    }
     cells = await ask_all(
         engine,
         shards,
-        lambda at: OpenCursor(checked, starts[at] + 1, retain, claims=True),
+        lambda at: OpenCursor(checked, starts[at], retain, claims=True),
         CursorCell,
     )
     return Cursor(engine, shards, checked, cells)

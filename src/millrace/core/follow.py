@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import msgspec
+from pyroaring import BitMap64
 
 from millrace import limits
 from millrace.core.answers import SnapshotRef
@@ -24,6 +25,7 @@ from millrace.core.commands import (
     AwaitCursor,
     CommitCursor,
     Locate,
+    Need,
     NextSnapshot,
     OpenCursor,
     Pin,
@@ -53,7 +55,7 @@ from millrace.errors import (
 # --- Cursors -----------------------------------------------------------------------------------
 
 
-def check_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell | Refused | None:
+def check_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell | Refused | Need | None:
     """None: it is to be made, or claimed. A cell: it is there."""
     view = draft.view
     cell = view.cursors.get(command.name)
@@ -69,7 +71,7 @@ def check_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell | Refused
                 field="retain",
             )
         if isinstance(command.start, Position):
-            return _check_start(view, command.start)
+            return _check_start(draft, command.start, cell, retain=cell.retain)
         return None if command.claims else cell
     if len(view.cursors) >= limits.CURSORS_MAX:
         return TooLarge(
@@ -77,14 +79,21 @@ def check_open_cursor(draft: Draft, command: OpenCursor) -> CursorCell | Refused
             field="name",
             limit=limits.CURSORS_MAX,
         )
-    return _check_start(view, command.start)
+    return _check_start(draft, command.start, None, retain=command.retain)
 
 
-def _check_start(view: View, start: Start | int | Position) -> Refused | None:
+def _check_start(
+    draft: Draft, start: Start | int | Position, known: CursorCell | None, *, retain: bool
+) -> Refused | Need | None:
+    """Check where a cursor is to begin; `known` is the cell that it has already."""
+    view = draft.view
     if isinstance(start, Start):
         return None
     if isinstance(start, Position):
-        return _check_position(view, start)
+        refused = _check_position(view, start)
+        if refused is not None or not retain:
+            return refused
+        return _check_whole(draft, int(_start_position(view, start).seq), known)
     if start < 1 or start > view.last_seq + 1:
         return Invalid(
             f"start {start} is not within 1 and {view.last_seq + 1}",
@@ -112,6 +121,53 @@ def _check_position(view: View, position: Position) -> Refused | None:
             limit=place.seq,
         )
     return None
+
+
+def _check_whole(draft: Draft, after: int, known: CursorCell | None) -> Refused | Need | None:
+    """Check that all rows after a position are there for a cursor that retains.
+
+    Rows that workers settled are kept only while a retaining cursor needs them, and settling does
+    not raise the purge floor. Rows behind the cursor's own place were kept for it.
+    """
+    view = draft.view
+    if view.spec.keyed or view.spec.retention == "log":
+        # What goes from a log raises its floor; of a key the newest row counts.
+        return None
+    is_kept = known is not None and not known.dropped
+    upto = view.place_of(known) if known is not None and is_kept else int(view.last_seq)
+    for low in range(after + 1, upto + 1, limits.WHOLE_ROWS_STEP):
+        gone = _gone(draft, low, min(low + limits.WHOLE_ROWS_STEP - 1, upto))
+        if isinstance(gone, Need):
+            return gone
+        if gone:
+            return CursorExpired(
+                f"rows after {after} were settled or expired while no cursor kept them, the first "
+                f"of them {gone.min()}: start over, at the beginning",
+                field="start",
+                limit=upto,
+            )
+    return None
+
+
+def _gone(draft: Draft, low: int, high: int) -> BitMap64 | Need:
+    """The rows within [low, high] that are dead and not kept for retaining cursors."""
+    view, part = draft.view, (low, high)
+    gone, kept = BitMap64(), BitMap64()
+    if low <= view.stored_seq and view.stored_index:
+        if part not in view.facts.dead or part not in view.facts.ended:
+            return Need(view.shard, dead=(part,), ended=(part,))
+        gone |= view.facts.dead[part]
+        kept |= view.facts.ended[part]
+    for layer in view.layers:
+        # In the order of changes: what retaining cursors passed was kept before the batch.
+        gone |= kept & BitMap64(range(low, min(layer.passed, high) + 1))
+        gone |= layer.died
+        gone |= BitMap64(range(low, min(layer.purged, high) + 1))
+        kept |= layer.kept
+    gone |= kept & BitMap64(range(low, min(draft.changes.passed, high) + 1))
+    gone |= draft.died()
+    gone |= BitMap64(range(low, min(draft.ended_to, high) + 1))
+    return gone & BitMap64(range(low, high + 1))
 
 
 def _locate(view: View, position: Position) -> Position | Refused:
@@ -494,10 +550,11 @@ def do_commit(draft: Draft, command: CommitCursor) -> CursorCell:
     return moved
 
 
-def check_reset(draft: Draft, command: ResetCursor) -> Refused | None:
-    if command.name not in draft.view.cursors:
+def check_reset(draft: Draft, command: ResetCursor) -> Refused | Need | None:
+    cell = draft.view.cursors.get(command.name)
+    if cell is None:
         return NotFound(f"there is no cursor {command.name!r}", field="name")
-    return _check_start(draft.view, command.start)
+    return _check_start(draft, command.start, cell, retain=cell.retain)
 
 
 def do_reset(draft: Draft, command: ResetCursor) -> CursorCell:

@@ -55,6 +55,9 @@ TICK_DELETES_MAX = 65_536
 CURSORS_MAX = 100_000
 """Cursors of one shard; an idle one is a cell."""
 
+WHOLE_ROWS_STEP = 1_048_576
+"""Rows whose deaths are read at once when a retaining cursor is to begin at a position."""
+
 PINS_MAX = 1_000
 """Pins of one shard; each opens an interval of the dead. Beyond it
 `Full`: they pass."""

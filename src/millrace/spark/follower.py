@@ -106,7 +106,8 @@ class Follower:
 
     async def _made(self, subject: Subject, name: str, seqs: Sequence[int]) -> Cursor:
         try:
-            return await open_at(subject.queue, name, seqs, retain=True)
+            kept = subject.history if self._options.starting.position else ""
+            return await open_at(subject.queue, name, seqs, retain=True, history=kept)
         except CursorExpired:
             if self._options.fail_on_data_loss:
                 raise
@@ -184,7 +185,8 @@ class Follower:
                 for shard, seq in zip(shards.ids, done.seqs, strict=True)
             }
             await see_places(engine, shards, places, "Spark has read what is gone")
-            cursor = await open_at(subject.queue, done.cursor, done.seqs, retain=True)
+            kept = subject.history if options.starting.position else ""
+            cursor = await open_at(subject.queue, done.cursor, done.seqs, retain=True, history=kept)
         self._subject, self._cursor = subject, cursor
         return subject, cursor
 
