@@ -97,6 +97,21 @@ async def test_5_3_a_context_settles_the_successor(m: Millrace) -> None:
 
 
 @embedded
+async def test_5_3_a_context_and_work_settle_what_was_replaced_by_its_receipt(m: Millrace) -> None:
+    queue = await m.queue("jobs")
+    await queue.publish_many([b"page 1", b"page 1"])
+    [lease] = await queue.lease()
+    async with lease:
+        new = await queue.replace(lease.receipt, b"page 2")
+        await queue.replace(new.receipt, b"page 3")
+    async for job in queue.work(idle=0):
+        async with job:
+            await queue.replace(job.receipt, b"page 2")
+    assert (await queue.stats())["settled"] == 5
+    assert (await queue.stats())["live"] == 0
+
+
+@embedded
 async def test_5_3_a_context_that_fails_releases_the_successor(m: Millrace) -> None:
     queue = await m.queue("jobs")
     await queue.publish(b"page 1")

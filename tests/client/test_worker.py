@@ -680,6 +680,23 @@ async def test_5_3_a_replaced_message_is_settled_by_its_successor(m: Millrace) -
 
 
 @embedded
+async def test_5_3_a_message_that_is_replaced_by_its_receipt_is_settled(m: Millrace) -> None:
+    jobs = await m.queue("jobs")
+    await jobs.publish(b"page 1")
+    bodies: list[bytes] = []
+
+    async def handle(message: Lease) -> None:
+        bodies.append(message.body)
+        new = await (await m.find("jobs")).replace(message.receipt, b"page 2")
+        await jobs.replace(new.receipt, b"page 3")
+
+    worker = await work_off(jobs, handle)
+    assert (bodies, worker.stats) == ([b"page 1"], WorkerStats(handled=1))
+    stats = await jobs.stats()
+    assert (stats["settled"], stats["live"]) == (3, 0)
+
+
+@embedded
 async def test_5_3_a_successor_that_the_function_ended_is_left_alone(m: Millrace) -> None:
     jobs = await m.queue("jobs")
     await jobs.publish_many([b"settle", b"discard", b"release"])

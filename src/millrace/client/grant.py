@@ -14,7 +14,7 @@ from millrace.client.insisting import may_return
 from millrace.client.shards import Shards
 from millrace.core.answers import Leased, Outcome
 from millrace.core.commands import Extend, Release
-from millrace.core.model import NEVER_MS, History, ShardId
+from millrace.core.model import NEVER_MS, History, LeaseId, ShardId
 from millrace.errors import Full, MillraceError, Refused
 
 
@@ -135,6 +135,11 @@ class Keepalive:
 
     def __init__(self) -> None:
         self._watches: dict[Grant, _Watch] = {}
+        self.followed: WeakValueDictionary[tuple[ShardId, LeaseId, bytes, int], object] = (
+            WeakValueDictionary()
+        )
+        """Leases in use, by shard, lease call, history and seq: a replacement that names a receipt
+        finds the lease whose successor it makes."""
         self.closers: dict[object, Callable[[], Awaitable[None]]] = {}
         """What else holds messages that nobody can settle after the end, and how it lets go."""
 

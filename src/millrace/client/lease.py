@@ -235,6 +235,7 @@ class Lease:
 
     async def __aenter__(self) -> Lease:
         lease = newest_of(self)
+        follow(lease)
         lease._grant.keepalive.keep(lease._grant, lease._row.seq, lease)
         return self
 
@@ -283,6 +284,8 @@ class Succession:
         old._succession = self
         new._succession = ref(self)
         self.newest = new
+        if _place(old) in old._grant.keepalive.followed:
+            follow(new)
         if self.on_replaced is not None:
             self.on_replaced(new)
 
@@ -302,6 +305,25 @@ def newest_of(lease: Lease) -> Lease:
     found = lease._succession
     succession = found() if isinstance(found, ReferenceType) else found
     return lease if succession is None else succession.newest
+
+
+def _place(lease: Lease) -> tuple[ShardId, LeaseId, bytes, int]:
+    grant = lease._grant
+    return grant.shard, grant.lease, grant.history, lease._row.seq
+
+
+def follow(lease: Lease) -> None:
+    """Have `Queue.replace` find this lease by its receipt, as long as the program holds it.
+
+    What extends and ends the message by itself then goes on with the successor.
+    """
+    lease._grant.keepalive.followed[_place(lease)] = lease
+
+
+def followed(keepalive: Keepalive, call: Call) -> Lease | None:
+    """Return the lease in use that a receipt names; None: this process only knows the receipt."""
+    found = keepalive.followed.get((call.shard, call.lease, call.history, call.seqs.min()))
+    return found if isinstance(found, Lease) else None
 
 
 Leases = Lease | str | Iterable[Lease | str]

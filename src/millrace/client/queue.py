@@ -11,7 +11,7 @@ from millrace.client.counts import all_holders, cursor_seqs, shard_counts, sums
 from millrace.client.cursor import Cursor, Pinned, Start, begin_at, starts_at
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant, Keepalive
-from millrace.client.lease import Lease, Leases
+from millrace.client.lease import Lease, Leases, followed
 from millrace.client.leasing import Handed, hand_out, lease_command, read_granted
 from millrace.client.message import Body
 from millrace.client.named import count_partitions, delete_named, explain_at, get_named
@@ -159,9 +159,16 @@ class Queue(Publishing):
         return await self._end(leases, lambda c: Discard(c.lease, c.seqs, c.history))
 
     async def replace(self, receipt: str, body: Body, *, seconds: float = 30) -> Lease:
-        """Put another message in the place of a leased one, by its receipt; see `Lease.replace`."""
+        """Put another message in the place of a leased one, by its receipt; see `Lease.replace`.
+
+        A `Worker`, `async with` or `Queue.work` of this `Millrace` that holds the message goes on
+        with the successor. One of another process or connection does not hear of it.
+        """
         lease_ms = check.millis(seconds, "seconds", limits.LEASE_MS_MAX)
         [call] = calls_of(self._engine, self._shards, self._name, [receipt])
+        lease = followed(self._keepalive, call)
+        if lease is not None:
+            return await lease.replace(body, seconds=seconds)
         return await replace_call(self._engine, self._keepalive, self._shards, call, body, lease_ms)
 
     async def extend(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from millrace.client.function import Function
-from millrace.client.lease import Lease, succession_of
+from millrace.client.lease import Lease, follow, succession_of
 from millrace.client.transaction import Transaction
 
 
@@ -17,6 +17,7 @@ class Run:
     def __init__(self, lease: Lease, on_replaced: Callable[[Lease], None]) -> None:
         self._succession = succession_of(lease)
         self._succession.on_replaced = on_replaced
+        follow(lease)
         self.transaction: Transaction | None = None
         """What the function that was called last may put more into."""
         self.result: object = None

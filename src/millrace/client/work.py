@@ -14,7 +14,7 @@ from millrace import limits
 from millrace.client.engine import Engine
 from millrace.client.grant import Grant
 from millrace.client.insisting import may_return
-from millrace.client.lease import Lease, grant_of, seq_of
+from millrace.client.lease import Lease, follow, grant_of, seq_of
 from millrace.core.answers import Outcome
 from millrace.core.commands import Release
 from millrace.errors import Closed, Full, Unknown
@@ -77,6 +77,7 @@ class Work:
             for lease in leases:
                 grant = grant_of(lease)
                 grant.keepalive.keep(grant, seq_of(lease), lease)
+                follow(lease)
             self._ahead.extend(leases)
             if leases:
                 return True
