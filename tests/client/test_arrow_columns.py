@@ -482,6 +482,40 @@ def test_the_bad_row_of_a_table_is_named(field: str, table: pa.Table) -> None:
 
 
 @embedded
+async def test_the_row_that_settings_of_the_queue_refuse_is_named(m: Millrace) -> None:
+    log, strict = await m.queue("log", retention="log"), await m.queue("strict", order="strict")
+    plain, keyed = await m.queue("plain"), await m.queue("keyed", keyed=True)
+    topic = await m.topic("news")
+    refused: list[tuple[Any, str, Message]] = [
+        (plain, "body", Message(None, key="k")),
+        (topic, "body", Message(None, key="k")),
+        (log, "priority", Message(b"b", priority=9)),
+        (strict, "priority", Message(b"b", priority=9)),
+        (log, "delay", Message(b"b", delay=1)),
+        (log, "ttl", Message(b"b", ttl=1)),
+        (keyed, "key", Message(None)),
+    ]
+    for queue, field, message in refused:
+        rows = [Message(b"a", key="k"), message]
+        with pytest.raises(errors.Invalid, match=r"^row 1: ") as told:
+            await queue.publish_many(rows)
+        assert told.value.field == field
+        if queue not in (topic, keyed):
+            with pytest.raises(errors.Invalid, match=r"^row 1: "):
+                await queue.stage("s", rows)
+    spread = await m.queue("spread", shards=4)
+    rows = [Message(b"%d" % number, key=b"%d" % number) for number in range(40)]
+    rows[23] = Message(None, key="23")
+    with pytest.raises(errors.Invalid, match=r"^row 23: "):
+        await spread.publish_many(rows)
+    # What the call says of all rows is no fault of one.
+    with pytest.raises(errors.Invalid, match=r"^a queue with retention"):
+        await log.publish_many([b"a", b"b"], priority=9)
+    with pytest.raises(errors.Invalid, match=r"^a message without a body"):
+        await plain.publish_many([Message(None, key="k")])
+
+
+@embedded
 async def test_publishing_names_the_bad_row_and_publishes_none(m: Millrace) -> None:
     queue = await m.queue("q")
     assert isinstance(queue, Queue)

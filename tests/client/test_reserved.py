@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millrace.client.message import make_rows
 from millrace.client.reserved import (
-    check_column,
-    in_block,
+    check_names,
     plain_column,
     plain_headers,
+    reserved_name,
     successor_headers,
 )
 from millrace.core.block import SCHEMA, Block
@@ -67,18 +68,30 @@ def test_a_successor_keeps_what_tells_of_a_death() -> None:
 def test_sec_04_a_block_is_looked_at_as_a_whole() -> None:
     fine = [("aws", b"x"), ("paws.topic", b"y"), ("law", b"s."), ("not-millrace-dead-x", b"z")]
     block = Block.of_messages([Message(b"1"), Message(b"2", None, tuple(fine))])
-    assert not in_block(block)
+    assert reserved_name(block) is None
     for row in COPIED:
-        forged = row is not None and PLAIN[COPIED.index(row)] != row
-        block = Block.of_messages([Message(b"1"), Message(b"2", None, tuple(row or ()))])
-        assert in_block(block) == forged
+        forged = [name for name, _ in row or () if name.startswith(("aws.", "millrace-dead-"))]
+        messages = (Message(b"1"), Message(b"2", None, tuple(row or ())))
+        expected = forged[0] if forged else None
+        assert reserved_name(Block.of_messages(list(messages))) == expected
+        assert reserved_name(messages) == expected
 
 
 @pytest.mark.parametrize("text", [pa.utf8(), pa.large_utf8(), pa.binary()])
-def test_sec_04_a_column_of_any_text_is_looked_at(text: pa.DataType) -> None:
+def test_sec_04_names_in_a_column_of_any_text_are_looked_at(text: pa.DataType) -> None:
     kind = pa.list_(pa.struct([("name", text), ("value", pa.binary())]))
+
+    def publish(rows: list[list[tuple[str, bytes]] | None]) -> None:
+        chunks = pa.chunked_array([column([], kind), column(rows, kind)])
+        table = pa.table({"value": pa.array([b"x"] * len(rows), pa.binary()), "headers": chunks})
+        make_rows(table, check_names=check_names)
+
     for row in ([("aws.topic", b"1")], [("fine", b"1"), ("millrace-ttl-ms", b"2")]):
-        rows: list[list[tuple[str, bytes]] | None] = [None, [("fine", b"")], row]
         with pytest.raises(Invalid, match="header"):
-            check_column(pa.chunked_array([column([], kind), column(rows, kind)]))
-    check_column(pa.chunked_array([column([[("colour", b"red")], None], kind)]))
+            publish([None, [("fine", b"")], row])
+    publish([[("colour", b"red")], None])
+
+
+def test_a_column_of_another_type_is_not_taken_for_plain() -> None:
+    with pytest.raises(TypeError):
+        plain_column(pa.array(["aws.topic"]))

@@ -37,8 +37,9 @@ _NONE = -1
 """A row that says nothing of its own."""
 
 
-def block_of(rows: Rows) -> Block:
-    """The rows side by side, checked.
+def block_of(rows: Rows, check_names: Callable[[Array], None] | None = None) -> Block:
+    """The rows side by side, checked; `check_names` is given the names of their headers as they are
+    stored, without those that stand for another column.
 
     Raises:
         Invalid, TooLarge: a column, or a row; the error names the field and the limit.
@@ -48,6 +49,8 @@ def block_of(rows: Rows) -> Block:
     value = data_column(rows, "value")
     key = data_column(rows, "key") if "key" in names else None
     headers = header_columns(rows) if "headers" in names else None
+    if headers is not None and check_names is not None:
+        check_names(headers.names)
     if "group" in names:
         headers = _with_groups(data_column(rows, "group"), headers)
     block = Block.of_columns(value, key, headers)

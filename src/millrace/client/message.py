@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -13,12 +13,14 @@ from millrace import limits
 from millrace.client import arrow_rows
 from millrace.core import bounds, check, check_rows
 from millrace.core.answers import Published
-from millrace.core.block import Block
+from millrace.core.block import Block, key_list
 from millrace.core.check import HeadersLike
+from millrace.core.column import Array
 from millrace.core.commands import Aside, Numbered, Publish, Stage
 from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, Row
 from millrace.core.model import Message as CheckedMessage
+from millrace.core.staged import deletes_of
 from millrace.errors import Invalid
 
 Body = bytes | bytearray | memoryview
@@ -53,17 +55,27 @@ Rows = Sequence[bytes | Message | CheckedMessage] | pa.RecordBatch | pa.Table
 _PLAIN = (limits.PRIORITY_DEFAULT, None)
 
 
+NamesCheck = Callable[[Array], None]
+"""Refuses names of headers, which it is given as they are stored."""
+
+
 def make_rows(
-    rows: Rows, priority: int | None = None, delay: float | None = None
+    rows: Rows,
+    priority: int | None = None,
+    delay: float | None = None,
+    check_names: NamesCheck | None = None,
 ) -> tuple[Block, tuple[Aside, ...]]:
     """The rows side by side, checked, and which of them do not wait in the order of their seqs.
+
+    `check_names` is for the headers of Arrow columns.
 
     Raises:
         Invalid, TooLarge: a row or all of them together; the error names the field and the limit.
     """
     usual = _turn(priority, delay, _PLAIN)
     if isinstance(rows, pa.RecordBatch | pa.Table):
-        block, turns = arrow_rows.block_of(rows), arrow_rows.turns_of(rows, usual)
+        block = arrow_rows.block_of(rows, check_names)
+        turns = arrow_rows.turns_of(rows, usual)
         return (block, turns) if turns else _all(block, usual)
     if not isinstance(rows, list | tuple):
         return _all(check_rows.rows(rows), usual)
@@ -95,15 +107,21 @@ class Prepared:
         return self.block.count
 
 
-def prepare(rows: Rows, priority: int | None, delay: float | None, ttl: float | None) -> Prepared:
-    """Check rows and lay them side by side; on any thread.
+def prepare(
+    rows: Rows,
+    priority: int | None,
+    delay: float | None,
+    ttl: float | None,
+    check_names: NamesCheck | None = None,
+) -> Prepared:
+    """Check rows and lay them side by side; on any thread. `check_names` as in `make_rows`.
 
     Raises:
         Invalid, TooLarge: as `make_rows`.
     """
     if isinstance(rows, Prepared):
         return rows
-    block, aside = make_rows(rows, priority, delay)
+    block, aside = make_rows(rows, priority, delay, check_names)
     return Prepared(block, aside, make_ids(rows), make_lives(rows, block.count, ttl))
 
 
@@ -203,6 +221,39 @@ def publish_rows(
     """The command that publishes rows at once; raises as `make_rows`."""
     made = prepare(rows, priority, delay, ttl)
     return Publish(made.block, numbered, made.aside, made.ids, by_body=True, lives=made.lives)
+
+
+def refused_row(command: Publish | Stage, error: Invalid) -> int | None:
+    """Return the first of the rows for which a queue's settings gave this error, counted from 0.
+
+    The engine names the field alone: it may have been sent the rows of one shard. A setting that
+    all rows have from the call itself is no fault of a row.
+    """
+    count = command.rows.count if isinstance(command.rows, Block) else len(command.rows)
+    if count < 2 or error.message.startswith("row "):
+        return None
+    return _first_with(command, count, error.field)
+
+
+def _first_with(command: Publish | Stage, count: int, field: str | None) -> int | None:
+    match field:
+        case "body":
+            return next(iter(deletes_of(command.rows)), None)
+        case "key":
+            keys = key_list(command.rows)
+            return next((at for at in deletes_of(command.rows) if keys[at] is None), None)
+        case "priority":
+            runs = [run for run in command.aside if run.priority != limits.PRIORITY_DEFAULT]
+            return next((run.at for run in runs if run.count < count), None)
+        case "delay":
+            delayed = [run for run in command.aside if run.delay_ms]
+            return next((run.at for run in delayed if run.count < count), None)
+        case "ttl":
+            return next((life.at for life in command.lives if life.count < count), None)
+        case "dedup" if isinstance(command, Publish):
+            return next((at for at, id in enumerate(command.ids) if id is not None), None)
+        case _:
+            return None
 
 
 def make_lives(rows: Rows, count: int, ttl: float | None) -> tuple[Life, ...]:

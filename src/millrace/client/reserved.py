@@ -5,7 +5,7 @@ from, who sent it, in which queue it became a dead letter. A client that could w
 speak in the name of others.
 
 Rule 1: every API over a network or a socket refuses them, in messages and in notes. A front end
-calls `check_headers`, `check_column` or `check_notes` on what a client names; commands of other
+calls `check_headers`, `check_names` or `check_notes` on what a client names; commands of other
 processes go through `check_command`.
 Rule 2: programs that copy messages drop them (`plain_headers`, `plain_column`): the copy is a
 message of their own.
@@ -16,7 +16,7 @@ Rule 3: the server moves messages with these headers, and a client may have a me
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millrace.core import check
-from millrace.core.block import Block
+from millrace.core.block import SCHEMA, VALUE, Block
 from millrace.core.bury import PREFIX as DEAD_PREFIX
 from millrace.core.carry import DELAY, PRIORITY, TTL
-from millrace.core.column import Array
+from millrace.core.column import Array, Column
 from millrace.core.commands import (
     Command,
     Configure,
@@ -68,6 +68,8 @@ PARAMETERS = {
 }
 """Headers that stand for a parameter of a publish: APIs where headers are named take the parameter
 alone, so that it is checked and has one meaning."""
+
+_HEADERS = SCHEMA.field("headers").type
 
 _MARKS = tuple(prefix.encode() for prefix in PREFIXES)
 
@@ -138,85 +140,97 @@ def check_notes(notes: Mapping[str, str] | Iterable[tuple[str, str]] | None) -> 
 Flags = npt.NDArray[np.bool_]
 
 
-def check_column(column: pa.ChunkedArray[Any]) -> None:
-    """Refuse a column of headers that has some which a client may not name.
+def check_names(names: Array) -> None:
+    """Refuse names of headers that a client may not use, those of parameters too.
 
-    A column of another type is left to the code that reads it: it has no names.
+    `names` are the names as they are stored, one after the other. Columns are sent in several
+    layouts, so they are converted first: a second reader of the layouts could differ from the one
+    that stores.
 
     Raises:
         Invalid: the error names the first of them.
     """
-    for chunk in column.chunks:
-        names = _names(chunk)
-        if names is None:
-            continue
-        flags = _reserved(names)
-        for parameter in PARAMETERS:
-            flags |= np.asarray(pc.equal(names, pa.scalar(parameter)))
-        at = np.flatnonzero(flags)
-        if len(at):
-            raise refused(str(names[int(at[0])].as_py()))
+    flags = _reserved(names)
+    for parameter in PARAMETERS:
+        flags |= np.asarray(pc.equal(names, pa.scalar(parameter.encode(), names.type)))
+    name = _first(names, flags)
+    if name is not None:
+        raise refused(name)
 
 
 def plain_column(column: Array) -> Array:
-    """Return a column of headers without those that a copy of a message may not have."""
-    names = _names(column)
-    flags = None if names is None else _reserved(names)
-    if flags is None or not flags.any():
-        return column
+    """Return a column of headers, of the type that is stored, without those that a copy of a
+    message may not have.
+
+    Raises:
+        TypeError: the column is of another type.
+    """
+    if column.type != _HEADERS:
+        raise TypeError(f"headers are {column.type}, not {_HEADERS}")
     lists = cast("pa.ListArray[pa.StructScalar]", column)
+    items = cast("pa.StructArray", lists.flatten())
+    names = cast("pa.StringArray", items.field("name"))
+    flags = _reserved(cast("Array", names.fill_null("") if names.null_count else names))
+    if not flags.any():
+        return column
     lengths = np.asarray(lists.value_lengths().fill_null(0), np.int64)
     of_rows = np.repeat(np.arange(len(lists)), lengths)
     left = np.bincount(of_rows[~flags], minlength=len(lists))
     offsets = pa.array(np.concatenate([[0], np.cumsum(left)]), pa.int32())
-    items = lists.flatten().filter(pa.array(~flags))
+    plain = items.filter(pa.array(~flags))
     # A row without headers has an empty list then, which means the same.
-    return cast("Array", pa.ListArray.from_arrays(offsets, items).cast(column.type))
+    return cast("Array", pa.ListArray.from_arrays(offsets, plain).cast(column.type))
 
 
-def _names(column: Array) -> Any:
-    """The names of all headers in a column, one after the other; None: it is no such column."""
-    kind = column.type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        return None
-    pairs: Any = cast("pa.ListArray[pa.StructScalar]", column).flatten()
-    if not pa.types.is_struct(pairs.type) or not pairs.type.num_fields:
-        return None
-    # Of the type that a queue stores: a cast fails where the publish would.
-    try:
-        return pairs.field(0).cast(pa.utf8()).fill_null("")
-    except pa.ArrowException as error:
-        raise Invalid(f"column 'headers' is {kind}: {error}", field="headers") from error
-
-
-def _reserved(names: Any) -> Flags:
+def _reserved(names: Array) -> Flags:
     flags = np.zeros(len(names), np.bool_)
     for prefix in PREFIXES:
-        flags |= np.asarray(pc.starts_with(names, prefix))
+        flags |= np.asarray(pc.starts_with(cast("pa.BinaryArray", names), prefix))
     return flags
 
 
-def in_block(block: Block) -> bool:
-    """Return whether a message of a block has a header that a client may not name."""
+def _first(names: Array, flags: Flags) -> str | None:
+    """The first name that is flagged."""
+    if not flags.any():
+        return None
+    found = bytes(names.slice(int(np.argmax(flags)), 1).cast(VALUE)[0].as_py())
+    # Names of Arrow columns are checked to be text after this.
+    return found.decode(errors="replace")
+
+
+def flagged_in(block: Block) -> Flags | None:
+    """Return which headers of a block a client may not name, in their order; None: none of them."""
     names = block.header_names
     if names is None:
-        return False
+        return None
     # Most blocks have none of these letters in a row; to look for them costs little.
     data = bytes(names.data)
     if not any(mark in data for mark in _MARKS):
-        return False
-    count = len(names.offsets) // 4 - 1
-    return bool(_reserved(names.array(pa.utf8(), count)).any())
+        return None
+    flags = _reserved(_names(names))
+    return flags if flags.any() else None
+
+
+def _names(column: Column) -> Array:
+    return column.array(VALUE, len(column.offsets) // 4 - 1)
 
 
 # --- Commands ------------------------------------------------------------------------------------
 
 
-def in_messages(rows: Block | tuple[Message, ...]) -> bool:
-    """Return whether one of these messages has a header that a client may not name."""
-    if isinstance(rows, Block):
-        return in_block(rows)
-    return any(name.startswith(PREFIXES) for message in rows for name, _ in message.headers)
+def reserved_name(rows: Block | tuple[Message, ...]) -> str | None:
+    """Return the first name of a header in these messages that a client may not use.
+
+    No objects are made of a block's messages: it may have millions of headers.
+    """
+    if not isinstance(rows, Block):
+        return next(
+            (name for message in rows for name, _ in message.headers if is_reserved(name)), None
+        )
+    flags = flagged_in(rows)
+    if flags is None or rows.header_names is None:
+        return None
+    return _first(_names(rows.header_names), flags)
 
 
 def check_messages(rows: Block | tuple[Message, ...]) -> None:
@@ -225,22 +239,21 @@ def check_messages(rows: Block | tuple[Message, ...]) -> None:
     Raises:
         Invalid: the error names the header.
     """
-    if not in_messages(rows):
-        return
-    found = rows.rows(0, rows.count, 0, 0) if isinstance(rows, Block) else rows
-    for message in found:
-        for name, _ in message.headers:
-            if name.startswith(PREFIXES):
-                raise refused(name)
+    name = reserved_name(rows)
+    if name is not None:
+        raise refused(name)
 
 
 def needs_proof(command: Command) -> bool:
     """Return whether a command has reserved headers that may be those of a message it ends."""
     if isinstance(command, Replace):
-        return in_messages((command.message,))
+        return reserved_name((command.message,)) is not None
     if not isinstance(command, Transaction):
         return False
-    return any(isinstance(part, Publish) and in_messages(part.rows) for _, part in command.parts)
+    return any(
+        isinstance(part, Publish) and reserved_name(part.rows) is not None
+        for _, part in command.parts
+    )
 
 
 def check_command(command: Command) -> None:

@@ -16,10 +16,11 @@ import pyarrow as pa
 from millrace import limits
 from millrace.client.carried import carrying, count_of
 from millrace.client.engine import Engine
-from millrace.client.message import seqs_of
+from millrace.client.message import refused_row, seqs_of
 from millrace.core import check
 from millrace.core.answers import Explanation, Published, QueueRef
 from millrace.core.block import SCHEMA, Block
+from millrace.core.check_rows import in_row
 from millrace.core.commands import Part, Publish, Stage, Transaction
 from millrace.core.message_id import id_of
 from millrace.core.model import Message, Row, Seq, ShardId
@@ -242,18 +243,30 @@ async def publish_across(engine: Engine, shards: Shards, command: Publish) -> Se
 
 
 async def _publish_across(engine: Engine, shards: Shards, command: Publish) -> Sequence[int]:
-    if shards.is_one:
-        return shards.names(await engine.ask(shards.first, command, Published))
-    scatter = Scatter(shards, command, engine.turn())
-    return scatter.places(await engine.transact(Transaction(tuple(scatter.parts))))
+    try:
+        if shards.is_one:
+            return shards.names(await engine.ask(shards.first, command, Published))
+        scatter = Scatter(shards, command, engine.turn())
+        return scatter.places(await engine.transact(Transaction(tuple(scatter.parts))))
+    except Invalid as error:
+        at = refused_row(command, error)
+        if at is None:
+            raise
+        raise in_row(at, error) from error
 
 
 async def stage_across(engine: Engine, shards: Shards, command: Stage) -> int:
     """Stage rows on a queue; returns the stage's rows so far."""
-    if shards.is_one:
-        return await engine.ask(shards.first, command, int)
-    parts = stage_parts(shards, command, engine.turn())
-    return sum(cast("tuple[int, ...]", await engine.transact(Transaction(tuple(parts)))))
+    try:
+        if shards.is_one:
+            return await engine.ask(shards.first, command, int)
+        parts = stage_parts(shards, command, engine.turn())
+        return sum(cast("tuple[int, ...]", await engine.transact(Transaction(tuple(parts)))))
+    except Invalid as error:
+        at = refused_row(command, error)
+        if at is None:
+            raise
+        raise in_row(at, error) from error
 
 
 class Placing:

@@ -11,11 +11,12 @@ import msgspec
 from millrace import limits
 from millrace.client.carried import carrying, count_of
 from millrace.client.engine import Engine
-from millrace.client.message import Body, Rows, publish_one, publish_rows, seqs_of
+from millrace.client.message import Body, Rows, publish_one, publish_rows, refused_row, seqs_of
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.client.shards import label
 from millrace.core import carry, check, filters
 from millrace.core.answers import Published
+from millrace.core.check_rows import in_row
 from millrace.core.commands import ProducerMode, Publish
 from millrace.core.model import CATALOG, ShardId
 from millrace.core.notes import Most
@@ -29,7 +30,7 @@ from millrace.core.topic_commands import (
     Subscribed,
     Unsubscribe,
 )
-from millrace.errors import Forged, NotFound
+from millrace.errors import Forged, Invalid, NotFound
 
 FilterLike = Mapping[str, object]
 """Headers and their tests; see `Topic.subscribe`."""
@@ -209,6 +210,11 @@ class Topic:
             return await self._engine.ask(self._shard, carry.pack(command), Published)
         except NotFound as error:
             raise deleted() from error
+        except Invalid as error:
+            at = refused_row(command, error)
+            if at is None:
+                raise
+            raise in_row(at, error) from error
 
     # --- Subscriptions ------------------------------------------------------------------------
 

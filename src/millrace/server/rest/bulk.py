@@ -1,20 +1,23 @@
 """Many messages of one request body, decoded and checked in steps.
 
 Rule 1: no step of the event loop decodes more than `LINES_STEP_BYTES` of JSON into messages, or
-makes rows of more than `ROWS_STEP` of them; other requests are served between two steps.
+makes rows of more than `ROWS_STEP` of them or with more than `HEADERS_STEP` headers; other requests
+are served between two steps.
 Rule 2: messages are counted before objects are made of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import cast
 
 import msgspec
+import pyarrow as pa
 
 from millrace import limits
 from millrace.client.message import Message, Rows, prepare
+from millrace.client.reserved import check_names
 from millrace.core import check_rows
 from millrace.decoding import json_decoder
 from millrace.errors import Invalid, TooLarge
@@ -123,6 +126,36 @@ async def ready(
     Raises:
         Invalid, TooLarge: as `publish_rows`.
     """
-    if not isinstance(rows, list) or len(rows) <= limits.ROWS_STEP:
+    if not isinstance(rows, list) or not _is_long(rows):
         return rows
     return cast("Rows", await asyncio.to_thread(prepare, rows, priority, delay, ttl))
+
+
+def _is_long(rows: Sequence[Message]) -> bool:
+    if len(rows) * limits.HEADERS_MAX <= limits.HEADERS_STEP:
+        # So few rows cannot have more, and need no count.
+        return False
+    headers = sum([len(cast("Sized", row.headers)) for row in rows])
+    return len(rows) > limits.ROWS_STEP or headers > limits.HEADERS_STEP
+
+
+async def table_ready(
+    table: pa.Table, priority: int | None, delay: float | None, ttl: float | None
+) -> Rows:
+    """Return the rows of an Arrow table, checked and laid out; many of them in a thread.
+
+    Raises:
+        Invalid, TooLarge: as `publish_rows`, or a header that a client may not name.
+    """
+    headers = 0
+    if "headers" in table.schema.names:
+        headers = table.column("headers").get_total_buffer_size() // _ARROW_HEADER_BYTES
+    is_long = table.num_rows > limits.ROWS_STEP or headers > limits.HEADERS_STEP
+    if not is_long:
+        return cast("Rows", prepare(table, priority, delay, ttl, check_names))
+    made = await asyncio.to_thread(prepare, table, priority, delay, ttl, check_names)
+    return cast("Rows", made)
+
+
+_ARROW_HEADER_BYTES = 8
+"""The least that a header takes in Arrow: an offset of its name, and one of its value."""

@@ -15,7 +15,6 @@ from millrace import limits
 from millrace.client.arrow_columns import stored_bytes
 from millrace.client.message import Rows, publish_one
 from millrace.client.queue import Queue
-from millrace.client.reserved import check_column
 from millrace.client.shards import Shards
 from millrace.client.submitting import Submits
 from millrace.core import check
@@ -26,7 +25,7 @@ from millrace.errors import Invalid
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.rest.arrow_stream import read_table
-from millrace.server.rest.bulk import lines_in, messages_in, ready
+from millrace.server.rest.bulk import lines_in, messages_in, ready, table_ready
 from millrace.server.rest.message import MessageIn, Seq, body_in, headers_in, key_in, seq_out
 from millrace.server.rest.route import JSON, Ask, Media, decode, encode, read_query
 from millrace.server.rest.table import QUEUE, ROUTES
@@ -242,28 +241,15 @@ async def rows_in(
     if query.key is not None or query.group is not None or query.dedup is not None:
         raise Invalid("key, group and dedup are each message's own: say them there", field="query")
     kind, body = ask.type, ask.request.body
+    turn = turn or (query.priority, query.delay, query.ttl)
     if kind == NDJSON:
-        turn = turn or (query.priority, query.delay, query.ttl)
         return await ready(await lines_in(body), *turn)
     if kind == ARROW:
-        return _counted(ask, _unreserved(read_table(body)))
+        return await table_ready(_counted(ask, read_table(body)), *turn)
     raise Invalid(
         f"the body is {kind[:80]!r}; send {JSON}, {NDJSON}, {ARROW} or {BYTES}",
         field="content-type",
     )
-
-
-def _unreserved(table: pa.Table) -> pa.Table:
-    """The rows, none of which has a header that the server alone writes."""
-    if "headers" in table.schema.names:
-        column = table.column("headers")
-        try:
-            # Its offsets come from the network, and names are looked up by them.
-            column.validate(full=True)
-        except (pa.ArrowException, ValueError) as error:
-            raise Invalid(f"column 'headers': {error}"[:500], field="headers") from error
-        check_column(column)
-    return table
 
 
 def _counted(ask: Ask, table: pa.Table) -> pa.Table:
