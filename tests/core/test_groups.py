@@ -42,6 +42,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["settle", "delay"]), st.integers(0, 20)),
         st.tuples(st.sampled_from(["hold", "fold", "crash", "purge", "tick"]), st.just(0)),
         st.tuples(st.just("bound"), st.integers(0, 3)),
+        st.tuples(st.just("blocking"), st.integers(0, 1)),
     ),
     min_size=15,
     max_size=50,
@@ -120,6 +121,12 @@ class Naive(NaiveQueue[Row]):
                 group.now += value
             case "settle" | "release" | "delay" | "extend", int():
                 self.end(what, value)
+            case "blocking", int() if self.spec.order == "group":
+                self.spec = msgspec.structs.replace(
+                    self.spec, group_blocking=("lease", "message")[value]
+                )
+                assert self.ask(Configure(self.spec)) == self.spec
+                self.is_exact = False
             case "bound", int():
                 self.spec = msgspec.structs.replace(self.spec, group_in_flight=value)
                 assert self.ask(Configure(self.spec)) == self.spec
@@ -141,7 +148,7 @@ class Naive(NaiveQueue[Row]):
                 self.ask(Tick())
         if not group.pending:
             group.check()
-        if self.spec.order == "group":
+        if self.spec.blocking == "lease":
             assert self.held_by_one(), "two calls hold messages of one group"
         self.note_ready(by_time=what == "wait")
 
@@ -195,8 +202,10 @@ class Naive(NaiveQueue[Row]):
             if again and self.spec.order == "fair":
                 # It has a turn for these, and kept the one that it had.
                 self.is_exact = False
-            if self.spec.order == "group":
+            if self.spec.blocking == "lease":
                 found = [] if held else again or waiting
+            elif self.spec.blocking == "message":
+                found = again + waiting if not held else [s for s in again if s < min(held)]
             else:
                 room = most - len(again) - len(held)
                 found = again or waiting[: max(room, 0)]
@@ -238,6 +247,9 @@ class Naive(NaiveQueue[Row]):
         for seq in told:
             assert seq in self.rows, "dead, or there never was such a message"
             served.setdefault(self.rows[seq].group, []).append(seq)
+        if self.spec.blocking == "message":
+            by_group = [seq for seqs in served.values() for seq in seqs]
+            assert told == by_group, "the answer goes by groups"
         for group, seqs in served.items():
             assert group in ready, "the group is blocked"
             assert seqs == ready[group][: len(seqs)], "another of the group comes first"
@@ -266,11 +278,12 @@ class Naive(NaiveQueue[Row]):
         row = self.rows[seq]
         if self.spec.order != "group" or row.ready_ms > self.now:
             return True
-        return len(self.holders(row.group) - {row.lease}) == 0
+        upto = seq if self.spec.blocking == "message" else self.last
+        return len(self.holders(row.group, upto) - {row.lease}) == 0
 
-    def holders(self, group: int) -> set[int]:
+    def holders(self, group: int, upto: int) -> set[int]:
         """The lease calls that have messages of a group, or for whose delays it waits."""
-        rows = [row for row in self.rows.values() if row.group == group]
+        rows = [row for seq, row in self.rows.items() if row.group == group and seq <= upto]
         return {row.lease for row in rows if row.lease and row.ready_ms > self.now}
 
     def held_by_one(self) -> bool:
@@ -306,9 +319,9 @@ class Naive(NaiveQueue[Row]):
 
 
 SPECS = st.builds(
-    QueueSpec,
+    lambda order, **settings: QueueSpec(order=order[0], group_blocking=order[1], **settings),
+    st.sampled_from([("group", "lease"), ("group", "message"), ("fair", "lease")]),
     keyed=st.booleans(),
-    order=st.sampled_from(["group", "fair"]),
     group_in_flight=st.sampled_from([0, 0, 1, 2]),
     delay_ms=st.sampled_from([0, 0, 7]),
 )
@@ -330,8 +343,8 @@ def test_groups_take_turns_and_keep_their_order(
 @given(
     steps=STEPS,
     spec=st.builds(
-        QueueSpec,
-        order=st.sampled_from(["group", "fair"]),
+        lambda order, **settings: QueueSpec(order=order[0], group_blocking=order[1], **settings),
+        st.sampled_from([("group", "lease"), ("group", "message"), ("fair", "lease")]),
         rate_us=st.sampled_from([0, 300, 4_000]),
         rate_burst=st.sampled_from([1, 3]),
         group_rate_us=st.sampled_from([300, 4_000, 30_000]),

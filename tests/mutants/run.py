@@ -10,11 +10,15 @@ there, tests that cannot be collected, or a run of another source than the copy 
 nothing and are errors. The tests are copied, too: programs that they start find the source there.
 Rule 2: the same tests pass on the same copy without a mutant, or their failures say nothing.
 Rule 3: a run leaves nothing behind, neither caches nor examples that Hypothesis found.
+
+The source is compiled once, and each copy has that bytecode for all but the patched file: to compile
+it anew took longer than most tests.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import concurrent.futures
 import os
 import random
@@ -101,9 +105,10 @@ def patched(mutant: Mutant, text: str) -> str:
     return text.replace(mutant.old, mutant.new)
 
 
-def copy_tree(source: Path, target: Path) -> None:
+def copy_tree(source: Path, target: Path, *, with_bytecode: bool = False) -> None:
     """Copy what tests may need of a repository."""
-    ignored = shutil.ignore_patterns("__pycache__", ".git", ".venv", ".hypothesis", "*_cache")
+    bytecode = () if with_bytecode else ("__pycache__",)
+    ignored = shutil.ignore_patterns(*bytecode, ".git", ".venv", ".hypothesis", "*_cache")
     for name in PARTS:
         if (source / name).is_dir():
             shutil.copytree(source / name, target / name, ignore=ignored)
@@ -121,10 +126,13 @@ def try_tests(source: Path, mutant: Mutant | None, tests: list[str]) -> Verdict:
     name = mutant.name if mutant else "without any mutant"
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         copy = Path(folder) / "repository"
-        copy_tree(source, copy)
+        copy_tree(source, copy, with_bytecode=True)
         if mutant is not None:
             path = copy / "src" / "millrace" / mutant.file
             path.write_text(patched(mutant, path.read_text()))
+            # Bytecode is judged by time and size of its source alone: a patch might keep both.
+            for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+                compiled.unlink()
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(copy / "src"), str(copy)]),
@@ -195,18 +203,22 @@ def hunt(mutants: list[Mutant], jobs: int) -> int:
         # One copy for all: whoever goes on working meanwhile does not change what is tested.
         source = Path(folder) / "repository"
         copy_tree(ROOT, source)
+        for part in ("src", "tests"):
+            compileall.compile_dir(source / part, quiet=2)
         tests = sorted({test for mutant in mutants for test in mutant.tests})
-        control = try_tests(source, None, tests)
-        if control.failed:
-            raise Unfit(f"the tests fail without any mutant: {control.what}")
-        print(f"{time.monotonic() - began:5.0f} s  {len(tests)} tests pass without a mutant")
+        control = pool.submit(try_tests, source, None, tests)
         runs = {pool.submit(try_tests, source, mutant, mutant.tests): mutant for mutant in mutants}
         try:
-            for run in concurrent.futures.as_completed(runs):
+            for run in concurrent.futures.as_completed([control, *runs]):
+                took = time.monotonic() - began
+                if run is control:
+                    if run.result().failed:
+                        raise Unfit(f"the tests fail without any mutant: {run.result().what}")
+                    print(f"{took:5.0f} s  {len(tests)} tests pass without a mutant", flush=True)
+                    continue
                 mutant, verdict = runs[run], run.result()
                 caught += verdict.failed
                 state = "caught" if verdict.failed else "SURVIVED"
-                took = time.monotonic() - began
                 print(f"{took:5.0f} s  {state:<8} {mutant.name}: {mutant.why}")
                 print(f"         {verdict.what[:240]}", flush=True)
         finally:

@@ -15,6 +15,7 @@ def spec_fields(spec: QueueSpec) -> Fields:
         "overflow": spec.overflow if spec.is_bounded else "",
         "notes": dict(spec.notes),
         "max_in_flight": spec.max_in_flight,
+        "group_blocking": spec.group_blocking,
     }
     if not spec.is_partitioned:
         return bounds

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from millrace import limits
 from millrace.core import bounds, check, exact, rate, retain
 from millrace.core.commands import SpecPart
+from millrace.core.group_cells import BLOCKINGS, Blocking
 from millrace.core.partition_cells import DELIVERIES, Delivery
 from millrace.core.spec import Overflow
 from millrace.errors import Invalid
@@ -96,6 +97,10 @@ class QueueSettings(TypedDict, total=False):
     max_in_flight: int | None
     """So many messages are with workers at most: handed out, and neither ended nor ready again; 0:
     as many as can be. Of each shard, where there are several."""
+    group_blocking: str | None
+    """With order "group", what a message in flight keeps back. "lease" (the default): its whole
+    group, until all that was delivered of it has ended or is visible again. "message": what comes
+    after it in its group, as in FIFO queues of SQS."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -162,6 +167,7 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         _overflow(given.get("overflow")),
         None if given.get("notes") is None else check.notes(given["notes"]),
         number("max_in_flight", limits.IN_FLIGHT_MAX),
+        _blocking(given.get("group_blocking")),
     )
 
 
@@ -173,6 +179,19 @@ def _overflow(value: object) -> Overflow | None:
     if found is None:
         raise Invalid(f"overflow is {check.shown(value)}, not 'refuse' or 'drop'", field="overflow")
     return found
+
+
+def _blocking(value: object) -> Blocking | None:
+    """How messages in flight block their group, or None where that is not named."""
+    if value is None:
+        return None
+    text = exact.text(value)
+    for known in BLOCKINGS:
+        if text == known:
+            return known
+    raise Invalid(
+        f"group_blocking is {check.shown(value)}, not 'lease' or 'message'", field="group_blocking"
+    )
 
 
 def _rate(name: str, burst: str, given: Mapping[str, object]) -> tuple[int | None, int | None]:

@@ -14,7 +14,7 @@ from itertools import islice
 import msgspec
 from pyroaring import BitMap64
 
-from millrace.core import bounds, lifetime, partitions, points
+from millrace.core import bounds, groups, lifetime, partitions, points
 from millrace.core.codec import decode_cell
 from millrace.core.commands import Need, Publish
 from millrace.core.draft import Draft
@@ -212,6 +212,7 @@ def _expire(draft: Draft, seqs: BitMap64) -> None:
             continue
         lease.overdue |= BitMap64([seq])
         view.overdue.add(seq)
+        groups.overdue(draft, lease, seq)
         draft.put_lease(lease)
     free = seqs - held
     if not free:

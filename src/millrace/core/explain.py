@@ -93,7 +93,7 @@ def _explain_grouped(draft: Draft, command: Explain, *, is_aside: bool) -> Expla
         return _explain_ready(draft, seq)
     group = number_of(command.group)
     flight = view.groups.flights.get(group)
-    if flight is not None and flight.count >= groups.bound_of(spec):
+    if flight is not None and groups.is_blocking(view, flight):
         held = [
             (one, other)
             for one in view.leases.values()

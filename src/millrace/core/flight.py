@@ -29,6 +29,8 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     """What it may give."""
     cell: TurnCell | None = None
     """Its own cell, where that was looked at; a partition has none."""
+    again: int = 0
+    """So many of `seqs`, the first ones, were given back; the others never were in flight."""
 
 
 _NONE = BitMap64()
@@ -38,10 +40,17 @@ _NONE = BitMap64()
 class Flight:
     """The messages of a group that were handed out and have not ended."""
 
-    __slots__ = ("count", "is_limited", "more", "returned")
+    __slots__ = ("count", "is_limited", "more", "returned", "seqs")
 
-    def __init__(self, count: int = 0, more: bool | None = None) -> None:  # noqa: FBT001
+    def __init__(
+        self,
+        count: int = 0,
+        more: bool | None = None,  # noqa: FBT001
+        seqs: BitMap64 | None = None,
+    ) -> None:
         self.count = count
+        self.seqs = seqs
+        """All of them, where each blocks the group by itself (`group_blocking`); else None."""
         self.returned = _NONE
         """Those of them that are ready again; see `give_back`."""
         self.more = more
@@ -54,6 +63,44 @@ class Flight:
         if self.returned is _NONE:
             self.returned = BitMap64()
         self.returned.add(seq)
+
+    def add(self, seqs: Sequence[int]) -> None:
+        """Count messages that are in flight from now on."""
+        self.count += len(seqs)
+        if self.seqs is not None:
+            self.seqs.update(seqs)
+
+    def remove(self, seq: int) -> None:
+        """Forget a message that has ended."""
+        self.count -= 1
+        self.returned.discard(seq)
+        if self.seqs is not None:
+            self.seqs.discard(seq)
+
+    def visible(self, overdue: BitMap64) -> tuple[BitMap64, bool]:
+        """Walk the group from its oldest message on, up to the first that is not visible.
+
+        Returns the messages walked over, and whether the walk reached those that never were in
+        flight. A message in flight whose time to live is over (`overdue`) stops nobody: it will
+        never be delivered again.
+        """
+        assert self.seqs is not None
+        hidden = self.seqs - self.returned
+        hidden -= overdue
+        if not hidden:
+            return self.returned, True
+        before = BitMap64(self.returned)
+        before.remove_range(hidden.min(), 1 << 63)
+        return before, False
+
+    def may_give(self, blocking: str, overdue: BitMap64) -> bool:
+        """Return whether the group has a turn with what it was given back, by the rule."""
+        if blocking == "message":
+            before, is_whole = self.visible(overdue)
+            return bool(before) or (is_whole and self.more is not False)
+        if blocking == "lease":
+            return bool(self.returned) and len(self.returned) == self.count
+        return bool(self.returned)
 
 
 class Groups:
@@ -79,27 +126,40 @@ class Groups:
         if spare > limits.GROUPS_KNOWN:
             self.cells = dict(islice(self.cells.items(), spare, None))
 
-    def load(self, held: Iterable[tuple[int, int]], returned: BitMap64, *, whole: bool) -> None:
+    def load(
+        self,
+        held: Iterable[tuple[int, int]],
+        returned: BitMap64,
+        overdue: BitMap64,
+        *,
+        blocking: str,
+    ) -> None:
         """Take in the seqs in flight and their groups."""
+        flights = self.flights
         for seq, group in held:
-            flight = self.flights.setdefault(group, Flight())
-            flight.count += 1
+            flight = flights.get(group)
+            if flight is None:
+                flight = Flight(seqs=BitMap64() if blocking == "message" else None)
+                flights[group] = flight
+            flight.add((seq,))
             if seq in returned:
                 flight.give_back(seq)
-        flights = self.flights
         back = [group for group in flights if flights[group].returned]
-        for group in sorted(back, key=lambda group: flights[group].returned.min()):
-            self.look(group, flights[group], whole=whole, turn=0)
+        back.sort(key=lambda group: flights[group].returned.min())
+        if blocking == "message" and overdue:
+            # Nothing came back of these; what is overdue does not block what waits behind it.
+            back += sorted(group for group in flights if not flights[group].returned)
+        for group in back:
+            self.look(group, flights[group], overdue, blocking=blocking, turn=0)
 
-    def look(self, group: int, flight: Flight, *, whole: bool, turn: int) -> None:
+    def look(
+        self, group: int, flight: Flight, overdue: BitMap64, *, blocking: str, turn: int
+    ) -> None:
         """Let a group take its turn with what it was given back, or no longer.
 
-        `whole`: not before all that is in flight of it is ready again.
+        `blocking`: as `QueueSpec.blocking`.
         """
-        is_ready = bool(flight.returned) and not flight.is_limited
-        if is_ready and whole:
-            is_ready = len(flight.returned) == flight.count
-        if is_ready:
+        if not flight.is_limited and flight.may_give(blocking, overdue):
             self.again.setdefault(group, turn)
         else:
             self.again.pop(group, None)

@@ -17,6 +17,12 @@ Order = Literal["none", "strict", "group", "fair"]
 
 ORDERS: tuple[Order, ...] = ("none", "strict", "group", "fair")
 
+Blocking = Literal["lease", "message"]
+"""How messages in flight block their group in the order `group`: `lease`, all of it until the whole
+lease call has ended; `message`, what comes after the first message that is not visible."""
+
+BLOCKINGS: tuple[Blocking, ...] = ("lease", "message")
+
 
 def group_of(key: bytes | None, headers: Iterable[tuple[str, bytes]]) -> bytes:
     """The group that is named, else the key, else the empty group."""

@@ -8,8 +8,12 @@ Rule 2: a message that was handed out counts until it has ended, whether or not 
 so this depends on cells alone, and not on time.
 Rule 3: a turn that is of no use does no harm, and is dropped when it comes. After a crash it is
 not known of which groups in flight more waits: each of them gets a turn when it is free.
-Rule 4: a group that was given messages back takes its turn with those, in the order of seqs; in
-the order `group` not before all that was handed out of it has ended or is ready again.
+Rule 4: a group that was given messages back takes its turn with those, in the order of seqs.
+Rule 5: in the order `group` the setting `group_blocking` says what messages in flight block. With
+`lease` the group has no turn before all that was handed out of it has ended or is ready again. With
+`message` a lease call walks the group from its oldest message on and stops at the first that is not
+visible (in flight, or given back with a delay): it gets what it walked over, which may be messages
+that were given back and, behind them, some that never were in flight.
 """
 
 from __future__ import annotations
@@ -127,6 +131,11 @@ def check_spec(spec: QueueSpec) -> Refused | None:
             f"order {spec.order!r}; take 'strict' or 'none'",
             field="order",
         )
+    if spec.group_blocking == "message" and spec.order != "group":
+        return Invalid(
+            "group_blocking 'message' needs groups that block: make the queue with order 'group'",
+            field="group_blocking",
+        )
     if spec.is_grouped:
         return None
     if not (spec.group_in_flight or spec.group_rate_us):
@@ -173,8 +182,9 @@ def enter(draft: Draft, seqs: Iterable[int], groups: Iterable[int]) -> None:
         flight = flights.get(group)
         if not waits(cell) and (flight is None or flight.count < bound):
             joining.append(group)
-        if flight is not None:
+        if flight is not None and flight.more is not True:
             flight.more = True
+            look(view, group, flight)
         put_cell(draft, group, _behind(draft, group, cell, new))
     put_turns(draft, joining)
 
@@ -247,12 +257,13 @@ def hand_out(
     """
     view = draft.view
     flights, holds = view.groups.flights, lease.groups
+    by_message = view.spec.blocking == "message"
     for group, seqs, has_more in given:
         flight = flights.get(group)
         if flight is None:
-            flights[group] = Flight(len(seqs), has_more)
+            flights[group] = Flight(len(seqs), has_more, BitMap64(seqs) if by_message else None)
         else:
-            flight.count += len(seqs)
+            flight.add(seqs)
             flight.more = has_more
             look(view, group, flight)
         for seq in seqs:
@@ -270,14 +281,21 @@ def hand_on(draft: Draft, lease: LeaseState, old: LeaseState, seq: int) -> None:
     look(draft.view, group, flight)
 
 
-def take_place(draft: Draft, lease: LeaseState, seq: int) -> int | None:
-    """A message leaves the lease, and another one is in flight for its group; None: it has none."""
-    group = lease.groups.pop(seq, None)
-    if group is not None:
-        flight = draft.view.groups.flights[group]
-        flight.returned.discard(seq)
-        look(draft.view, group, flight)
-    return group
+def leave_place(lease: LeaseState, seq: int) -> int | None:
+    """A message leaves the lease; another one takes its place in its group (`take_place`).
+
+    Returns the group, or None if the message has none.
+    """
+    return lease.groups.pop(seq, None)
+
+
+def take_place(draft: Draft, lease: LeaseState, old: int, seq: int, group: int) -> None:
+    """The successor of a message is in flight for its group, in this lease."""
+    lease.groups[seq] = group
+    flight = draft.view.groups.flights[group]
+    flight.remove(old)
+    flight.add((seq,))
+    look(draft.view, group, flight)
 
 
 def return_due(draft: Draft) -> None:
@@ -321,7 +339,8 @@ def _note(draft: Draft, lease: LeaseState, seqs: BitMap64, *, is_back: bool) -> 
 def passed_on(draft: Draft, lease: LeaseState, seqs: BitMap64) -> BitMap64:
     """Those of the lease that are ready again while another call holds what they wait for.
 
-    In the order `group` that is any message of their group, in `strict` any at all.
+    In the order `group` that is any message of their group, or any before them (`group_blocking`);
+    in `strict` any at all.
     """
     view = draft.view
     if view.spec.order not in ("strict", "group"):
@@ -335,6 +354,8 @@ def passed_on(draft: Draft, lease: LeaseState, seqs: BitMap64) -> BitMap64:
         held = len(view.holder) - len(view.returned) - len(view.doomed)
         return ready if held > len(own) else BitMap64()
     flights = view.groups.flights
+    if view.spec.blocking == "message":
+        return BitMap64([seq for seq in ready if _is_behind_another(view, lease, seq)])
     owned = Counter(lease.groups[seq] for seq in own)
     return BitMap64(
         [
@@ -344,6 +365,38 @@ def passed_on(draft: Draft, lease: LeaseState, seqs: BitMap64) -> BitMap64:
             > owned[group]
         ]
     )
+
+
+def _is_behind_another(view: View, lease: LeaseState, seq: int) -> bool:
+    """Return whether another call holds a message that precedes this one in its group."""
+    flight = view.groups.flights[lease.groups[seq]]
+    assert flight.seqs is not None
+    before = flight.seqs - flight.returned
+    before -= view.overdue
+    before.remove_range(seq, 1 << 63)
+    return any(view.holder[one] != lease.id for one in before)
+
+
+def is_blocking(view: View, flight: Flight) -> bool:
+    """Return whether messages in flight keep back those of their group that never were."""
+    if view.spec.blocking == "message":
+        return not flight.visible(view.overdue)[1]
+    return flight.count >= bound_of(view.spec)
+
+
+def nothing_waits(draft: Draft, group: int) -> None:
+    """Nothing waits of a group that is in flight: it has no turn."""
+    flight = draft.view.groups.flights[group]
+    flight.more = False
+    look(draft.view, group, flight)
+
+
+def overdue(draft: Draft, lease: LeaseState, seq: int) -> None:
+    """The time to live of a message in flight is over: it may no longer block its group."""
+    view = draft.view
+    if view.spec.blocking == "message" and seq in lease.groups:
+        group = lease.groups[seq]
+        look(view, group, view.groups.flights[group])
 
 
 def ended(draft: Draft, lease: LeaseState, seqs: Iterable[int]) -> None:
@@ -360,9 +413,8 @@ def ended(draft: Draft, lease: LeaseState, seqs: Iterable[int]) -> None:
         flight = flights[group]
         if flight.count == bound and flight.more is not False:
             free.append(group)
-        flight.count -= 1
+        flight.remove(seq)
         if flight.count:
-            flight.returned.discard(seq)
             look(view, group, flight)
         else:
             del flights[group]
@@ -373,22 +425,28 @@ def ended(draft: Draft, lease: LeaseState, seqs: Iterable[int]) -> None:
 def revived(draft: Draft, lease: LeaseState, numbers: Mapping[int, int]) -> None:
     """These messages of the lease, by seq with their groups, had ended, and are ready again."""
     flights = draft.view.groups.flights
+    by_message = draft.view.spec.blocking == "message"
     for seq, group in numbers.items():
         lease.groups[seq] = group
-        flight = flights.setdefault(group, Flight())
-        flight.count += 1
+        flight = flights.get(group)
+        if flight is None:
+            flight = flights[group] = Flight(seqs=BitMap64() if by_message else None)
+        flight.add((seq,))
         flight.give_back(seq)
         look(draft.view, group, flight)
 
 
 def look(view: View, group: int, flight: Flight) -> None:
     """Let a group take its turn with what it was given back, or no longer."""
-    view.groups.look(group, flight, whole=view.spec.order == "group", turn=view.pointers.turn)
+    blocking, turn = view.spec.blocking, view.pointers.turn
+    view.groups.look(group, flight, view.overdue, blocking=blocking, turn=turn)
 
 
 def configured(draft: Draft, before: QueueSpec) -> None:
     """More may be in flight than before, or sooner: groups that waited for that have a turn."""
     view = draft.view
+    if view.spec.blocking != before.blocking:
+        _change_blocking(view)
     for group, flight in view.groups.flights.items():
         if flight.is_limited:
             # The rate may be another one.
@@ -403,3 +461,15 @@ def configured(draft: Draft, before: QueueSpec) -> None:
             if least <= flight.count < bound and flight.more is not False
         ],
     )
+
+
+def _change_blocking(view: View) -> None:
+    """Other messages in flight block their groups from now on."""
+    by_group: dict[int, BitMap64] = {}
+    if view.spec.blocking == "message":
+        for lease in view.leases.values():
+            for seq, group in lease.groups.items():
+                by_group.setdefault(group, BitMap64()).add(seq)
+    for group, flight in view.groups.flights.items():
+        flight.seqs = by_group.get(group)
+        look(view, group, flight)

@@ -247,7 +247,10 @@ def _lease_groups(draft: Draft, command: Lease, count: int) -> Leased:
     seqs = BitMap64(taken.seqs)
     lease = _make_lease(draft, seqs, taken.again, command.lease_ms)
     rotation.hand_out(draft, lease, taken)
+    # By groups, where messages block them one by one; else by seqs, but in the order of each group.
     several = [given for _, given, _ in taken.fresh if len(given) > 1]
+    if draft.view.spec.blocking == "message":
+        several = [taken.seqs]
     is_in_order = all(earlier < later for given in several for earlier, later in pairwise(given))
     turns = () if is_in_order else tuple(BitMap64([seq]) for seq in taken.seqs)
     return Leased(lease.id, seqs, deadline, dict(lease.counts), turns, firsts=dict(lease.firsts))

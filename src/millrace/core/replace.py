@@ -47,7 +47,7 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
     view = draft.view
     seqs = command.seqs
     deliveries, failures = lease.counts_of(seqs.min())
-    group = groups.take_place(draft, lease, seqs.min())
+    group = groups.leave_place(lease, seqs.min())
     work.do_settle(draft, Settle(command.lease, seqs, command.history), outcome)
     # Whoever comes with the old receipt hears that there is a newer one.
     lease.settled -= seqs
@@ -63,7 +63,7 @@ def _do(draft: Draft, command: Replace, lease: LeaseState, outcome: Outcome) -> 
         held.counts[first] = (deliveries, failures)
     if group is not None:
         # It is in flight for its group, as the old one was.
-        held.groups[first] = group
+        groups.take_place(draft, held, seqs.min(), first, group)
     view.holder[first] = held.id
     draft.add_lease(held)
     pointers = msgspec.structs.replace(view.pointers, lease=held.id, aside=first)

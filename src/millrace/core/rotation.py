@@ -112,8 +112,9 @@ def _need_to_judge(draft: Draft, found: Sequence[Turn]) -> Need | None:
     """The cells of these groups, and with them those of the ones that come next."""
     view = draft.view
     has_rate = bool(view.spec.group_rate_us)
+    by_message = view.spec.blocking == "message"
     known = view.groups.cells
-    asked = [group for turn, group in found if turn or has_rate]
+    asked = [group for turn, group in found if turn or has_rate or by_message]
     if not all(map(known.__contains__, asked)):
         asked += [group for _, group in view.groups.ring.firsts(limits.GROUPS_AHEAD)]
         need = groups.need_cells(draft, asked)
@@ -124,7 +125,10 @@ def _need_to_judge(draft: Draft, found: Sequence[Turn]) -> Need | None:
     nexts = [
         groups.more_name(view, group, cell.head)
         for turn, group in found
-        if turn and (cell := known[group]) is not None and not cell.seqs and cell.head < cell.tail
+        if (turn or by_message)
+        and (cell := known[group]) is not None
+        and not cell.seqs
+        and cell.head < cell.tail
     ]
     return points.need(draft, nexts) if nexts else None
 
@@ -152,9 +156,9 @@ def _judge_all(draft: Draft, found: Sequence[Turn]) -> list[Chosen]:
                 continue
             most = min(most, share)
         if not turn:
-            seqs = failures.take_again(draft, flights[group].returned, limits.LEASE_MESSAGES_MAX)
-            if seqs:
-                chosen.append(Chosen(0, group, list(islice(seqs, most)), cell))
+            one = _judge_returned(draft, group, cells.get(group), most)
+            if one is not None:
+                chosen.append(one)
             else:
                 draft.passed += 1
         elif cell is None or cell.due_ms or not groups.waits(cell):
@@ -165,6 +169,31 @@ def _judge_all(draft: Draft, found: Sequence[Turn]) -> list[Chosen]:
             chosen.append(Chosen(turn, group, cell.seqs[:most], cell))
     groups.drop_turns(draft, over)
     return chosen
+
+
+def _judge_returned(draft: Draft, group: int, cell: TurnCell | None, most: int) -> Chosen | None:
+    """What a group may give that was given messages back; None: nothing.
+
+    Where messages block their group one by one, those that never were in flight follow if nothing
+    in flight precedes them.
+    """
+    view = draft.view
+    flight = view.groups.flights[group]
+    back, is_whole = flight.returned, False
+    if view.spec.blocking == "message":
+        back, is_whole = flight.visible(view.overdue)
+    again = failures.take_again(draft, back, limits.LEASE_MESSAGES_MAX)
+    seqs = list(islice(again, most))
+    count = len(seqs)
+    room = min(most - count, limits.IN_FLIGHT_MAX - len(view.holder))
+    if is_whole and room > 0 and count < limits.LEASE_MESSAGES_MAX and group in view.groups.flights:
+        if cell is not None and not cell.due_ms and groups.waits(cell):
+            cell = cell if cell.seqs else _next_part(draft, group, cell)
+            seqs += cell.seqs[:room]
+        elif not count:
+            # All that is in flight is overdue: nothing waits behind it.
+            groups.nothing_waits(draft, group)
+    return Chosen(0, group, seqs, cell, count) if seqs else None
 
 
 def _next_part(draft: Draft, group: int, cell: TurnCell) -> TurnCell:
@@ -254,22 +283,25 @@ def take(draft: Draft, chosen: Sequence[Chosen], count: int, *, together: bool =
         turn, group, cell = one.turn, one.group, one.cell
         given = one.seqs[:number]
         seqs += given
+        back, new = given[: one.again], given[one.again :]
         paid_us = cell.paid_us if cell is not None else 0
         if rate_us:
             paid_us = rate.paid_after(paid_us, draft.now, rate_us, number)
-        if not turn:
-            again += given
+        if turn:
+            over.append(turn)
+        else:
+            again += back
             # It goes behind the others, if there is more of it.
             view.groups.again.pop(group)
+        if not new:
             if rate_us:
                 left = cell if cell is not None else TurnCell(())
                 put_left(draft, group, msgspec.structs.replace(left, paid_us=paid_us))
             continue
         assert cell is not None
-        over.append(turn)
-        rest = cell.seqs[number:]
+        rest = cell.seqs[len(new) :]
         has_more = bool(rest) or cell.head < cell.tail
-        fresh.append((group, given, has_more))
+        fresh.append((group, new, has_more))
         if has_more:
             put_cell(draft, group, TurnCell(rest, cell.head, cell.tail, paid_us, cell.due_ms))
             flight = flights.get(group)

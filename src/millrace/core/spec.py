@@ -8,7 +8,7 @@ import msgspec
 
 from millrace import limits
 from millrace.core import bounds
-from millrace.core.group_cells import Order
+from millrace.core.group_cells import Blocking, Order
 from millrace.core.notes import Notes, merge
 from millrace.core.partition_cells import Delivery
 
@@ -86,6 +86,8 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """What a front end keeps with the queue; the engine does not look at it."""
     max_in_flight: int = 0
     """So many are with workers at most, neither ended nor ready again; 0: as many as can be."""
+    group_blocking: Blocking = "lease"
+    """What messages in flight keep back of their group, in the order `group`."""
 
     def is_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
@@ -117,6 +119,11 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     def is_grouped(self) -> bool:
         """Whether messages wait in groups, and not in the order of their seqs."""
         return self.order in ("group", "fair")
+
+    @property
+    def blocking(self) -> Literal["none", "lease", "message"]:
+        """How messages in flight block their group; "none" if the order is not `group`."""
+        return self.group_blocking if self.order == "group" else "none"
 
     @property
     def is_partitioned(self) -> bool:
@@ -164,6 +171,7 @@ class SpecPart(msgspec.Struct, frozen=True):
     notes: Notes | None = None
     """Those that are named; an empty text ends one."""
     max_in_flight: int | None = None
+    group_blocking: Blocking | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""

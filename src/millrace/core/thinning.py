@@ -59,12 +59,14 @@ def _within_reach(view: View, chosen: list[Chosen], depth: int) -> tuple[list[Ch
     seqs: list[int] = []
     chunks: set[int] = set()
     for one in chosen:
-        if one.turn:
+        if one.turn or len(one.seqs) > one.again:
             if len(chunks) >= limits.THIN_RANGES_MAX or len(seqs) >= limits.THIN_SEQS_MAX:
                 break
-            one = Chosen(one.turn, one.group, one.seqs[:depth], one.cell)
-            seqs += one.seqs
-            chunks.update(seq // limits.CHUNK_ROWS for seq in one.seqs)
+            reach = one.seqs[: one.again + depth]
+            one = Chosen(one.turn, one.group, reach, one.cell, one.again)
+            waiting = reach[one.again :]
+            seqs += waiting
+            chunks.update(seq // limits.CHUNK_ROWS for seq in waiting)
         looked.append(one)
     return looked, BitMap64(seqs)
 
@@ -81,13 +83,15 @@ def ended_ranges(view: View, seqs: BitMap64) -> list[tuple[int, int]]:
 
 def _live(one: Chosen, dead: BitMap64) -> Chosen:
     """A group without its dead; the same if none of them is among those that were looked at."""
-    if not one.turn or dead.isdisjoint(BitMap64(one.seqs)):
+    back, waiting = one.seqs[: one.again], one.seqs[one.again :]
+    if not waiting or dead.isdisjoint(BitMap64(waiting)):
         return one
     cell = one.cell
     assert cell is not None
     seqs = tuple(seq for seq in cell.seqs if seq not in dead)
     cell = TurnCell(seqs, cell.head, cell.tail, cell.paid_us, cell.due_ms)
-    return Chosen(one.turn, one.group, [seq for seq in one.seqs if seq not in dead], cell)
+    left = [*back, *(seq for seq in waiting if seq not in dead)]
+    return Chosen(one.turn, one.group, left, cell, one.again)
 
 
 def _put(draft: Draft, left: list[Chosen]) -> None:
@@ -96,6 +100,9 @@ def _put(draft: Draft, left: list[Chosen]) -> None:
     for one in left:
         assert one.cell is not None
         if not groups.waits(one.cell):
-            over.append(one.turn)
+            if one.turn:
+                over.append(one.turn)
+            else:
+                groups.nothing_waits(draft, one.group)
         group_rate.put_left(draft, one.group, one.cell)
     groups.drop_turns(draft, over)

@@ -288,7 +288,7 @@ class View:
             known_to = number_key(self.pointers.era) if self.pointers.turn else None
             self.groups = Groups(known_to, self.pointers.front)
             held = (one for lease in self.leases.values() for one in lease.groups.items())
-            self.groups.load(held, self.returned, whole=self.spec.order == "group")
+            self.groups.load(held, self.returned, self.overdue, blocking=self.spec.blocking)
 
     def gather_deadlines(self) -> None:
         """Build the heap of deadlines anew, without those that were moved or have ended."""

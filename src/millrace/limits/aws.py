@@ -37,6 +37,9 @@ SQS_BATCH_SETTING_MAX = 1000
 """The most that an operator may allow of them: each entry costs time before the first is published,
 and an answer of so many fits into memory many times over."""
 
+SQS_UPGRADED_TOGETHER = 256
+"""FIFO queues whose settings a start changes in one batch, where an earlier version made them."""
+
 SQS_MESSAGE_BYTES_MAX = 1024 * 1024
 """Bytes of a message with its attributes, and of all messages of a batch; as SQS has it."""
 

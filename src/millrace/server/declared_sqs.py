@@ -106,6 +106,11 @@ def _see(beside: Mapping[str, object], *, is_fifo: bool) -> None:
         kind = "FIFO" if is_fifo else "standard"
         orders = " or ".join(map(repr, _ORDERS[is_fifo]))
         raise _otherwise("order", order, f"a {kind} queue of SQS has {orders}")
+    blocking = "message" if is_fifo else "lease"
+    if beside.get("group_blocking", blocking) != blocking:
+        kind = "FIFO" if is_fifo else "standard"
+        given = beside["group_blocking"]
+        raise _otherwise("group_blocking", given, f"a {kind} queue of SQS has {blocking!r}")
     dedup = beside.get("dedup")
     if isinstance(dedup, int | float) and dedup < limits.SQS_DEDUP_SECONDS:
         seconds = limits.SQS_DEDUP_SECONDS

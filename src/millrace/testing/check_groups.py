@@ -95,14 +95,17 @@ def _check_known(view: View, cells: dict[int, TurnCell]) -> None:
 
 
 def _check_flights(view: View) -> None:
-    whole = view.spec.order == "group"
     fresh = Groups()
     held = (one for lease in view.leases.values() for one in lease.groups.items())
-    fresh.load(held, view.returned, whole=whole)
     flights = view.groups.flights
+    fresh.load(held, view.returned, view.overdue, blocking=view.spec.blocking)
     assert set(flights) == set(fresh.flights)
     for group, flight in fresh.flights.items():
+        assert flights[group].seqs == flight.seqs
         assert flights[group].count == flight.count
         assert flights[group].returned == flight.returned
+        # Whether more waits is not known of one that was just loaded.
+        flight.more = flights[group].more
+        fresh.look(group, flight, view.overdue, blocking=view.spec.blocking, turn=0)
     limited = {group for group, flight in flights.items() if flight.is_limited}
     assert set(view.groups.again) == set(fresh.again) - limited, "who was given some back"

@@ -1,7 +1,8 @@
 """The checkers of orders. A queue of order `strict` is one group.
 
 G1: while a lease call holds messages of a group, no other call gets any of it; nor while one that
-failed or was released waits for its next attempt.
+failed or was released waits for its next attempt. Where messages block their group one by one
+(`group_blocking`), no other call gets any that comes after a message that is held so.
 G2: what was given back of a group comes before all that is younger.
 G3: no more messages of a group are in flight than `group_in_flight` says.
 G4: no more messages of a queue are with workers than `max_in_flight` says.
@@ -26,6 +27,9 @@ from millrace.testing.checker_history import (
 )
 from millrace.testing.checker_leases import ready_ms
 from millrace.testing.checker_unheard import group_of
+
+NEVER_SEQ = 1 << 63
+"""No message has this number or a higher one."""
 
 Move = Settle | Release | Discard | Extend
 """What a worker does with a message it has."""
@@ -92,7 +96,7 @@ class _Groups:
             for group, rows in groups.items():
                 known = before[group]
                 if is_ordered:
-                    found += self._check_held(lease, group, known)
+                    found += self._check_held(lease, group, rows, known)
                     found += self._check_passed(lease, group, rows, known)
                 found += self._check_in_flight(lease, group, rows, known)
                 known |= {row.seq: _Given(lease, row) for row in rows}
@@ -120,13 +124,17 @@ class _Groups:
     def _group(self, row: Seen) -> bytes:
         return b"" if self._shard.order == "strict" else group_of(self._history, row)
 
-    def _check_held(self, lease: Lease, group: bytes, known: dict[int, _Given]) -> list[str]:
+    def _check_held(
+        self, lease: Lease, group: bytes, rows: list[Seen], known: dict[int, _Given]
+    ) -> list[str]:
         """G1, when `lease` got messages of the group."""
+        by_message = self._shard.group_blocking == "message"
+        upto = max(row.seq for row in rows) if by_message else NEVER_SEQ
         return [
             f"G1: {seq} of {self._number} was held under lease {given.lease.version} when lease "
             f"{lease.version} got others of group {group!r}"
             for seq, given in known.items()
-            if self._is_held(given, lease)
+            if seq < upto and self._is_held(given, lease)
         ]
 
     def _is_held(self, given: _Given, later: Lease) -> bool:
@@ -164,6 +172,9 @@ class _Groups:
     ) -> list[str]:
         """G2: whoever was handed out before, and again after `lease`, is in `lease`, too."""
         fresh = [row.seq for row in rows if row.deliveries == 1 and row.seq not in known]
+        if self._shard.group_blocking == "message":
+            # A message that was given back passes no older one, either.
+            fresh = [row.seq for row in rows]
         if not fresh:
             return []
         taken = {row.seq for row in rows}

@@ -256,6 +256,7 @@ class Shard:
     max_in_flight: int = 0
     is_changed: bool = False
     """It was made without an order, and became fair: of a group, those from before wait apart."""
+    group_blocking: str = "lease"
 
 
 class History:

@@ -498,6 +498,7 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         overflow="drop" if "drop" in words else "refuse",
         notes=notes_of(words),
         max_in_flight=int(options.get("max_in_flight", "0")),
+        group_blocking="message" if options.get("blocking") == "message" else "lease",
     )
 
 

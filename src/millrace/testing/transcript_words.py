@@ -48,6 +48,7 @@ _OPTIONS = (
     "rate",
     "max_messages",
     "max_in_flight",
+    "blocking",
     "max_bytes",
     "group_rate",
     "partitions",

@@ -52,6 +52,7 @@ def _seconds(time_us: int) -> str:
 def say_order(spec: QueueSpec) -> str:
     """Order, groups and rates, where they are not as usual."""
     out = f", order {spec.order}" if spec.order != "none" else ""
+    out += ", blocked by message" if spec.blocking == "message" else ""
     out += f", {spec.group_in_flight} of a group" if spec.group_in_flight else ""
     for whose, rate_us, burst in (
         ("", spec.rate_us, spec.rate_burst),

@@ -69,6 +69,7 @@ class Shape(NamedTuple):
     max_bytes: int = 0
     overflow: str | None = None
     max_in_flight: int = 0
+    group_blocking: str | None = None
 
 
 DAYS = 100 * 24 * 3600
@@ -129,6 +130,14 @@ QUEUES = {
     "sluice": Shape(
         order="fair", max_in_flight=3, dead_letter=DEAD, max_failures=2, max_deliveries=4
     ),
+    "lanes": Shape(
+        order="group",
+        group_blocking="message",
+        dead_letter=DEAD,
+        max_failures=3,
+        retry_min=0.1,
+        retry_max=0.3,
+    ),
 }
 
 SLICED = ["slices", "spread"]
@@ -155,7 +164,7 @@ TAPE = "tape"
 ONCE = "once"
 """The queue whose messages have de-duplication ids."""
 
-ORDERED = ["ranks", "trials", "shares", "file"]
+ORDERED = ["ranks", "trials", "shares", "file", "lanes"]
 """Queues whose messages wait for one another."""
 
 TURNED = ["turns", "lagged", "rota"]
@@ -455,4 +464,5 @@ def shard_of(shape: Shape, dead: int | None) -> Shard:
         is_dropping=shape.overflow == "drop",
         max_in_flight=shape.max_in_flight,
         is_changed=shape.order is None,
+        group_blocking=shape.group_blocking or "lease",
     )

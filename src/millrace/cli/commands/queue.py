@@ -15,6 +15,7 @@ from millrace.cli.shell import DEFAULT_SPACE, Shell, find_queue, shown_name, spl
 from millrace.cli.show import Fields, Value, size_text
 from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
+from millrace.core.group_cells import BLOCKINGS
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -72,6 +73,12 @@ def _setting_options(body: F) -> F:
             type=int,
             metavar="N",
             help="So many messages of a group are out at once, at most; 0: any number. [0]",
+        ),
+        click.option(
+            "--group-blocking",
+            type=click.Choice(BLOCKINGS),
+            help="What a message in flight keeps back, in order group: all of its group, until the "
+            "lease call has ended, or what comes after it. [lease]",
         ),
         click.option(
             "--rate", type=float, metavar="N", help="Hand out N messages a second; 0: no limit. [0]"

@@ -87,6 +87,9 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_in_flight: int | None = None
     """So many messages are with workers at most, neither ended nor ready again; 0: as many as can
     be."""
+    group_blocking: Literal["lease", "message"] | None = None
+    """With order group, what a message in flight keeps back. lease: its whole group. message: what
+    comes after it in its group; a message before it that is visible again is delivered."""
 
 
 def settings_in(told: Settings) -> QueueSettings:
@@ -133,6 +136,7 @@ def settings_out(spec: QueueSpec) -> Settings:
         overflow=spec.overflow,
         notes=notes_out(dict(spec.notes)),
         max_in_flight=spec.max_in_flight,
+        group_blocking=spec.group_blocking,
     )
 
 

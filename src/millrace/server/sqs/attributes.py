@@ -114,6 +114,7 @@ def usual(bounds: Bounds = AS_AWS, *, is_fifo: bool) -> QueueSettings:
         "dedup": limits.SQS_DEDUP_SECONDS,
         "max_in_flight": bounds.in_flight,
         "order": "group" if is_fifo else "none",
+        "group_blocking": "message" if is_fifo else "lease",
     }
 
 
