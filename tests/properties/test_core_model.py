@@ -293,11 +293,25 @@ class Driver:
             keep,
         )
 
-    def settle(self, receipt: Receipt, seqs: list[int], *, on_time: bool = False) -> None:
-        self.ask(
-            Settle(LeaseId(receipt.lease), BitMap64(seqs), receipt.history, on_time),
-            lambda: self.model.settle(receipt.lease, receipt.token, seqs, on_time=on_time),
-        )
+    def settle(
+        self, receipt: Receipt, seqs: list[int], *, on_time: bool = False, is_any: bool = False
+    ) -> None:
+        def expected() -> dict[int, str]:
+            words: dict[int, str] = {}
+            for (lease, token), some in self._latest(receipt, seqs, is_any=is_any).items():
+                words |= self.model.settle(lease, token, some, on_time=on_time)
+            return words
+
+        lease, found = LeaseId(receipt.lease), BitMap64(seqs)
+        self.ask(Settle(lease, found, receipt.history, on_time, is_any), expected)
+
+    def _latest(
+        self, receipt: Receipt, seqs: list[int], *, is_any: bool
+    ) -> dict[tuple[int, int], list[int]]:
+        if not is_any:
+            return {(receipt.lease, receipt.token): seqs}
+        is_current = receipt.history == self.group.history
+        return self.model.by_latest(receipt.lease, receipt.token, seqs, is_current=is_current)
 
     def release(
         self,
@@ -347,15 +361,22 @@ class Driver:
         self.ask(Rewind(place), lambda: self.model.rewind(start))
 
     def extend(
-        self, receipt: Receipt, seqs: list[int], lease_ms: int, *, on_time: bool = False
+        self,
+        receipt: Receipt,
+        seqs: list[int],
+        lease_ms: int,
+        *,
+        on_time: bool = False,
+        is_any: bool = False,
     ) -> None:
+        def expected() -> dict[int, str]:
+            words: dict[int, str] = {}
+            for (lease, token), some in self._latest(receipt, seqs, is_any=is_any).items():
+                words |= self.model.extend(lease, token, some, lease_ms, on_time=on_time)
+            return words
+
         lease, found = LeaseId(receipt.lease), BitMap64(seqs)
-        self.ask(
-            Extend(lease, found, receipt.history, lease_ms, on_time),
-            lambda: self.model.extend(
-                receipt.lease, receipt.token, seqs, lease_ms, on_time=on_time
-            ),
-        )
+        self.ask(Extend(lease, found, receipt.history, lease_ms, on_time, 0, is_any), expected)
 
     def transact(
         self, receipt: Receipt, seqs: list[int], messages: list[Message], *, is_first: bool
@@ -735,7 +756,8 @@ class CoreMachine(RuleBasedStateMachine):
             seqs = [*seqs, max(seqs) + 1]
         match kind:
             case "settle":
-                driver.settle(receipt, seqs, on_time=data.draw(SOMETIMES))
+                is_any = data.draw(SOMETIMES)
+                driver.settle(receipt, seqs, on_time=data.draw(SOMETIMES), is_any=is_any)
             case "release":
                 driver.release(
                     receipt,
@@ -751,7 +773,8 @@ class CoreMachine(RuleBasedStateMachine):
                 driver.replace(receipt, seqs[0], Message(b"r", data.draw(KEYS)))
             case "extend":
                 for_ms = data.draw(st.sampled_from([1, 90_000]))
-                driver.extend(receipt, seqs, for_ms, on_time=data.draw(SOMETIMES))
+                is_any = data.draw(SOMETIMES)
+                driver.extend(receipt, seqs, for_ms, on_time=data.draw(SOMETIMES), is_any=is_any)
             case _:
                 is_first = data.draw(st.booleans())
                 driver.transact(receipt, seqs, self._messages(data), is_first=is_first)

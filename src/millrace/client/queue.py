@@ -421,9 +421,20 @@ async def configure_notes(
     return (await queue._all(lambda _: command, QueueSpec))[0]
 
 
-async def extend_within(queue: Queue, receipt: str, seconds: float, most_seconds: float) -> None:
+async def settle_any_delivery(queue: Queue, receipt: str) -> None:
+    """Settle the message of a receipt, also if it was leased again since (`Settle.any_delivery`)."""
+    await queue._end(
+        receipt, lambda c: Settle(c.lease, c.seqs, c.history, on_time=False, any_delivery=True)
+    )
+
+
+async def extend_within(
+    queue: Queue, receipt: str, seconds: float, most_seconds: float, *, any_delivery: bool = False
+) -> None:
     """Hold the message of a receipt that is not late for so many seconds from now; 0: its time is
     over, and the receipt is good until somebody else has the message.
+
+    `any_delivery`: as `Extend.any_delivery`.
 
     Raises:
         TooLarge: it would be held for more than `most_seconds` since it was handed out.
@@ -432,7 +443,15 @@ async def extend_within(queue: Queue, receipt: str, seconds: float, most_seconds
     most_ms = check.millis(most_seconds, "most_seconds", limits.LEASE_MS_MAX)
     await queue._end(
         receipt,
-        lambda c: Extend(c.lease, c.seqs, c.history, lease_ms, on_time=True, most_ms=most_ms),
+        lambda c: Extend(
+            c.lease,
+            c.seqs,
+            c.history,
+            lease_ms,
+            on_time=True,
+            most_ms=most_ms,
+            any_delivery=any_delivery,
+        ),
     )
 
 

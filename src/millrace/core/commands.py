@@ -116,6 +116,9 @@ class Settle(msgspec.Struct, frozen=True):
     history: bytes
     on_time: bool = False
     """Those whose deadline is over are refused (`Late`), although the receipt holds."""
+    any_delivery: bool = False
+    """Messages that a later lease call received are settled too, as by its receipt. Not allowed in
+    a transaction."""
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -157,6 +160,8 @@ class Extend(msgspec.Struct, frozen=True):
     most_ms: int = 0
     """They are refused (`TooLarge`) where they would be held for longer since they were handed out;
     0: as long as is asked for."""
+    any_delivery: bool = False
+    """As for `Settle`."""
 
 
 class Bury(msgspec.Struct, frozen=True):

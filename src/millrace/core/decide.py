@@ -172,7 +172,7 @@ def decide(desk: Desk, shard: ShardId, command: Command) -> Answer | Refused | R
                 or _lease(draft, command)
             )
         case Settle():
-            return _settle(draft, command)
+            return work.settle(draft, command)
         case Replace():
             return replace.replace(draft, command)
         case Bury():
@@ -255,11 +255,6 @@ def _lease(draft: Draft, command: Lease) -> Leased | Retry | Need:
     if checked is not None:
         return checked
     return attempt.remember(draft, command, lease.do_lease(draft, command))
-
-
-def _settle(draft: Draft, command: Settle) -> Outcome:
-    done = work.settle_whole(draft, command)
-    return done or work.do_settle(draft, command, work.judge(draft, command))
 
 
 class Source(Protocol):
@@ -383,13 +378,13 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
         case PublishStaged():
             return publish.do_publish_staged(draft, part)
         case Settle():
-            return _settle(draft, part)
+            return work.settle(draft, part)
         case Release():
             return failures.do_release(draft, part, work.judge(draft, part))
         case Discard():
             return failures.do_discard(draft, part, work.judge(draft, part))
         case Extend():
-            return work.do_extend(draft, part, work.judge(draft, part))
+            return work.extend(draft, part)
         case Purge():
             return work.do_purge(draft)
         case Rewind():
@@ -500,6 +495,8 @@ def _check_once(command: Transaction) -> Refused | None:
         )
     shards = [shard for shard, _ in command.parts]
     for shard, part in command.parts:
+        if isinstance(part, Settle | Extend) and part.any_delivery:
+            return Invalid("a transaction acts on the latest delivery alone", field="parts")
         if isinstance(part, Wide) and shards.count(shard) > 1:
             kind = type(part).__name__
             return Invalid(f"{kind} is all that may be asked of a queue at once", field="parts")

@@ -4,9 +4,14 @@ Rule 1: check first, change after.
 Rule 2: a receipt holds as long as its lease is the message's latest, past the deadline too. But
 where an order allows one lease call at a time, nobody takes back what had run out while another one
 has its turn; and a command may ask to be on time.
+Rule 3: a command for any delivery acts on a message under its latest lease, also with the receipt
+of an earlier one. A transaction has none: its parts are judged side by side, by their leases.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
 
 import msgspec
 from pyroaring import BitMap64, FrozenBitMap64
@@ -21,6 +26,9 @@ from millrace.core.model import NEVER_MS, Death, Seq, Start
 from millrace.core.takeover import shared_index
 from millrace.core.view import View
 from millrace.errors import Gone, Invalid, Late, NotFound, Refused, Stale, Superseded, TooLarge
+
+
+Latest = TypeVar("Latest", Settle, Extend)
 
 
 def deleted() -> NotFound:
@@ -113,6 +121,72 @@ def _refusal(lease: LeaseState, seq: int) -> Refused:
 def _lost(lease: LeaseState) -> FrozenBitMap64:
     """The messages that became dead letters under this lease."""
     return lease.buried | BitMap64(lease.doomed) if lease.doomed else lease.buried
+
+
+def settle(draft: Draft, command: Settle) -> Outcome:
+    """Settle what may be settled, in the shortest way."""
+    whole = settle_whole(draft, command)
+    if whole is not None:
+        return whole
+    if command.any_delivery:
+        parts = _by_latest(draft.view, command)
+        return _merged(do_settle(draft, one, judge(draft, one)) for one in parts)
+    return do_settle(draft, command, judge(draft, command))
+
+
+def extend(draft: Draft, command: Extend) -> Outcome:
+    """Extend what may be extended."""
+    if command.any_delivery:
+        parts = _by_latest(draft.view, command)
+        return _merged(do_extend(draft, one, judge(draft, one)) for one in parts)
+    return do_extend(draft, command, judge(draft, command))
+
+
+def _by_latest(view: View, command: Latest) -> list[Latest]:
+    """Split a command for any delivery into one for each lease that holds its messages now.
+
+    Messages that no later lease holds stay with the lease that the command names, to be refused
+    as usual.
+    """
+    later: dict[int, BitMap64] = {}
+    for seq in _received_before(view, command):
+        holder = view.holder.get(seq, 0)
+        if holder > command.lease:
+            later.setdefault(holder, BitMap64()).add(seq)
+    if not later:
+        return [command]
+    rest = command.seqs - BitMap64.union(*later.values())
+    parts = [msgspec.structs.replace(command, seqs=rest)] if rest else []
+    for holder, seqs in later.items():
+        history = view.history
+        parts.append(msgspec.structs.replace(command, lease=holder, seqs=seqs, history=history))
+    return parts
+
+
+def _received_before(view: View, command: Settle | Extend) -> BitMap64:
+    """Return the seqs that the lease received and may hold no longer.
+
+    A lease that is no longer remembered is taken to have received what its receipts name, unless
+    they are of a history that was replaced, where the same numbers may mean other messages.
+    """
+    lease = view.leases.get(command.lease)
+    is_current = command.history == view.history
+    if lease is None:
+        return command.seqs if is_current else BitMap64()
+    if not is_current:
+        shared = shared_index(view.takeovers, command.history, view.history, view.index)
+        if shared is None or lease.index > shared:
+            return BitMap64()
+    return command.seqs & lease.overtaken
+
+
+def _merged(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the outcome of a command that was split by leases."""
+    merged, *others = outcomes
+    for one in others:
+        deadline_ms = max(merged.deadline_ms, one.deadline_ms)
+        merged = Outcome(merged.done | one.done, merged.refused | one.refused, deadline_ms)
+    return merged
 
 
 def do_settle(draft: Draft, command: Settle, outcome: Outcome) -> Outcome:

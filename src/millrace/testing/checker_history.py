@@ -113,6 +113,8 @@ class Lease(Call):
 class Settle(Call):
     seq: int
     version: int
+    any_delivery: bool = False
+    """Also if it was leased again since, by a lease after `version`."""
 
 
 @dataclass(slots=True, kw_only=True)

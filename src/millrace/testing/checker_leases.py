@@ -91,7 +91,10 @@ def _check_overlap(
 def _check_final(
     history: History, grants: dict[tuple[int, int], list[tuple[Lease, Seen]]]
 ) -> list[str]:
-    """I5: the lease under which a message was settled is its last."""
+    """I5: the lease under which a message was settled is its last.
+
+    A settle for any delivery may name an earlier one: no lease is asked for after it was answered.
+    """
     found: list[str] = []
     asked: dict[tuple[int, int, int], int] = {}
     """When a message was first to be settled under a lease: a repeat is answered for it."""
@@ -104,6 +107,7 @@ def _check_final(
             lease
             for lease, _ in given
             if lease.version > call.version
+            and (not call.any_delivery or lease.number > (call.ended or 0))
             and not history.is_rewound(call.shard, since, lease.ended)
         ]
         if later:

@@ -254,6 +254,28 @@ class Model(ModelFollowers):
                 out[seq] = "Late"
         return out
 
+    def by_latest(
+        self, lease_id: int, token: int, seqs: list[int], *, is_current: bool
+    ) -> dict[tuple[int, int], list[int]]:
+        """Group seqs by the lease on which a command for any delivery acts.
+
+        `is_current`: the receipt is of the present history.
+        """
+        lease = self.leases.get(lease_id)
+        found: dict[tuple[int, int], list[int]] = {}
+        for seq in seqs:
+            row = self.rows.get(seq)
+            if lease is None:
+                was_given = is_current
+            else:
+                was_given = lease.token == token and lease.seqs.get(seq) == "overtaken"
+            if was_given and row is not None and row.lease > lease_id:
+                place = row.lease, self.leases[row.lease].token
+            else:
+                place = lease_id, token
+            found.setdefault(place, []).append(seq)
+        return found
+
     def settle(
         self, lease_id: int, token: int, seqs: list[int], *, on_time: bool = False
     ) -> dict[int, str]:

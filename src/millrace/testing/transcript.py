@@ -249,8 +249,9 @@ class Play:
     def _leased_command(self, verb: str, words: list[str], options: dict[str, str]) -> Command:
         lease, seqs = LeaseId(int(words[0])), seqs_of(words[1])
         history, on_time = self._history(options, self.group.history), "on_time" in words
+        any_delivery = "any_delivery" in words
         if verb == "settle":
-            return Settle(lease, seqs, history, on_time)
+            return Settle(lease, seqs, history, on_time, any_delivery)
         if verb == "release":
             delay = millis(options.get("delay", "0s"))
             return Release(lease, seqs, history, "failed" in words, delay, on_time=on_time)
@@ -260,7 +261,7 @@ class Play:
             [message] = rows(words[2:])
             return Replace(lease, seqs, history, message, millis(options.get("for", "30s")))
         most_ms = millis(options.get("within", "0s"))
-        return Extend(lease, seqs, history, millis(options["for"]), on_time, most_ms)
+        return Extend(lease, seqs, history, millis(options["for"]), on_time, most_ms, any_delivery)
 
     def _session_command(
         self, verb: str, name: str, words: list[str], options: dict[str, str]

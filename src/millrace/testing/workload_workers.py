@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
 from millrace.client.lease import Lease as Leased
+from millrace.client.queue import Queue, settle_any_delivery
 from millrace.client.transaction import Later
-from millrace.errors import Refused
+from millrace.errors import Refused, Stale
 from millrace.testing.checker_history import (
     Call,
     Discard,
@@ -121,16 +122,25 @@ class Worker(Client):
         del self._held[:-HELD_MAX]
 
     async def _settle(self, session: Session, place: Place, held: Held) -> None:
-        call = Settle(shard=held.shard, seq=held.seq, version=held.version)
         on_time = bool(held.deadline_ms) and self.chance.random() < 0.3
         clock = self.world.clock
         asked_ms, jumps = clock.now_ms(), clock.jumps
-        work = place.queue.settle([held.receipt], on_time=on_time)
+        # Checkers of the other orders judge what a worker holds by the lease that it names.
+        is_free = not on_time and QUEUES[place.name].order in ("none", "fair")
+        is_any = is_free and self.chance.random() < 0.2
+        call = Settle(
+            shard=held.shard, seq=held.seq, version=held.version, any_delivery=is_any
+        )
+        work = (
+            _settle_any(place.queue, held)
+            if is_any
+            else place.queue.settle([held.receipt], on_time=on_time)
+        )
         await self._end(session, call, held, work)
         # What others delete by its id counts as settled by whoever had it.
         if on_time and clock.jumps == jumps and place.name not in SLICED:
             self._judge_time(call, held, asked_ms)
-        if call.is_ok and self.chance.random() < 0.1:
+        if call.is_ok and not is_any and self.chance.random() < 0.1:
             # Once more, as if the answer had been lost: it is answered as before.
             again = Settle(shard=held.shard, seq=held.seq, version=held.version)
             await self._end(session, again, held, place.queue.settle([held.receipt]))
@@ -237,6 +247,15 @@ class Worker(Client):
 def _is_passing(call: Call) -> bool:
     """Whether it was refused for a reason that may be gone later."""
     return call.error.startswith(("Full", "Closed"))
+
+
+async def _settle_any(queue: Queue, held: Held) -> dict[int, Refused]:
+    """Settle a message also if it was leased again since."""
+    try:
+        await settle_any_delivery(queue, held.receipt)
+    except Stale as error:
+        return {held.seq: error}
+    return {}
 
 
 def _note_leases(call: Lease, leases: list[Leased]) -> None:

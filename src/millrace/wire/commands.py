@@ -243,6 +243,7 @@ _PARTS: dict[int, tuple[type, Shape]] = {
             Whole(0, limits.LEASE_MS_MAX),
             _FLAG,
             Whole(0, limits.LEASE_MS_MAX),
+            _FLAG,
         ),
     ),
     6: (Discard, Form(Discard, PROOF, Seqs(), HISTORY)),

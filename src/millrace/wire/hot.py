@@ -305,20 +305,24 @@ class SettleShape:
     def pack(self, value: object, blobs: Blobs) -> list[object]:
         command = cast("Settle", value)
         lease = PROOF.pack(command.lease, blobs)
-        return [lease, _SEQS.pack(command.seqs, blobs), command.history, command.on_time]
+        seqs = _SEQS.pack(command.seqs, blobs)
+        return [lease, seqs, command.history, command.on_time, command.any_delivery]
 
     def unpack(self, raw: object, field: str, blobs: Pieces) -> Settle:
-        if type(raw) is not list or len(raw) != 4:
+        if type(raw) is not list or len(raw) != 5:
             raise wrong(raw, field, "a settle")
-        history, on_time = raw[2], raw[3]
+        history, on_time, any_delivery = raw[2], raw[3], raw[4]
         if type(history) is not bytes or len(history) != HISTORY_BYTES:
             raise wrong(history, "history", "16 bytes")
         if type(on_time) is not bool:
             raise wrong(on_time, "on_time", "True or False")
+        if type(any_delivery) is not bool:
+            raise wrong(any_delivery, "any_delivery", "True or False")
         lease = PROOF.unpack(raw[0], "lease", blobs)
         return Settle(
             cast("LeaseId", lease),
             _SEQS.unpack(raw[1], "seqs", blobs),
             history,
             on_time,
+            any_delivery,
         )

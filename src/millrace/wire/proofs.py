@@ -55,8 +55,9 @@ def judged(prove: Prove, shard: ShardId, command: Command) -> Command:
     if kind is Publish or kind is Lease:
         return command
     match command:
-        case Settle(lease=lease, seqs=seqs, history=history, on_time=on_time):
-            return Settle(_lease(prove, shard, lease, history), seqs, history, on_time)
+        case Settle(lease=lease, seqs=seqs, history=history):
+            proved = _lease(prove, shard, lease, history)
+            return Settle(proved, seqs, history, command.on_time, command.any_delivery)
         case Release() | Extend() | Discard() | Replace():
             lease = _lease(prove, shard, command.lease, command.history)
             return msgspec.structs.replace(command, lease=lease)

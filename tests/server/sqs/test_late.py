@@ -1,4 +1,4 @@
-"""Receipts after their time, as AWS has them (ADR 0057)."""
+"""Receipts after their visibility timeout, and those of earlier receives (ADR 0057, ADR 0075)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,85 @@ def test_a_late_delete_succeeds_on_a_standard_queue(sqs: SQSClient, url: str) ->
     assert "Messages" not in sqs.receive_message(QueueUrl=url)
 
 
-def test_a_delete_by_an_old_receipt_ends_nothing_and_is_not_told(sqs: SQSClient, url: str) -> None:
-    late = sent(sqs, url)
-    [got] = sqs.receive_message(QueueUrl=url)["Messages"]
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=late)
-    sqs.change_message_visibility(
-        QueueUrl=url, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0
+def gone(sqs: SQSClient, url: str, receipt: str) -> bool:
+    """Return whether the message that was received last no longer exists."""
+    with pytest.raises(ClientError) as error:
+        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
+    return "Message does not exist" in error.value.response["Error"]["Message"]
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_aws_2_a_delete_with_an_earlier_receipt_deletes_the_message(
+    sqs: SQSClient, url: str, *, is_batch: bool
+) -> None:
+    first = sent(sqs, url)
+    [second] = sqs.receive_message(QueueUrl=url)["Messages"]
+    assert second["ReceiptHandle"] != first
+    if is_batch:
+        result = sqs.delete_message_batch(
+            QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": first}]
+        )
+        assert [entry["Id"] for entry in result["Successful"]] == ["a"]
+    else:
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=first)
+    assert gone(sqs, url, second["ReceiptHandle"])
+    # The later receive may delete it as well: it has what it wanted.
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
+
+
+def test_aws_2_a_batch_deletes_what_several_others_received_since(
+    sqs: SQSClient, url: str
+) -> None:
+    for body in "abc":
+        sqs.send_message(QueueUrl=url, MessageBody=body)
+    first = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0, MaxNumberOfMessages=10)
+    later = [sqs.receive_message(QueueUrl=url)["Messages"][0] for _ in range(2)]
+    # Two are with other receives, one is visible: all are deleted by one command.
+    result = sqs.delete_message_batch(
+        QueueUrl=url,
+        Entries=[
+            {"Id": one["Body"], "ReceiptHandle": one["ReceiptHandle"]} for one in first["Messages"]
+        ],
     )
-    assert sqs.receive_message(QueueUrl=url)["Messages"]
+    assert [entry["Id"] for entry in result["Successful"]] == ["a", "b", "c"]
+    assert all(gone(sqs, url, one["ReceiptHandle"]) for one in later)
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_aws_2_an_earlier_receipt_changes_the_visibility(
+    sqs: SQSClient, url: str, *, is_batch: bool
+) -> None:
+    first = sent(sqs, url)
+
+    def change(seconds: int) -> None:
+        if is_batch:
+            entries: Any = [{"Id": "a", "ReceiptHandle": first, "VisibilityTimeout": seconds}]
+            result = sqs.change_message_visibility_batch(QueueUrl=url, Entries=entries)
+            assert [entry["Id"] for entry in result["Successful"]] == ["a"]
+        else:
+            sqs.change_message_visibility(
+                QueueUrl=url, ReceiptHandle=first, VisibilityTimeout=seconds
+            )
+
+    [second] = sqs.receive_message(QueueUrl=url, VisibilityTimeout=600)["Messages"]
+    change(0)
+    [third] = sqs.receive_message(QueueUrl=url, VisibilityTimeout=1)["Messages"]
+    assert third["MessageId"] == second["MessageId"]
+    change(100)
+    # The longest wait is beyond the timeout of the third receive.
+    assert "Messages" not in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=2)
+
+
+def test_aws_2_an_earlier_receipt_of_a_fifo_queue_is_refused(sqs: SQSClient, fifo: str) -> None:
+    first = sent(sqs, fifo)
+    [second] = sqs.receive_message(QueueUrl=fifo, VisibilityTimeout=600)["Messages"]
+    with pytest.raises(ClientError) as error:
+        sqs.delete_message(QueueUrl=fifo, ReceiptHandle=first)
+    assert code_of(error) == ("InvalidParameterValue", 400)
+    sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=first, VisibilityTimeout=0)
+    assert "Messages" not in sqs.receive_message(QueueUrl=fifo)
+    sqs.delete_message(QueueUrl=fifo, ReceiptHandle=second["ReceiptHandle"])
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
@@ -115,16 +186,6 @@ def test_a_change_of_the_time_of_a_message_that_is_not_there_is_refused(
         Entries=[{"Id": "a", "ReceiptHandle": receipt, "VisibilityTimeout": seconds}],
     )["Failed"]
     assert failed["Code"] == "InvalidParameterValue"
-
-
-def test_a_change_of_the_time_by_an_old_receipt_is_answered_and_changes_nothing(
-    sqs: SQSClient, url: str
-) -> None:
-    late = sent(sqs, url)
-    [got] = sqs.receive_message(QueueUrl=url)["Messages"]
-    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=late, VisibilityTimeout=0)
-    assert "Messages" not in sqs.receive_message(QueueUrl=url)
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 
 
 def test_a_message_is_held_for_twelve_hours_in_all(sqs: SQSClient, url: str) -> None:

@@ -1,8 +1,10 @@
-"""Deleting messages, and holding them for longer or shorter.
+"""Deleting messages, and changing their visibility timeouts.
 
-Late receipts are as AWS has them (ADR 0057): a late delete succeeds on a standard queue, whether or
-not somebody else has the message by now, and is refused on a FIFO queue; a late change of the time
-is answered, and changes nothing, unless the message is not there any more.
+Rule 1: on a standard queue every receipt of a message acts on it, also after it was received again
+(ADR 0075).
+Rule 2: on a FIFO queue a delete after the visibility timeout is refused (ADR 0057).
+Rule 3: a change of a visibility timeout that is over is answered and changes nothing. If the message
+no longer exists, it is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import asyncio
 from typing import Any
 
 from millrace.client.calls import calls_of
-from millrace.client.queue import extend_within
+from millrace.client.lease import Call as ReceiptCall
+from millrace.client.queue import extend_within, settle_any_delivery
 from millrace.client.submitting import Submits
 from millrace.core.answers import Outcome
 from millrace.core.commands import Settle
@@ -39,6 +42,12 @@ from millrace.server.sqs.shapes import (
 )
 
 _ENTRY = "DeleteMessageBatchRequestEntry"
+
+
+def _settle(known: Known, call: ReceiptCall) -> Settle:
+    """Return the command that deletes messages of one receive."""
+    is_fifo = known.is_fifo
+    return Settle(call.lease, call.seqs, call.history, on_time=is_fifo, any_delivery=not is_fifo)
 
 
 def _deleted(known: Known, receipt: str, error: Refused | None) -> None:
@@ -69,7 +78,7 @@ def _begin_delete(call: Call[DeleteMessageIn], engine: Submits) -> Under | None:
         [one] = calls_of(engine, queue.shards, queue.name, [receipt])
     except Forged as error:
         raise bad_receipt(receipt) from error
-    command = Settle(one.lease, one.seqs, one.history, on_time=known.is_fifo)
+    command = _settle(known, one)
     under = _Deleting(call.ask, engine, engine.submit(one.shard, command))
     under.call, under.known = call, known
     return under
@@ -101,7 +110,10 @@ async def delete_message(call: Call[DeleteMessageIn]) -> None:
 
 async def _delete(call: Call[Any], known: Known, receipt: str) -> None:
     try:
-        await known.queue.settle(receipt, on_time=known.is_fifo)
+        if known.is_fifo:
+            await known.queue.settle(receipt, on_time=True)
+        else:
+            await settle_any_delivery(known.queue, receipt)
     except Forged as error:
         raise bad_receipt(receipt) from error
     except (Stale, Gone) as error:
@@ -126,7 +138,7 @@ def _begin_batch(call: Call[DeleteMessageBatchIn], engine: Submits) -> Under | N
     one = calls[0]
     if len(calls) > 1 or len(one.seqs) < len(entries):
         return None
-    command = Settle(one.lease, one.seqs, one.history, on_time=known.is_fifo)
+    command = _settle(known, one)
     under = _DeletingBatch(call.ask, engine, engine.submit(one.shard, command))
     under.call, under.known = call, known
     return under
@@ -199,7 +211,7 @@ async def _change(call: Call[Any], known: Known, receipt: str, seconds: int) -> 
     queue, holding = known.queue, call.ask.server.holding
     try:
         # 0: its time is over, and the receipt holds until somebody else has the message.
-        await extend_within(queue, receipt, seconds, most)
+        await extend_within(queue, receipt, seconds, most, any_delivery=not known.is_fifo)
         if seconds:
             holding.extend([receipt], now_ms() + seconds * 1000)
         else:
