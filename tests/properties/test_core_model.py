@@ -736,7 +736,8 @@ class CoreMachine(RuleBasedStateMachine):
                 if driver.receipts:
                     self._work(kind, data)
             case "purge":
-                driver.ask(Purge(), lambda: driver.model.purge())
+                forgets = data.draw(SOMETIMES)
+                driver.ask(Purge(forgets), lambda: driver.model.purge(forgets_ids=forgets))
             case "tick":
                 driver.ask(Tick(), lambda: driver.model.tick(limits.LEASE_REMEMBERED_MS))
             case _:

@@ -122,6 +122,7 @@ COMMANDS: list[object] = [
     Explain(Seq(3), b"group"),
     ListHolders(),
     Purge(),
+    Purge(forgets_ids=True),
     Rewind(Start.BEGINNING),
     Rewind(17),
     Configure(SpecPart(max_failures=3, dead_letter="default/dead")),

@@ -421,6 +421,11 @@ async def configure_notes(
     return (await queue._all(lambda _: command, QueueSpec))[0]
 
 
+async def purge_with_ids(queue: Queue) -> None:
+    """Purge a queue and forget its de-duplication ids (`Purge.forgets_ids`)."""
+    await queue._all(lambda _: Purge(forgets_ids=True), int)
+
+
 async def settle_any_delivery(queue: Queue, receipt: str) -> None:
     """Settle the message of a receipt, also if it was leased again since (`Settle.any_delivery`)."""
     await queue._end(

@@ -174,6 +174,9 @@ class Bury(msgspec.Struct, frozen=True):
 class Purge(msgspec.Struct, frozen=True):
     """End every row that is there now. Answer: the last seq that went."""
 
+    forgets_ids: bool = False
+    """A message with a de-duplication id that was used before is no repeat."""
+
 
 class Rewind(msgspec.Struct, frozen=True):
     """Have workers work a `log` queue again from here on. Answer: the first seq that they get."""

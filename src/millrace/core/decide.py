@@ -386,7 +386,7 @@ def _do_part(draft: Draft, part: Part) -> PartAnswer:
         case Extend():
             return work.extend(draft, part)
         case Purge():
-            return work.do_purge(draft)
+            return work.do_purge(draft, part)
         case Rewind():
             return work.do_rewind(draft, part)
         case Configure():

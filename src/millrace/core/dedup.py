@@ -1,7 +1,8 @@
 """The rules of de-duplication: a message whose id was used lately is a repeat of the first one.
 
 Rule 1: a repeat is answered as the first one was, and changes nothing, whatever became of that one.
-Rule 2: an id is remembered for the time that the queue said when it was used; a producer's number
+Rule 2: a purge may forget ids; the ids of the messages that it ended are new again.
+Rule 3: an id is remembered for the time that the queue said when it was used; a producer's number
 is looked at before, and keys after.
 """
 
@@ -97,7 +98,8 @@ def split(draft: Draft, names: Sequence[Name | None]) -> dict[int, int]:
             repeats[at] = -1 - here[name]
             continue
         cell = points.look(draft, name)
-        if isinstance(cell, DedupCell) and cell.until_ms > draft.now:
+        is_known = isinstance(cell, DedupCell) and cell.seq > draft.view.pointers.forgotten
+        if isinstance(cell, DedupCell) and is_known and cell.until_ms > draft.now:
             repeats[at] = cell.seq
         else:
             here[name] = at

@@ -180,6 +180,8 @@ class Pointers(msgspec.Struct, frozen=True, array_like=True):
     """The queue's rate allows what was handed out so far by this time."""
     front: int = 0
     """Turns of groups before this one are over."""
+    forgotten: int = 0
+    """De-duplication ids of messages up to this seq no longer count: a purge forgot them."""
 
 
 class LeaseCell(msgspec.Struct, frozen=True, array_like=True):

@@ -18,7 +18,7 @@ from pyroaring import BitMap64, FrozenBitMap64
 
 from millrace.core import aside, groups, partitions, quarantine
 from millrace.core.answers import Outcome
-from millrace.core.commands import Discard, Extend, Release, Rewind, Settle
+from millrace.core.commands import Discard, Extend, Purge, Release, Rewind, Settle
 from millrace.core.draft import Draft
 from millrace.core.lease_state import NO_SEQS, LeaseState
 from millrace.core.leased_commands import Replace
@@ -307,14 +307,18 @@ def _forget(view: View, lease: LeaseState, seqs: BitMap64) -> None:
 # --- Purge -------------------------------------------------------------------------------------
 
 
-def do_purge(draft: Draft) -> Seq:
+def do_purge(draft: Draft, command: Purge) -> Seq:
     """End all rows; whoever holds one of them will find it gone."""
     view = draft.view
     _end_leases(draft)
     upto = draft.purge()
     aside.purge(draft, upto)
     quarantine.forget(draft)
-    draft.put_pointers(msgspec.structs.replace(view.pointers, next=upto + 1, floor=upto))
+    pointers = view.pointers
+    forgotten = upto if command.forgets_ids else pointers.forgotten
+    draft.put_pointers(
+        msgspec.structs.replace(pointers, next=upto + 1, floor=upto, forgotten=forgotten)
+    )
     return upto
 
 

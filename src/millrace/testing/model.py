@@ -353,7 +353,9 @@ class Model(ModelFollowers):
         done = [seq for seq, word in judged.items() if word == "done"]
         return [self.rows[seq] for seq in done if self.leases[lease_id].seqs[seq] == "open"]
 
-    def purge(self) -> Answer:
+    def purge(self, *, forgets_ids: bool = False) -> Answer:
+        if forgets_ids:
+            self.used.clear()
         for row in self.rows.values():
             if row.state in ("live", "kept"):
                 self._end(row, "purged")

@@ -213,7 +213,7 @@ class Play:
             case "delete_ids":
                 return Delete(seqs_of(words[0]))
             case "purge":
-                return Purge()
+                return Purge("forgets_ids" in words)
             case "rewind":
                 return Rewind(_start(words[0]))
             case "holders":

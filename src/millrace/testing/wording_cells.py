@@ -105,6 +105,7 @@ def say_cell(cell: Cell) -> str:
                 + (f", gaps {cell.gaps}" if cell.gaps else "")
                 + (f", turns {max(cell.front, 1)}-{cell.turn}" if cell.turn else "")
                 + (f", paid {say_time(cell.paid_us / 1000)}" if cell.paid_us else "")
+                + (f", ids forgotten to {cell.forgotten}" if cell.forgotten else "")
             )
         case LeaseCell():
             return _lease(cell)

@@ -247,7 +247,7 @@ _PARTS: dict[int, tuple[type, Shape]] = {
         ),
     ),
     6: (Discard, Form(Discard, PROOF, Seqs(), HISTORY)),
-    11: (Purge, Form(Purge)),
+    11: (Purge, Form(Purge, _FLAG)),
     12: (Rewind, Form(Rewind, START)),
     13: (Configure, Form(Configure, SPEC_PART, _MOST)),
     14: (OpenCursor, Form(OpenCursor, _NAME, CURSOR_START, _FLAG, _FLAG, _NUMBER)),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace import limits
+from millrace.client.queue import purge_with_ids
 from millrace.client.settings import QueueSettings
 from millrace.errors import Exists, NotFound
 from millrace.server.aws.calls import Call
@@ -280,7 +281,7 @@ async def purge_queue(call: Call[OfQueue]) -> None:
 
     async def use(known: Known) -> None:
         act = Act("purge_queue", f"{space}/{name}")
-        await call.ask.server.act(call.ask, act, known.queue.purge)
+        await call.ask.server.act(call.ask, act, lambda: purge_with_ids(known.queue))
 
     await use_at(call, call.told.queue_url, "manage", use)
 
