@@ -427,7 +427,7 @@ async def purge_with_ids(queue: Queue) -> None:
 
 
 async def settle_any_delivery(queue: Queue, receipt: str) -> None:
-    """Settle the message of a receipt, also if it was leased again since (`Settle.any_delivery`)."""
+    """Settle the message of a receipt, also if it was leased again since."""
     await queue._end(
         receipt, lambda c: Settle(c.lease, c.seqs, c.history, on_time=False, any_delivery=True)
     )

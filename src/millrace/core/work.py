@@ -27,7 +27,6 @@ from millrace.core.takeover import shared_index
 from millrace.core.view import View
 from millrace.errors import Gone, Invalid, Late, NotFound, Refused, Stale, Superseded, TooLarge
 
-
 Latest = TypeVar("Latest", Settle, Extend)
 
 

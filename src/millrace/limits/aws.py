@@ -37,6 +37,13 @@ SQS_BATCH_SETTING_MAX = 1000
 """The most that an operator may allow of them: each entry costs time before the first is published,
 and an answer of so many fits into memory many times over."""
 
+SQS_COOLDOWN_SECONDS_MAX = 60
+"""Between two PurgeQueue of a queue, and from DeleteQueue to CreateQueue; as SQS has it."""
+
+SQS_TRACE_CHARS_MAX = 1024
+"""Characters of the header X-Amzn-Trace-Id that become AWSTraceHeader: X-Ray's has some 100, and a
+longer one is ignored, because a header that a proxy adds must not fail a message."""
+
 SQS_UPGRADED_TOGETHER = 256
 """FIFO queues whose settings a start changes in one batch, where an earlier version made them."""
 

@@ -131,6 +131,11 @@ class ServerSettings:
         whole(1, limits.SQS_VISIBILITY_SECONDS_MAX),
         "The longest visibility timeout of SQS.",
     )
+    sqs_cooldown_seconds: int = setting(
+        0,
+        whole(0, limits.SQS_COOLDOWN_SECONDS_MAX),
+        "How long PurgeQueue, and CreateQueue after DeleteQueue, are refused again; 60 as on AWS.",
+    )
     sns_endpoints: tuple[str, ...] = setting(
         (),
         ENDPOINTS,
@@ -197,6 +202,7 @@ class ServerSettings:
             self.sqs_batch_max,
             self.sqs_in_flight_max,
             self.sqs_visibility_seconds_max,
+            self.sqs_cooldown_seconds,
         )
 
     @property

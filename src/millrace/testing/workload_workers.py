@@ -128,9 +128,7 @@ class Worker(Client):
         # Checkers of the other orders judge what a worker holds by the lease that it names.
         is_free = not on_time and QUEUES[place.name].order in ("none", "fair")
         is_any = is_free and self.chance.random() < 0.2
-        call = Settle(
-            shard=held.shard, seq=held.seq, version=held.version, any_delivery=is_any
-        )
+        call = Settle(shard=held.shard, seq=held.seq, version=held.version, any_delivery=is_any)
         work = (
             _settle_any(place.queue, held)
             if is_any

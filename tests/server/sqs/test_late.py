@@ -57,9 +57,7 @@ def test_aws_2_a_delete_with_an_earlier_receipt_deletes_the_message(
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
 
 
-def test_aws_2_a_batch_deletes_what_several_others_received_since(
-    sqs: SQSClient, url: str
-) -> None:
+def test_aws_2_a_batch_deletes_what_several_others_received_since(sqs: SQSClient, url: str) -> None:
     for body in "abc":
         sqs.send_message(QueueUrl=url, MessageBody=body)
     first = sqs.receive_message(QueueUrl=url, VisibilityTimeout=0, MaxNumberOfMessages=10)

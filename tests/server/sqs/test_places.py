@@ -119,7 +119,7 @@ def test_what_is_no_address_of_a_queue_is_told(sqs: SQSClient) -> None:
     for bad in ("http://127.0.0.1/", "http://127.0.0.1/a/b/c/d", "nothing"):
         with pytest.raises(ClientError) as error:
             sqs.send_message(QueueUrl=bad, MessageBody="x")
-        assert code_of(error) == ("InvalidAddress", 404), bad
+        assert code_of(error) == ("AWS.SimpleQueueService.NonExistentQueue", 400), bad
 
 
 def test_every_action_tells_of_a_queue_that_is_not_there(sqs: SQSClient, url: str) -> None:

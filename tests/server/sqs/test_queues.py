@@ -137,7 +137,7 @@ def test_permissions_are_statements_of_the_policy(sqs: SQSClient, url: str) -> N
     policy = json.loads(attributes(sqs, url)["Policy"])
     [statement] = policy["Statement"]
     assert statement["Sid"] == "one"
-    assert statement["Action"] == ["SQS:SendMessage"]
+    assert statement["Action"] == "SQS:SendMessage"
     with pytest.raises(ClientError) as error:
         sqs.add_permission(
             QueueUrl=url, Label="one", AWSAccountIds=["123456789012"], Actions=["SendMessage"]

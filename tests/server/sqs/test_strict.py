@@ -381,7 +381,6 @@ def test_a_queue_that_is_made_again_with_what_is_usual_is_the_same(
         ({"maxReceiveCount": 1}, "mandatory attribute: deadLetterTargetArn."),
         ({"deadLetterTargetArn": arn("x")}, "mandatory attribute: maxReceiveCount."),
         ([], "not a valid JSON map."),
-        ({"deadLetterTargetArn": arn("NAME"), "maxReceiveCount": 1}, "own dead letters."),
     ],
 )
 def test_a_redrive_policy_that_is_none_is_told_why(

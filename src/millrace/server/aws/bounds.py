@@ -14,6 +14,8 @@ class Bounds(msgspec.Struct, frozen=True):
     batch: int = limits.SQS_BATCH_MAX
     in_flight: int = limits.SQS_IN_FLIGHT_MAX
     visibility_seconds: int = limits.SQS_VISIBILITY_SECONDS_MAX
+    cooldown_seconds: int = 0
+    """For how long a queue is not purged again, nor made anew after it was deleted."""
 
 
 AS_AWS = Bounds()

@@ -18,15 +18,33 @@ from millrace.client.submitting import Submits
 from millrace.decoding import json_decoder
 from millrace.errors import Exhausted, Invalid, MillraceError
 from millrace.server.access import Verb
-from millrace.server.aws.face import JSON, NAMESPACES, XML, Caller, is_json, request_id
+from millrace.server.aws.face import (
+    JSON,
+    NAMESPACES,
+    XML,
+    Caller,
+    is_json,
+    is_plain_json,
+    request_id,
+)
 from millrace.server.aws.fault import (
     Fault,
     fault_of,
+    invalid_action,
     missing_parameter,
+    no_operation,
     too_large,
     unsupported,
 )
-from millrace.server.aws.form import Named, Tree, read_fields, read_form, tree_of, write_xml
+from millrace.server.aws.form import (
+    Named,
+    Tree,
+    read_fields,
+    read_form,
+    tree_of,
+    write_plain,
+    write_xml,
+)
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask, Route, denied
@@ -99,6 +117,10 @@ class Call(Generic[Takes]):
             headers["content-type"] = JSON
             return Response(200, body, type=JSON, headers=headers)
         service, name = self.action.service, self.action.name
+        if service.name != "sns" and is_plain_json(self.ask.request):
+            told = {} if gives is None else {f"{name}Result": write_plain(gives, service.named)}
+            told["ResponseMetadata"] = {"RequestId": one}
+            return Response(200, _encode({f"{name}Response": told}), headers=headers)
         inner = write_xml(gives, service.named, name)
         result = f"<{name}Result>{inner}</{name}Result>" if gives is not None else ""
         text = (
@@ -275,9 +297,12 @@ class Services:
                 raise Fault("MalformedQueryString", "The form is not in ASCII.") from error
             text = f"{text}&{body}" if text else body
         fields = read_fields(text) if text else {}
-        action = self._named(caller, fields)
+        is_at_queue = "queue" in ask.params
+        if is_at_queue and request.method == "GET" and not fields.get("Action"):
+            raise no_operation()
+        action = self._named(caller, fields, is_at_queue=is_at_queue)
         tree = tree_of({name: one for name, one in fields.items() if not name.startswith("X-Amz-")})
-        if "QueueUrl" not in tree and "queue" in ask.params:
+        if is_at_queue and "QueueUrl" not in tree and _takes_queue(action):
             _at_queue(tree, ask.params)
         try:
             told = read_form(tree, action.takes, action.service.named, action.name)
@@ -285,7 +310,7 @@ class Services:
             raise _unfit(error, action.service) from error
         return Call(ask, caller, action, told, is_json=False)
 
-    def _named(self, caller: Caller, fields: Mapping[str, str]) -> Action:
+    def _named(self, caller: Caller, fields: Mapping[str, str], *, is_at_queue: bool) -> Action:
         name = fields.get("Action", "")
         if not name:
             raise Fault("MissingAction", "The request must contain the parameter Action.")
@@ -293,9 +318,17 @@ class Services:
         for service in (signed,) if signed is not None else self._services.values():
             action = service.actions.get(name)
             if action is not None:
+                if is_at_queue and name != "GetQueueUrl" and not _takes_queue(action):
+                    raise invalid_action(name)
                 return action
+        if is_at_queue:
+            raise invalid_action(name)
         told = f"The operation {name[:100]} is not supported here."
         raise unsupported(told, caller.service or "sqs")
+
+
+def _takes_queue(action: Action) -> bool:
+    return "queue_url" in action.takes.__struct_fields__
 
 
 def _at_queue(tree: Tree, params: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from millrace.errors import Exhausted, MillraceError, Unauthenticated, detached
 from millrace.server.access import Principal
 from millrace.server.aws.digests import Digests
 from millrace.server.aws.fault import (
+    NO_OPERATION,
     Fault,
     fault_of,
     nobody,
@@ -273,6 +274,11 @@ def is_json(request: Request) -> bool:
     return request.headers.get("content-type", "").startswith("application/x-amz-json")
 
 
+def is_plain_json(request: Request) -> bool:
+    """Return whether a query is answered in JSON: a GET that accepts it."""
+    return request.method == "GET" and "application/json" in request.headers.get("accept", "")
+
+
 def service_of(request: Request) -> str:
     """The service that a request is for, as far as its head tells."""
     target = request.headers.get("x-amz-target", "")
@@ -299,10 +305,16 @@ def answer_fault(request: Request, fault: Fault) -> Response:
         headers["x-amzn-query-error"] = f"{fault.query};{whose}"
         told = {"__type": f"com.amazonaws.sqs#{fault.kind}", "message": fault.message}
         return Response(fault.status, msgspec.json.encode(told), type=JSON, headers=headers)
+    if fault.kind == NO_OPERATION and fault.status == 404:
+        return Response(404, f"<{NO_OPERATION}/>".encode(), type=XML, headers=headers)
+    if is_plain_json(request):
+        error = {"Code": fault.query, "Message": fault.query_message, "Type": whose}
+        body = msgspec.json.encode({"Error": error, "RequestId": one})
+        return Response(fault.status, body, headers=headers)
     text = (
         f'<?xml version="1.0"?>\n<ErrorResponse xmlns="{NAMESPACES[service_of(request)]}"><Error>'
         f"<Type>{whose}</Type><Code>{text_of(fault.query)}</Code>"
-        f"<Message>{text_of(fault.message)}</Message><Detail/></Error>"
+        f"<Message>{text_of(fault.query_message)}</Message><Detail/></Error>"
         f"<RequestId>{one}</RequestId></ErrorResponse>"
     )
     return Response(fault.status, text.encode(), type=XML, headers=headers)

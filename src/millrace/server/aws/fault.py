@@ -21,13 +21,22 @@ class Fault(Refused):
 
     code = "aws"
 
-    def __init__(self, kind: str, message: str, *, status: int = 400, query: str = "") -> None:
-        """`kind` is the name that the service's model gives it; `query` that of the older protocol,
-        where it is another."""
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        status: int = 400,
+        query: str = "",
+        query_message: str = "",
+    ) -> None:
+        """`kind` is the name that the service's model gives it; `query` and `query_message` are
+        the name and the text of the older protocol, where they differ."""
         super().__init__(message)
         self.kind = kind
         self.status = status
         self.query = query or kind
+        self.query_message = query_message or message
 
     @property
     def is_sender(self) -> bool:
@@ -58,6 +67,19 @@ def unsupported(message: str, service: str = "sqs") -> Fault:
     """Something that this server does not do; SQS alone puts its name before the code."""
     before = "AWS.SimpleQueueService." if service == "sqs" else ""
     return Fault("UnsupportedOperation", message, query=f"{before}UnsupportedOperation")
+
+
+def invalid_action(name: str) -> Fault:
+    """An action that cannot be asked at the address of a queue."""
+    return Fault("InvalidAction", f"The action {name[:100]} is not valid for this endpoint.")
+
+
+NO_OPERATION = "UnknownOperationException"
+
+
+def no_operation() -> Fault:
+    """A GET of a queue's address that names no action."""
+    return Fault(NO_OPERATION, "The request names no action.", status=404)
 
 
 def denied(message: str) -> Fault:

@@ -196,6 +196,35 @@ def write_xml(answer: msgspec.Struct | None, named: Named, action: str) -> str:
     return "".join(parts)
 
 
+_PLAIN_NAMES = {"QueueUrls": "queueUrls", "Messages": "messages"}
+"""Lists that a query's answer in JSON names otherwise than the JSON protocol does."""
+
+
+def write_plain(answer: msgspec.Struct, named: Named) -> dict[str, object]:
+    """Return an answer to a query in JSON: maps are lists of pairs, as in XML."""
+    plain = _as_plain(msgspec.to_builtins(answer), named)
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _as_plain(value: object, named: Named) -> object:
+    if isinstance(value, list):
+        return [_as_plain(item, named) for item in value]
+    if not isinstance(value, dict):
+        return value
+    plain: dict[str, object] = {}
+    for name, below in value.items():
+        form = named.get(name)
+        if isinstance(below, dict) and isinstance(form, Pairs):
+            pairs = [
+                {form.key: key, form.value: _as_plain(one, named)} for key, one in below.items()
+            ]
+            plain[name] = pairs
+        else:
+            plain[_PLAIN_NAMES.get(str(name), str(name))] = _as_plain(below, named)
+    return plain
+
+
 def _write(fields: Mapping[str, object], named: Named, action: str, parts: list[str]) -> None:
     for name, value in fields.items():
         if value is None:

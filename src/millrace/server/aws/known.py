@@ -26,6 +26,8 @@ TAG = f"{PREFIX}tag:"
 SALT = f"{PREFIX}salt"
 CREATED = f"{PREFIX}created"
 MODIFIED = f"{PREFIX}modified"
+PURGED = f"{PREFIX}purged"
+"""When PurgeQueue was last called, in ms; only noted where `Bounds.cooldown_seconds` is set."""
 VISIBILITY = "VisibilityTimeout"
 WAIT = "ReceiveMessageWaitTimeSeconds"
 SIZE = "MaximumMessageSize"
@@ -75,6 +77,12 @@ class Known:
         is_number = text.isascii() and text.isdigit() and len(text) < 10
         return int(text) if is_number and int(text) <= most else usual
 
+    def was_purged(self, since_ms: int) -> bool:
+        """Return whether PurgeQueue was called after this time."""
+        text = self.notes.get(PURGED, "")
+        # Other APIs may write notes as well: a text that is no number counts as no purge.
+        return text.isascii() and text.isdigit() and len(text) < 16 and int(text) > since_ms
+
     @property
     def tags(self) -> dict[str, str]:
         """The tags of the queue."""
@@ -109,6 +117,8 @@ class Directory(Lately[Known]):
         self._turns: WeakValueDictionary[tuple[str, str], Lock] = WeakValueDictionary()
         self._tried: dict[tuple[str, str], float] = {}
         """When it was last tried to make a queue fair."""
+        self._deleted: dict[tuple[str, str], float] = {}
+        """When DeleteQueue of this process ended a queue, as far as it matters."""
 
     async def read(self, space: str, name: str) -> Known:
         async def read(queue: Queue) -> Known:
@@ -120,6 +130,19 @@ class Directory(Lately[Known]):
         """Held by whoever reads notes of a queue and writes what follows from them: others of this
         process do so before or after, and nothing that they wrote is lost."""
         return self._turns.setdefault((space, name), Lock())
+
+    def note_deleted(self, space: str, name: str) -> None:
+        """Remember that DeleteQueue ended a queue."""
+        if self.bounds.cooldown_seconds:
+            self._deleted.pop((space, name), None)
+            if len(self._deleted) >= limits.AWS_KNOWN_MAX:
+                self._deleted.pop(next(iter(self._deleted)))
+            self._deleted[space, name] = self._now()
+
+    def was_deleted(self, space: str, name: str) -> bool:
+        """Return whether DeleteQueue ended a queue of this name too short a time ago."""
+        deleted = self._deleted.get((space, name))
+        return deleted is not None and self._now() - deleted < self.bounds.cooldown_seconds
 
     def is_fair_due(self, space: str, name: str) -> bool:
         """Whether it was not tried lately to make a queue fair."""

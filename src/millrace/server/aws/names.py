@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 DEFAULT_SPACE = "default"
 _ACCOUNT = re.compile(r"[0-9]{12}")
+_BARE = re.compile(r"[A-Za-z0-9_.-]+")
 _SPACE = re.compile(r"([0-9]{12})\.([a-z0-9-]{1,64})")
 
 
@@ -65,13 +66,16 @@ def read_arn(text: str) -> Arn | None:
 
 
 def read_url(url: str) -> tuple[str, str, str] | None:
-    """Account, region (empty where it does not tell) and name of a queue's address, whatever its
-    host; None: it is none.
+    """Account, region (each empty where it does not tell) and name of a queue's address, whatever
+    its host; None: it is none.
 
-    The path is /ACCOUNT/NAME, or as some emulators write it, /queue/REGION/ACCOUNT/NAME.
+    The path is /ACCOUNT/NAME, or as some emulators write it, /queue/REGION/ACCOUNT/NAME. The bare
+    name of a queue is an address, too.
     """
     if len(url) > 1024:
         return None
+    if _BARE.fullmatch(url) is not None:
+        return "", "", url
     try:
         path = urlsplit(url).path
     except ValueError:

@@ -28,7 +28,7 @@ from millrace.server.aws.known import (
     Known,
 )
 from millrace.server.aws.names import Home, arn_of, read_arn
-from millrace.server.sqs.faults import bad_attribute, unknown_attribute
+from millrace.server.sqs.faults import bad_attribute, fifo_attribute, unknown_attribute
 from millrace.server.sqs.policy import policy_of
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_NAME_CHARS_MAX}}}")
@@ -99,6 +99,16 @@ class Wanted(msgspec.Struct, frozen=True):
     letters: tuple[str, str] | None = None
     """Space and name of the queue that takes dead letters."""
 
+    def of(self, space: str, name: str) -> Wanted:
+        """Return the same for the queue of this name: it cannot be its own dead-letter queue.
+
+        With a redrive policy that names it, its messages stay and are received again.
+        """
+        if self.letters != (space, name):
+            return self
+        settings: QueueSettings = {**self.settings, "dead_letter": "", "max_deliveries": 0}
+        return msgspec.structs.replace(self, settings=settings, letters=None)
+
 
 class Redrive(msgspec.Struct, frozen=True):
     """Where dead letters go, and when."""
@@ -136,7 +146,9 @@ def wanted(
     notes: dict[str, str] = {}
     letters: tuple[str, str] | None = None
     for name, text in given.items():
-        if name not in SETTABLE or (name in _FIFO_ONLY and not is_fifo):
+        if is_new and not is_fifo and name in _WORDS:
+            raise fifo_attribute(name)
+        if name not in SETTABLE or (not is_fifo and name in _FIFO_ONLY):
             raise unknown_attribute(name)
         _see(name, text, bounds)
         if name == "FifoQueue":
@@ -193,9 +205,9 @@ def refused(name: str, text: str) -> str:
 
 
 def _see_fifo(text: str, *, is_fifo: bool, is_new: bool) -> None:
-    if is_new and text.lower() == "false":
+    if not is_fifo or (is_new and text.lower() == "false"):
         raise unknown_attribute("FifoQueue")
-    if (text.lower() == "true") != is_fifo:
+    if text.lower() == "false":
         raise bad_attribute("FifoQueue", "Modifying queue type is not supported.")
 
 
@@ -357,6 +369,8 @@ def told(known: Known, home: Home, counts: Counts) -> dict[str, str]:
         )
     if spec.dead_letter:
         found["RedrivePolicy"] = _policy(known, home)
+    elif redrives_itself(known, home):
+        found["RedrivePolicy"] = _with_number(known.note("RedrivePolicy"))
     return found
 
 
@@ -372,6 +386,28 @@ def _managed(known: Known) -> str:
     return given or ("false" if known.note("KmsMasterKeyId") else "true")
 
 
+def _with_number(text: str) -> str:
+    """Return a redrive policy whose maxReceiveCount is a number, else as it was given."""
+    found = msgspec.json.decode(text)
+    if isinstance(found["maxReceiveCount"], int):
+        return text
+    return msgspec.json.encode(found | {"maxReceiveCount": int(found["maxReceiveCount"])}).decode()
+
+
+def redrives_itself(known: Known, home: Home) -> bool:
+    """Return whether the redrive policy names the queue itself: its messages stay where they are.
+
+    The engine has no dead-letter queue then.
+    """
+    if known.spec.dead_letter:
+        return False
+    given = known.note("RedrivePolicy")
+    policy = read_redrive(given) if given else None
+    return policy is not None and policy.deadLetterTargetArn == arn_of(
+        "sqs", home, known.queue.name
+    )
+
+
 def _policy(known: Known, home: Home) -> str:
     """As it was given, if it still says what the queue does."""
     spec, given = known.spec, known.note("RedrivePolicy")
@@ -382,7 +418,7 @@ def _policy(known: Known, home: Home) -> str:
         and policy.maxReceiveCount == spec.max_deliveries
         and policy.deadLetterTargetArn.endswith(f":{name}")
     ):
-        return given
+        return _with_number(given)
     made = {
         "deadLetterTargetArn": arn_of("sqs", home, name),
         "maxReceiveCount": spec.max_deliveries,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 
 from millrace import limits
@@ -27,7 +26,7 @@ def see_entries(ids: Sequence[str], name: str, most: int) -> None:
     if not all(map(_ID.fullmatch, ids)):
         raise bad_entry_id()
     if len(set(ids)) < len(ids):
-        raise same_ids(max(ids, key=Counter(ids).__getitem__))
+        raise same_ids(next(one for at, one in enumerate(ids) if one in ids[:at]))
 
 
 def failed_entry(one: str, fault: Fault) -> FailedEntry:

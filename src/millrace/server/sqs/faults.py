@@ -9,11 +9,12 @@ _OLD = "AWS.SimpleQueueService."
 
 
 def no_queue() -> Fault:
-    """The queue is not there, or not for whoever asks."""
+    """The queue does not exist, or the caller may not see it."""
     return Fault(
         "QueueDoesNotExist",
         "The specified queue does not exist.",
         query=f"{_OLD}NonExistentQueue",
+        query_message="The specified queue does not exist for this wsdl version.",
     )
 
 
@@ -27,18 +28,36 @@ def queue_exists(attribute: str) -> Fault:
     )
 
 
-def bad_address(url: str) -> Fault:
-    """What is sent as the address of a queue is none."""
+def purged_lately(name: str, seconds: int) -> Fault:
+    """The queue was purged a moment ago."""
     return Fault(
-        "InvalidAddress",
-        f"The address {url[:200]} is not valid for this endpoint.",
-        status=404,
+        "PurgeQueueInProgress",
+        f"Only one PurgeQueue operation on {name} is allowed every {seconds} seconds.",
+        status=403,
+        query=f"{_OLD}PurgeQueueInProgress",
+    )
+
+
+def deleted_lately(seconds: int) -> Fault:
+    """A queue of this name was deleted a moment ago."""
+    return Fault(
+        "QueueDeletedRecently",
+        f"You must wait {seconds} seconds after deleting a queue before you can create another "
+        "with the same name.",
+        query=f"{_OLD}QueueDeletedRecently",
     )
 
 
 def unknown_attribute(name: str) -> Fault:
     """A queue has no such attribute."""
     return Fault("InvalidAttributeName", f"Unknown Attribute {name}.")
+
+
+def fifo_attribute(name: str) -> Fault:
+    """A standard queue is created with an attribute of FIFO queues."""
+    return Fault(
+        "InvalidAttributeName", f"You can specify the {name} only when FifoQueue is set to true."
+    )
 
 
 def bad_attribute(name: str, why: str = "") -> Fault:
@@ -107,12 +126,15 @@ def batch_too_long(most: int, size: int) -> Fault:
     )
 
 
+CHARACTERS = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
+
+
 def bad_contents() -> Fault:
     """A text has characters that XML cannot hold."""
     return Fault(
         "InvalidMessageContents",
         "Invalid binary character was found in the message body, the set of allowed characters is "
-        "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF",
+        f"{CHARACTERS}",
     )
 
 

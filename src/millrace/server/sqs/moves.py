@@ -226,6 +226,8 @@ def _out(call: Call[Any], source: Source, id: str, task: Task) -> MoveOut:
 @SQS.action("CancelMessageMoveTask", CancelMoveIn, CancelMoveOut)
 async def cancel_message_move_task(call: Call[CancelMoveIn]) -> CancelMoveOut:
     """Call a task off: what was moved is moved, everything else is where it was."""
+    if not call.told.task_handle:
+        raise invalid_parameter("Value for parameter TaskHandle is invalid.")
     try:
         told = msgspec.json.decode(b64decode(call.told.task_handle, validate=True))
         id, arn = str(told["taskId"]), str(told["sourceArn"])

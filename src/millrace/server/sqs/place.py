@@ -12,7 +12,7 @@ from millrace.server.access import Verb
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import Known
 from millrace.server.aws.names import Home, read_url, space_of
-from millrace.server.sqs.faults import bad_address, no_queue
+from millrace.server.sqs.faults import no_queue
 
 T = TypeVar("T")
 
@@ -25,9 +25,10 @@ def home_at(call: Call[Any], url: str) -> tuple[Home, str]:
     """
     found = read_url(url)
     if found is None:
-        raise bad_address(url)
+        raise no_queue()
     account, region, name = found
-    return Home(account, region or call.caller.home.region), name
+    home = call.caller.home
+    return Home(account or home.account, region or home.region), name
 
 
 def place_at(call: Call[Any], url: str, verb: Verb | None) -> tuple[str, str]:
@@ -38,9 +39,9 @@ def place_at(call: Call[Any], url: str, verb: Verb | None) -> tuple[str, str]:
         Fault: it is no address of a queue.
         Denied: they may not.
     """
-    found = _place_of(url, call.caller.home.region, call.aws.usual)
+    found = _place_of(url, call.caller.home, call.aws.usual)
     if found is None:
-        raise bad_address(url)
+        raise no_queue()
     space, name = found
     if verb is not None or not call.sees(space, name):
         call.check(verb or "watch", space, name)
@@ -48,13 +49,16 @@ def place_at(call: Call[Any], url: str, verb: Verb | None) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=limits.AWS_ADDRESSES_MAX)
-def _place_of(url: str, region: str, usual: Home) -> tuple[str, str] | None:
-    """Space and name of the queue at an address, to one who asks in a region; None: it is none."""
+def _place_of(url: str, home: Home, usual: Home) -> tuple[str, str] | None:
+    """Return space and name of the queue at an address, for a caller of this account and region.
+
+    None: it is no address of a queue.
+    """
     found = read_url(url)
     if found is None:
         return None
     account, at, name = found
-    return space_of(Home(account, at or region), usual), name
+    return space_of(Home(account or home.account, at or home.region), usual), name
 
 
 def known_at(call: Call[Any], url: str, verb: Verb) -> Known | None:

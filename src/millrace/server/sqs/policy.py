@@ -12,6 +12,8 @@ from millrace.server.aws.known import PREFIX, Known
 from millrace.server.aws.names import Home, arn_of
 
 POLICY = f"{PREFIX}Policy"
+VERSION = "2008-10-17"
+"""Of a policy that AddPermission begins."""
 PERMISSION = f"{PREFIX}permission:"
 
 
@@ -43,10 +45,15 @@ def policy_of(known: Known, home: Home) -> str:
         return known.notes.get(POLICY, "")
     policy, statements = read_policy(known)
     arn = arn_of("sqs", home, known.queue.name)
-    policy.setdefault("Version", "2012-10-17")
+    policy.setdefault("Version", VERSION)
     policy.setdefault("Id", f"{arn}/SQSDefaultPolicy")
     policy["Statement"] = [*statements, *map(_decoded, added)]
     return msgspec.json.encode(policy).decode()
+
+
+def one_or_all(texts: list[str]) -> str | list[str]:
+    """Return the texts as policies have them: a single one by itself, several as a list."""
+    return texts[0] if len(texts) == 1 else texts
 
 
 def without_permissions(known: Known) -> dict[str, str]:

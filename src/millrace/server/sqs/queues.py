@@ -9,19 +9,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from millrace import limits
-from millrace.client.queue import purge_with_ids
+from millrace.client.queue import configure_notes, purge_with_ids
 from millrace.client.settings import QueueSettings
 from millrace.errors import Exists, NotFound
 from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import bad_value, invalid_parameter
-from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, SALT, TAG, Known
+from millrace.server.aws.known import CREATED, MODIFIED, PREFIX, PURGED, SALT, TAG, Known
 from millrace.server.aws.names import Home, arn_of, is_account, read_arn
+from millrace.server.clock import now_ms
 from millrace.server.rest.act import Act, queue_made
 from millrace.server.sns.headers import HIDDEN
 from millrace.server.sns.raw import share_raw
 from millrace.server.sqs import attributes
 from millrace.server.sqs.attributes import ALL, SETTABLE, Counts, Wanted
-from millrace.server.sqs.faults import no_queue, queue_exists, unknown_attribute
+from millrace.server.sqs.faults import (
+    deleted_lately,
+    no_queue,
+    purged_lately,
+    queue_exists,
+    unknown_attribute,
+)
 from millrace.server.sqs.place import home_at, place_at, url_of, use_at
 from millrace.server.sqs.policy import without_permissions
 from millrace.server.sqs.service import SQS
@@ -53,11 +60,15 @@ async def create_queue(call: Call[CreateQueueIn]) -> QueueUrlOut:
     tags = {**told.tags, **told.more_tags}
     see_tags(tags)
     bounds = call.aws.directory.bounds
-    found = attributes.wanted(told.attributes, call.aws.space, bounds, is_fifo=is_fifo, is_new=True)
+    found = attributes.wanted(
+        told.attributes, call.aws.space, bounds, is_fifo=is_fifo, is_new=True
+    ).of(space, name)
     await _see_letters(call, found, space, arn_of("sqs", home, name), is_fifo=is_fifo)
     try:
         known = await call.aws.directory.look(space, name)
     except NotFound:
+        if call.aws.directory.was_deleted(space, name):
+            raise deleted_lately(bounds.cooldown_seconds) from None
         act = Act("create_queue", f"{space}/{name}", makes=queue_made(space, name))
         await call.ask.server.act(
             call.ask, act, lambda: _make(call, space, name, found, tags, is_fifo=is_fifo)
@@ -110,8 +121,6 @@ async def _see_letters(
         raise bad_value(
             policy, "RedrivePolicy", "Dead-letter target must be of the same account and region."
         )
-    if source.endswith(f":{name}"):
-        raise bad_value(policy, "RedrivePolicy", "A queue cannot take its own dead letters.")
     if name.endswith(".fifo") != is_fifo:
         kind = "FIFO" if is_fifo else "standard"
         raise bad_value(
@@ -246,7 +255,7 @@ async def set_queue_attributes(call: Call[SetAttributesIn]) -> None:
             is_fifo=known.is_fifo,
             is_new=False,
             has=known.notes,
-        )
+        ).of(space, name)
         await _see_letters(call, found, space, arn_of("sqs", home, name), is_fifo=known.is_fifo)
         notes = {**found.notes, MODIFIED: str(int(time.time()))}
         if "Policy" in told.attributes:
@@ -272,18 +281,32 @@ async def delete_queue(call: Call[OfQueue]) -> None:
     call.aws.directory.forget(space, name)
     if not was_there:
         raise no_queue()
+    call.aws.directory.note_deleted(space, name)
 
 
 @SQS.action("PurgeQueue", OfQueue)
 async def purge_queue(call: Call[OfQueue]) -> None:
     """End every message that is there now."""
     space, name = place_at(call, call.told.queue_url, "manage")
+    directory = call.aws.directory
+    seconds = directory.bounds.cooldown_seconds
 
     async def use(known: Known) -> None:
+        if seconds:
+            if known.was_purged(now_ms() - seconds * 1000):
+                raise purged_lately(name, seconds)
+            await configure_notes(known.queue, {PURGED: str(now_ms())})
         act = Act("purge_queue", f"{space}/{name}")
         await call.ask.server.act(call.ask, act, lambda: purge_with_ids(known.queue))
 
-    await use_at(call, call.told.queue_url, "manage", use)
+    if not seconds:
+        await use_at(call, call.told.queue_url, "manage", use)
+        return
+    # Other processes may have purged it: its notes are read anew.
+    async with directory.turn(space, name):
+        directory.forget(space, name)
+        await use_at(call, call.told.queue_url, "manage", use)
+        directory.forget(space, name)
 
 
 @SQS.action("ListDeadLetterSourceQueues", ListSourcesIn, ListSourcesOut)
@@ -293,7 +316,10 @@ async def list_dead_letter_source_queues(call: Call[ListSourcesIn]) -> ListSourc
     home, _ = home_at(call, told.queue_url)
 
     async def use(known: Known) -> list[str]:
-        return await sources_of(call, known.queue.space, known.queue.name)
+        names = await sources_of(call, known.queue.space, known.queue.name)
+        if attributes.redrives_itself(known, home):
+            names = sorted([*names, known.queue.name])
+        return names
 
     names = await use_at(call, told.queue_url, None, use)
     page, token = page_of(names, told.next_token, told.max_results)

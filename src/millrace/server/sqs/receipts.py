@@ -3,8 +3,8 @@
 Rule 1: on a standard queue every receipt of a message acts on it, also after it was received again
 (ADR 0075).
 Rule 2: on a FIFO queue a delete after the visibility timeout is refused (ADR 0057).
-Rule 3: a change of a visibility timeout that is over is answered and changes nothing. If the message
-no longer exists, it is refused.
+Rule 3: a change of a visibility timeout that is over is answered and changes nothing. It is refused
+if the message no longer exists.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from millrace.server.http.response import Response
 from millrace.server.http.site import Answer
 from millrace.server.rest.under import Poll, Under
 from millrace.server.sns.handing import handed, is_raw, subscription_of, topic_of
+from millrace.server.sns.headers import TOPIC
 from millrace.server.sqs.faults import over_limit
 from millrace.server.sqs.origin import learn, message_id, unknown_origins
 from millrace.server.sqs.place import known_at, use_at
@@ -58,6 +59,8 @@ SYSTEM = frozenset(
         "DeadLetterQueueSourceArn",
     }
 )
+_TRACED = ((TRACE_ATTRIBUTE, TRACE),)
+_HEADERS = (("MessageGroupId", GROUP_HEADER), ("MessageDeduplicationId", DEDUP), *_TRACED)
 _NOTHING = ReceiveMessageOut()
 
 
@@ -209,11 +212,9 @@ def system_of(
         "ApproximateReceiveCount": str(_receives(headers, given.deliveries)),
         "ApproximateFirstReceiveTimestamp": str(given.first_ms or given.time_ms),
     }
-    for name, header in (
-        ("MessageGroupId", GROUP_HEADER),
-        ("MessageDeduplicationId", DEDUP),
-        (TRACE_ATTRIBUTE, TRACE),
-    ):
+    # A message of a FIFO topic is an ordinary one in a standard queue.
+    is_unordered = not known.is_fifo and headers.get(TOPIC, b"").endswith(b".fifo")
+    for name, header in _TRACED if is_unordered else _HEADERS:
         if header in headers:
             found[name] = headers[header].decode("utf-8", "replace")
     if known.is_fifo:

@@ -1,7 +1,8 @@
 """Sending messages.
 
-Rule: the messages of a batch that are as they must be are published at once; each of the others is
-told why it was not.
+Rule 1: the valid messages of a batch are published at once; each of the others is told why it was
+not.
+Rule 2: a batch to a FIFO queue is refused whole if one of its messages lacks a group or an id.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from millrace.errors import Refused
 from millrace.server.aws.calls import Call
 from millrace.server.aws.digests import digest_of
 from millrace.server.aws.fault import (
+    Fault,
     bad_value,
     fault_of,
     invalid_parameter,
     missing_parameter,
 )
+from millrace.server.aws.form import NOT_IN_XML
 from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
+from millrace.server.proxy_headers import TRACE_ID
 from millrace.server.rest.under import Under
 from millrace.server.sqs.batch import failed_entry, see_entries
 from millrace.server.sqs.fair import become_fair, is_due
@@ -83,9 +87,18 @@ def _from(sender: str) -> Headers:
     return check.headers([(SENDER, sender.encode())] if sender != ANONYMOUS else None)
 
 
-def ready(known: Known, told: MessageIn, body: bytes, sender: Headers, *, is_seen: bool) -> Ready:
+def ready(
+    known: Known,
+    told: MessageIn,
+    body: bytes,
+    sender: Headers,
+    trace: bytes | None = None,
+    *,
+    is_seen: bool,
+) -> Ready:
     """The message that a call sends, with its body as bytes, and the header of who sends it.
 
+    `trace`: of the request's header; that of the message itself comes first.
     `is_seen`: it is known that XML can hold its text.
 
     Raises:
@@ -95,7 +108,7 @@ def ready(known: Known, told: MessageIn, body: bytes, sender: Headers, *, is_see
         raise missing_parameter("MessageBody")
     if not is_seen:
         see_text(body)
-    if _is_bare(told) and not known.is_fifo and len(body) <= known.max_bytes:
+    if trace is None and _is_bare(told) and not known.is_fifo and len(body) <= known.max_bytes:
         return Ready(CheckedMessage(body, None, sender), None, None, told, is_bare=True)
     headers: list[tuple[str, bytes]] = []
     size = len(body)
@@ -108,9 +121,9 @@ def ready(known: Known, told: MessageIn, body: bytes, sender: Headers, *, is_see
             f"{known.max_bytes} bytes."
         )
     if told.message_system_attributes:
-        trace = trace_in(told.message_system_attributes)
-        if trace is not None:
-            headers.append((TRACE, trace))
+        trace = trace_in(told.message_system_attributes) or trace
+    if trace is not None:
+        headers.append((TRACE, trace))
     dedup = _turns(known, told, body, headers)
     delay = told.delay_seconds
     if delay is not None and not 0 <= delay <= limits.SQS_DELAY_SECONDS_MAX:
@@ -157,10 +170,7 @@ def _turns(
     see_id(dedup, "MessageDeduplicationId")
     if dedup is None:
         if not known.spec.dedup_by_body:
-            raise invalid_parameter(
-                "The queue should either have ContentBasedDeduplication enabled or "
-                "MessageDeduplicationId provided explicitly"
-            )
+            raise _no_dedup_id()
         dedup = sha256(body).hexdigest()
     headers.append((DEDUP, dedup.encode()))
     return f"{group}\n{dedup}" if known.dedup_by_group else dedup
@@ -200,7 +210,16 @@ def _is_fair_due(call: Call[Any], known: Known, messages: Sequence[MessageIn]) -
 def _ready_one(call: Call[SendMessageIn], known: Known) -> Ready:
     told = call.told
     sender = _from(call.caller.principal.name)
-    return ready(known, told, told.message_body.encode(), sender, is_seen=_are_seen(call))
+    body, trace = told.message_body.encode(), _trace_of(call)
+    return ready(known, told, body, sender, trace, is_seen=_are_seen(call))
+
+
+def _trace_of(call: Call[Any]) -> bytes | None:
+    """Return the trace header of the request, which messages keep as AWSTraceHeader."""
+    text = call.ask.request.headers.get(TRACE_ID)
+    if not text or len(text) > limits.SQS_TRACE_CHARS_MAX or NOT_IN_XML.search(text) is not None:
+        return None
+    return text.encode()
 
 
 def _are_seen(call: Call[Any]) -> bool:
@@ -282,6 +301,26 @@ class Batch(NamedTuple):
         ]
 
 
+def _see_fifo_entries(known: Known, entries: Sequence[MessageIn]) -> None:
+    """Validate what every message of a batch to a FIFO queue needs.
+
+    Raises:
+        Fault: one entry has no group or no de-duplication id; SQS refuses the whole batch then.
+    """
+    for entry in entries:
+        if entry.message_group_id is None:
+            raise invalid_parameter(missing_parameter("MessageGroupId").message)
+        if entry.message_deduplication_id is None and not known.spec.dedup_by_body:
+            raise _no_dedup_id()
+
+
+def _no_dedup_id() -> Fault:
+    return invalid_parameter(
+        "The queue should either have ContentBasedDeduplication enabled or "
+        "MessageDeduplicationId provided explicitly"
+    )
+
+
 def _batch(call: Call[SendMessageBatchIn], known: Known) -> Batch:
     told = call.told
     see_entries(
@@ -297,10 +336,13 @@ def _batch(call: Call[SendMessageBatchIn], known: Known) -> Batch:
     ids: list[str] = []
     good: list[Ready] = []
     failed: list[FailedEntry] = []
+    if known.is_fifo:
+        _see_fifo_entries(known, told.entries)
     sender, is_seen = _from(call.caller.principal.name), _are_seen(call)
+    trace = _trace_of(call)
     for entry, body in zip(told.entries, bodies, strict=True):
         try:
-            one = ready(known, entry, body, sender, is_seen=is_seen)
+            one = ready(known, entry, body, sender, trace, is_seen=is_seen)
         except Refused as error:
             failed.append(failed_entry(entry.id, fault_of(error)))
             continue

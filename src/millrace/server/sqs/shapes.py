@@ -347,7 +347,7 @@ class StartMoveOut(Gives, frozen=True):
 class CancelMoveIn(Takes, frozen=True):
     """Which task."""
 
-    task_handle: str
+    task_handle: str = ""
 
 
 class CancelMoveOut(Gives, frozen=True):

@@ -20,7 +20,14 @@ from millrace.server.aws.names import arn_of, is_account
 from millrace.server.rest.act import Act
 from millrace.server.sqs.faults import over_limit
 from millrace.server.sqs.place import home_at, place_at, use_at
-from millrace.server.sqs.policy import PERMISSION, POLICY, is_labelled, policy_of, read_policy
+from millrace.server.sqs.policy import (
+    PERMISSION,
+    POLICY,
+    is_labelled,
+    one_or_all,
+    policy_of,
+    read_policy,
+)
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import (
     AddPermissionIn,
@@ -169,8 +176,10 @@ async def add_permission(call: Call[AddPermissionIn]) -> None:
         made = {
             "Sid": told.label,
             "Effect": "Allow",
-            "Principal": {"AWS": [f"arn:aws:iam::{account}:root" for account in told.accounts]},
-            "Action": [f"SQS:{action}" for action in told.actions],
+            "Principal": {
+                "AWS": one_or_all([f"arn:aws:iam::{account}:root" for account in told.accounts])
+            },
+            "Action": one_or_all([f"SQS:{action}" for action in told.actions]),
             "Resource": arn_of("sqs", home, name),
         }
         text = msgspec.json.encode(made).decode()

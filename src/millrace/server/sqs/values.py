@@ -20,7 +20,7 @@ from millrace.server.aws.fault import bad_value, invalid_parameter
 from millrace.server.aws.form import NOT_IN_XML
 from millrace.server.aws.known import PREFIX
 from millrace.server.sns.headers import ARRAYS
-from millrace.server.sqs.faults import bad_contents
+from millrace.server.sqs.faults import CHARACTERS, bad_contents
 from millrace.server.sqs.shapes import AttributeValue
 
 TYPES = f"{PREFIX}types"
@@ -28,11 +28,12 @@ TRACE = f"{PREFIX}trace"
 DEDUP = f"{PREFIX}dedup"
 SENDER = f"{PREFIX}sender"
 TRACE_ATTRIBUTE = "AWSTraceHeader"
+_EVERY = frozenset({"All", "*", ".*"})
 OWN_PREFIXES = (PREFIX, "millrace-")
 """Before the names of headers that are no attributes."""
 
 _LENGTH = Struct(">I")
-_NAME = re.compile(rf"[A-Za-z0-9_.-]{{1,{limits.SQS_ATTRIBUTE_NAME_CHARS_MAX}}}")
+_NAME = re.compile(rf"[\w.-]{{1,{limits.SQS_ATTRIBUTE_NAME_CHARS_MAX}}}")
 _TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _ID = re.compile(rf"[\x21-\x7e]{{1,{limits.SQS_ID_CHARS_MAX}}}")
@@ -157,7 +158,11 @@ def _value_in(name: str, value: AttributeValue) -> bytes:
     if not text:
         raise _empty(name, kind)
     encoded = text.encode()
-    see_text(encoded)
+    if NOT_IN_XML.search(text) is not None:
+        raise invalid_parameter(
+            f"Message (user) attribute '{name}' has a character that is not allowed: the set of "
+            f"allowed characters is {CHARACTERS}"
+        )
     if found[1] == "Number" and (_NUMBER.fullmatch(text.strip()) is None or len(text) > 300):
         raise invalid_parameter(
             f"Can't cast the value of message (user) attribute '{name}' to a number."
@@ -242,7 +247,7 @@ def chosen(
 ) -> dict[str, AttributeValue]:
     """The attributes that a receive asks for: by name, by a beginning (`x.*`), or all."""
     wanted = set(names)
-    if "All" in wanted or ".*" in wanted:
+    if not _EVERY.isdisjoint(wanted):
         return dict(attributes)
     starts = tuple(name[:-2] for name in wanted if name.endswith(".*"))
     return {
