@@ -248,7 +248,9 @@ def test_every_action_is_one_of_the_model(
 FAULTS = [
     faults.no_queue(),
     faults.queue_exists("DelaySeconds"),
-    faults.bad_address("<&>"),
+    faults.fifo_attribute("<&>"),
+    faults.purged_lately("x", 60),
+    faults.deleted_lately(60),
     faults.unknown_attribute("x"),
     faults.bad_attribute("x"),
     faults.bad_receipt("é"),
@@ -282,7 +284,7 @@ def test_errors_are_read_alike(
     }
     reader = parsers.create_parser("json" if is_json else "query")
     found = reader.parse(cast("Any", response), cast("Any", shape))["Error"]
-    assert found["Message"] == fault.message
+    assert found["Message"] == (fault.message if is_json else fault.query_message)
     # In JSON the code of old is told beside the name that the model has.
     assert found["Code"] == fault.query
     if is_json:

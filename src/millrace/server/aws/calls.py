@@ -60,17 +60,26 @@ FORM = "application/x-www-form-urlencoded"
 class Call(Generic[Takes]):
     """A call on its way through an action."""
 
-    __slots__ = ("action", "ask", "aws", "caller", "is_json", "told")
+    __slots__ = ("action", "ask", "aws", "caller", "is_json", "is_plain", "told")
 
     def __init__(
-        self, ask: Ask, caller: Caller, action: Action, told: Takes, *, is_json: bool
+        self,
+        ask: Ask,
+        caller: Caller,
+        action: Action,
+        told: Takes,
+        *,
+        is_json: bool,
+        is_plain: bool = False,
     ) -> None:
+        """`is_plain`: a query that is answered in JSON."""
         self.ask = ask
         self.aws = caller.aws
         self.caller = caller
         self.action = action
         self.told = told
         self.is_json = is_json
+        self.is_plain = is_plain
 
     @property
     def base(self) -> str:
@@ -117,7 +126,7 @@ class Call(Generic[Takes]):
             headers["content-type"] = JSON
             return Response(200, body, type=JSON, headers=headers)
         service, name = self.action.service, self.action.name
-        if service.name != "sns" and is_plain_json(self.ask.request):
+        if self.is_plain:
             told = {} if gives is None else {f"{name}Result": write_plain(gives, service.named)}
             told["ResponseMetadata"] = {"RequestId": one}
             return Response(200, _encode({f"{name}Response": told}), headers=headers)
@@ -308,7 +317,7 @@ class Services:
             told = read_form(tree, action.takes, action.service.named, action.name)
         except msgspec.ValidationError as error:
             raise _unfit(error, action.service) from error
-        return Call(ask, caller, action, told, is_json=False)
+        return Call(ask, caller, action, told, is_json=False, is_plain=is_plain_json(request))
 
     def _named(self, caller: Caller, fields: Mapping[str, str], *, is_at_queue: bool) -> Action:
         name = fields.get("Action", "")

@@ -275,8 +275,12 @@ def is_json(request: Request) -> bool:
 
 
 def is_plain_json(request: Request) -> bool:
-    """Return whether a query is answered in JSON: a GET that accepts it."""
-    return request.method == "GET" and "application/json" in request.headers.get("accept", "")
+    """Return whether a query is answered in JSON: a GET that accepts it.
+
+    Not of SNS, of which it is not known how it answers.
+    """
+    is_accepted = "application/json" in request.headers.get("accept", "")
+    return request.method == "GET" and is_accepted and service_of(request) != "sns"
 
 
 def service_of(request: Request) -> str:
