@@ -30,8 +30,9 @@ class Asks:
             "aws_secret_access_key": secret,
         }
         self._loop = asyncio.new_event_loop()
+        self.close: Callable[[], object]
         if kind == "aiobotocore":
-            from aiobotocore.session import get_session
+            from aiobotocore.session import get_session  # type: ignore[import-not-found]
 
             context = get_session().create_client("sqs", **options)
             self._sqs = self._loop.run_until_complete(context.__aenter__())

@@ -91,6 +91,7 @@ def split(draft: Draft, names: Sequence[Name | None]) -> dict[int, int]:
     same publish (minus 1: of the first row)."""
     repeats: dict[int, int] = {}
     here: dict[Name, int] = {}
+    forgotten = draft.view.pointers.forgotten
     for at, name in enumerate(names):
         if name is None:
             continue
@@ -98,8 +99,7 @@ def split(draft: Draft, names: Sequence[Name | None]) -> dict[int, int]:
             repeats[at] = -1 - here[name]
             continue
         cell = points.look(draft, name)
-        is_known = isinstance(cell, DedupCell) and cell.seq > draft.view.pointers.forgotten
-        if isinstance(cell, DedupCell) and is_known and cell.until_ms > draft.now:
+        if isinstance(cell, DedupCell) and cell.until_ms > draft.now and cell.seq > forgotten:
             repeats[at] = cell.seq
         else:
             here[name] = at

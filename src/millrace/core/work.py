@@ -45,11 +45,9 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) 
             field="receipt",
         )
         return Outcome(BitMap64(), dict.fromkeys(seqs, error))
-    if command.history != view.history:
-        shared = shared_index(view.takeovers, command.history, view.history, view.index)
-        if shared is None or lease.index > shared:
-            error = Gone("the receipt is of a history that was replaced", field="receipt")
-            return Outcome(BitMap64(), dict.fromkeys(seqs, error))
+    if command.history != view.history and not _is_shared(view, lease, command.history):
+        error = Gone("the receipt is of a history that was replaced", field="receipt")
+        return Outcome(BitMap64(), dict.fromkeys(seqs, error))
     if isinstance(command, Settle | Release | Extend) and command.on_time:
         late = _late(lease, seqs, draft.now)
         if late:
@@ -92,6 +90,12 @@ def judge(draft: Draft, command: Settle | Release | Extend | Discard | Replace) 
     elif isinstance(command, Discard):
         done |= seqs & _lost(lease)
     return Outcome(done, {seq: _refusal(lease, seq) for seq in seqs - done})
+
+
+def _is_shared(view: View, lease: LeaseState, history: bytes) -> bool:
+    """Return whether the lease is the one that a receipt of an earlier history names."""
+    shared = shared_index(view.takeovers, history, view.history, view.index)
+    return shared is not None and lease.index <= shared
 
 
 def _late(lease: LeaseState, seqs: BitMap64, now: int) -> BitMap64:
@@ -172,10 +176,8 @@ def _received_before(view: View, command: Settle | Extend) -> BitMap64:
     is_current = command.history == view.history
     if lease is None:
         return command.seqs if is_current else BitMap64()
-    if not is_current:
-        shared = shared_index(view.takeovers, command.history, view.history, view.index)
-        if shared is None or lease.index > shared:
-            return BitMap64()
+    if not is_current and not _is_shared(view, lease, command.history):
+        return BitMap64()
     return command.seqs & lease.overtaken
 
 

@@ -30,18 +30,14 @@ def query(
     headers = {"Accept": accept}
     if not is_get:
         headers["Content-Type"] = "application/x-www-form-urlencoded"
-    asked = AWSRequest(
-        method,
-        f"{url}?{form}" if is_get and form else url,
-        data="" if is_get else form,
-        headers=headers,
-    )
+    address = f"{url}?{form}" if is_get and form else url
+    asked = AWSRequest(method, address, data="" if is_get else form, headers=headers)
     SigV4Auth(Credentials(site.root.id, site.root.secret), "sqs", REGION).add_auth(asked)
-    split = urlsplit(asked.url)
+    split = urlsplit(address)
     connection = http.client.HTTPConnection("127.0.0.1", site.process.port, timeout=30)
     try:
         path = f"{split.path or '/'}?{split.query}" if split.query else split.path or "/"
-        connection.request(method, path, asked.data or None, dict(asked.headers.items()))
+        connection.request(method, path, None if is_get else form, dict(asked.headers.items()))
         answer = connection.getresponse()
         text = answer.read().decode()
         return Told(answer.status, text, answer.headers.get("content-type", ""))
