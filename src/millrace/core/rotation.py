@@ -187,9 +187,12 @@ def _judge_returned(draft: Draft, group: int, cell: TurnCell | None, most: int) 
     count = len(seqs)
     room = min(most - count, limits.IN_FLIGHT_MAX - len(view.holder))
     if is_whole and room > 0 and count < limits.LEASE_MESSAGES_MAX and group in view.groups.flights:
-        if cell is not None and not cell.due_ms and groups.waits(cell):
-            cell = cell if cell.seqs else _next_part(draft, group, cell)
-            seqs += cell.seqs[:room]
+        if cell is not None and groups.waits(cell):
+            if not cell.due_ms:
+                cell = cell if cell.seqs else _next_part(draft, group, cell)
+                seqs += cell.seqs[:room]
+            elif not count:
+                groups.limited(draft, group)
         elif not count:
             # All that is in flight is overdue: nothing waits behind it.
             groups.nothing_waits(draft, group)
