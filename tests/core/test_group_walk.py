@@ -326,6 +326,7 @@ class Model:
         seq = held[at % len(held)]
         row = self.rows[seq]
         lease, seqs, history = LeaseId(row.lease), BitMap64([seq]), self.group.history
+        delay_ms = 9 if what == "delay" else 0
         if what in ("extend", "show"):
             may = self.may_extend(seq)
             lease_ms = LEASE_MS if what == "extend" else 0
@@ -340,7 +341,6 @@ class Model:
         elif what == "discard":
             answer = self.ask(Discard(lease, seqs, history))
         else:
-            delay_ms = 9 if what == "delay" else 0
             release = Release(lease, seqs, history, failed=what == "fail", delay_ms=delay_ms)
             answer = self.ask(release)
         assert isinstance(answer, Outcome)
