@@ -5,8 +5,9 @@ after it.
 
 Of a FIFO queue a message is received only when all older ones of its group were deleted, or precede
 it in the same answer. Some workers release the first message of a group and hold the others until
-it was received again; some extend the last one over a kill, and let the others time out. What is
-left at the end is received in the order in which it was sent.
+it was received again; some release the last one, which nobody may receive yet; some extend the
+last one over a kill, and let the others time out. What is left at the end is received in the order
+in which it was sent.
 """
 
 from __future__ import annotations
@@ -186,6 +187,7 @@ class Crowd:
             self._work_in_order,
             self._work_backwards,
             self._give_back_in_order,
+            self._give_back_last,
             self._extend_in_order,
             self._hold,
         )
@@ -334,6 +336,18 @@ class Crowd:
             if self._wait_until_received(found[0], times):
                 self._ledger.beside += 1
         for one in found[1:]:
+            self._delete(self._fifo, one)
+
+    def _give_back_last(self) -> None:
+        """Release the last message, and hold those before it for a while: nobody receives it."""
+        found = self._take_several()
+        if not found:
+            return
+        self._give_back(found.pop(), 0)
+        begun = len(self._ledger.deleted)
+        while len(self._ledger.deleted) < begun + 30 and not self._stopping.wait(0.02):
+            pass
+        for one in found:
             self._delete(self._fifo, one)
 
     def _extend_in_order(self) -> None:
