@@ -27,6 +27,13 @@ digests without another look at each byte."""
 AWS_FORM_FIELDS_MAX = 5000
 """Fields of a form: a batch of ten messages with ten attributes each has some 500."""
 
+AWS_FORM_SHORT_CHARS = 4096
+"""A form up to this length is decoded by the standard library, which makes an object of each escape
+in it; a longer one as a whole."""
+
+AWS_FORM_STEP_BYTES = 64 * 1024
+"""Of a long form, so many bytes are decoded at once: they stay in the cache of a processor."""
+
 AWS_FORM_DEPTH_MAX = 8
 """Dots in the name of a field: the deepest that any action has is six."""
 
