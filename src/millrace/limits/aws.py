@@ -47,6 +47,11 @@ and an answer of so many fits into memory many times over."""
 SQS_MESSAGE_BYTES_MAX = 1024 * 1024
 """Bytes of a message with its attributes, and of all messages of a batch; as SQS has it."""
 
+SQS_RECEIVE_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of the messages of one receive, unless its first one has more; the others are left for the
+next one. Ten messages of SQS fit, and other APIs publish larger ones, whose characters may take six
+bytes each in an answer."""
+
 AWS_ESCAPES_MAX = 6
 """Bytes that one byte of a message may take in JSON: some clients write `<` as `\\u003c`."""
 
