@@ -124,9 +124,9 @@ class Host:
             future.set_result(False)
             return future
         request, is_new = self._reports.take(error)
+        if is_new and error.file is not None:
+            self._damaged[error.file] = Corrupt(error.message, field=error.field)
         if is_new:
-            if error.file is not None:
-                self._damaged[error.file] = Corrupt(error.message, field=error.field)
             self._inbox.put(request)
             self._wake()
         return request.future
