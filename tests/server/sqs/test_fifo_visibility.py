@@ -19,6 +19,9 @@ from tests.support.timeouts import scaled
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
+VISIBILITY = int(scaled(3))
+"""Seconds within which a message is extended before it times out."""
+
 
 def send(sqs: SQSClient, url: str, *bodies: str) -> None:
     """Send messages; the group is what precedes the hyphen."""
@@ -90,6 +93,16 @@ def test_aws_01a_an_extended_message_blocks_what_comes_after_it(
     assert list(receive(sqs, fifo)) in ([*visible, "other-1"], ["other-1", *visible])
 
 
+def test_aws_01a_messages_before_an_extended_one_are_received_when_they_time_out(
+    sqs: SQSClient, fifo: str
+) -> None:
+    send(sqs, fifo, "g-1", "g-2", "g-3")
+    got = receive(sqs, fifo, visibility=VISIBILITY)
+    hide(sqs, fifo, got["g-3"], 600)
+    assert wait_for(sqs, fifo) == ["g-1", "g-2"]
+    assert receive(sqs, fifo) == {}
+
+
 def test_aws_01a_a_later_message_that_is_released_waits_for_the_first(
     sqs: SQSClient, fifo: str
 ) -> None:
@@ -106,6 +119,12 @@ def test_aws_01b_a_receive_goes_on_behind_what_was_given_back(sqs: SQSClient, fi
     for receipt in receive(sqs, fifo, 2).values():
         hide(sqs, fifo, receipt, 0)
     assert list(receive(sqs, fifo)) == ["g-1", "g-2", "g-3", "g-4"]
+
+
+def test_aws_01b_a_receive_goes_on_behind_what_timed_out(sqs: SQSClient, fifo: str) -> None:
+    send(sqs, fifo, "g-1", "g-2", "g-3", "g-4")
+    assert list(receive(sqs, fifo, 2, visibility=1)) == ["g-1", "g-2"]
+    assert wait_for(sqs, fifo) == ["g-1", "g-2", "g-3", "g-4"]
 
 
 def test_aws_01c_an_answer_goes_by_groups(sqs: SQSClient, fifo: str) -> None:
@@ -133,22 +152,25 @@ def test_aws_01_what_was_right_stays(sqs: SQSClient, fifo: str) -> None:
 
 def test_aws_01_a_start_changes_fifo_queues_of_earlier_versions(tmp_path: Path) -> None:
     """Those that SQS made, and no others; a second start has nothing to change."""
-    folder = tmp_path / "data"
-    with AwsSite(folder) as site:
+
+    def rules(m: millrace.sync.Millrace) -> dict[str, str]:
+        names = ("old.fifo", "native.fifo")
+        return {name: m.find(name, space=_space(m)).spec().group_blocking for name in names}
+
+    def age(m: millrace.sync.Millrace) -> None:
+        m.find("old.fifo", space=_space(m)).configure(group_blocking="lease")
+        m.queue("native.fifo", space=_space(m), order="group")
+        assert rules(m) == {"old.fifo": "lease", "native.fifo": "lease"}
+
+    def check(m: millrace.sync.Millrace) -> None:
+        assert rules(m) == {"old.fifo": "message", "native.fifo": "lease"}
+
+    with AwsSite(tmp_path / "data") as site:
         sqs = site.aws().sqs
         made = sqs.create_queue(QueueName="old.fifo", Attributes={"FifoQueue": "true"})
         send(sqs, made["QueueUrl"], "g-1", "g-2")
-        space = next(place for place in _spaces(folder) if place != "system")
-
-        def age(m: millrace.sync.Millrace) -> None:
-            m.find("old.fifo", space=space).configure(group_blocking="lease")
-            m.queue("native.fifo", space=space, order="group")
-
         site.edit(age)
-    with AwsSite(folder) as site:
-        with millrace.sync.open(folder) as m:
-            assert m.find("old.fifo", space=space).spec().group_blocking == "message"
-            assert m.find("native.fifo", space=space).spec().group_blocking == "lease"
+        site.edit(check)
         sqs = site.aws().sqs
         url = sqs.get_queue_url(QueueName="old.fifo")["QueueUrl"]
         got = receive(sqs, url)
@@ -156,6 +178,6 @@ def test_aws_01_a_start_changes_fifo_queues_of_earlier_versions(tmp_path: Path) 
         assert list(receive(sqs, url)) == ["g-1"]
 
 
-def _spaces(folder: Path) -> list[str]:
-    with millrace.sync.open(folder) as m:
-        return m.spaces()
+def _space(m: millrace.sync.Millrace) -> str:
+    """Return the space of the queues that SQS made."""
+    return next(space for space in m.spaces() if space != "system")
