@@ -42,6 +42,9 @@ BACK_SECONDS_MAX = scaled(60)
 
 FIFO_GROUPS = 4
 
+WAITING_MAX = 200
+"""Messages of the FIFO queue: with more of them workers would meet less often."""
+
 T = TypeVar("T")
 
 
@@ -97,6 +100,7 @@ class Ledger:
         """How often a worker released a message: so often it may be received again."""
         self.wrong: list[str] = []
         self.over_kills = 0
+        self._ended_in_order = 0
         self.beside = 0
         """Messages that were received again while the same answer's next ones were still held."""
         self.extended_over_kills = 0
@@ -147,6 +151,11 @@ class Ledger:
         with self._lock:
             return self.seen.get(body, 0)
 
+    def waiting_in_order(self) -> int:
+        """How many messages of the FIFO queue nobody has deleted."""
+        with self._lock:
+            return sum(map(len, self._groups.values())) - self._ended_in_order
+
     def left_in_order(self) -> dict[str, list[str]]:
         """What of each group of the FIFO queue nobody has deleted."""
         with self._lock:
@@ -160,9 +169,10 @@ class Ledger:
         with self._lock:
             self.given_back[body] = self.given_back.get(body, 0) + 1
 
-    def ending(self, *bodies: str) -> None:
+    def ending(self, *bodies: str, in_order: bool = False) -> None:
         with self._lock:
             self.ends.update(bodies)
+            self._ended_in_order += len(bodies) * in_order
 
     def was_deleted(self, *bodies: str) -> None:
         with self._lock:
@@ -236,6 +246,9 @@ class Crowd:
     def _send_in_order(self) -> None:
         """Send one message or a batch: again until it is known, the ids see to it that it is there
         once. Otherwise the next one would be sent before it."""
+        if self._ledger.waiting_in_order() > WAITING_MAX:
+            self._stopping.wait(0.02)
+            return
         bodies = self._ledger.next_of_group(self._chance.choice((1, 2, 4)))
         if len(bodies) == 1:
             until_known(
@@ -277,7 +290,7 @@ class Crowd:
 
     def _delete(self, url: str, one: MessageTypeDef) -> None:
         """Delete it, however often the server is killed meanwhile."""
-        self._ledger.ending(one["Body"])
+        self._ledger.ending(one["Body"], in_order=url == self._fifo)
         until_known(
             lambda: self._sqs.delete_message(QueueUrl=url, ReceiptHandle=one["ReceiptHandle"])
         )

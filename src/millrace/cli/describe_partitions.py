@@ -15,7 +15,7 @@ def spec_fields(spec: QueueSpec) -> Fields:
         "overflow": spec.overflow if spec.is_bounded else "",
         "notes": dict(spec.notes),
         "max_in_flight": spec.max_in_flight,
-        "group_blocking": spec.group_blocking,
+        "group_blocking": spec.group_blocking if spec.order == "group" else "",
     }
     if not spec.is_partitioned:
         return bounds

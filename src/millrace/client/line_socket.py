@@ -99,8 +99,12 @@ class _Stream:
 class SocketLine:
     """A line to the process that has a folder open."""
 
-    def __init__(self, folder: Path, late: Late) -> None:
+    def __init__(
+        self, folder: Path, late: Late, may_join: Callable[[], bool] | None = None
+    ) -> None:
+        """`may_join`: whether another process that has the folder may be joined now."""
         self._folder = folder
+        self._may_join = may_join
         self._late = late
         self._speech: _Speech | None = None
         self._making: asyncio.Task[_Speech] | None = None
@@ -171,6 +175,8 @@ class SocketLine:
             making.exception()
 
     async def _make(self) -> _Speech:
+        if self._may_join is not None and not self._may_join():
+            raise Lost(f"whoever had {self._folder} has ended", sent=False)
         path = socket_of(self._folder)
         if path is None:
             raise Lost(f"nobody shares {self._folder}", sent=False)

@@ -50,8 +50,8 @@ class Orders(msgspec.Struct, frozen=True):
         return load(file, os.environ, self.flags)
 
 
-async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
-    """Serve until the end."""
+async def run(orders: Orders, pipe: asyncio.StreamReader, parent: int) -> None:
+    """Serve until the end, for the engine of the process `parent`."""
     settings = orders.load().settings
     logs.set_up(settings.log_level, settings.log_format)
     loop = asyncio.get_running_loop()
@@ -60,7 +60,8 @@ async def run(orders: Orders, pipe: asyncio.StreamReader) -> None:
         loop.add_signal_handler(number, end.set)
     loop.add_signal_handler(signal.SIGHUP, hangup.set)
     async with AsyncExitStack() as ending:
-        millrace = await join(settings.data)
+        # The next engine has front ends of its own, and would refuse what this one alone writes.
+        millrace = await join(settings.data, lambda: os.getppid() == parent)
         ending.push_async_callback(millrace.close)
         follower = f"frontend-{orders.number}"
         book = await Book.open(millrace, follower=follower, secret=key_secret(settings.key_path))
@@ -107,6 +108,7 @@ def _write(line: bytes) -> None:
 
 async def main() -> None:
     """Read the orders, and follow them."""
+    parent = os.getppid()
     loop = asyncio.get_running_loop()
     pipe = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(pipe), sys.stdin)
@@ -114,7 +116,7 @@ async def main() -> None:
     if not orders:
         return
     try:
-        await run(decode_json(orders, Orders), pipe)
+        await run(decode_json(orders, Orders), pipe, parent)
     except MillraceError as error:
         sys.exit(f"front end: {error}")
 

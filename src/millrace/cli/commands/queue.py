@@ -200,6 +200,8 @@ def _spec_texts(spec: dict[str, Any]) -> dict[str, str]:
     for name, value in spec.items():
         if name.startswith(("partition", "delivery")) and not is_sliced:
             continue
+        if name == "group_blocking" and spec["order"] != "group":
+            continue
         if name == "notes":
             texts |= {f"note {called}": text for called, text in value}
         elif name != "keyed" and value and value not in ("none", "refuse"):
