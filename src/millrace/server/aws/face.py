@@ -299,10 +299,13 @@ def answer_fault(request: Request, fault: Fault) -> Response:
         headers["x-amzn-query-error"] = f"{fault.query};{whose}"
         told = {"__type": f"com.amazonaws.sqs#{fault.kind}", "message": fault.message}
         return Response(fault.status, msgspec.json.encode(told), type=JSON, headers=headers)
+    service = service_of(request)
+    # SQS alone has this element, always empty.
+    detail = "<Detail/>" if service == "sqs" else ""
     text = (
-        f'<?xml version="1.0"?>\n<ErrorResponse xmlns="{NAMESPACES[service_of(request)]}"><Error>'
+        f'<?xml version="1.0"?>\n<ErrorResponse xmlns="{NAMESPACES[service]}"><Error>'
         f"<Type>{whose}</Type><Code>{text_of(fault.query)}</Code>"
-        f"<Message>{text_of(fault.message)}</Message><Detail/></Error>"
+        f"<Message>{text_of(fault.message)}</Message>{detail}</Error>"
         f"<RequestId>{one}</RequestId></ErrorResponse>"
     )
     return Response(fault.status, text.encode(), type=XML, headers=headers)

@@ -13,7 +13,7 @@ from millrace.server.sns.delivery_policy import (
 from millrace.server.sns.exchange import KnownTopic
 from millrace.server.sns.faults import invalid, unsupported
 from millrace.server.sns.filter_policy import ATTRIBUTES, SCOPES, read_policy
-from millrace.server.sns.headers import ENDPOINT, OWNER, PENDING, PROTOCOL
+from millrace.server.sns.headers import ENDPOINT, OWNER, PENDING, PRINCIPAL, PROTOCOL
 from millrace.server.sns.place import Found
 from millrace.server.sns.topic_attributes import see_json
 
@@ -23,6 +23,8 @@ RAW_DELIVERY = "RawMessageDelivery"
 REDRIVE = "RedrivePolicy"
 DELIVERY = "DeliveryPolicy"
 SETTABLE = (POLICY, SCOPE, RAW_DELIVERY, REDRIVE, DELIVERY, "SubscriptionRoleArn", "ReplayPolicy")
+DEFAULTS = {PREFIX + SCOPE: ATTRIBUTES, PREFIX + RAW_DELIVERY: "false"}
+"""Notes that a subscription without them is treated as having."""
 
 
 def see_attribute(name: str, value: str, topic: str, endpoint: str, before: str = "") -> None:
@@ -90,17 +92,16 @@ def told(found: Found) -> dict[str, str]:
     """All attributes of a subscription."""
     notes = found.notes
     is_pending = PENDING in notes
+    owner = notes.get(OWNER, found.place.home.account)
     attributes = {
         "SubscriptionArn": found.arn,
         "TopicArn": found.place.arn,
-        "Owner": notes.get(OWNER, found.place.home.account),
+        "Owner": owner,
         "Protocol": notes.get(PROTOCOL, "sqs"),
         "Endpoint": notes.get(ENDPOINT, ""),
         "PendingConfirmation": "true" if is_pending else "false",
         "ConfirmationWasAuthenticated": "false" if is_pending else "true",
-        "SubscriptionPrincipal": (
-            f"arn:aws:iam::{notes.get(OWNER, found.place.home.account)}:root"
-        ),
+        "SubscriptionPrincipal": notes.get(PRINCIPAL) or f"arn:aws:iam::{owner}:root",
         RAW_DELIVERY: "false",
     }
     for name in SETTABLE:

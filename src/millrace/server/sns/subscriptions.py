@@ -38,6 +38,7 @@ from millrace.server.sns.headers import (
     GUEST,
     OWNER,
     PENDING,
+    PRINCIPAL,
     PROTOCOL,
     RAW,
     SUBSCRIPTION,
@@ -62,6 +63,7 @@ from millrace.server.sns.shapes import (
     SubscriptionsOut,
 )
 from millrace.server.sns.subscription_attributes import (
+    DEFAULTS,
     DELIVERY,
     POLICY,
     RAW_DELIVERY,
@@ -104,6 +106,7 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
         PROTOCOL: asked.protocol,
         ENDPOINT: asked.endpoint,
         OWNER: call.caller.home.account,
+        PRINCIPAL: f"arn:aws:iam::{call.caller.home.account}:user/{call.caller.principal.name}",
         BASE: call.base,
     }
     name = str(uuid4())
@@ -151,7 +154,7 @@ def _endpoint(call: Call[Any], found: Found) -> tuple[str, str]:
 async def _again(call: Call[SubscribeIn], found: Found, notes: dict[str, str]) -> SubscriptionOut:
     """What is answered to whoever subscribes an endpoint once more."""
     there = found.notes
-    if any(there.get(name) != value for name, value in notes.items()):
+    if any(there.get(name, DEFAULTS.get(name)) != value for name, value in notes.items()):
         raise invalid("Attributes Reason: Subscription already exists with different attributes")
     if PENDING in there:
         with suppress(NotFound):

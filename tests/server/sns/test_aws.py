@@ -1,0 +1,457 @@
+"""Behaviours of AWS's SNS that were recorded from it, by boto3."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.server.aws.site import ACCOUNT, AwsSite, make_key
+from tests.server.sns.queues import refused, taker
+
+if TYPE_CHECKING:
+    from types_boto3_sns import SNSClient
+    from types_boto3_sns.type_defs import (
+        MessageAttributeValueTypeDef,
+        PublishBatchRequestEntryTypeDef,
+    )
+    from types_boto3_sqs import SQSClient
+
+FIFO = {"FifoTopic": "true"}
+IN_BODY = {"FilterPolicyScope": "MessageBody"}
+
+
+def changed(site: AwsSite, operation: str, change: Callable[[dict[str, Any]], None]) -> SNSClient:
+    """A client whose requests for an operation are changed after boto3 has made them."""
+    sns = site.aws().sns
+
+    def call(params: dict[str, Any], **_: object) -> None:
+        change(params)
+
+    sns.meta.events.register(f"before-call.sns.{operation}", call)
+    return sns
+
+
+def batch(sns: SNSClient, topic: str, bad: PublishBatchRequestEntryTypeDef) -> tuple[str, int, str]:
+    """Publish a good entry and a bad one; returns how the batch is refused."""
+    good: PublishBatchRequestEntryTypeDef = {
+        "Id": "good",
+        "Message": "good",
+        "MessageGroupId": "g",
+    }
+    if topic.endswith(".fifo"):
+        good["MessageDeduplicationId"] = "good"
+    with pytest.raises(ClientError) as error:
+        sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=[good, bad])
+    return refused(error)
+
+
+# --- 3: batches ----------------------------------------------------------------------------------
+
+
+def text_of(data_type: str, **value: str | bytes) -> dict[str, MessageAttributeValueTypeDef]:
+    return {"a": {"DataType": data_type, **value}}  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "text"),
+    [
+        ({"MessageStructure": "json"}, "InvalidParameter", "Message Structure - JSON message body"),
+        (
+            {"MessageStructure": "json", "Message": '{"sqs": "x"}'},
+            "InvalidParameter",
+            "Message Structure - No default entry in JSON message body",
+        ),
+        ({"MessageDeduplicationId": "x"}, "InvalidParameter", "MessageDeduplicationId Reason"),
+        (
+            {"MessageAttributes": text_of("String", StringValue="")},
+            "ParameterValueInvalid",
+            "must contain non-empty message attribute value",
+        ),
+        (
+            {"MessageAttributes": text_of("String")},
+            "ParameterValueInvalid",
+            "must contain non-empty message attribute value",
+        ),
+        (
+            {"MessageAttributes": text_of("String", BinaryValue=b"x")},
+            "ParameterValueInvalid",
+            "must use field 'String'",
+        ),
+        (
+            {"MessageAttributes": text_of("Text", StringValue="x")},
+            "ParameterValueInvalid",
+            "has an invalid message attribute type",
+        ),
+        (
+            {"MessageAttributes": {"a b": {"DataType": "String", "StringValue": "x"}}},
+            "ParameterValueInvalid",
+            "Invalid non-alphanumeric character '#x20'",
+        ),
+    ],
+)
+def test_aws_3_a_bad_entry_refuses_its_whole_batch(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str, entry: Any, code: str, text: str
+) -> None:
+    queue = taker(sqs, name)
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
+    alone = {"Message": "bad", **entry}
+    with pytest.raises(ClientError) as error:
+        sns.publish(TopicArn=topic, **alone)
+    published = refused(error)
+    assert (published[:2], text in published[2]) == ((code, 400), True)
+    assert batch(sns, topic, {"Id": "bad", **alone}) == published
+    sns.publish(TopicArn=topic, Message="last")
+    assert queue.bodies(1) == ["last"], "of the batch nothing was published"
+
+
+def test_aws_3_a_fifo_batch_needs_groups_and_ids_of_all_entries(
+    sns: SNSClient, sqs: SQSClient, name: str
+) -> None:
+    topic = sns.create_topic(Name=f"{name}.fifo", Attributes=FIFO)["TopicArn"]
+    queue = taker(sqs, f"{name}.fifo", FifoQueue="true")
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
+    assert batch(sns, topic, {"Id": "bad", "Message": "bad", "MessageDeduplicationId": "bad"}) == (
+        "InvalidParameter",
+        400,
+        "Invalid parameter: The MessageGroupId parameter is required for FIFO topics",
+    )
+    assert batch(sns, topic, {"Id": "bad", "Message": "bad", "MessageGroupId": "g"}) == (
+        "InvalidParameter",
+        400,
+        "Invalid parameter: The topic should either have ContentBasedDeduplication enabled or "
+        "MessageDeduplicationId provided explicitly",
+    )
+    # The id of the entry that was refused with its batch is not taken for one that was published.
+    sns.publish(TopicArn=topic, Message="again", MessageGroupId="g", MessageDeduplicationId="good")
+    assert queue.bodies(1) == ["again"]
+
+
+# --- 7: traces -----------------------------------------------------------------------------------
+
+TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+
+
+@pytest.mark.parametrize("raw", ["true", "false"])
+def test_aws_7_the_trace_header_of_a_publish_comes_with_its_message(
+    site: AwsSite, sqs: SQSClient, topic: str, name: str, raw: str
+) -> None:
+    def trace(params: dict[str, Any]) -> None:
+        params["headers"]["X-Amzn-Trace-Id"] = TRACE
+
+    queue = taker(sqs, name)
+    for operation in ("Publish", "PublishBatch"):
+        sns = changed(site, operation, trace)
+        sns.subscribe(
+            TopicArn=topic,
+            Protocol="sqs",
+            Endpoint=queue.arn,
+            Attributes={"RawMessageDelivery": raw},
+        )
+        if operation == "Publish":
+            sns.publish(TopicArn=topic, Message="x")
+        else:
+            sns.publish_batch(
+                TopicArn=topic, PublishBatchRequestEntries=[{"Id": "a", "Message": "x"}]
+            )
+        [got] = queue.take(1)
+        assert got["Attributes"]["AWSTraceHeader"] == TRACE
+        assert "MessageAttributes" not in got
+
+
+def test_aws_7_a_publish_without_the_header_has_no_trace(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)
+    sns.publish(TopicArn=topic, Message="x")
+    [got] = queue.take(1)
+    assert "AWSTraceHeader" not in got["Attributes"]
+
+
+# --- 8, 10, 25: filters --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "bodies"),
+    [
+        (
+            {"object.nested": ["v"]},
+            ['{"object": {"nested": "v"}}', '{"object.nested": "v"}'],
+        ),
+        (
+            {"a.b.c": ["v"]},
+            [
+                '{"a": {"b": {"c": "v"}}}',
+                '{"a.b.c": "v"}',
+                '{"a.b": {"c": "v"}}',
+                '{"a": {"b.c": "v"}}',
+            ],
+        ),
+        (
+            {"a": {"b.c": ["v"]}, "d.e": {"f": ["w"]}},
+            [
+                '{"a": {"b": {"c": "v"}}, "d": {"e": {"f": "w"}}}',
+                '{"a.b": {"c": "v"}, "d.e.f": "w"}',
+            ],
+        ),
+    ],
+)
+def test_aws_8_a_dot_in_a_key_of_a_body_is_a_path(
+    sns: SNSClient,
+    sqs: SQSClient,
+    topic: str,
+    name: str,
+    policy: dict[str, object],
+    bodies: list[str],
+) -> None:
+    queue = taker(sqs, name)
+    attributes = {**IN_BODY, "FilterPolicy": json.dumps(policy)}
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn, Attributes=attributes)
+    for body in bodies:
+        sns.publish(TopicArn=topic, Message=body.replace('"v"', '"other"'))
+        sns.publish(TopicArn=topic, Message=body)
+    assert queue.bodies(len(bodies)) == bodies
+
+
+def test_aws_10_numbers_are_compared_to_five_digits(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    by_attribute, by_body = taker(sqs, f"{name}-a"), taker(sqs, f"{name}-b")
+    policy = '{"price": [100.123456789]}'
+    for queue, scope in ((by_attribute, {}), (by_body, IN_BODY)):
+        attributes = {**scope, "FilterPolicy": policy}
+        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn, Attributes=attributes)
+    for number in ("100.1234", "100.1234567", "[1, 100.1234567]"):
+        kind = "String.Array" if number.startswith("[") else "Number"
+        sns.publish(
+            TopicArn=topic,
+            Message=f'{{"price": {number}}}',
+            MessageAttributes={"price": {"DataType": kind, "StringValue": number}},
+        )
+    for queue in (by_attribute, by_body):
+        assert queue.bodies(2) == ['{"price": 100.1234567}', '{"price": [1, 100.1234567]}']
+
+
+def test_aws_25_an_array_may_be_a_single_number(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    attributes = {"FilterPolicy": '{"n": [100]}', "RawMessageDelivery": "true"}
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn, Attributes=attributes)
+    for value in ("99", '"100"', "100"):
+        array: MessageAttributeValueTypeDef = {"DataType": "String.Array", "StringValue": value}
+        sns.publish(TopicArn=topic, Message=value, MessageAttributes={"n": array})
+    [got] = queue.take(1)
+    assert got["MessageAttributes"] == {"n": {"DataType": "String.Array", "StringValue": "100"}}
+
+
+def test_aws_25_words_of_attributes_have_letters_of_any_case(sns: SNSClient, name: str) -> None:
+    made = sns.create_topic(Name=f"{name}.fifo", Attributes={"FifoTopic": "True"})["TopicArn"]
+    assert sns.get_topic_attributes(TopicArn=made)["Attributes"]["FifoTopic"] == "true"
+
+
+# --- 11: what is there already --------------------------------------------------------------------
+
+
+def test_aws_11_a_topic_may_be_made_again_with_some_of_its_tags(sns: SNSClient, name: str) -> None:
+    def make(*tags: str) -> str:
+        pairs = [tag.split("=") for tag in tags]
+        given = [{"Key": key, "Value": value} for key, value in pairs]
+        return sns.create_topic(Name=name, Tags=given)["TopicArn"]  # type: ignore[arg-type]
+
+    made = make("a=1", "b=2")
+    assert make() == make("b=2") == make("b=2", "a=1") == made
+    for tags in (("c=3",), ("a=1", "c=3"), ("a=2",)):
+        with pytest.raises(ClientError) as error:
+            make(*tags)
+        assert refused(error) == (
+            "InvalidParameter",
+            400,
+            "Invalid parameter: Tags Reason: Topic already exists with different tags",
+        )
+
+
+def test_aws_11_defaults_may_be_named_when_a_queue_is_subscribed_again(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    attributes = {"FilterPolicy": '{"kind": ["order"]}'}
+
+    def subscribe(**given: str) -> str:
+        return sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn, Attributes=given)[
+            "SubscriptionArn"
+        ]
+
+    scope = {"FilterPolicyScope": "MessageAttributes"}
+    made = subscribe(**attributes)
+    assert subscribe(**scope) == subscribe(**attributes, **scope) == made
+    assert subscribe(RawMessageDelivery="false") == made
+    with pytest.raises(ClientError) as error:
+        subscribe(**IN_BODY)
+    assert refused(error)[2] == (
+        "Invalid parameter: Attributes Reason: Subscription already exists with different "
+        "attributes"
+    )
+
+
+# --- 14, 15, 16: what is answered -----------------------------------------------------------------
+
+
+def test_aws_14_errors_have_no_detail(site: AwsSite, topic: str) -> None:
+    aws, texts = site.aws(), []
+
+    def note(http_response: Any, **_: object) -> None:
+        texts.append(http_response.text)
+
+    sns = aws.sns
+    sns.meta.events.register("after-call.sns.GetTopicAttributes", note)
+    with pytest.raises(ClientError) as error:
+        sns.get_topic_attributes(TopicArn=f"{topic}-none")
+    assert "Detail" not in error.value.response["Error"]
+    [text] = texts
+    assert (
+        "<Error><Type>Sender</Type><Code>NotFound</Code><Message>Topic does not exist</Message>"
+        "</Error>" in text
+    )
+
+
+def test_aws_15_the_principal_is_the_user_who_subscribed(
+    site: AwsSite, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    user = f"user-{name}"
+    aws = site.aws(make_key(site.folder, user, f"allow manage,publish,read default/{name}"))
+    made = aws.sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn)["SubscriptionArn"]
+    found = aws.sns.get_subscription_attributes(SubscriptionArn=made)["Attributes"]
+    assert found["SubscriptionPrincipal"] == f"arn:aws:iam::{ACCOUNT}:user/{user}"
+    assert found["SubscriptionPrincipal"] == aws.sts.get_caller_identity()["Arn"]
+
+
+def test_aws_16_the_throughput_scope_is_told_where_it_was_set(sns: SNSClient, name: str) -> None:
+    made = sns.create_topic(Name=f"{name}.fifo", Attributes=FIFO)["TopicArn"]
+
+    def told() -> str | None:
+        return sns.get_topic_attributes(TopicArn=made)["Attributes"].get("FifoThroughputScope")
+
+    assert told() is None
+    for scope in ("MessageGroup", "Topic"):
+        sns.set_topic_attributes(
+            TopicArn=made, AttributeName="FifoThroughputScope", AttributeValue=scope
+        )
+        assert told() == scope
+
+
+# --- 23: texts -----------------------------------------------------------------------------------
+
+
+def test_aws_23_a_fifo_topic_is_named_fifo(sns: SNSClient, name: str) -> None:
+    with pytest.raises(ClientError) as error:
+        sns.create_topic(Name=name, Attributes=FIFO)
+    assert refused(error) == ("InvalidParameter", 400, "Invalid parameter: Topic Name")
+
+
+def test_aws_23_an_empty_arn_is_not_a_missing_one(site: AwsSite, sns: SNSClient) -> None:
+    for parameter in ("TopicArn", "TargetArn"):
+        with pytest.raises(ClientError) as error:
+            sns.publish(Message="x", **{parameter: ""})  # type: ignore[arg-type]
+        assert refused(error) == (
+            "InvalidParameter",
+            400,
+            f"Invalid parameter: {parameter} Reason: An ARN must have at least 6 elements, not 1",
+        )
+    with pytest.raises(ClientError) as error:
+        sns.publish(Message="x")
+    assert refused(error) == (
+        "InvalidParameter",
+        400,
+        "Invalid parameter: TopicArn or TargetArn Reason: no value for required parameter",
+    )
+
+    def without(params: dict[str, Any]) -> None:
+        del params["body"]["SubscriptionArn"]
+
+    with pytest.raises(ClientError) as error:
+        changed(site, "Unsubscribe", without).unsubscribe(SubscriptionArn="x")
+    assert refused(error) == (
+        "InvalidParameter",
+        400,
+        "Invalid parameter: SubscriptionArn Reason: no value for required parameter",
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "code", "text"),
+    [
+        (
+            [("a", "x" * 150_000), ("b", "x" * 150_000)],
+            "BatchRequestTooLong",
+            "The length of all the messages put together is more than the limit.",
+        ),
+        (
+            [("a.b", "x")],
+            "InvalidBatchEntryId",
+            "The Id of a batch entry in the batch request contains an impermissible character: a.b",
+        ),
+        (
+            [("a" * 81, "x")],
+            "InvalidBatchEntryId",
+            f"The Id of a batch entry in the batch request is too long: {'a' * 81}",
+        ),
+    ],
+)
+def test_aws_23_a_batch_that_cannot_be_so(
+    sns: SNSClient, topic: str, entries: list[tuple[str, str]], code: str, text: str
+) -> None:
+    given: list[PublishBatchRequestEntryTypeDef] = [
+        {"Id": id, "Message": message} for id, message in entries
+    ]
+    with pytest.raises(ClientError) as error:
+        sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=given)
+    assert refused(error) == (code, 400, text)
+
+
+# --- 26: filter policies --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scope", ["MessageAttributes", "MessageBody"])
+@pytest.mark.parametrize(
+    ("policy", "text"),
+    [
+        ({"key": [{"anything-but": {"prefix": False}}]}, "prefix match pattern must be a string"),
+        ({"key": {"suffix": "v"}}, '"suffix" must be an object or an array'),
+    ],
+)
+def test_aws_26_what_is_wrong_with_a_policy(
+    sns: SNSClient,
+    sqs: SQSClient,
+    topic: str,
+    name: str,
+    scope: str,
+    policy: dict[str, object],
+    text: str,
+) -> None:
+    queue = taker(sqs, name)
+    attributes = {"FilterPolicyScope": scope, "FilterPolicy": json.dumps(policy)}
+    with pytest.raises(ClientError) as error:
+        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn, Attributes=attributes)
+    assert refused(error) == (
+        "InvalidParameter",
+        400,
+        f"Invalid parameter: Attributes Reason: FilterPolicy: {text}",
+    )
+
+
+def test_aws_26_anything_but_a_suffix_is_a_policy(
+    sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    policy = {"file": [{"anything-but": {"suffix": [".tmp", ".bak"]}}]}
+    attributes = {**IN_BODY, "FilterPolicy": json.dumps(policy)}
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue.arn, Attributes=attributes)
+    for file in ("a.tmp", "b.bak", "c.txt"):
+        sns.publish(TopicArn=topic, Message=json.dumps({"file": file}))
+    assert queue.bodies(1) == ['{"file": "c.txt"}']
