@@ -496,8 +496,8 @@ def test_a_field_is_at_its_path_however_its_names_are_joined(
     wanted: dict[str, object] = {names[-1]: ["x"]}
     for name in reversed(names[:-1]):
         wanted = {name: wanted}
-    for given in (wanted, {path: ["x"]}):
-        found = filters.parse({"$body": given})
+    for policy in (wanted, {path: ["x"]}):
+        found = filters.parse({"$body": policy})
         assert found is not None
         assert found.passes((), msgspec.json.encode(body)) is ((path, "x") in leaves(body))
 

@@ -219,9 +219,9 @@ class Forwarder:
     async def _chunk(self, shard: ShardId, line: _Line, after: int, upto: int) -> Chunk:
         bounds = Bounds(line.rows_max, self._chunk_bytes)
         found = line.shelf.find(after, bounds)
-        if found is not None:
-            return found
-        return await read(self._rows, self._reading, shard, after, upto, bounds)
+        if found is None:
+            found = await read(self._rows, self._reading, shard, after, upto, bounds)
+        return found._replace(block=carry.number(found.block, found.after))
 
     async def _pack(
         self, line: _Line, chunk: Chunk, cell: SubscriptionCell

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.server.aws.site import ACCOUNT, AwsSite, make_key
-from tests.server.sns.queues import refused, taker
+from tests.server.sns.queues import Taker, refused, taker
 
 if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
@@ -343,6 +343,55 @@ def test_aws_16_the_throughput_scope_is_told_where_it_was_set(sns: SNSClient, na
             TopicArn=made, AttributeName="FifoThroughputScope", AttributeValue=scope
         )
         assert told() == scope
+
+
+# --- Documented differences that are none any more ------------------------------------------------
+
+
+def test_aws_d_all_queues_of_a_fifo_topic_get_the_number_that_its_publish_answers(
+    sns: SNSClient, sqs: SQSClient, name: str
+) -> None:
+    topic = sns.create_topic(Name=f"{name}.fifo", Attributes=FIFO)["TopicArn"]
+    all, some = (taker(sqs, f"{name}-{at}.fifo", FifoQueue="true") for at in ("all", "some"))
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=all.arn)
+    sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=some.arn,
+        Attributes={"FilterPolicy": '{"odd": ["1"]}'},
+    )
+    numbers = []
+    for at in range(4):
+        sent = sns.publish(
+            TopicArn=topic,
+            Message=str(at),
+            MessageGroupId="g",
+            MessageDeduplicationId=str(at),
+            MessageAttributes={"odd": {"DataType": "String", "StringValue": str(at % 2)}},
+        )
+        numbers.append(sent["SequenceNumber"])
+    done = sns.publish_batch(
+        TopicArn=topic,
+        PublishBatchRequestEntries=[
+            {
+                "Id": str(at),
+                "Message": str(at),
+                "MessageGroupId": "g",
+                "MessageDeduplicationId": str(at),
+            }
+            for at in range(2, 6)
+        ],
+    )
+    batch = [one["SequenceNumber"] for one in done["Successful"]]
+    assert batch[:2] == numbers[2:], "repeats have the number of the first"
+    numbers += batch[2:]
+    assert sorted(set(numbers)) == numbers
+
+    def told(queue: Taker, count: int) -> list[str]:
+        return [json.loads(one["Body"])["SequenceNumber"] for one in queue.take(count)]
+
+    assert told(all, 6) == numbers
+    assert told(some, 2) == [numbers[1], numbers[3]]
 
 
 # --- 23: texts -----------------------------------------------------------------------------------

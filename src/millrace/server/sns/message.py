@@ -18,6 +18,7 @@ import msgspec
 
 from millrace import limits
 from millrace.client.message import Message
+from millrace.core.carry import SEQ_ROOM, TOPIC_SEQ
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.server.clock import now_ms
 from millrace.server.sns.faults import failed_validation, invalid, invalid_value
@@ -150,7 +151,7 @@ def _turns(told: MessageIn, topic: Told, pairs: Pairs) -> str | None:
                 "MessageDeduplicationId provided explicitly"
             )
         dedup = sha256(told.message.encode()).hexdigest()
-    pairs.append((DEDUP, dedup.encode()))
+    pairs += [(DEDUP, dedup.encode()), (TOPIC_SEQ, SEQ_ROOM)]
     return f"{group}\n{dedup}" if topic.dedup_by_group else dedup
 
 

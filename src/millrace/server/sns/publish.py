@@ -25,6 +25,7 @@ from millrace.server.sns.faults import (
     too_many_entries,
     unsupported,
 )
+from millrace.server.sns.handing import sequence_of
 from millrace.server.sns.message import ready, size_of
 from millrace.server.sns.place import place_at, use_topic
 from millrace.server.sns.service import SNS
@@ -37,13 +38,6 @@ from millrace.server.sns.shapes import (
 )
 
 _ENTRY_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_ENTRY_ID_CHARS_MAX}}}")
-_SEQUENCE_BASE = 10**19
-"""Numbers of FIFO topics have twenty digits."""
-
-
-def sequence_of(seq: int | None, *, is_fifo: bool) -> str | None:
-    """The number of a message of a FIFO topic."""
-    return f"{_SEQUENCE_BASE + (seq or 0)}" if is_fifo else None
 
 
 def _trace(call: Call[Any]) -> bytes | None:
@@ -75,7 +69,7 @@ async def publish(call: Call[PublishCall]) -> PublishOut:
         except (Invalid, TooLarge) as error:
             raise invalid_value(error.message) from error
         seq = sent.seqs[0] if sent.seqs else None
-        return PublishOut(one.id, sequence_of(seq, is_fifo=known.is_fifo))
+        return PublishOut(one.id, sequence_of(seq or 0) if known.is_fifo else None)
 
     return await use_topic(call, place, use)
 
@@ -110,7 +104,7 @@ async def publish_batch(call: Call[PublishBatchIn]) -> PublishBatchOut:
             raise invalid_value(error.message) from error
         seqs: list[int | None] = list(sent.seqs) or [None] * len(made)
         done = [
-            PublishedEntry(one.id, sequence_of(seq, is_fifo=known.is_fifo), id=entry.id)
+            PublishedEntry(one.id, sequence_of(seq or 0) if known.is_fifo else None, id=entry.id)
             for entry, one, seq in zip(entries, made, seqs, strict=True)
         ]
         return PublishBatchOut(done, [])
