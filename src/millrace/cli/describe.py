@@ -286,6 +286,11 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "filtered": cell.filtered,
                 "moved_ms": cell.moved_ms,
                 "notes": dict(cell.notes),
+                "durable": cell.durable,
+                "dead_letter": cell.dead_letter,
+                "dead_lettered": cell.dead_lettered,
+                "dropped": cell.dropped,
+                "queue_notes": dict(cell.queue_notes),
             }
         case CatalogCell():
             # Whoever has the secret can forge receipts.

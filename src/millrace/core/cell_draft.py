@@ -237,6 +237,10 @@ class CellDraft:
 
     def put_subscription(self, number: int, cell: SubscriptionCell | None) -> None:
         _put(self.view.subscriptions, number, cell)
+        if cell is not None and cell.is_unbound:
+            self.view.unbound.add(number)
+        else:
+            self.view.unbound.discard(number)
         self._cells[Kind.SUBSCRIPTION, number_key(number)] = cell
 
     def put_waiting(self, kind: Kind, key: bytes, cell: Waiting | None) -> None:

@@ -195,8 +195,8 @@ class _Message:
         return self._read[source]
 
     def _found(self, value: object, steps: _Steps, depth: int = 0) -> tuple[list[Value], bool]:
-        """The values of a field, and whether it is missing somewhere; `depth` names of its path lead
-        to `value`."""
+        """The values of a field, and whether it is missing somewhere; the first names of its path,
+        so many, lead to `value`."""
         values: list[Value] = []
         is_missing = False
         left: list[tuple[object, int]] = [(value, depth)]

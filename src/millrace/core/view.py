@@ -101,6 +101,8 @@ class View:
         """Why the shard is quarantined; empty: it is not. See `quarantine.py`."""
 
         # Derived: never stored, rebuilt by `load`.
+        self.unbound: set[int] = set()
+        """The subscriptions that wait for their queues to be made."""
         self.holder: dict[int, int] = {}
         """Delivered and not ended: seq → the lease of its latest delivery."""
         self.returned = BitMap64()
@@ -235,6 +237,8 @@ class View:
                     self.topic = cell
             case SubscriptionCell() as cell:
                 self.subscriptions[number(key)] = cell
+                if cell.is_unbound:
+                    self.unbound.add(number(key))
             case AttemptCell() as cell:
                 self.attempts[key.decode()] = cell
             case WeightCell() as cell:

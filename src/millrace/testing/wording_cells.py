@@ -161,10 +161,18 @@ def say_cell(cell: Cell) -> str:
             return (
                 f"{cell.name} to {cell.target} ({cell.queue}), of {_history(cell.history)} since "
                 f"{cell.since}, passed {cell.passed}, {cell.forwarded} forwarded{filtered}, "
-                f"{say_time(cell.moved_ms)}{say_notes(cell.notes)}"
+                f"{say_time(cell.moved_ms)}{say_notes(cell.notes)}{_durable(cell)}"
             )
         case CatalogCell():
             return f"newest shard {cell.shard}"
+
+
+def _durable(cell: SubscriptionCell) -> str:
+    if not cell.durable:
+        return ""
+    out = f", durable, {cell.dead_lettered} dead letters, {cell.dropped} dropped"
+    out += f", dead letters to {cell.dead_letter}" if cell.dead_letter else ""
+    return out + (f", of the queue{say_notes(cell.queue_notes)}" if cell.queue_notes else "")
 
 
 def _limited(spec: QueueSpec) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.server.aws.site import ACCOUNT, AwsSite, make_key
+import millrace.sync
+from tests.server.aws.site import ACCOUNT, REGION, AwsSite, make_key
 from tests.server.sns.queues import Taker, refused, taker
+from tests.server.sns.test_round import verify
+from tests.support.timeouts import scaled
 
 if TYPE_CHECKING:
     from types_boto3_sns import SNSClient
@@ -392,6 +396,170 @@ def test_aws_d_all_queues_of_a_fifo_topic_get_the_number_that_its_publish_answer
 
     assert told(all, 6) == numbers
     assert told(some, 2) == [numbers[1], numbers[3]]
+
+
+def states(site: AwsSite, name: str) -> list[tuple[int, int, int]]:
+    """Of each subscription of a topic: messages that were forwarded, dead letters, dropped."""
+    with millrace.sync.connect(site.url, token=site.process.token) as m:
+        found = m.find_topic(name).subscriptions()
+        return [(one.forwarded, one.dead_lettered, one.dropped) for one in found]
+
+
+def until(site: AwsSite, name: str, expected: list[tuple[int, int, int]]) -> None:
+    """Wait until the subscriptions of a topic are so."""
+    waiting = threading.Event()
+    for _ in range(round(scaled(600))):
+        if states(site, name) == expected:
+            return
+        waiting.wait(0.1)
+    assert states(site, name) == expected
+
+
+def raw(topic: str, sns: SNSClient, arn: str, **attributes: str) -> str:
+    """Subscribe a queue that gets messages as they are."""
+    return sns.subscribe(
+        TopicArn=topic,
+        Protocol="sqs",
+        Endpoint=arn,
+        Attributes={"RawMessageDelivery": "true", **attributes},
+    )["SubscriptionArn"]
+
+
+def test_aws_a_a_queue_may_be_subscribed_before_it_is_made(
+    site: AwsSite, sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    arn = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
+    made = raw(topic, sns, arn)
+    assert raw(topic, sns, arn) == made
+    [listed] = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+    assert (listed["SubscriptionArn"], listed["Endpoint"]) == (made, arn)
+    sns.publish(TopicArn=topic, Message="lost")
+    until(site, name, [(0, 0, 1)])
+    queue = taker(sqs, name, VisibilityTimeout="10")
+    sns.publish(TopicArn=topic, Message="x")
+    [got] = queue.take(1)
+    assert got["Body"] == "x", "as it was subscribed: raw"
+    assert states(site, name) == [(1, 0, 1)]
+    sns.set_subscription_attributes(
+        SubscriptionArn=made, AttributeName="RawMessageDelivery", AttributeValue="false"
+    )
+    sns.publish(TopicArn=topic, Message="y")
+    [got] = queue.take(1)
+    envelope = json.loads(got["Body"])
+    assert envelope["Message"] == "y"
+    assert envelope["UnsubscribeURL"].endswith(made)
+
+
+def test_aws_b_a_subscription_outlives_its_queue(
+    site: AwsSite, sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, name)
+    made = raw(topic, sns, queue.arn)
+    sns.publish(TopicArn=topic, Message="first")
+    assert [one["Body"] for one in queue.take(1)] == ["first"]
+    for at in range(2):
+        sqs.delete_queue(QueueUrl=queue.url)
+        listed = sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        assert [one["SubscriptionArn"] for one in listed] == [made]
+        sns.publish(TopicArn=topic, Message="lost")
+        until(site, name, [(1 + at, 0, 1 + at)])
+        queue = taker(sqs, name)
+        sns.publish(TopicArn=topic, Message="again")
+        assert [one["Body"] for one in queue.take(1)] == ["again"]
+    sqs.delete_queue(QueueUrl=queue.url)
+    # What is changed meanwhile holds for the next queue.
+    sns.set_subscription_attributes(
+        SubscriptionArn=made, AttributeName="RawMessageDelivery", AttributeValue="false"
+    )
+    queue = taker(sqs, name)
+    sns.publish(TopicArn=topic, Message="within")
+    assert queue.bodies(1) == ["within"]
+    sqs.delete_queue(QueueUrl=queue.url)
+    sns.unsubscribe(SubscriptionArn=made)
+    queue = taker(sqs, name)
+    sns.publish(TopicArn=topic, Message="to nobody")
+    assert states(site, name) == []
+    assert "Messages" not in sqs.receive_message(QueueUrl=queue.url)
+
+
+def test_aws_c_what_has_no_queue_is_a_dead_letter_of_its_subscription(
+    site: AwsSite, sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue, dead = taker(sqs, name), taker(sqs, f"{name}-dead")
+    policy = json.dumps({"deadLetterTargetArn": dead.arn})
+    made = sns.subscribe(
+        TopicArn=topic, Protocol="sqs", Endpoint=queue.arn, Attributes={"RedrivePolicy": policy}
+    )["SubscriptionArn"]
+    sqs.delete_queue(QueueUrl=queue.url)
+    sent = sns.publish(TopicArn=topic, Message="x", Subject="s")
+    [letter] = dead.take(1)
+    envelope = json.loads(letter["Body"])
+    assert (envelope["Message"], envelope["Subject"]) == ("x", "s")
+    assert envelope["MessageId"] == sent["MessageId"]
+    verify(envelope)
+    assert states(site, name) == [(0, 1, 0)]
+    queue = taker(sqs, name)
+    sns.publish(TopicArn=topic, Message="y")
+    assert queue.bodies(1) == ["y"]
+    sqs.delete_queue(QueueUrl=queue.url)
+    # Without the policy they are dropped, and with it, where its queue is gone.
+    sns.set_subscription_attributes(
+        SubscriptionArn=made, AttributeName="RedrivePolicy", AttributeValue=""
+    )
+    sns.publish(TopicArn=topic, Message="lost")
+    until(site, name, [(1, 1, 1)])
+    sns.set_subscription_attributes(
+        SubscriptionArn=made, AttributeName="RedrivePolicy", AttributeValue=policy
+    )
+    sns.publish(TopicArn=topic, Message="z")
+    assert dead.bodies(1) == ["z"]
+    sqs.delete_queue(QueueUrl=dead.url)
+    sns.publish(TopicArn=topic, Message="lost")
+    until(site, name, [(1, 2, 2)])
+
+
+def test_aws_a_what_waits_for_its_queue_does_so_after_a_kill(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with AwsSite(tmp_path_factory.mktemp("killed")) as site:
+        aws = site.aws()
+        topic = aws.sns.create_topic(Name="news")["TopicArn"]
+        dead, queue = taker(aws.sqs, "dead"), taker(aws.sqs, "queue")
+        policy = json.dumps({"deadLetterTargetArn": dead.arn})
+        raw(topic, aws.sns, queue.arn, RedrivePolicy=policy)
+        aws.sqs.delete_queue(QueueUrl=queue.url)
+        for at in range(5):
+            aws.sns.publish(TopicArn=topic, Message=str(at))
+        site.restart()
+        aws = site.aws()
+        assert taker(aws.sqs, "dead").bodies(5) == [str(at) for at in range(5)]
+        queue = taker(aws.sqs, "queue")
+        aws.sns.publish(TopicArn=topic, Message="x")
+        assert [one["Body"] for one in queue.take(1)] == ["x"]
+        until(site, "news", [(1, 5, 0)])
+
+
+def test_sec_a_guest_s_subscription_ends_with_its_queue(
+    site: AwsSite, sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue = taker(sqs, f"{name}-theirs")
+    rules = (f"allow manage,publish,read default/{name}", f"allow publish default/{name}-*")
+    guest = site.aws(make_key(site.folder, f"user-{name}", *rules)).sns
+    with pytest.raises(ClientError) as error:
+        guest.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=f"{queue.arn}-none")
+    assert refused(error) == (
+        "InvalidParameter",
+        400,
+        f"Invalid parameter: Endpoint Reason: there is no queue {queue.arn}-none",
+    )
+    raw(topic, guest, queue.arn)
+    sns.publish(TopicArn=topic, Message="x")
+    assert [one["Body"] for one in queue.take(1)] == ["x"]
+    sqs.delete_queue(QueueUrl=queue.url)
+    assert sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"] == []
+    queue = taker(sqs, f"{name}-theirs")
+    sns.publish(TopicArn=topic, Message="x")
+    assert "Messages" not in sqs.receive_message(QueueUrl=queue.url)
 
 
 # --- 23: texts -----------------------------------------------------------------------------------

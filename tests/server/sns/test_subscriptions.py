@@ -161,8 +161,8 @@ def test_what_is_no_subscription_is_refused(sns: SNSClient, topic: str) -> None:
         ("sqs", f"arn:aws:sns:{REGION}:{ACCOUNT}:x", "SQS endpoint ARN"),
         (
             "sqs",
-            f"arn:aws:sqs:{REGION}:{ACCOUNT}:none",
-            f"Endpoint Reason: there is no queue arn:aws:sqs:{REGION}:{ACCOUNT}:none",
+            f"arn:aws:sqs:{REGION}:{ACCOUNT}:a b",
+            "Endpoint Reason: queue 'a b' is no name: ASCII letters, digits, '_', '.' and '-' are",
         ),
         (
             "sqs",

@@ -15,7 +15,6 @@ from millrace.server.sns.envelope import Around, Notification, notification
 from millrace.server.sns.headers import GUEST, ID, RAW, SUBJECT, SUBSCRIPTION, TIME, TOPIC, VERSION
 from millrace.server.sqs.shapes import AttributeValue
 
-
 _SEQUENCE_BASE = 10**19
 """Numbers of FIFO topics have twenty digits."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.server.aws.known import PREFIX
-from millrace.server.aws.names import read_arn
+from millrace.server.aws.names import Home, read_arn, space_of
 from millrace.server.sns.delivery_policy import (
     Delivery,
     delivery_of,
@@ -86,6 +86,15 @@ def filter_of(notes: dict[str, str], before: str = "") -> dict[str, object]:
     """
     scope = notes.get(PREFIX + SCOPE, ATTRIBUTES)
     return read_policy(notes.get(PREFIX + POLICY, ""), scope, before)
+
+
+def letters_of(notes: dict[str, str], usual: Home) -> str:
+    """The queue of dead letters of a subscription with these notes, as space/name; empty: none."""
+    policy = notes.get(PREFIX + REDRIVE, "")
+    arn = (
+        read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn", ""))) if policy else None
+    )
+    return "" if arn is None else f"{space_of(arn.home, usual)}/{arn.name}"
 
 
 def told(found: Found) -> dict[str, str]:
