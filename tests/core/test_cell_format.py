@@ -196,10 +196,16 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             2,
             8,
             (("a", "b"),),
+            True,
+            "default/dead",
+            5,
+            6,
+            (("c", "d"),),
         ),
         (
-            "9ba562696c6c7302af64656661756c742f62696c6c696e67ae7b2274797065223a5b2278225d7dc4"
-            "10000102030405060708090a0b0c0d0e0f04090302089192a161a162"
+            "dc0010a562696c6c7302af64656661756c742f62696c6c696e67ae7b2274797065223a5b2278225d7dc4"
+            "10000102030405060708090a0b0c0d0e0f04090302089192a161a162c3ac64656661756c742f64656164"
+            "05069192a163a164"
         ),
     ),
     (
@@ -299,6 +305,10 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
     unclaimed = "9804c394c410000102030405060708090a0b0c0d0e0f0502090806c303c3"
     assert decode_cell(Kind.CURSOR, bytes.fromhex(unclaimed)) == CursorCell(
         4, True, Position(HISTORY, 5, 2, 9), 8, 6, True, 3, True
+    )
+    subscription = "9ba17302a3642f71a0c410000102030405060708090a0b0c0d0e0f04090302089192a161a162"
+    assert decode_cell(Kind.SUBSCRIPTION, bytes.fromhex(subscription)) == SubscriptionCell(
+        "s", 2, "d/q", "", HISTORY, 4, 9, 3, 2, 8, (("a", "b"),)
     )
     shorter = "98c3a36c6f670502030406ac64656661756c742f64656164"
     assert decode_cell(Kind.SPEC, bytes.fromhex(shorter)) == QueueSpec(
