@@ -257,6 +257,7 @@ def cells(kind: type[Cell]) -> st.SearchStrategy[Cell]:
             tuple
         ),
         "Overflow": st.sampled_from(["refuse", "drop"]),
+        "Blocking": st.sampled_from(["lease", "message"]),
         "Literal['work', 'log']": st.sampled_from(["work", "log"]),
         "Literal['', 'zstd', 'lz4']": st.sampled_from(["", "zstd", "lz4"]),
         "Literal['dense', 'rising', 'range']": st.sampled_from(["dense", "rising", "range"]),

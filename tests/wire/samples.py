@@ -154,6 +154,7 @@ COMMANDS: list[object] = [
     SuspectSession(CLAIM),
     CloseSession(CLAIM, 4, True),
     CreateQueue("default", "orders", SpecPart(keyed=True, order="fair"), 3, "group"),
+    Configure(SpecPart(group_blocking="message")),
     DeleteQueue("default", "orders"),
     CreateTopic("default", "t", 10),
     ConfigureTopic("default", "t", 5, 10),

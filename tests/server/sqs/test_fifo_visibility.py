@@ -133,22 +133,25 @@ def test_aws_01_what_was_right_stays(sqs: SQSClient, fifo: str) -> None:
 
 def test_aws_01_a_start_changes_fifo_queues_of_earlier_versions(tmp_path: Path) -> None:
     """Those that SQS made, and no others; a second start has nothing to change."""
-    folder = tmp_path / "data"
-    with AwsSite(folder) as site:
+
+    def rules(m: millrace.sync.Millrace) -> dict[str, str]:
+        names = ("old.fifo", "native.fifo")
+        return {name: m.find(name, space=_space(m)).spec().group_blocking for name in names}
+
+    def age(m: millrace.sync.Millrace) -> None:
+        m.find("old.fifo", space=_space(m)).configure(group_blocking="lease")
+        m.queue("native.fifo", space=_space(m), order="group")
+        assert rules(m) == {"old.fifo": "lease", "native.fifo": "lease"}
+
+    def check(m: millrace.sync.Millrace) -> None:
+        assert rules(m) == {"old.fifo": "message", "native.fifo": "lease"}
+
+    with AwsSite(tmp_path / "data") as site:
         sqs = site.aws().sqs
         made = sqs.create_queue(QueueName="old.fifo", Attributes={"FifoQueue": "true"})
         send(sqs, made["QueueUrl"], "g-1", "g-2")
-        space = next(place for place in _spaces(folder) if place != "system")
-
-        def age(m: millrace.sync.Millrace) -> None:
-            m.find("old.fifo", space=space).configure(group_blocking="lease")
-            m.queue("native.fifo", space=space, order="group")
-
         site.edit(age)
-    with AwsSite(folder) as site:
-        with millrace.sync.open(folder) as m:
-            assert m.find("old.fifo", space=space).spec().group_blocking == "message"
-            assert m.find("native.fifo", space=space).spec().group_blocking == "lease"
+        site.edit(check)
         sqs = site.aws().sqs
         url = sqs.get_queue_url(QueueName="old.fifo")["QueueUrl"]
         got = receive(sqs, url)
@@ -156,6 +159,6 @@ def test_aws_01_a_start_changes_fifo_queues_of_earlier_versions(tmp_path: Path) 
         assert list(receive(sqs, url)) == ["g-1"]
 
 
-def _spaces(folder: Path) -> list[str]:
-    with millrace.sync.open(folder) as m:
-        return m.spaces()
+def _space(m: millrace.sync.Millrace) -> str:
+    """Return the space of the queues that SQS made."""
+    return next(space for space in m.spaces() if space != "system")
