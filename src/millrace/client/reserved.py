@@ -273,8 +273,7 @@ def check_command(command: Command) -> None:
                 check_notes(command.spec.notes)
         case Subscribe() | ConfigureSubscription():
             check_notes(command.notes)
-            durable = isinstance(command, Subscribe) and command.durable
-            if durable or command.dead_letter or command.queue_notes:
+            if command.durable or command.dead_letter or command.queue_notes:
                 raise Invalid(
                     "the server alone makes subscriptions durable, and names their dead letters "
                     "and what they note with their queues",

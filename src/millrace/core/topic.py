@@ -210,6 +210,7 @@ def configure_subscription(draft: Draft, command: ConfigureSubscription) -> Subs
             cell,
             filter=cell.filter if command.filter is None else command.filter,
             notes=kept,
+            durable=cell.durable or command.durable,
             dead_letter=cell.dead_letter if command.dead_letter is None else command.dead_letter,
             queue_notes=of_queue,
         )

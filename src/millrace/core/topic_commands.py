@@ -43,6 +43,8 @@ class ConfigureSubscription(msgspec.Struct, frozen=True):
     """As `filters.text` writes it; None: as it is."""
     notes: Notes = ()
     """Those that are named; an empty text ends one."""
+    durable: bool = False
+    """True: make it durable. What is durable stays so."""
     dead_letter: str | None = None
     queue_notes: Notes = ()
     """As `notes`."""

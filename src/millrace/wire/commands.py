@@ -333,7 +333,15 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     42: (AwaitCursor, Form(AwaitCursor, _NAME, POSITION)),
     40: (
         ConfigureSubscription,
-        Form(ConfigureSubscription, _NAME, Optional(_Filter()), NOTES, Optional(_LETTERS), NOTES),
+        Form(
+            ConfigureSubscription,
+            _NAME,
+            Optional(_Filter()),
+            NOTES,
+            _FLAG,
+            Optional(_LETTERS),
+            NOTES,
+        ),
     ),
 }
 

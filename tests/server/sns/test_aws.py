@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
 FIFO = {"FifoTopic": "true"}
+ALL_PUBLISH = "allow publish default/*"
 IN_BODY = {"FilterPolicyScope": "MessageBody"}
 
 
@@ -537,6 +538,43 @@ def test_aws_a_what_waits_for_its_queue_does_so_after_a_kill(
         aws.sns.publish(TopicArn=topic, Message="x")
         assert [one["Body"] for one in queue.take(1)] == ["x"]
         until(site, "news", [(1, 5, 0)])
+
+
+def test_aws_b_a_start_makes_subscriptions_of_earlier_versions_durable(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Those of users who may manage the queue, and no others."""
+    with AwsSite(tmp_path_factory.mktemp("aged")) as site:
+        aws = site.aws()
+        topic = aws.sns.create_topic(Name="news")["TopicArn"]
+        for name in ("mine", "theirs", "dead"):
+            taker(aws.sqs, name)
+        mine, theirs, dead = (
+            f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}" for name in ("mine", "theirs", "dead")
+        )
+        policy = json.dumps({"deadLetterTargetArn": dead})
+        made = raw(topic, aws.sns, mine, RedrivePolicy=policy)
+        guest = make_key(site.folder, "bob", "allow manage,publish default/news", ALL_PUBLISH)
+        raw(topic, site.aws(guest).sns, theirs)
+
+        def age(m: millrace.sync.Millrace) -> None:
+            """Have the subscription as an earlier version has made it."""
+            news = m.find_topic("news")
+            [older] = [one for one in news.subscriptions() if one.queue == "default/mine"]
+            assert news.unsubscribe(older.name)
+            news.subscribe("mine", name=older.name, notes=older.notes)
+
+        site.edit(age)
+        aws = site.aws()
+        for name in ("mine", "theirs"):
+            aws.sqs.delete_queue(QueueUrl=aws.sqs.get_queue_url(QueueName=name)["QueueUrl"])
+        listed = aws.sns.list_subscriptions_by_topic(TopicArn=topic)["Subscriptions"]
+        assert [one["SubscriptionArn"] for one in listed] == [made]
+        aws.sns.publish(TopicArn=topic, Message="x")
+        assert taker(aws.sqs, "dead").bodies(1) == ["x"]
+        queue = taker(aws.sqs, "mine")
+        aws.sns.publish(TopicArn=topic, Message="y")
+        assert [one["Body"] for one in queue.take(1)] == ["y"]
 
 
 def test_sec_a_guest_s_subscription_ends_with_its_queue(

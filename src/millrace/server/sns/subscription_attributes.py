@@ -13,7 +13,15 @@ from millrace.server.sns.delivery_policy import (
 from millrace.server.sns.exchange import KnownTopic
 from millrace.server.sns.faults import invalid, unsupported
 from millrace.server.sns.filter_policy import ATTRIBUTES, SCOPES, read_policy
-from millrace.server.sns.headers import ENDPOINT, OWNER, PENDING, PRINCIPAL, PROTOCOL
+from millrace.server.sns.headers import (
+    ENDPOINT,
+    OWNER,
+    PENDING,
+    PRINCIPAL,
+    PROTOCOL,
+    RAW,
+    SUBSCRIPTION,
+)
 from millrace.server.sns.place import Found
 from millrace.server.sns.topic_attributes import see_json
 
@@ -95,6 +103,14 @@ def letters_of(notes: dict[str, str], usual: Home) -> str:
         read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn", ""))) if policy else None
     )
     return "" if arn is None else f"{space_of(arn.home, usual)}/{arn.name}"
+
+
+def queue_notes_of(topic: str, name: str, notes: dict[str, str], guest: str = "") -> dict[str, str]:
+    """The notes by which a queue knows its subscription of this name to the topic of this ARN."""
+    links = {f"{guest}{SUBSCRIPTION}{topic}": name}
+    if notes.get(PREFIX + RAW_DELIVERY) == "true":
+        links[f"{guest}{RAW}{topic}"] = "1"
+    return links
 
 
 def told(found: Found) -> dict[str, str]:

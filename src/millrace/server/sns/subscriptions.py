@@ -74,6 +74,7 @@ from millrace.server.sns.subscription_attributes import (
     REDRIVE,
     filter_of,
     letters_of,
+    queue_notes_of,
     see_attribute,
     told,
 )
@@ -196,14 +197,6 @@ async def _to_queue(
         await share_raw(call, space, arn.name)
 
 
-def _links(topic: str, name: str, notes: dict[str, str], guest: str = "") -> dict[str, str]:
-    """Return the notes by which a queue knows its subscription to a topic."""
-    links = {f"{guest}{SUBSCRIPTION}{topic}": name}
-    if notes.get(PREFIX + RAW_DELIVERY) == "true":
-        links[f"{guest}{RAW}{topic}"] = "1"
-    return links
-
-
 async def _durably(
     call: Call[SubscribeIn],
     known: KnownTopic,
@@ -215,7 +208,7 @@ async def _durably(
 ) -> None:
     """Subscribe a queue that the caller may manage. It need not be there, and the subscription
     outlives it."""
-    links = _links(place.arn, name, notes)
+    links = queue_notes_of(place.arn, name, notes)
     space, queue = target
     try:
         check.name(queue, "queue")
@@ -262,7 +255,7 @@ async def _as_guest(
     """Subscribe a queue that the caller may publish to and not manage. Of such subscriptions a
     queue has a bounded number, and they end with it: what somebody makes anew under its name has
     none but those of its managers."""
-    links = _links(place.arn, name, notes, GUEST)
+    links = queue_notes_of(place.arn, name, notes, GUEST)
     most = Most(f"{GUEST}{SUBSCRIPTION}", limits.SNS_GUEST_SUBSCRIPTIONS_MAX)
 
     async def make(queue: Queue) -> None:
@@ -441,8 +434,8 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
                 found.cell.name,
                 filters.text(NOTHING if is_pending else filter),
                 check.notes({PREFIX + name: value}),
-                letters_of(notes, call.aws.usual) if is_queue else None,
-                check.notes(links),
+                dead_letter=letters_of(notes, call.aws.usual) if is_queue else None,
+                queue_notes=check.notes(links),
             ),
         )
 
