@@ -208,7 +208,11 @@ async def test_dead_letters_wait_for_a_queue_that_is_full(m: Millrace) -> None:
 
     async def is_held_up() -> bool:
         [one] = await topic.subscriptions()
-        return (one.dead_lettered, one.dropped, one.lag) == (1, 0, 1) and "holds its 1 messages" in one.trouble
+        return (one.dead_lettered, one.dropped, one.lag) == (
+            1,
+            0,
+            1,
+        ) and "holds its 1 messages" in one.trouble
 
     await eventually(is_held_up)
     [lease] = await dead.lease()

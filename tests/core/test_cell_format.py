@@ -43,7 +43,7 @@ from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import pack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.staged import run_name
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell, awaited_key
 from millrace.core.waiting import Waiting, due_key, load, ready_key
 
 HISTORY = bytes(range(16))
@@ -218,8 +218,10 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (Kind.ID, IdCell(7), "9107"),
     (Kind.RUNS, RunsCell(((0, 2, 9, None),), ((1, 1, 5),)), "929194000209c09193010105"),
     (Kind.QUARANTINE, QuarantineCell(9, "bits", 4), "9409a4626974730400"),
+    (Kind.AWAITED, AwaitedCell(3, 4), "920304"),
 ]
 KEYS = [
+    (awaited_key("a/b", AwaitedCell(3, 4)), "612f620000000000000000030000000000000004"),
     (ring_key(1, 2), "00000000000000010000000000000002"),
     (run_name("s.1", 3)[1], "732e310000000003"),
     (id_key(1, 2), "00000000000000010000000000000002"),

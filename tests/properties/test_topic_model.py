@@ -317,6 +317,15 @@ class TopicMachine(RuleBasedStateMachine):
             )
             for name, sub in self.state.subs.items()
         }
+        catalog = self.group.view(CATALOG)
+        assert catalog is not None
+        waiting = [
+            f"default/{sub.queue}"
+            for sub in self.state.subs.values()
+            if sub.queue not in self.state.queues
+        ]
+        awaited = [name for name, cells in catalog.awaited.items() for _ in cells]
+        assert sorted(awaited) == sorted(waiting)
         for name in self.state.queues:
             queue = self.group.view(self.shard(name))
             assert queue is not None

@@ -26,7 +26,7 @@ from millrace.core.commands import Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, CatalogCell, Message, ProducerCell, QueueCell, ShardId
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
@@ -189,7 +189,7 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
         queue_notes=notes.merge((), command.queue_notes),
     )
     draft.put_pointers(msgspec.structs.replace(view.pointers, cursor=number))
-    draft.put_subscription(number, cell)
+    _put(desk, draft, number, cell)
     for taker in takers:
         producer = ProducerCell("rising", view.last_seq, taker.now)
         taker.put_producer(producer_of(view.shard, number, cell), producer)
@@ -299,7 +299,7 @@ def end_of_queue(desk: Desk, queue: Draft) -> None:
         if draft is None or cell is None:
             continue
         if cell.durable:
-            draft.put_subscription(int(number), msgspec.structs.replace(cell, queue=0))
+            _put(desk, draft, int(number), msgspec.structs.replace(cell, queue=0))
             continue
         draft.put_subscription(int(number), None)
         drop_passed(draft)
@@ -308,23 +308,34 @@ def end_of_queue(desk: Desk, queue: Draft) -> None:
 class Unbound(NamedTuple):
     """A subscription that waits for its queue to be made."""
 
-    topic: int
+    draft: Draft
+    """Of its topic."""
     number: int
     cell: SubscriptionCell
 
 
 def unbound_to(desk: Desk, catalog: View, space: str, name: str) -> list[Unbound]:
     """Return the subscriptions that wait for a queue of this name, as many as it takes."""
-    target = f"{space}/{name}"
+    awaited = catalog.awaited.get(f"{space}/{name}", set())
     found: list[Unbound] = []
-    for topic in catalog.topics.values():
-        view = desk.view(ShardId(topic.shard))
-        for number in sorted(view.unbound) if view is not None else ():
-            assert view is not None
-            cell = view.subscriptions[number]
-            if cell.target == target and len(found) < limits.PRODUCERS_MAX:
-                found.append(Unbound(topic.shard, number, cell))
+    for one in sorted(awaited, key=lambda cell: (cell.topic, cell.number)):
+        draft = desk.draft(ShardId(one.topic))
+        if draft is not None and len(found) < limits.PRODUCERS_MAX:
+            found.append(Unbound(draft, one.number, draft.view.subscriptions[one.number]))
     return found
+
+
+def _put(desk: Desk, draft: Draft, number: int, cell: SubscriptionCell | None) -> None:
+    """Put a subscription, or end it, and have the catalog know whether it waits for its queue."""
+    known = draft.view.subscriptions.get(number)
+    draft.put_subscription(number, cell)
+    was_unbound = known is not None and known.is_unbound
+    is_unbound = cell is not None and cell.is_unbound
+    one = cell or known
+    catalog = desk.draft(CATALOG) if was_unbound is not is_unbound else None
+    if catalog is not None and one is not None:
+        waiting = AwaitedCell(int(draft.view.shard), number)
+        catalog.put_awaited(one.target, waiting, waits=is_unbound)
 
 
 def with_queue_notes(kept: notes.Notes, unbound: Sequence[Unbound]) -> notes.Notes:
@@ -340,20 +351,18 @@ def with_queue_notes(kept: notes.Notes, unbound: Sequence[Unbound]) -> notes.Not
 def begin_of_queue(desk: Desk, unbound: Sequence[Unbound], shards: Sequence[ShardId]) -> None:
     """The queue was made: what waited for it forwards to it, in the same entry."""
     for one in unbound:
-        draft = desk.draft(ShardId(one.topic))
-        assert draft is not None
         cell = msgspec.structs.replace(one.cell, queue=int(shards[0]))
-        draft.put_subscription(one.number, cell)
+        _put(desk, one.draft, one.number, cell)
         for shard in shards:
             target = desk.draft(shard)
             assert target is not None
             producer = ProducerCell("rising", cell.passed, target.now)
-            target.put_producer(producer_of(one.topic, one.number, cell), producer)
+            target.put_producer(producer_of(one.draft.view.shard, one.number, cell), producer)
 
 
 def _end(desk: Desk, draft: Draft, number: int) -> None:
     cell = draft.view.subscriptions[number]
-    draft.put_subscription(number, None)
+    _put(desk, draft, number, None)
     found = queue_of(desk, cell)
     for shard in found.shards if found is not None else ():
         target = desk.draft(ShardId(shard))

@@ -54,3 +54,23 @@ class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
     def is_unbound(self) -> bool:
         """Whether it waits for its queue to be made."""
         return self.durable and not self.queue
+
+
+class AwaitedCell(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription that waits for its queue to be made, in the catalog under the queue's name."""
+
+    topic: int
+    """The topic's shard."""
+    number: int
+    """Of the subscription."""
+
+
+def awaited_key(target: str, cell: AwaitedCell) -> bytes:
+    """The key of such a cell; `target`: the queue as space/name."""
+    numbers = cell.topic.to_bytes(8, "big") + cell.number.to_bytes(8, "big")
+    return target.encode() + b"\0" + numbers
+
+
+def awaited_name(key: bytes) -> str:
+    """The queue that a key names, as space/name."""
+    return key[:-17].decode()

@@ -51,7 +51,7 @@ from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.takeover import resume
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell, awaited_name
 from millrace.core.waiting import Waiting
 from millrace.core.weight import Scale
 from millrace.core.window import Window
@@ -94,6 +94,8 @@ class View:
         self.topic: TopicCell | None = None
         """What this shard is, if it is a topic."""
         self.subscriptions: dict[int, SubscriptionCell] = {}
+        self.awaited: dict[str, set[AwaitedCell]] = {}
+        """In the catalog: by the names of queues that are not there, as space/name, who waits."""
         self.scale = Scale()
         self.partition: PartitionCell | None = None
         """Of a queue whose delivery is "partitions"."""
@@ -101,8 +103,6 @@ class View:
         """Why the shard is quarantined; empty: it is not. See `quarantine.py`."""
 
         # Derived: never stored, rebuilt by `load`.
-        self.unbound: set[int] = set()
-        """The subscriptions that wait for their queues to be made."""
         self.holder: dict[int, int] = {}
         """Delivered and not ended: seq → the lease of its latest delivery."""
         self.returned = BitMap64()
@@ -237,8 +237,8 @@ class View:
                     self.topic = cell
             case SubscriptionCell() as cell:
                 self.subscriptions[number(key)] = cell
-                if cell.is_unbound:
-                    self.unbound.add(number(key))
+            case AwaitedCell() as cell:
+                self.awaited.setdefault(awaited_name(key), set()).add(cell)
             case AttemptCell() as cell:
                 self.attempts[key.decode()] = cell
             case WeightCell() as cell:
