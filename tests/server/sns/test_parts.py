@@ -7,6 +7,7 @@ import json
 import pytest
 
 from millrace import limits
+from millrace.core import check
 from millrace.server.aws.fault import Fault
 from millrace.server.sns.delivery_policy import (
     Delivery,
@@ -189,7 +190,8 @@ def test_aws_25_a_single_value_of_json_is_an_array_of_one(
     value: str, elements: list[bytes]
 ) -> None:
     array = AttributeValue("String.Array", value)
-    headers = ready(MessageIn("x", message_attributes={"a": array}), PLAIN).message.headers
+    message = ready(MessageIn("x", message_attributes={"a": array}), PLAIN).message
+    headers = check.headers(message.headers)
     assert [one for name, one in headers if name == "a"] == elements
 
 
