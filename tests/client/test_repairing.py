@@ -18,7 +18,7 @@ from millrace.client.repaired import Repaired
 from millrace.core.commands import Publish
 from millrace.core.model import Kind
 from millrace.node import Node, real_ports
-from tests.client.harness import SMALL, opened, run
+from tests.client.harness import SMALL, eventually, opened, run
 from tests.client.test_reading import seal
 from tests.shard.poison import ask, poison, publish_poison
 
@@ -118,6 +118,52 @@ def test_a_file_that_is_replaced_from_a_backup_loses_nothing(tmp_path: Path) -> 
             assert await m.repair("orders") == Repaired(3600, 0, 0, is_open=True)
             async with queue.snapshot() as snapshot:
                 assert snapshot.arrow().read_all().num_rows == 3600
+
+    run(main())
+
+
+@pytest.mark.parametrize("ending", ["drop", "purge", "delete"])
+@pytest.mark.parametrize("reopened", [False, True])
+def test_damage_is_gone_once_its_rows_are(tmp_path: Path, ending: str, *, reopened: bool) -> None:
+    """A reader found the damage, and backups that are made later can be restored."""
+
+    async def end(m: Millrace) -> None:
+        if ending == "drop":
+            assert (await m.repair("bad", drop=True)).dropped == 20
+        elif ending == "purge":
+            await (await m.find("bad")).purge()
+        else:
+            await m.delete_queue("bad")
+
+    async def main() -> None:
+        data = tmp_path / "data"
+        node = await Node.open(real_ports(data), SMALL)
+        async with Millrace(EmbeddedEngine(node)) as m:
+            await (await m.queue("bad")).publish_many([b"bad row"] * 20)
+            await (await m.queue("good")).publish_many([bytes(1000)] * 900)
+            await node.keeper.seal_all()
+        [file] = [one for one in (data / "sealed").iterdir() if b"bad row" in one.read_bytes()]
+        whole = bytearray(file.read_bytes())
+        whole[whole.index(b"bad row")] ^= 1
+        file.write_bytes(whole)
+
+        async def is_gone() -> bool:
+            return not file.exists()
+
+        async with opened(data) as m:
+            with pytest.raises(errors.Quarantined):
+                await (await m.find("bad")).peek(1)
+            if not reopened:
+                await end(m)
+                await eventually(is_gone)
+        async with opened(data) as m:
+            if reopened:
+                assert (await m.health()).damaged == (f"sealed/{file.name}",)
+                await end(m)
+                await eventually(is_gone)
+            assert (await m.health()).damaged == ()
+            await m.backup(tmp_path / "backups")
+        assert (await verify(tmp_path / "backups")).rows == 900
 
     run(main())
 

@@ -143,8 +143,9 @@ def test_a_message_carries_its_trace_from_the_producer_to_the_worker(tmp_path: P
         for operation in ("send", "settle"):
             told = {"messaging__operation__name": operation}
             assert found.count(duration, **orders, **told) == 1
-        # The second lease call found nothing: it was measured, and is no span.
-        assert found.count(duration, **orders, messaging__operation__name="receive") == 2
+        # Lease calls that found nothing were measured, and are no spans. While the message is
+        # handled the worker may ask several times.
+        assert found.count(duration, **orders, messaging__operation__name="receive") > 1
         assert found.count("messaging.client.sent.messages", **orders) == 1
         assert found.count("messaging.client.consumed.messages", **orders) == 1
         assert found.count("messaging.process.duration", **orders) == 1

@@ -11,8 +11,8 @@ nothing and are errors. The tests are copied, too: programs that they start find
 Rule 2: the same tests pass on the same copy without a mutant, or their failures say nothing.
 Rule 3: a run leaves nothing behind, neither caches nor examples that Hypothesis found.
 
-The source is compiled once, and each copy has that bytecode for all but the patched file: to compile
-it anew took longer than most tests.
+The source is compiled once, and each copy has that bytecode for all but the patched file: to
+compile it anew took longer than most tests.
 """
 
 from __future__ import annotations

@@ -6,9 +6,14 @@ import asyncio
 import json
 from pathlib import Path
 
+from millrace.client.embedded import EmbeddedEngine
+from millrace.client.millrace import Millrace
+from millrace.node import Node, real_ports
 from tests.cli.desk import Desk
+from tests.client.harness import SMALL
 from tests.client.test_repairing import poisoned
 from tests.server.process import Process
+from tests.shard.poison import publish_poison
 
 QUEUES = "/v1/spaces/default/queues"
 
@@ -89,3 +94,34 @@ def test_check_and_repair_of_a_closed_folder(tmp_path: Path) -> None:
     assert desk.one("repair", "bad", "--export", tmp_path / "saved", "--drop")["dropped"] == 2
     desk.text("check", desk.data)
     desk.text("publish", "bad", "x")
+
+
+async def _poison_audit(path: Path) -> None:
+    """Make two notes of the audit unreadable, as a disk could."""
+    node = await Node.open(real_ports(path), SMALL)
+    async with Millrace(EmbeddedEngine(node)) as m:
+        await m.queue("orders")
+        audit = await m.queue("audit", space="system", retention="log")
+        await publish_poison(node, audit)
+
+
+def test_a_quarantined_audit_is_named_and_repaired_over_http(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    asyncio.run(_poison_audit(desk.data))
+    with Process(desk.data) as server:
+        notes = server.ask("GET", "/v1/spaces/system/queues/audit/messages")
+        assert (notes.status, notes.json["code"]) == (503, "quarantined")
+        refused = server.ask("DELETE", f"{QUEUES}/orders")
+        assert (refused.status, refused.json["code"]) == (503, "quarantined")
+        assert "system/audit" in str(refused.json["detail"])
+        assert server.ask("GET", f"{QUEUES}/orders").status == 200, "a refused act changes nothing"
+        url = f"http://127.0.0.1:{server.port}"
+        done = desk.one(
+            *("repair", "system/audit", "--drop"), "--data", url, "--token-file", server.token_file
+        )
+        assert (done["dropped"], done["is_open"]) == (2, True)
+        assert server.ask("DELETE", f"{QUEUES}/orders").status in (200, 204)
+        page = server.ask("GET", "/v1/spaces/system/queues/audit/messages?count=100").json
+        notes_now = [json.loads(message["body"]) for message in page["messages"]]
+        (noted,) = [note for note in notes_now if note["act"] == "repair"]
+        assert (noted["target"], noted.get("outcome", "done")) == ("system/audit", "done")

@@ -23,7 +23,7 @@ from millrace.errors import Corrupt, DiskFailed, MillraceError, NotFound, detach
 from millrace.log.files import Disk
 from millrace.log.segments import Log
 from millrace.store.disk import DiskStore
-from millrace.store.sealed import file_name
+from millrace.store.sealed import FOLDER, file_name
 
 SCRUB = "scrub"
 
@@ -69,6 +69,10 @@ class Scrubber:
         self._now_ms = now_ms
         self._pace = pace
         self._state = _read(disk)
+        for number in store.file_numbers():
+            name = file_name(number)
+            if name in self._state.damaged:
+                store.note_damage(number, Corrupt(f"{name} was found damaged", field=name))
         self._work: Iterator[int] | None = None
         self._found: list[tuple[str, int | None, MillraceError]] = []
         self._budget = 0.0
@@ -82,7 +86,26 @@ class Scrubber:
     @property
     def damaged(self) -> tuple[str, ...]:
         """Files and generations that were found damaged."""
-        return self._state.damaged
+        there = {file_name(number) for number in self._store.file_numbers()}
+        return tuple(
+            name
+            for name in self._state.damaged
+            if name in there or not name.startswith(f"{FOLDER}/")
+        )
+
+    def learn(self) -> bool:
+        """Take in what readers have found damaged; whether it is to be written down."""
+        found = {file_name(number) for number in self._store.damaged_files()}
+        if found <= set(self._state.damaged):
+            return False
+        known = tuple(sorted(found.union(self._state.damaged)))
+        self._state = msgspec.structs.replace(self._state, damaged=known)
+        return True
+
+    def write_down(self) -> None:
+        """Make what is known durable: a backup looks at files that are known to be damaged, also
+        where their queues were purged before the engine ended; on a lane."""
+        write_whole(self._disk, SCRUB, summed.encode(self._state))
 
     def ask(self) -> int:
         """How many bytes should be read now; 0 if nothing is to be done."""

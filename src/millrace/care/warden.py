@@ -90,10 +90,16 @@ class Warden:
 
     async def scrub(self, lane: Lane) -> None:
         """Read a little of what lies on the disk again."""
+        await self.learn(lane)
         count = self.scrubber.ask()
         if count:
             await lane.submit(lambda: self.scrubber.step(count))
             self.scrubber.settle()
+
+    async def learn(self, lane: Lane) -> None:
+        """Write down which files were found damaged, for the next engine."""
+        if self.scrubber.learn():
+            await lane.submit(self.scrubber.write_down)
 
     async def stop(self) -> None:
         """Archive what is there, and end."""

@@ -33,6 +33,9 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
     """So many of `seqs`, the first ones, were given back; the others never were in flight."""
 
 
+NEVER_SEQ = 1 << 63
+"""No message has this number or a higher one."""
+
 _NONE = BitMap64()
 """Most groups are never given anything back: they share this one, to which nothing is added."""
 
@@ -90,7 +93,7 @@ class Flight:
         if not hidden:
             return self.returned, True
         before = BitMap64(self.returned)
-        before.remove_range(hidden.min(), 1 << 63)
+        before.remove_range(hidden.min(), NEVER_SEQ)
         return before, False
 
     def may_give(self, blocking: str, overdue: BitMap64) -> bool:

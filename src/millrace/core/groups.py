@@ -29,7 +29,7 @@ from millrace import limits
 from millrace.core import points
 from millrace.core.commands import Need
 from millrace.core.draft import Draft
-from millrace.core.flight import Flight
+from millrace.core.flight import NEVER_SEQ, Flight
 from millrace.core.group_cells import GroupCell, RingCell, TurnCell
 from millrace.core.lease_state import LeaseState
 from millrace.core.model import Kind, QueueSpec
@@ -355,7 +355,7 @@ def passed_on(draft: Draft, lease: LeaseState, seqs: BitMap64) -> BitMap64:
         return ready if held > len(own) else BitMap64()
     flights = view.groups.flights
     if view.spec.blocking == "message":
-        return BitMap64([seq for seq in ready if _is_behind_another(view, lease, seq)])
+        return _behind_others(view, lease, ready)
     owned = Counter(lease.groups[seq] for seq in own)
     return BitMap64(
         [
@@ -367,14 +367,17 @@ def passed_on(draft: Draft, lease: LeaseState, seqs: BitMap64) -> BitMap64:
     )
 
 
-def _is_behind_another(view: View, lease: LeaseState, seq: int) -> bool:
-    """Return whether another call holds a message that precedes this one in its group."""
-    flight = view.groups.flights[lease.groups[seq]]
-    assert flight.seqs is not None
-    before = flight.seqs - flight.returned
-    before -= view.overdue
-    before.remove_range(seq, 1 << 63)
-    return any(view.holder[one] != lease.id for one in before)
+def _behind_others(view: View, lease: LeaseState, seqs: BitMap64) -> BitMap64:
+    """Those of the lease that follow a message of their group which another call holds."""
+    # Each group is looked at once: one lease call may hold thousands of its messages.
+    first: dict[int, int] = {}
+    for group in sorted({lease.groups[seq] for seq in seqs}):
+        flight = view.groups.flights[group]
+        assert flight.seqs is not None
+        hidden = flight.seqs - flight.returned
+        hidden -= view.overdue
+        first[group] = next((one for one in hidden if view.holder[one] != lease.id), NEVER_SEQ)
+    return BitMap64([seq for seq in seqs if seq > first[lease.groups[seq]]])
 
 
 def is_blocking(view: View, flight: Flight) -> bool:
@@ -388,6 +391,13 @@ def nothing_waits(draft: Draft, group: int) -> None:
     """Nothing waits of a group that is in flight: it has no turn."""
     flight = draft.view.groups.flights[group]
     flight.more = False
+    look(draft.view, group, flight)
+
+
+def limited(draft: Draft, group: int) -> None:
+    """What waits of a group that is in flight waits in its bucket, which gives it a turn again."""
+    flight = draft.view.groups.flights[group]
+    flight.is_limited = True
     look(draft.view, group, flight)
 
 

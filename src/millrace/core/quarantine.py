@@ -54,7 +54,7 @@ def quarantine(desk: Desk, draft: Draft, command: Quarantine) -> bool | Need:
     known = view.quarantine.get(key)
     if known is not None and known.last >= command.last:
         return True
-    reason = command.reason[: bounds.QUARANTINE_REASON_CHARS_MAX]
+    reason = (_owner(desk, view.shard) + command.reason)[: bounds.QUARANTINE_REASON_CHARS_MAX]
     state = QuarantineCell(draft.now, reason, shard=view.shard)
     for shard in _siblings(desk, view.shard):
         other = desk.draft(shard)
@@ -119,6 +119,16 @@ def _siblings(desk: Desk, shard: ShardId) -> tuple[ShardId, ...]:
     if catalog is None or key is None:
         return (shard,)
     return tuple(map(ShardId, catalog.queues[key].shards))
+
+
+def _owner(desk: Desk, shard: ShardId) -> str:
+    """Return the name of the shard's queue as the beginning of a reason.
+
+    A command may be refused because of another queue than the one that it names: the audit, say.
+    """
+    catalog = desk.view(CATALOG)
+    key = catalog.owners.get(shard) if catalog is not None else None
+    return f"{key.decode().replace(chr(0), '/')}: " if key is not None else ""
 
 
 def _wanted(draft: Draft, first: int, last: int) -> BitMap64 | Need:

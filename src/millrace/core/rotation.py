@@ -57,7 +57,7 @@ def choose(draft: Draft, count: int, *, together: bool = False) -> list[Chosen] 
         need = _need_to_judge(draft, found)
         if need is not None:
             return need
-        chosen = _judge_all(draft, found)
+        chosen = _judge_all(draft, found, count)
         need = thinning.thin(draft, chosen, count, together=together)
         if need is not None:
             return need
@@ -133,8 +133,8 @@ def _need_to_judge(draft: Draft, found: Sequence[Turn]) -> Need | None:
     return points.need(draft, nexts) if nexts else None
 
 
-def _judge_all(draft: Draft, found: Sequence[Turn]) -> list[Chosen]:
-    """What these groups may give. A turn that is of no use is over."""
+def _judge_all(draft: Draft, found: Sequence[Turn], count: int) -> list[Chosen]:
+    """What these groups may give to a call for `count`. A turn that is of no use is over."""
     view, spec = draft.view, draft.view.spec
     flights, cells = view.groups.flights, view.groups.cells
     usual = spec.group_in_flight or limits.IN_FLIGHT_MAX
@@ -156,7 +156,7 @@ def _judge_all(draft: Draft, found: Sequence[Turn]) -> list[Chosen]:
                 continue
             most = min(most, share)
         if not turn:
-            one = _judge_returned(draft, group, cells.get(group), most)
+            one = _judge_returned(draft, group, cells.get(group), min(most, count))
             if one is not None:
                 chosen.append(one)
             else:
@@ -182,14 +182,18 @@ def _judge_returned(draft: Draft, group: int, cell: TurnCell | None, most: int) 
     back, is_whole = flight.returned, False
     if view.spec.blocking == "message":
         back, is_whole = flight.visible(view.overdue)
-    again = failures.take_again(draft, back, limits.LEASE_MESSAGES_MAX)
-    seqs = list(islice(again, most))
+    # No more than the call could take: each is looked at one by one.
+    most = min(most, limits.LEASE_MESSAGES_MAX)
+    seqs = list(failures.take_again(draft, back, most))
     count = len(seqs)
     room = min(most - count, limits.IN_FLIGHT_MAX - len(view.holder))
-    if is_whole and room > 0 and count < limits.LEASE_MESSAGES_MAX and group in view.groups.flights:
-        if cell is not None and not cell.due_ms and groups.waits(cell):
-            cell = cell if cell.seqs else _next_part(draft, group, cell)
-            seqs += cell.seqs[:room]
+    if is_whole and room > 0 and group in view.groups.flights:
+        if cell is not None and groups.waits(cell):
+            if not cell.due_ms:
+                cell = cell if cell.seqs else _next_part(draft, group, cell)
+                seqs += cell.seqs[:room]
+            elif not count:
+                groups.limited(draft, group)
         elif not count:
             # All that is in flight is overdue: nothing waits behind it.
             groups.nothing_waits(draft, group)

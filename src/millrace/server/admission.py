@@ -120,6 +120,9 @@ class Admission:
             caller.check(verbs, call.space, call.name)
         elif isinstance(call, BackUp | ReadBackup | Unfollow | ReadHealth | Repair):
             caller.check_whole(verbs)
+            if isinstance(call, Repair):
+                # The audit names the queue.
+                self.named(call.shards[0])
         elif isinstance(call, ReadGauges):
             # Names in it are left out that the caller may not watch (`questions`).
             caller.check(verbs, "*", "*")

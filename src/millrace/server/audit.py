@@ -25,7 +25,7 @@ from millrace import limits
 from millrace.client.care import ENDS, OWNER
 from millrace.client.millrace import Millrace, engine_of
 from millrace.client.queue import Queue
-from millrace.errors import Denied, MillraceError, NotFound, Refused, Retry
+from millrace.errors import Denied, MillraceError, NotFound, Quarantined, Refused, Retry
 from millrace.server.access import SYSTEM
 from millrace.server.bucket import Bucket
 
@@ -114,7 +114,14 @@ class Audit:
         """
         begun = Begun(self, actor, act, target, uuid4().hex)
         body = self.message(actor, act, target, outcome="begun", detail=detail, id=begun.id)
-        await self._queue.publish(body, headers=headers_for(actor))
+        try:
+            await self._queue.publish(body, headers=headers_for(actor))
+        except Quarantined:
+            raise Quarantined(
+                f"{act} must be noted in {SYSTEM}/{AUDIT} first, and that queue is quarantined; "
+                f"repair it: `millrace repair {SYSTEM}/{AUDIT} --drop`",
+                field="audit",
+            ) from None
         return begun
 
     async def note(

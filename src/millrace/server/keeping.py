@@ -31,10 +31,10 @@ from millrace.core.topic_commands import (
     Subscribe,
     Unsubscribe,
 )
-from millrace.errors import MillraceError
-from millrace.server.access import Principal
+from millrace.errors import MillraceError, Quarantined
+from millrace.server.access import SYSTEM, Principal
 from millrace.server.admission import NotKnown
-from millrace.server.audit import Actor, Begun, outcome_of
+from millrace.server.audit import AUDIT, Actor, Begun, outcome_of
 from millrace.server.book import Book
 from millrace.server.quota import Quotas
 from millrace.server.record import Kind
@@ -119,6 +119,7 @@ class Keeping:
         subjects = _subjects(call, named)
         made: list[Subject] = []
         begun: list[Begun] = []
+        unnoted: list[Subject] = []
         try:
             for subject in subjects:
                 if isinstance(subject.command, _CREATES):
@@ -131,7 +132,13 @@ class Keeping:
                 act = ACTS.get(type(subject.command))
                 if act is not None:
                     actor = Actor(who.name, who.where)
-                    begun.append(await self._book.audit.begin(actor, act, subject.target))
+                    try:
+                        begun.append(await self._book.audit.begin(actor, act, subject.target))
+                    except Quarantined:
+                        if not _repairs_audit(subject):
+                            raise
+                        # Nothing can be noted before it is repaired.
+                        unnoted.append(subject)
             answer = await do()
         except MillraceError as error:
             for subject in made:
@@ -150,6 +157,10 @@ class Keeping:
                 await self._book.unclaim(who, subject.kind, subject.name)
         for one in begun:
             await one.end("done")
+        for subject in unnoted:
+            actor = Actor(who.name, who.where)
+            note = self._book.audit.note(actor, ACTS[Repair], subject.target)
+            await self._book.audit.write(note)
         return answer
 
     def denied(self, who: Principal, call: Call, named: Callable[[ShardId], Named]) -> None:
@@ -177,6 +188,10 @@ class Keeping:
                 self._changed(space, name)
 
 
+def _repairs_audit(subject: Subject) -> bool:
+    return isinstance(subject.command, Repair) and subject.target == f"{SYSTEM}/{AUDIT}"
+
+
 def _parts(call: Ask) -> list[tuple[ShardId, Command]]:
     if isinstance(call.command, Transaction):
         return list(call.command.parts)
@@ -185,6 +200,9 @@ def _parts(call: Ask) -> list[tuple[ShardId, Command]]:
 
 def _subjects(call: Call, named: Callable[[ShardId], Named]) -> list[Subject]:
     """What a call is about; what is asked of all shards of a queue is one."""
+    if isinstance(call, Repair):
+        repaired = named(call.shards[0])
+        return [Subject(call, "", f"{repaired.space}/{repaired.name}")]
     if not isinstance(call, Ask):
         return [Subject(call, "", getattr(call, "into", ""))]
     found: dict[tuple[type, str], Subject] = {}

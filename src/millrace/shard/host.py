@@ -23,7 +23,7 @@ from millrace.core.decide import publish_plain
 from millrace.core.desk import Desk
 from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.view import View
-from millrace.errors import Closed, Fatal, Full, MillraceError, detached
+from millrace.errors import Closed, Corrupt, Fatal, Full, MillraceError, detached
 from millrace.journal.base import Journal
 from millrace.log.record import Position
 from millrace.shard import damage
@@ -65,6 +65,7 @@ class Host:
         self._after_commit: Callable[[], None] | None = None
         self._beside: list[Beside] = []
         self._reports = Reports(self._ask)
+        self._damaged: dict[int, Corrupt] = {}
         self.short_of_space = False
         """The disk is full: what grows is refused at once instead of waiting for room."""
         self.shortage: Full | None = None
@@ -123,10 +124,17 @@ class Host:
             future.set_result(False)
             return future
         request, is_new = self._reports.take(error)
+        if is_new and error.file is not None:
+            self._damaged[error.file] = Corrupt(error.message, field=error.field)
         if is_new:
             self._inbox.put(request)
             self._wake()
         return request.future
+
+    def take_damaged(self) -> dict[int, Corrupt]:
+        """Sealed files in which rows were found that cannot be read; each is given once."""
+        found, self._damaged = self._damaged, {}
+        return found
 
     def _ask(self, shard: ShardId, command: Command) -> Request:
         """A request of our own, whose answer nobody waits for."""

@@ -110,6 +110,10 @@ class Keeper:
         if self._task is not None:
             await asyncio.wait([self._task])
         if self.error is None and self._writer.error is None:
+            self._take_damaged()
+            if self._warden is not None:
+                with suppress(Full):
+                    await self._warden.learn(self._lane)
             async with self._committing():
                 self._look_tight()
                 if self._is_tight or self._left_alone() < self._pace.segments_unsealed:
@@ -158,6 +162,7 @@ class Keeper:
             self._warden.look(is_full=self._host.short_of_space)
         for unreadable in self._store.take_unreadable():
             self._host.quarantine(unreadable)
+        self._take_damaged()
         await self._prepare()
         await self._move_suffixes()
         if not self._pauses:
@@ -332,6 +337,12 @@ class Keeper:
             with suppress(Full):
                 await self._warden.scrub(self._lane)
             await self._quarantine_files()
+
+    def _take_damaged(self) -> None:
+        """Note what readers have found damaged."""
+        for number, error in self._host.take_damaged().items():
+            if number in self._store.file_numbers():
+                self._store.note_damage(number, error)
 
     async def _quarantine_files(self) -> None:
         """Quarantine the queues whose rows cannot be read in files that were found damaged."""

@@ -66,7 +66,9 @@ class Emptying:
         self._hollow: dict[int, bool] = {}
         """Generation → whether next to nothing lies in it; rows only ever leave one."""
         self.damaged: dict[int, Corrupt] = {}
-        """Files whose rows cannot be copied: they are left as they are."""
+        """Files with rows that cannot be read: they are left as they are while one is wanted."""
+        self._doubted: list[int] = []
+        """Those of them in which all unreadable rows may have ended."""
 
     def plan(
         self,
@@ -103,7 +105,10 @@ class Emptying:
             homes = [(True, number) for number in suspects or self._small()]
         if not homes and self._folding.is_unreadable_doubted:
             self._folding.is_unreadable_doubted = False
-            homes = self._doubted()
+            self._doubt()
+        if not homes and self._doubted:
+            # One at a time: where a row is still wanted, the pass fails, and others go on.
+            homes = [(True, self._doubted.pop())]
         if not homes:
             # Nobody looks through the book again before something in it has changed.
             self._looked = self._book.changes
@@ -125,19 +130,18 @@ class Emptying:
         self._plan = SealPlan(frozenset(homes), extents, notes, self._book.next_number, rows, room)
         return self._plan
 
-    def _doubted(self) -> list[Home]:
-        """Where unreadable rows lie that may have ended: they are not read again, and others are
-        copied, so that the damage goes."""
-        homes: list[Home] = [(True, number) for number in sorted(self.damaged)]
-        self.damaged.clear()
-        if any(True for _ in self._extents((True, HOME))):
-            homes.append((True, HOME))
-        self._folding.has_unreadable = bool(homes)
-        return homes
+    def _doubt(self) -> None:
+        """Find where unreadable rows lie that may have ended: they are not read again, and others
+        are copied, so that the damage goes."""
+        for number in self.damaged.keys() - set(self._book.numbers()):
+            del self.damaged[number]
+        homes = [HOME, *sorted(self.damaged, reverse=True)]
+        self._doubted = [home for home in homes if any(True for _ in self._extents((True, home)))]
+        self._folding.has_unreadable = bool(self._doubted)
 
     def note_damage(self, number: int, error: Corrupt) -> None:
         """A file was found damaged."""
-        self.damaged.setdefault(number, error)
+        self.damaged[number] = error
         self._folding.has_unreadable = True
 
     def _full_segments(self, mark: Mark, unsealed: int) -> list[int]:
@@ -278,6 +282,7 @@ class Emptying:
         for sealed, home in sorted(homes):
             if sealed:
                 book.drop(home)
+                self.damaged.pop(home, None)
         full = sorted(home for sealed, home in result.plan.homes if not sealed)
         for home in full:
             if (False, home) not in homes:

@@ -41,12 +41,15 @@ class Unreadable(Corrupt):
         shard: int = 0,
         first: int = 0,
         last: int = 0,
+        file: int | None = None,
     ) -> None:
         super().__init__(message, field=field)
         self.shard = shard
         self.first = first
         """The first row there; 0 if they are staged, and have no seq."""
         self.last = last
+        self.file = file
+        """The sealed file that they lie in."""
 
 
 @contextmanager
@@ -73,6 +76,7 @@ def unreadable(shard: int, first: int, place: Place, error: Exception) -> Unread
         shard=shard,
         first=first,
         last=last,
+        file=place.home if place.sealed and not place.flags & UNREADABLE else None,
     )
 
 

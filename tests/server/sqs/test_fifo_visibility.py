@@ -19,6 +19,9 @@ from tests.support.timeouts import scaled
 if TYPE_CHECKING:
     from types_boto3_sqs import SQSClient
 
+VISIBILITY = int(scaled(3))
+"""Seconds within which a message is extended before it times out."""
+
 
 def send(sqs: SQSClient, url: str, *bodies: str) -> None:
     """Send messages; the group is what precedes the hyphen."""
@@ -90,6 +93,16 @@ def test_aws_01a_an_extended_message_blocks_what_comes_after_it(
     assert list(receive(sqs, fifo)) in ([*visible, "other-1"], ["other-1", *visible])
 
 
+def test_aws_01a_messages_before_an_extended_one_are_received_when_they_time_out(
+    sqs: SQSClient, fifo: str
+) -> None:
+    send(sqs, fifo, "g-1", "g-2", "g-3")
+    got = receive(sqs, fifo, visibility=VISIBILITY)
+    hide(sqs, fifo, got["g-3"], 600)
+    assert wait_for(sqs, fifo) == ["g-1", "g-2"]
+    assert receive(sqs, fifo) == {}
+
+
 def test_aws_01a_a_later_message_that_is_released_waits_for_the_first(
     sqs: SQSClient, fifo: str
 ) -> None:
@@ -106,6 +119,12 @@ def test_aws_01b_a_receive_goes_on_behind_what_was_given_back(sqs: SQSClient, fi
     for receipt in receive(sqs, fifo, 2).values():
         hide(sqs, fifo, receipt, 0)
     assert list(receive(sqs, fifo)) == ["g-1", "g-2", "g-3", "g-4"]
+
+
+def test_aws_01b_a_receive_goes_on_behind_what_timed_out(sqs: SQSClient, fifo: str) -> None:
+    send(sqs, fifo, "g-1", "g-2", "g-3", "g-4")
+    assert list(receive(sqs, fifo, 2, visibility=1)) == ["g-1", "g-2"]
+    assert wait_for(sqs, fifo) == ["g-1", "g-2", "g-3", "g-4"]
 
 
 def test_aws_01c_an_answer_goes_by_groups(sqs: SQSClient, fifo: str) -> None:

@@ -118,7 +118,8 @@ class _Shard:
         value = self._layered.cell_of(self._number, KINDS[Kind.QUARANTINE] + STATE)
         cell = decode_cell(Kind.QUARANTINE, value) if value is not None else None
         if isinstance(cell, QuarantineCell):
-            what = f"{self._name} is quarantined since {time_text(cell.since_ms)}: {cell.reason}"
+            reason = cell.reason.removeprefix(f"{self._name}: ")
+            what = f"{self._name} is quarantined since {time_text(cell.since_ms)}: {reason}"
             self._report.found(INDEX_FILE, None, what, queue=self._name)
         if self._unreadable:
             what = f"{self._name}: unreadable rows {_text(self._unreadable)} in shard {self._shard}"

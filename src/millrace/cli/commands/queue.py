@@ -15,7 +15,6 @@ from millrace.cli.shell import DEFAULT_SPACE, Shell, find_queue, shown_name, spl
 from millrace.cli.show import Fields, Value, size_text
 from millrace.cli.verb import epilog, verb
 from millrace.cli.verbs import Verbs
-from millrace.core.group_cells import BLOCKINGS
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -76,7 +75,7 @@ def _setting_options(body: F) -> F:
         ),
         click.option(
             "--group-blocking",
-            type=click.Choice(BLOCKINGS),
+            type=click.Choice(["lease", "message"]),
             help="What a message in flight keeps back, in order group: all of its group, until the "
             "lease call has ended, or what comes after it. [lease]",
         ),

@@ -42,7 +42,7 @@ async def _change(queue: Queue) -> None:
     try:
         await queue.configure(group_blocking="message")
     except (Refused, Retry) as error:
-        # A queue in quarantine, or a full disk: it keeps the old rule until the next start.
+        # The disk may be full: the queue keeps the old rule until the next start.
         _logger.warning("%s/%s still blocks groups by lease: %s", queue.space, queue.name, error)
 
 
