@@ -10,7 +10,7 @@ from millrace.core import carry
 from millrace.core.block import Block
 from millrace.core.commands import Aside, Publish
 from millrace.core.leased_commands import Life
-from millrace.core.model import Message
+from millrace.core.model import Headers, Message
 
 TURNS = st.tuples(
     st.integers(0, limits.PRIORITY_MAX),
@@ -38,6 +38,37 @@ def test_what_was_packed_is_unpacked(turns: list[tuple[int, int | None]]) -> Non
     assert isinstance(packed, Block)
     assert packed.bodies.values(0, len(turns)) == [b"x"] * len(turns)
     assert carry.unpack(packed, [(len(turns), 50)], 50) == (runs(turns), ())
+
+
+ROWS = st.lists(
+    st.lists(
+        st.sampled_from(
+            [
+                (carry.TOPIC_SEQ, carry.SEQ_ROOM),
+                (carry.TOPIC_SEQ, b"0" * 19),
+                (carry.TOPIC_SEQ, b"1" * 20),
+                ("other", carry.SEQ_ROOM),
+                (f"{carry.TOPIC_SEQ}-other", b""),
+            ]
+        ),
+        max_size=3,
+    ).map(tuple),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ROWS, st.integers(0, 10**18))
+def test_a_row_gets_its_seq_where_there_is_room_for_it(rows: list[Headers], after: int) -> None:
+    block = Block.of_messages([Message(b"x", None, headers) for headers in rows])
+    numbered = carry.number(block, after)
+    assert numbered.bodies.values(0, len(rows)) == [b"x"] * len(rows)
+    for at, headers in enumerate(rows):
+        seq = b"%020d" % (after + at + 1)
+        room = (carry.TOPIC_SEQ, carry.SEQ_ROOM)
+        filled = tuple((pair[0], seq) if pair == room else pair for pair in headers)
+        assert tuple(numbered.headers_of(at)) == filled
+        assert tuple(block.headers_of(at)) == headers, "what is read elsewhere stays as it is"
 
 
 def test_a_delay_counts_from_the_publish() -> None:

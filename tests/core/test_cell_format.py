@@ -43,7 +43,7 @@ from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import pack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.staged import run_name
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell, awaited_key
 from millrace.core.waiting import Waiting, due_key, load, ready_key
 
 HISTORY = bytes(range(16))
@@ -201,10 +201,16 @@ CELLS: list[tuple[Kind, Cell, str]] = [
             2,
             8,
             (("a", "b"),),
+            True,
+            "default/dead",
+            5,
+            6,
+            (("c", "d"),),
         ),
         (
-            "9ba562696c6c7302af64656661756c742f62696c6c696e67ae7b2274797065223a5b2278225d7dc4"
-            "10000102030405060708090a0b0c0d0e0f04090302089192a161a162"
+            "dc0010a562696c6c7302af64656661756c742f62696c6c696e67ae7b2274797065223a5b2278225d7dc4"
+            "10000102030405060708090a0b0c0d0e0f04090302089192a161a162c3ac64656661756c742f64656164"
+            "05069192a163a164"
         ),
     ),
     (
@@ -216,8 +222,10 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     (Kind.ID, IdCell(7), "9107"),
     (Kind.RUNS, RunsCell(((0, 2, 9, None),), ((1, 1, 5),)), "929194000209c09193010105"),
     (Kind.QUARANTINE, QuarantineCell(9, "bits", 4), "9409a4626974730400"),
+    (Kind.AWAITED, AwaitedCell(3, 4), "920304"),
 ]
 KEYS = [
+    (awaited_key("a/b", AwaitedCell(3, 4)), "612f620000000000000000030000000000000004"),
     (ring_key(1, 2), "00000000000000010000000000000002"),
     (run_name("s.1", 3)[1], "732e310000000003"),
     (id_key(1, 2), "00000000000000010000000000000002"),
@@ -304,6 +312,10 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
     unclaimed = "9804c394c410000102030405060708090a0b0c0d0e0f0502090806c303c3"
     assert decode_cell(Kind.CURSOR, bytes.fromhex(unclaimed)) == CursorCell(
         4, True, Position(HISTORY, 5, 2, 9), 8, 6, True, 3, True
+    )
+    subscription = "9ba17302a3642f71a0c410000102030405060708090a0b0c0d0e0f04090302089192a161a162"
+    assert decode_cell(Kind.SUBSCRIPTION, bytes.fromhex(subscription)) == SubscriptionCell(
+        "s", 2, "d/q", "", HISTORY, 4, 9, 3, 2, 8, (("a", "b"),)
     )
     shorter = "98c3a36c6f670502030406ac64656661756c742f64656164"
     assert decode_cell(Kind.SPEC, bytes.fromhex(shorter)) == QueueSpec(

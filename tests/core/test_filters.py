@@ -59,6 +59,10 @@ PASSES: list[tuple[dict[str, object], Headers, bool]] = [
     ({"n": {"numeric": [">", 0, "<=", 5]}}, (("n", b"5"),), True),
     ({"n": {"numeric": [">", 2**62]}}, (("n", str(2**62 + 1).encode()),), True),
     ({"n": {"numeric": [">", 0]}}, (("n", b"1" * 65),), False),
+    ({"n": 100.123456789}, (("n", b"100.1234567"),), True),
+    ({"n": 100.123456789}, (("n", b"100.1234"),), False),
+    ({"n": {"numeric": [">", 0]}}, (("n", b"1e999"),), True),
+    ({"n": {"anything-but": [0.1]}}, (("n", b"0.1000001"),), False),
     ({"n": {"numeric": [">", 0]}}, (("n", b" 1"),), False),
     ({"n": {"numeric": [">", 0]}}, (("n", "\u0661".encode()),), False),
     ({"to": {"wildcard": "eu-*-1"}}, (("to", b"eu-west-1"),), True),
@@ -214,6 +218,36 @@ BODIES: list[tuple[dict[str, object], bytes | None, bool]] = [
     ({"$or": [{"a": ["x"]}, {"b": ["y"]}]}, b'{"a": "y"}', False),
     ({"a": {"$or": [{"b": ["x"]}, {"c": ["y"]}]}}, b'{"a": {"c": "y"}}', True),
     ({"a": {"$or": [{"b": ["x"]}, {"c": ["y"]}]}}, b'{"c": "y"}', False),
+    ({"a.b": ["x"]}, b'{"a": {"b": "x"}}', True),
+    ({"a.b": ["x"]}, b'{"a.b": "x"}', True),
+    ({"a": {"b": ["x"]}}, b'{"a.b": "x"}', True),
+    ({"a.b": ["x"]}, b'{"a": {"c": "x"}, "b": "x"}', False),
+    ({"a.b": ["x"]}, b'{"a": "x"}', False),
+    ({"a.b.c": ["x"]}, b'{"a": {"b": {"c": "x"}}}', True),
+    ({"a.b.c": ["x"]}, b'{"a.b": {"c": "x"}}', True),
+    ({"a.b.c": ["x"]}, b'{"a": {"b.c": "x"}}', True),
+    ({"a": {"b.c": ["x"]}}, b'{"a.b": [{"c": "y"}, {"c": "x"}]}', True),
+    ({"a.b": ["x"]}, b'{"a.b": "y", "a": {"b": "x"}}', True),
+    ({"a.b": [{"exists": False}]}, b'{"a.b": "y", "a": {}}', False),
+    ({"a.b": [{"exists": False}]}, b'{"a.b": {}, "a": {}}', True),
+    ({"a.b": [{"exists": False}]}, b'{"a": {"b": "y"}}', False),
+    ({"a.b": [{"exists": False}]}, b'{"a": [{"b": "y"}, {}]}', True),
+    ({"a..b": ["x"]}, b'{"a": {"": {"b": "x"}}}', True),
+    ({".": ["x"]}, b'{"": {"": "x"}}', True),
+    ({".".join("a" * 32): ["x"]}, b'{"a":' * 32 + b'"x"' + b"}" * 32, True),
+    # Dots of a longer path are parts of names.
+    ({".".join("a" * 33): ["x"]}, b'{"a":' * 33 + b'"x"' + b"}" * 33, False),
+    ({".".join("a" * 33): ["x"]}, b'{"' + b".".join([b"a"] * 33) + b'": "x"}', True),
+    ({"a": {".".join("a" * 33): ["x"]}}, b'{"a": {"' + b".".join([b"a"] * 33) + b'": "x"}}', True),
+    ({"a." + "b" * 1100: ["x"]}, b'{"a": {"' + b"b" * 1100 + b'": "x"}}', False),
+    ({"a." + "b" * 1100: ["x"]}, b'{"a.' + b"b" * 1100 + b'": "x"}', True),
+    ({"n": [0.1]}, b'{"n": 0.1000049}', True),
+    ({"n": [0.1]}, b'{"n": 0.10002}', False),
+    ({"n": [{"numeric": [">", 5]}]}, b'{"n": 5.000001}', False),
+    ({"n": [{"numeric": [">", 5]}]}, b'{"n": 5.00001}', True),
+    ({"n": [{"numeric": ["<=", 5]}]}, b'{"n": 5.000001}', True),
+    ({"n": [{"numeric": [">", 9007199254740992]}]}, b'{"n": 9007199254740993}', True),
+    ({"n": [{"numeric": [">", 0]}]}, b'{"n": 1e308}', True),
     ({"a": ["x"]}, b'{"a": "x", "b": ' + b"[" * 5000 + b"]" * 5000 + b"}", False),
 ]
 
@@ -365,7 +399,7 @@ def test_a_stored_filter_that_is_none_is_damage(text: str) -> None:
 
 # --- Blocks as single messages --------------------------------------------------------------------
 
-NAMES = st.sampled_from(["a", "b", "ab", "c"])
+NAMES = st.sampled_from(["a", "b", "ab", "a.b"])
 WORDS = st.sampled_from(["", "x", "xy", "X", "5", "5.0", "-1", "1e3", "true", "\xe4", "\xff"])
 VALUES = WORDS.map(lambda word: word.encode("latin-1"))
 KINDS = st.dictionaries(NAMES, st.sampled_from(["String", "Number", "Number.x", "Binary"]))
@@ -433,6 +467,39 @@ DOCUMENTS = st.one_of(
     st.sampled_from([None, b"", b"{", b"\xff"]),
 )
 ROWS = st.lists(st.tuples(HEADERS, DOCUMENTS), max_size=12)
+
+
+def leaves(value: object, path: str = "") -> list[tuple[str, object]]:
+    """The paths to all that is in a document and no object or array, with what is there."""
+    if isinstance(value, dict):
+        return [one for name in value for one in leaves(value[name], f"{path}.{name}")]
+    if isinstance(value, list):
+        return [one for element in value for one in leaves(element, path)]
+    return [(path[1:], value)]
+
+
+DOTTED = st.sampled_from(["a", "b", "a.b", "b.a", "a.a.b"])
+NESTED = st.recursive(
+    st.sampled_from(["x", "y"]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(DOTTED, inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(DOTTED, NESTED, max_size=3), st.lists(DOTTED, min_size=1, max_size=3))
+def test_a_field_is_at_its_path_however_its_names_are_joined(
+    body: dict[str, object], names: list[str]
+) -> None:
+    path = ".".join(names)
+    wanted: dict[str, object] = {names[-1]: ["x"]}
+    for name in reversed(names[:-1]):
+        wanted = {name: wanted}
+    for policy in (wanted, {path: ["x"]}):
+        found = filters.parse({"$body": policy})
+        assert found is not None
+        assert found.passes((), msgspec.json.encode(body)) is ((path, "x") in leaves(body))
 
 
 @given(FILTERS, ROWS, st.booleans())

@@ -1,5 +1,7 @@
 """Topics against a naive model: whatever is decided together, held back, lost or taken over, each
 queue has what came to the topic while it was subscribed and passes the filter, once and in order.
+What comes to a durable subscription while there is no queue is a dead letter once, or counted as
+dropped once.
 """
 
 from __future__ import annotations
@@ -45,6 +47,10 @@ class Sub:
     filter: str
     passed: int
     note: str = ""
+    durable: bool = False
+    letters: str = ""
+    dead_lettered: int = 0
+    dropped: int = 0
 
 
 @dataclass
@@ -56,6 +62,8 @@ class State:
     subs: dict[str, Sub] = field(default_factory=dict)
     queues: dict[str, list[bytes]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
+    links: dict[str, set[str]] = field(default_factory=dict)
+    """The durable subscriptions that a queue was told of when it was made."""
     numbers: int = 0
 
 
@@ -113,6 +121,9 @@ class TopicMachine(RuleBasedStateMachine):
         if is_new:
             self.state.queues[name] = []
             self.state.lives[name] = self.state.lives.get(name, 0) + 1
+            self.state.links[name] = {
+                key for key, sub in self.state.subs.items() if sub.durable and sub.queue == name
+            }
         self.note()
 
     @rule(name=st.sampled_from(QUEUES))
@@ -120,20 +131,33 @@ class TopicMachine(RuleBasedStateMachine):
         answer = self.ask(CATALOG, DeleteQueue("default", name))
         assert answer is (name in self.state.queues)
         self.state.queues.pop(name, None)
-        ended = [key for key, sub in self.state.subs.items() if sub.queue == name]
+        subs = self.state.subs.items()
+        ended = [key for key, sub in subs if sub.queue == name and not sub.durable]
         for key in ended:
             del self.state.subs[key]
         self.note()
 
-    @rule(name=st.sampled_from(NAMES), queue=st.sampled_from(QUEUES), text=st.sampled_from(FILTERS))
-    def subscribe(self, name: str, queue: str, text: str) -> None:
-        answer = self.ask(self.topic(), Subscribe(name, "default", queue, text))
+    @rule(
+        name=st.sampled_from(NAMES),
+        queue=st.sampled_from(QUEUES),
+        text=st.sampled_from(FILTERS),
+        durable=st.booleans(),
+        letters=st.sampled_from(["", *QUEUES]),
+    )
+    def subscribe(self, *, name: str, queue: str, text: str, durable: bool, letters: str) -> None:
+        dead = f"default/{letters}" if durable and letters else ""
+        links = ((name, "1"),) if durable else ()
+        command = Subscribe(name, "default", queue, text, (), durable, dead, links)
+        answer = self.ask(self.topic(), command)
         known = self.state.subs.get(name)
-        if queue not in self.state.queues:
+        if queue not in self.state.queues and not durable:
             assert type(answer).__name__ == "NotFound"
         elif known is None:
             assert not isinstance(answer, MillraceError)
-            self.state.subs[name] = Sub(queue, self.state.lives[queue], text, len(self.state.rows))
+            life, passed = self.state.lives.get(queue, 0), len(self.state.rows)
+            self.state.subs[name] = Sub(
+                queue, life, text, passed, durable=durable, letters=letters if dead else ""
+            )
         elif (known.queue, known.filter) != (queue, text):
             assert type(answer).__name__ == "Exists"
         self.note()
@@ -193,7 +217,7 @@ class TopicMachine(RuleBasedStateMachine):
             return
         parcels = []
         done: list[str] = []
-        queues: set[int] = set()
+        queues: set[str] = set()
         for number, cell in view.subscriptions.items():
             after = max(0, cell.passed - 1) if again else cell.passed
             if after >= meta.last_seq or not data.draw(st.booleans()):
@@ -201,8 +225,10 @@ class TopicMachine(RuleBasedStateMachine):
             upto = data.draw(st.integers(after + 1, meta.last_seq))
             packed = next(text for text in FILTERS if (text == cell.filter) is not other)
             parcels.append(pack(self.group, shard, number, packed, after, upto))
-            if after == cell.passed and cell.queue not in queues and not other:
-                queues.add(cell.queue)
+            target = self._target(self.state.subs[cell.name])
+            if after == cell.passed and target not in queues and not other:
+                if target:
+                    queues.add(target)
                 done.append(cell.name)
                 self._pass(self.state.subs[cell.name], upto)
         self.ask(shard, Forward(tuple(parcels)))
@@ -212,8 +238,17 @@ class TopicMachine(RuleBasedStateMachine):
     def _pass(self, sub: Sub, upto: int) -> None:
         rows = self.state.rows[sub.passed : upto]
         wanted = [body for body, even in rows if even or not sub.filter]
-        self.state.queues[sub.queue] += wanted
+        target = self._target(sub)
+        if target:
+            self.state.queues[target] += wanted
+        if target != sub.queue:
+            sub.dead_lettered += len(wanted) if target else 0
+            sub.dropped += 0 if target else len(wanted)
         sub.passed = upto
+
+    def _target(self, sub: Sub) -> str:
+        """The queue that a subscription's rows go to; empty: there is none."""
+        return next((name for name in (sub.queue, sub.letters) if name in self.state.queues), "")
 
     @rule()
     def delete_topic(self) -> None:
@@ -263,11 +298,38 @@ class TopicMachine(RuleBasedStateMachine):
         view = self.group.view(self.topic())
         assert view is not None
         found = {
-            cell.name: (cell.filter, dict(cell.notes).get("note", ""))
+            cell.name: (
+                cell.filter,
+                dict(cell.notes).get("note", ""),
+                cell.dead_lettered,
+                cell.dropped,
+                cell.is_unbound,
+            )
             for cell in view.subscriptions.values()
         }
-        subs = self.state.subs.items()
-        assert found == {name: (sub.filter, sub.note) for name, sub in subs}
+        assert found == {
+            name: (
+                sub.filter,
+                sub.note,
+                sub.dead_lettered,
+                sub.dropped,
+                sub.queue not in self.state.queues,
+            )
+            for name, sub in self.state.subs.items()
+        }
+        catalog = self.group.view(CATALOG)
+        assert catalog is not None
+        waiting = [
+            f"default/{sub.queue}"
+            for sub in self.state.subs.values()
+            if sub.queue not in self.state.queues
+        ]
+        awaited = [name for name, cells in catalog.awaited.items() for _ in cells]
+        assert sorted(awaited) == sorted(waiting)
+        for name in self.state.queues:
+            queue = self.group.view(self.shard(name))
+            assert queue is not None
+            assert set(dict(queue.spec.notes)) == self.state.links[name]
         passed = [sub.passed for sub in self.state.subs.values()]
         floor = min(passed, default=len(self.state.rows))
         left = [body for body, _ in self.state.rows[floor:]]

@@ -182,6 +182,8 @@ PROMISED = {
     "millrace_cursor_lag_seconds": "gauge",
     "millrace_topic_lag_rows": "gauge",
     "millrace_topic_lag_seconds": "gauge",
+    "millrace_topic_dead_lettered": "counter",
+    "millrace_topic_dropped": "counter",
     "millrace_sealed_bytes": "gauge",
     "millrace_log_bytes": "gauge",
     "millrace_disk_free_bytes": "gauge",

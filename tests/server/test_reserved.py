@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from millrace.client.line_socket import SocketLine
 from millrace.client.millrace import engine_of
 from millrace.client.queue import Queue
 from millrace.client.remote import RemoteEngine
+from millrace.client.topic import configure_durably, subscribe_durably
+from millrace.core.topic_commands import ConfigureSubscription, Subscribe
 from millrace.errors import Invalid
 from millrace.server.local import Local
 from tests.client.harness import opened
@@ -253,5 +256,31 @@ def test_sec_04_a_dead_letter_that_is_replaced_knows_where_it_was(tmp_path: Path
                 await after.release()
                 [again] = await dead.lease()
                 assert again.headers == after.headers
+
+    asyncio.run(main())
+
+
+@CLIENTS
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"durable": True},
+        {"dead_letter": "other/secret"},
+        {"queue_notes": (("raw:arn", "1"),)},
+    ],
+    ids=str,
+)
+def test_sec_no_client_makes_a_subscription_durable(
+    tmp_path: Path, way: str, named: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as owner, asking(owner, tmp_path, way) as m:
+            topic = await m.topic("news")
+            await topic.subscribe(await m.queue("orders"))
+            with pytest.raises(Invalid, match="the server alone"):
+                await subscribe_durably(topic, Subscribe("s", "default", "late", "", **named))
+            with pytest.raises(Invalid, match="the server alone"):
+                await configure_durably(topic, ConfigureSubscription("orders", **named))
+            assert [one.name for one in await topic.subscriptions()] == ["orders"]
 
     asyncio.run(main())

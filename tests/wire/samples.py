@@ -146,6 +146,7 @@ COMMANDS: list[object] = [
     DropStage("s"),
     Subscribe("sub", "default", "orders", '{"kind":["a"]}'),
     Subscribe("sub", "default", "orders", "", (("a", "b"),)),
+    Subscribe("sub", "default", "orders", "", (), True, "default/dead", (("c", "d"),)),
     ConfigureSubscription("sub", '{"kind":["a"]}', (("a", ""),)),
     ConfigureSubscription("sub"),
     Unsubscribe("sub"),

@@ -47,7 +47,7 @@ from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.errors import Corrupt
 
@@ -96,6 +96,9 @@ def cell_key(kind: int, key: bytes) -> str:
         return key[8:16].hex() + (f" part {part}" if kind == Kind.GROUP else "")
     if kind == Kind.DEDUP:
         return key.hex()
+    if kind == Kind.AWAITED and len(key) > 17:
+        topic, number = (int.from_bytes(part, "big") for part in (key[-16:-8], key[-8:]))
+        return f"{escaped(key[:-17])} by {number} of {topic}"
     if kind in (Kind.QUEUE, Kind.TOPIC):
         return escaped(key.replace(b"\0", b"/"))
     return escaped(key)
@@ -218,6 +221,8 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "aside": [list(run) for run in cell.aside],
                 "lives": [list(life) for life in cell.lives],
             }
+        case AwaitedCell():
+            return {"topic": cell.topic, "number": cell.number}
         case QuarantineCell():
             return {
                 "since_ms": cell.since_ms,
@@ -286,6 +291,11 @@ def _fields(key: bytes, cell: Cell) -> Fields:
                 "filtered": cell.filtered,
                 "moved_ms": cell.moved_ms,
                 "notes": dict(cell.notes),
+                "durable": cell.durable,
+                "dead_letter": cell.dead_letter,
+                "dead_lettered": cell.dead_lettered,
+                "dropped": cell.dropped,
+                "queue_notes": dict(cell.queue_notes),
             }
         case CatalogCell():
             # Whoever has the secret can forge receipts.

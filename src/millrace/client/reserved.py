@@ -271,7 +271,15 @@ def check_command(command: Command) -> None:
         case Configure() | CreateQueue():
             if isinstance(command.spec, SpecPart):
                 check_notes(command.spec.notes)
-        case CreateTopic() | ConfigureTopic() | Subscribe() | ConfigureSubscription():
+        case Subscribe() | ConfigureSubscription():
+            check_notes(command.notes)
+            if command.durable or command.dead_letter or command.queue_notes:
+                raise Invalid(
+                    "the server alone makes subscriptions durable, and names their dead letters "
+                    "and what they note with their queues",
+                    field="durable",
+                )
+        case CreateTopic() | ConfigureTopic():
             check_notes(command.notes)
         case _:
             pass

@@ -21,7 +21,7 @@ from millrace.core.commands import ProducerMode, Publish
 from millrace.core.model import CATALOG, ShardId
 from millrace.core.notes import Most
 from millrace.core.topic import deleted
-from millrace.core.topic_cells import TopicCell
+from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
@@ -30,7 +30,7 @@ from millrace.core.topic_commands import (
     Subscribed,
     Unsubscribe,
 )
-from millrace.errors import Forged, Invalid, NotFound
+from millrace.errors import Forged, Invalid, MillraceError, NotFound
 
 FilterLike = Mapping[str, object]
 """Headers and their tests; see `Topic.subscribe`."""
@@ -80,6 +80,11 @@ class Subscription:
     """Why the queue did not take the last ones; empty if it did."""
     notes: dict[str, str]
     """What is kept with it."""
+    dead_lettered: int = 0
+    """Messages that are dead letters, because there was no queue. Without one a subscription of SNS
+    goes on, and any other ends."""
+    dropped: int = 0
+    """Messages that were dropped then, because there was no queue of dead letters either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +328,10 @@ class Topic:
                 cell.filtered,
                 meta.last_seq - cell.passed,
                 ages[cell.passed],
-                str(trouble[number]) if number in trouble else "",
+                _trouble(cell, trouble.get(number)),
                 dict(cell.notes),
+                cell.dead_lettered,
+                cell.dropped,
             )
             for number, cell in cells.items()
         ]
@@ -379,6 +386,38 @@ class Topic:
 def engine_and_topic(topic: Topic) -> tuple[Engine, ShardId]:
     """Where a topic is."""
     return topic._engine, topic._shard
+
+
+def _trouble(cell: SubscriptionCell, error: MillraceError | None) -> str:
+    if error is not None:
+        return str(error)
+    if not cell.is_unbound:
+        return ""
+    letters = f"are dead letters in {cell.dead_letter}" if cell.dead_letter else "are dropped"
+    return f"there is no queue {cell.target}: messages {letters}"
+
+
+async def subscribe_durably(topic: Topic, command: Subscribe) -> bool:
+    """Make a subscription that outlives its queue, which need not be there; returns whether it was
+    made.
+
+    Raises:
+        Exists: the name is in use for another queue, filter or notes.
+        Invalid, TooLarge: the name, the queue, the filter or the notes.
+    """
+    check.name(command.space, "space")
+    check.name(command.queue, "queue")
+    return (await topic._engine.ask(topic._shard, command, Subscribed)).made
+
+
+async def configure_durably(topic: Topic, command: ConfigureSubscription) -> None:
+    """Change a subscription, that to which a durable one sends dead letters too.
+
+    Raises:
+        NotFound: there is no such subscription.
+        Invalid, TooLarge: the filter or the notes.
+    """
+    await topic._engine.ask(topic._shard, command, Subscribed)
 
 
 async def configure_notes(topic: Topic, notes: Mapping[str, str], most: Most | None) -> None:

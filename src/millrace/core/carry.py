@@ -3,6 +3,9 @@
 A topic has one order and keeps what is not forwarded, so that none of them means anything there.
 They stay with the message as headers, and the queue that it is forwarded to treats it as if it had
 been published there with them, at the time when it came to the topic.
+
+The seq of a row in its topic, which has another one in each queue, goes with it where the publisher
+left room for it: in a header `millrace-topic-seq` of twenty zeros.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from millrace import limits
 from millrace.core import bounds
 from millrace.core.block import Block
+from millrace.core.column import Column
 from millrace.core.commands import Aside, Publish
 from millrace.core.leased_commands import Life
 from millrace.core.model import Headers, Message
@@ -22,6 +27,9 @@ PRIORITY = "millrace-priority"
 DELAY = "millrace-delay-ms"
 TTL = "millrace-ttl-ms"
 _NAMES = (PRIORITY, DELAY, TTL)
+TOPIC_SEQ = "millrace-topic-seq"
+SEQ_ROOM = b"0" * 20
+"""The value of that header as it is published: each digit stands for one of the seq."""
 
 Turns = tuple[tuple[Aside, ...], tuple[Life, ...]]
 """Rows that do not wait in their order, and rows that expire."""
@@ -86,6 +94,27 @@ def unpack(block: Block, times: Sequence[tuple[int, int]], now: int) -> Turns:
             # One whose time is over expires in the queue, and is counted there.
             lives.append(Life(at, 1, max(1, time_ms + ttl - now)))
     return tuple(runs), tuple(lives)
+
+
+def number(block: Block, after: int) -> Block:
+    """Return the rows of a topic that come after this seq, with their seqs where there is room for
+    them; all else is as it was."""
+    names, values, lists = block.header_names, block.header_values, block.header_lists
+    if names is None or values is None or lists is None:
+        return block
+    wanted = TOPIC_SEQ.encode()
+    if wanted not in bytes(names.data):
+        return block
+    bounds, data = values.bounds(), bytearray(values.data)
+    starts = np.frombuffer(lists, np.int32)
+    for at, name in enumerate(names.values(0, len(names.offsets) // 4 - 1)):
+        begin, end = bounds[at], bounds[at + 1]
+        if name == wanted and data[begin:end] == SEQ_ROOM:
+            # A row without headers begins where the next one does.
+            row = int(np.searchsorted(starts, at, side="right")) - 1
+            data[begin:end] = b"%020d" % (after + 1 + row)
+    filled = Column(values.offsets, bytes(data), values.validity)
+    return Block(block.count, block.bodies, block.keys, lists, names, filled)
 
 
 def _number(value: bytes | None, most: int) -> int | None:

@@ -88,6 +88,8 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
     refused = refused or bury.check_dead_letter(desk, None, spec) or _check_route(spec, command)
     if refused is not None:
         return refused
+    unbound = topic.unbound_to(desk, catalog.view, command.space, command.name)
+    spec = msgspec.structs.replace(spec, notes=topic.with_queue_notes(spec.notes, unbound))
     last, route = counts.shard + (command.shards or 1), command.route or "key"
     shards = tuple(ShardId(shard) for shard in range(counts.shard + 1, last + 1))
     catalog.put_catalog(CatalogCell(last, counts.secret))
@@ -98,6 +100,7 @@ def create(desk: Desk, catalog: Draft, command: CreateQueue) -> QueueRef | Refus
         made.put_spec(spec)
         ids = partitions.make(made, counts.secret) if spec.is_partitioned else 0
     catalog.put_queue(key, QueueCell(shards, route, ids))
+    topic.begin_of_queue(desk, unbound, shards)
     return QueueRef(shards, made=True, route=route, ids=ids)
 
 

@@ -36,7 +36,7 @@ from millrace.core.model import (
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import pack_seqs
 from millrace.core.stage_cells import StageCell
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell, awaited_key
 from millrace.core.view import Holding, View, number_key
 from millrace.core.waiting import Waiting, Waits
 
@@ -238,6 +238,14 @@ class CellDraft:
     def put_subscription(self, number: int, cell: SubscriptionCell | None) -> None:
         _put(self.view.subscriptions, number, cell)
         self._cells[Kind.SUBSCRIPTION, number_key(number)] = cell
+
+    def put_awaited(self, target: str, cell: AwaitedCell, *, waits: bool) -> None:
+        """A subscription waits for this queue (space/name) to be made, or no longer does."""
+        known = self.view.awaited.setdefault(target, set())
+        (known.add if waits else known.discard)(cell)
+        if not known:
+            del self.view.awaited[target]
+        self._cells[Kind.AWAITED, awaited_key(target, cell)] = cell if waits else None
 
     def put_waiting(self, kind: Kind, key: bytes, cell: Waiting | None) -> None:
         """Messages wait apart under this key, or (None) no longer do."""

@@ -5,7 +5,8 @@ A value is a header's, as bytes, or stands in a body of JSON: a text, a number, 
 Rule 1: text is compared as UTF-8, byte by byte.
 Rule 2: a header has no type. Its value is a number if it is written as one, and true, false or null
 if it is that word. In a body a number is a number, and `"5"` is none.
-Rule 3: the same test is written down in the same way, however it was given.
+Rule 3: numbers are compared to five digits after the point, as with SNS.
+Rule 4: the same test is written down in the same way, however it was given.
 
 The words are those of SNS: a text, a number, true, false or null (exactly that), `prefix`,
 `suffix`, `equals-ignore-case`, `wildcard`, `numeric`, `cidr`, `exists`, and `anything-but` with one
@@ -52,6 +53,9 @@ _NUMBER_BYTES_MAX = 64
 _ADDRESS_BYTES_MAX = 64
 _CASELESS_WEIGHT = 4
 _LETTERS_A_WEIGHT = 8
+_DIGITS = 5
+"""Digits after the point that count when numbers are compared, as with SNS."""
+
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
     "=": operator.eq,
     ">": operator.gt,
@@ -322,13 +326,21 @@ def _bounds(given: object, where: str) -> list[tuple[str, int | float]]:
 
 
 def _numeric(bounds: Sequence[tuple[str, int | float]]) -> Holds:
+    rounded = [(_COMPARE[sign], _rounded(bound)) for sign, bound in bounds]
+
     def holds(value: Value) -> bool:
         number = number_in(value) if isinstance(value, bytes) else value
         if isinstance(number, bool) or not isinstance(number, int | float):
             return False
-        return all(_COMPARE[sign](number, bound) for sign, bound in bounds)
+        number = _rounded(number)
+        return all(compare(number, bound) for compare, bound in rounded)
 
     return holds
+
+
+def _rounded(number: int | float) -> int | float:
+    """Return a number as it is compared."""
+    return round(number, _DIGITS) if isinstance(number, float) else number
 
 
 def number_in(value: bytes) -> int | float | None:

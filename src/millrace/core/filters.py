@@ -10,8 +10,9 @@ times), or if it is not there and `{"exists": False}` is among its tests.
 Rule 3: `"$body"` with a mapping names fields of the body, which is JSON then, in the same way. A
 mapping leads to the fields within a field; tests are a list, or one that is no mapping. A field
 that is an array has the values of its elements. Each field is judged by itself: one element may
-have what one field asks for, another one what another does. A body that is no object of JSON does
-not pass.
+have what one field asks for, another one what another does. A dot in a name separates names, as
+with SNS: `a.b` is the field `b` within `a`, and the field that is named `a.b`. A body that is no
+object of JSON does not pass.
 Rule 4: `"$or"` with a list of at least two mappings, none of which begins with the word of a test,
 asks that one of them passes. Otherwise it is the name of a header or field, as any.
 Rule 5: `"$typed"` with `types`, `headers` and perhaps `arrays` names headers in `headers`, whose
@@ -61,10 +62,17 @@ _Source: TypeAlias = 'Literal["headers", "body"] | Typed'
 """Where the values stand."""
 
 
+_Steps: TypeAlias = "tuple[tuple[tuple[str, int], ...], ...]"
+"""A path into objects: where so many of its names have led to an object, the names that a field of
+it may have that leads on, and how many names of the path each of them takes up to there."""
+
+
 class _Place(msgspec.Struct, frozen=True):
     """What is asked of one header, or of one field of the body."""
 
-    path: tuple[str, ...]
+    name: str
+    """Of the header."""
+    steps: _Steps
     source: _Source
     texts: frozenset[bytes]
     """It passes where a value is one of these: looked up, however many there are."""
@@ -170,10 +178,10 @@ class _Message:
         """
         if place.source == "headers":
             self.spend(len(self._headers))
-            values: list[Value] = [value for name, value in self._headers if name == place.path[0]]
+            values: list[Value] = [value for name, value in self._headers if name == place.name]
             return values, not values
         fields = self._fields(place.source)
-        return ([], False) if fields is None else self._found(fields, place.path)
+        return ([], False) if fields is None else self._found(fields, place.steps)
 
     def _fields(self, source: _Source) -> dict[str, object] | None:
         """A body, or headers with types, as it is read once; None: it has no fields."""
@@ -186,22 +194,33 @@ class _Message:
                 self._read[source] = object_in(self._body)
         return self._read[source]
 
-    def _found(self, fields: dict[str, object], path: tuple[str, ...]) -> tuple[list[Value], bool]:
-        """The values of a field, and whether it is missing somewhere."""
+    def _found(self, value: object, steps: _Steps, depth: int = 0) -> tuple[list[Value], bool]:
+        """The values of a field, and whether it is missing somewhere; the first names of its path,
+        so many, lead to `value`."""
         values: list[Value] = []
         is_missing = False
-        left: list[tuple[object, int]] = [(fields, 0)]
+        left: list[tuple[object, int]] = [(value, depth)]
         while left:
             value, depth = left.pop()
             if isinstance(value, list):
                 self.spend(len(value))
                 is_missing |= not value
                 left.extend((element, depth) for element in value)
-            elif depth < len(path):
-                if isinstance(value, dict) and path[depth] in value:
-                    left.append((value[path[depth]], depth + 1))
-                else:
+            elif depth < len(steps):
+                if not isinstance(value, dict):
                     is_missing = True
+                    continue
+                self.spend(len(steps[depth]) - 1)
+                ways = [(value[name], end) for name, end in steps[depth] if name in value]
+                if len(ways) < 2:
+                    is_missing |= not ways
+                    left.extend(ways)
+                    continue
+                # An object may have `a.b` as well as `b` within `a`: the field is missing if it is
+                # missing by all ways. Each takes a name, of which there are few: so does recursion.
+                found = [self._found(inner, steps, end) for inner, end in ways]
+                values += [one for many, _ in found for one in many]
+                is_missing |= all(missing for _, missing in found)
             elif isinstance(value, dict):
                 is_missing = True
             else:
@@ -263,7 +282,7 @@ def _mask_headers(place: _Place, block: Block, work: _Work) -> Steps:
     if names is None or values is None or lists is None:
         return np.full(block.count, place.may_miss)
     pairs = len(names.offsets) // 4 - 1
-    is_named = pc.equal(names.array(pa.binary(), pairs), pa.scalar(place.path[0].encode()))
+    is_named = pc.equal(names.array(pa.binary(), pairs), pa.scalar(place.name.encode()))
     at = np.flatnonzero(is_named.to_numpy(zero_copy_only=False))
     # A row without headers begins where the next one does: the last that begins there has it.
     rows = np.searchsorted(np.frombuffer(lists, np.int32), at, side="right") - 1
@@ -387,7 +406,24 @@ class _Reading:
         others = [(plain, holds) for plain, holds in made if not isinstance(plain, str)]
         held = tuple(holds for _, holds in others if holds is not None)
         weight = sum(filter_tests.weight(plain) for plain, _ in others)
-        return written, _Place(path, source, texts, held, {"exists": False} in written, weight)
+        steps = _steps(path, has_dots=source == "body")
+        may_miss = {"exists": False} in written
+        return written, _Place(path[0], steps, source, texts, held, may_miss, weight)
+
+
+def _steps(path: tuple[str, ...], *, has_dots: bool) -> _Steps:
+    """Return where the names of a path lead; `has_dots`: names are separated by dots, too."""
+    whole = ".".join(path)
+    if not has_dots or len(whole) > limits.FILTER_PATH_CHARS_MAX:
+        return tuple(((name, end),) for end, name in enumerate(path, 1))
+    names = whole.split(".")
+    count = len(names)
+    if count > limits.FILTER_PATH_NAMES_MAX:
+        return tuple(((name, end),) for end, name in enumerate(path, 1))
+    return tuple(
+        tuple((".".join(names[begin:end]), end) for end in range(begin + 1, count + 1))
+        for begin in range(count)
+    )
 
 
 def _is_choice(given: object) -> TypeGuard[Sequence[Mapping[object, object]]]:

@@ -19,7 +19,7 @@ from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.spec import QueueSpec as QueueSpec
 from millrace.core.stage_cells import RunsCell, StageCell
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell
 
 Seq = NewType("Seq", int)
 """Number of a message within its shard, from 1; 0 means "before the first"."""
@@ -138,6 +138,7 @@ class Kind(IntEnum):
     ID = 26
     RUNS = 27
     QUARANTINE = 28
+    AWAITED = 29
 
 
 WINDOWED = (Kind.DUE, Kind.READY, Kind.RING, Kind.BUCKET)
@@ -390,6 +391,7 @@ Cell = (
     | IdCell
     | RunsCell
     | QuarantineCell
+    | AwaitedCell
 )
 
 CELL_TYPES: dict[Kind, type[Cell]] = {
@@ -421,6 +423,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.ID: IdCell,
     Kind.RUNS: RunsCell,
     Kind.QUARANTINE: QuarantineCell,
+    Kind.AWAITED: AwaitedCell,
 }
 
 

@@ -6,9 +6,15 @@ Rule 2: the rows of a topic stay until every subscription has passed them, and n
 ever dropped for a slow one: beyond `max_lag` the topic refuses what is published.
 Rule 3: a subscription is a producer of its queue, from the batch that makes it to the one that
 ends it. Its name tells topic, subscription and history apart, so that none is taken for another.
+Rule 4: a durable subscription outlives its queue. While there is none of the name it waits, and its
+rows are dead letters, or dropped and counted; the next queue of the name gets what comes after it
+was made, and has the subscription as a producer from the batch that makes it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,7 +26,7 @@ from millrace.core.commands import Publish
 from millrace.core.desk import Desk
 from millrace.core.draft import Draft
 from millrace.core.model import CATALOG, CatalogCell, Message, ProducerCell, QueueCell, ShardId
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell
 from millrace.core.topic_commands import (
     ConfigureSubscription,
     ConfigureTopic,
@@ -136,10 +142,10 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
     view = draft.view
     if view.topic is None:
         return Invalid("only a topic has subscriptions", field="topic")
-    queue = _queue(desk, command)
+    queue = queue_named(desk, command.space, command.queue)
     targets = [desk.draft(ShardId(shard)) for shard in queue.shards] if queue is not None else []
     takers = [target for target in targets if target is not None]
-    if not takers:
+    if not takers and not command.durable:
         return NotFound(
             f"there is no queue {command.queue!r} in {command.space!r}; make it first",
             field="queue",
@@ -163,13 +169,14 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
                 field="name",
             )
     kept = notes.merge((), command.notes)
-    refused = _check_room(view, takers[0].view) or _check_notes(kept)
+    refused = _check_room(view, takers[0].view if takers else None) or _check_notes(kept)
+    refused = refused or notes.check(command.queue_notes)
     if refused is not None:
         return refused
     number = view.pointers.cursor + 1
     cell = SubscriptionCell(
         command.name,
-        takers[0].view.shard,
+        takers[0].view.shard if takers else 0,
         name,
         command.filter,
         view.history,
@@ -177,9 +184,12 @@ def subscribe(desk: Desk, draft: Draft, command: Subscribe) -> Subscribed | Refu
         view.last_seq,
         moved_ms=draft.now,
         notes=kept,
+        durable=command.durable,
+        dead_letter=command.dead_letter,
+        queue_notes=notes.merge((), command.queue_notes),
     )
     draft.put_pointers(msgspec.structs.replace(view.pointers, cursor=number))
-    draft.put_subscription(number, cell)
+    _put(desk, draft, number, cell)
     for taker in takers:
         producer = ProducerCell("rising", view.last_seq, taker.now)
         taker.put_producer(producer_of(view.shard, number, cell), producer)
@@ -192,12 +202,19 @@ def configure_subscription(draft: Draft, command: ConfigureSubscription) -> Subs
         if cell.name != command.name:
             continue
         kept = notes.merge(cell.notes, command.notes)
-        refused = _check_notes(kept)
+        of_queue = notes.merge(cell.queue_notes, command.queue_notes)
+        refused = _check_notes(kept) or notes.check(of_queue)
         if refused is not None:
             return refused
-        wanted = cell.filter if command.filter is None else command.filter
-        if (wanted, kept) != (cell.filter, cell.notes):
-            changed = msgspec.structs.replace(cell, filter=wanted, notes=kept)
+        changed = msgspec.structs.replace(
+            cell,
+            filter=cell.filter if command.filter is None else command.filter,
+            notes=kept,
+            durable=cell.durable or command.durable,
+            dead_letter=cell.dead_letter if command.dead_letter is None else command.dead_letter,
+            queue_notes=of_queue,
+        )
+        if changed != cell:
             draft.put_subscription(number, changed)
         return Subscribed(number, cell.since, made=False)
     return NotFound(f"there is no subscription {command.name!r}", field="name")
@@ -240,20 +257,20 @@ def _check_notes(kept: notes.Notes) -> Refused | None:
     return notes.check(kept, limits.SUBSCRIPTION_NOTES_BYTES_MAX)
 
 
-def _queue(desk: Desk, command: Subscribe) -> QueueCell | None:
+def queue_named(desk: Desk, space: str, name: str) -> QueueCell | None:
+    """Return the queue of this name, if there is one."""
     catalog = desk.draft(CATALOG)
-    key = f"{command.space}\0{command.queue}".encode()
-    return catalog.view.queues.get(key) if catalog is not None else None
+    return catalog.view.queues.get(f"{space}\0{name}".encode()) if catalog is not None else None
 
 
-def _check_room(topic: View, queue: View) -> Refused | None:
+def _check_room(topic: View, queue: View | None) -> Refused | None:
     if len(topic.subscriptions) >= limits.SUBSCRIPTIONS_MAX:
         return TooLarge(
             f"a topic has up to {limits.SUBSCRIPTIONS_MAX} subscriptions; end one first",
             field="name",
             limit=limits.SUBSCRIPTIONS_MAX,
         )
-    if len(queue.producers) >= limits.PRODUCERS_MAX:
+    if queue is not None and len(queue.producers) >= limits.PRODUCERS_MAX:
         return TooLarge(
             f"the queue remembers {limits.PRODUCERS_MAX} producers and takes no new one",
             field="queue",
@@ -273,18 +290,79 @@ def unsubscribe(desk: Desk, draft: Draft, command: Unsubscribe) -> bool:
 
 
 def end_of_queue(desk: Desk, queue: Draft) -> None:
-    """The queue is being deleted: whatever forwards to it ends in the same entry."""
+    """The queue is being deleted: whatever forwards to it ends in the same entry, or waits for the
+    next one of the name."""
     for name in [name for name in queue.view.producers if name.startswith(FORWARDERS)]:
         _, shard, number, _ = name.split("/")
         draft = desk.draft(ShardId(int(shard)))
-        if draft is not None and int(number) in draft.view.subscriptions:
-            draft.put_subscription(int(number), None)
-            drop_passed(draft)
+        cell = draft.view.subscriptions.get(int(number)) if draft is not None else None
+        if draft is None or cell is None:
+            continue
+        if cell.durable:
+            _put(desk, draft, int(number), msgspec.structs.replace(cell, queue=0))
+            continue
+        draft.put_subscription(int(number), None)
+        drop_passed(draft)
+
+
+class Unbound(NamedTuple):
+    """A subscription that waits for its queue to be made."""
+
+    draft: Draft
+    """Of its topic."""
+    number: int
+    cell: SubscriptionCell
+
+
+def unbound_to(desk: Desk, catalog: View, space: str, name: str) -> list[Unbound]:
+    """Return the subscriptions that wait for a queue of this name, as many as it takes."""
+    awaited = catalog.awaited.get(f"{space}/{name}", set())
+    found: list[Unbound] = []
+    for one in sorted(awaited, key=lambda cell: (cell.topic, cell.number)):
+        draft = desk.draft(ShardId(one.topic))
+        if draft is not None and len(found) < limits.PRODUCERS_MAX:
+            found.append(Unbound(draft, one.number, draft.view.subscriptions[one.number]))
+    return found
+
+
+def _put(desk: Desk, draft: Draft, number: int, cell: SubscriptionCell | None) -> None:
+    """Put a subscription, or end it, and have the catalog know whether it waits for its queue."""
+    known = draft.view.subscriptions.get(number)
+    draft.put_subscription(number, cell)
+    was_unbound = known is not None and known.is_unbound
+    is_unbound = cell is not None and cell.is_unbound
+    one = cell or known
+    catalog = desk.draft(CATALOG) if was_unbound is not is_unbound else None
+    if catalog is not None and one is not None:
+        waiting = AwaitedCell(int(draft.view.shard), number)
+        catalog.put_awaited(one.target, waiting, waits=is_unbound)
+
+
+def with_queue_notes(kept: notes.Notes, unbound: Sequence[Unbound]) -> notes.Notes:
+    """Return the notes of a queue with those that the subscriptions give it; notes of one for which
+    there is no room are left out."""
+    for one in unbound:
+        added = notes.merge(kept, one.cell.queue_notes)
+        if notes.check(added) is None:
+            kept = added
+    return kept
+
+
+def begin_of_queue(desk: Desk, unbound: Sequence[Unbound], shards: Sequence[ShardId]) -> None:
+    """The queue was made: what waited for it forwards to it, in the same entry."""
+    for one in unbound:
+        cell = msgspec.structs.replace(one.cell, queue=int(shards[0]))
+        _put(desk, one.draft, one.number, cell)
+        for shard in shards:
+            target = desk.draft(shard)
+            assert target is not None
+            producer = ProducerCell("rising", cell.passed, target.now)
+            target.put_producer(producer_of(one.draft.view.shard, one.number, cell), producer)
 
 
 def _end(desk: Desk, draft: Draft, number: int) -> None:
     cell = draft.view.subscriptions[number]
-    draft.put_subscription(number, None)
+    _put(desk, draft, number, None)
     found = queue_of(desk, cell)
     for shard in found.shards if found is not None else ():
         target = desk.draft(ShardId(shard))

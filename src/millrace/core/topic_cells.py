@@ -23,7 +23,8 @@ class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     queue: int
-    """The queue's first shard: of a queue that is made anew under its name it is another one."""
+    """The queue's first shard: of a queue that is made anew under its name it is another one. 0:
+    there is no queue of the name now, as may be where the subscription is durable."""
     target: str
     """The queue as space/name."""
     filter: str
@@ -39,3 +40,37 @@ class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
     moved_ms: int = 0
     notes: Notes = ()
     """What a front end keeps with the subscription."""
+    durable: bool = False
+    """It outlives its queue, and forwards to the next one of its name."""
+    dead_letter: str = ""
+    """As space/name, the queue of what a durable one cannot forward; empty: it is dropped."""
+    dead_lettered: int = 0
+    dropped: int = 0
+    """Rows that passed the filter when there was no queue, and went there, or nowhere."""
+    queue_notes: Notes = ()
+    """What a queue of this name has among its notes when it is made."""
+
+    @property
+    def is_unbound(self) -> bool:
+        """Whether it waits for its queue to be made."""
+        return self.durable and not self.queue
+
+
+class AwaitedCell(msgspec.Struct, frozen=True, array_like=True):
+    """A subscription that waits for its queue to be made, in the catalog under the queue's name."""
+
+    topic: int
+    """The topic's shard."""
+    number: int
+    """Of the subscription."""
+
+
+def awaited_key(target: str, cell: AwaitedCell) -> bytes:
+    """The key of such a cell; `target`: the queue as space/name."""
+    numbers = cell.topic.to_bytes(8, "big") + cell.number.to_bytes(8, "big")
+    return target.encode() + b"\0" + numbers
+
+
+def awaited_name(key: bytes) -> str:
+    """The queue that a key names, as space/name."""
+    return key[:-17].decode()

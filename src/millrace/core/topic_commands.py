@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -26,6 +26,10 @@ class Subscribe(msgspec.Struct, frozen=True):
     """As `filters.text` writes it."""
     notes: Notes = ()
     """Of one that is there, those that are named must be the stored ones."""
+    durable: bool = False
+    """The queue need not be there; see `SubscriptionCell`."""
+    dead_letter: str = ""
+    queue_notes: Notes = ()
 
 
 class ConfigureSubscription(msgspec.Struct, frozen=True):
@@ -39,6 +43,11 @@ class ConfigureSubscription(msgspec.Struct, frozen=True):
     """As `filters.text` writes it; None: as it is."""
     notes: Notes = ()
     """Those that are named; an empty text ends one."""
+    durable: bool = False
+    """True: make it durable. What is durable stays so."""
+    dead_letter: str | None = None
+    queue_notes: Notes = ()
+    """As `notes`."""
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):
@@ -119,6 +128,10 @@ class Subscribed(msgspec.Struct, frozen=True):
     made: bool
 
 
+Outcome = Literal["forwarded", "dead_lettered", "dropped"]
+"""Where rows went: to their queue, or as there is none, to that of dead letters or nowhere."""
+
+
 class Brought(msgspec.Struct, frozen=True):
     """What became of a parcel."""
 
@@ -131,6 +144,7 @@ class Brought(msgspec.Struct, frozen=True):
     """The same of a queue with several shards, row by row; 0 where it is forgotten."""
     error: MillraceError | None = None
     """Why the queue did not take it; without that, someone else was faster or it has ended."""
+    outcome: Outcome = "forwarded"
 
 
 class Forwarded(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 Rule 1: the header of types is an object of JSON, of names and types. What begins with `Number` is a
 number, what begins with `Binary` is passed over, all else is text, also what no type is told of.
 Rule 2: the header of arrays is one of names and texts, each an array of JSON, whose elements are
-the values of that header.
+the values of that header. A single value, as `100`, counts as an array of one.
 Rule 3: what is not as its type says is not there.
 """
 
@@ -64,7 +64,9 @@ def _values(types: Mapping[str, object], name: str, value: bytes) -> list[object
 
 def _elements(text: object) -> list[object]:
     try:
-        found = msgspec.json.decode(text) if isinstance(text, str) else None
+        found = msgspec.json.decode(text) if isinstance(text, str) else []
     except (msgspec.DecodeError, ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    if isinstance(found, dict):
+        return []
+    return found if isinstance(found, list) else [found]

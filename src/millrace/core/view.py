@@ -51,7 +51,7 @@ from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
 from millrace.core.takeover import resume
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell, awaited_name
 from millrace.core.waiting import Waiting
 from millrace.core.weight import Scale
 from millrace.core.window import Window
@@ -94,6 +94,8 @@ class View:
         self.topic: TopicCell | None = None
         """What this shard is, if it is a topic."""
         self.subscriptions: dict[int, SubscriptionCell] = {}
+        self.awaited: dict[str, set[AwaitedCell]] = {}
+        """In the catalog: by the names of queues that are not there, as space/name, who waits."""
         self.scale = Scale()
         self.partition: PartitionCell | None = None
         """Of a queue whose delivery is "partitions"."""
@@ -235,6 +237,8 @@ class View:
                     self.topic = cell
             case SubscriptionCell() as cell:
                 self.subscriptions[number(key)] = cell
+            case AwaitedCell() as cell:
+                self.awaited.setdefault(awaited_name(key), set()).add(cell)
             case AttemptCell() as cell:
                 self.attempts[key.decode()] = cell
             case WeightCell() as cell:

@@ -19,6 +19,14 @@ values, which may be some more tests."""
 FILTER_DEPTH_MAX = 32
 """How deep the fields of a body and the choices of one filter are nested: reading them recurs."""
 
+FILTER_PATH_NAMES_MAX = 32
+"""Names of a path into a body, separated by dots or mappings: each two of them may be one field's
+name, and all of these are looked for. Where there are more, a dot is a part of a name."""
+
+FILTER_PATH_CHARS_MAX = 1024
+"""Characters of such a path: what its names are joined to is kept with the filter, up to a quarter
+of a megabyte. In a longer one, too, a dot is a part of a name."""
+
 FILTER_STARS_MAX = 10
 """Stars of one wildcard: each is a search through the value."""
 

@@ -241,4 +241,8 @@ async def gather(desk: Desk, counted: Counts, may: Callable[[str, str], bool]) -
                 own = {"space": space, "topic": name, "subscription": one.name}
                 page.gauge("millrace_topic_lag_rows", "Messages not forwarded.", one.lag, own)
                 page.gauge("millrace_topic_lag_seconds", "Age of the oldest.", one.lag_seconds, own)
+                letters, name = one.dead_lettered, "millrace_topic_dead_lettered_total"
+                page.counter(name, "Messages without a queue: dead letters.", letters, own)
+                name = "millrace_topic_dropped_total"
+                page.counter(name, "Messages without a queue: dropped.", one.dropped, own)
     return page.text()

@@ -29,6 +29,7 @@ from millrace.server.recount import recount
 from millrace.server.secret import key_secret
 from millrace.server.serving import Serving, certificates_of, url_of
 from millrace.server.sharing import Sharing
+from millrace.server.sns.upgrade import make_durable
 from millrace.server.sqs.upgrade import block_by_message
 from millrace.server.statsd import Statsd
 from millrace.server.taking import take_folder
@@ -98,6 +99,7 @@ class Server:
         declared = [one.user for one in settings.users]
         self.is_first = await first_admin(self._book, settings.admin_token_path, declared)
         await block_by_message(millrace)
+        await make_durable(millrace, settings.aws_home)
         await self._declare(settings)
         await recount(engine_of(millrace), self._book)
         self.knows_admin_token = is_known(self._book, settings.admin_token_path)

@@ -16,7 +16,7 @@ from millrace.errors import MillraceError
 Fate = int | Literal["filtered", "forwarded", "later", "gone"]
 """Of a message and a subscription: its seq in the queue; or it did not pass the filter; or it is in
 the queue, and where is not known any more; or the engine was closed first, and the next one
-forwards it; or the subscription ended before it was forwarded."""
+forwards it; or the subscription ended before it was forwarded, or its queue was not there."""
 
 Fates = dict[str, list[Fate]]
 """Subscription → what became of each message."""
@@ -35,6 +35,8 @@ class Result(NamedTuple):
     """Which of the rows passed the filter, counted from 0; None: all."""
     places: tuple[int, ...] = ()
     """Where those are, one by one; empty: one after the other from `first` on."""
+    is_gone: bool = False
+    """There was no queue: they are dead letters, or dropped."""
 
     def fate(self, seq: int) -> Fate:
         """What became of a row within it."""
@@ -44,6 +46,8 @@ class Result(NamedTuple):
             if rank == len(self.at) or self.at[rank] != place:
                 return "filtered"
             place = rank
+        if self.is_gone:
+            return "gone"
         if self.places:
             return self.places[place] or "forwarded"
         return "forwarded" if self.first is None else self.first + place

@@ -219,9 +219,9 @@ class Forwarder:
     async def _chunk(self, shard: ShardId, line: _Line, after: int, upto: int) -> Chunk:
         bounds = Bounds(line.rows_max, self._chunk_bytes)
         found = line.shelf.find(after, bounds)
-        if found is not None:
-            return found
-        return await read(self._rows, self._reading, shard, after, upto, bounds)
+        if found is None:
+            found = await read(self._rows, self._reading, shard, after, upto, bounds)
+        return found._replace(block=carry.number(found.block, found.after))
 
     async def _pack(
         self, line: _Line, chunk: Chunk, cell: SubscriptionCell
@@ -323,16 +323,19 @@ class Forwarder:
         """As few commands as records can hold; none brings a queue two parcels."""
         commands: list[Forward] = []
         group: list[Parcel] = []
-        queues: set[int] = set()
+        queues: set[int | str] = set()
         size = 0
         for parcel in parcels:
             weight = size_of(Forward((parcel,)))
-            queue = cells[parcel.subscription].queue if parcel.subscription in cells else 0
+            cell = cells.get(parcel.subscription)
+            # Rows of those that wait for their queues go to one of dead letters, or nowhere.
+            queue = (cell.queue or cell.dead_letter) if cell is not None else 0
             if group and (size + weight > self._record_bytes or queue in queues):
                 commands.append(Forward(tuple(group)))
                 group, queues, size = [], set(), 0
             group.append(parcel)
-            queues.add(queue)
+            if queue:
+                queues.add(queue)
             size += weight
         if group:
             commands.append(Forward(tuple(group)))
@@ -346,8 +349,11 @@ class Forwarder:
         number = brought.subscription
         if brought.moved:
             line.trouble.pop(number, None)
+            is_gone = brought.outcome != "forwarded"
             line.arrivals.note(
-                Result(number, parcel.after, parcel.upto, brought.first, at, brought.places)
+                Result(
+                    number, parcel.after, parcel.upto, brought.first, at, brought.places, is_gone
+                )
             )
         elif brought.error is not None:
             line.trouble[number] = brought.error

@@ -256,6 +256,7 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "topics": view.topics,
         "topic": view.topic,
         "subscriptions": view.subscriptions,
+        "awaited": view.awaited,
         "holder": view.holder,
         "returned": due,
         "doomed": view.doomed,

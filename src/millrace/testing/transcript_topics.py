@@ -2,7 +2,8 @@
 
 `create_topic orders max_lag:5`, `configure_topic orders max_lag:9`, `delete_topic orders`,
 `subscribe orders to:billing as:bills {"type":"order"}`, `configure_subscription orders bills {}`,
-`unsubscribe orders bills`, all but the last also with `note:name=text`, and
+`unsubscribe orders bills`, all but the last also with `note:name=text`,
+`subscribe orders to:billing durable letters:dead link:text`, and
 `forward orders` (what each subscription lacks), `forward orders 2 upto:5` (one of them, and not
 all of it), `forward orders 1 after:0` (what it does not lack).
 """
@@ -61,7 +62,18 @@ def topic_command(
             return CATALOG, DeleteTopic(_SPACE, name, int(options.get("shard", 0)))
         case "subscribe":
             text, queue = "".join(wanted), options["to"]
-            return shard, Subscribe(options.get("as", queue), _SPACE, queue, text, notes)
+            letters = f"{_SPACE}/{options['letters']}" if "letters" in options else ""
+            of_queue = (("link", options["link"]),) if "link" in options else ()
+            return shard, Subscribe(
+                options.get("as", queue),
+                _SPACE,
+                queue,
+                text,
+                notes,
+                "durable" in plain,
+                letters,
+                of_queue,
+            )
         case "configure_subscription":
             change = wanted[0] if wanted else None
             return shard, ConfigureSubscription(plain[0], change, notes)

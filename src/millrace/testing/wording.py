@@ -93,6 +93,8 @@ def _brought(answer: Brought) -> str:
     if not answer.moved:
         return f"subscription {answer.subscription}: left alone"
     where = f", from seq {answer.first} on" if answer.first is not None else ""
+    if answer.outcome != "forwarded":
+        where = f", {answer.outcome.replace('_', '-')}"
     return f"subscription {answer.subscription}: passed{where}"
 
 

@@ -32,7 +32,7 @@ from millrace.core.partition_cells import IdCell, PartitionCell
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
-from millrace.core.topic_cells import SubscriptionCell, TopicCell
+from millrace.core.topic_cells import AwaitedCell, SubscriptionCell, TopicCell, awaited_name
 from millrace.core.view import number
 from millrace.core.waiting import due_of, ready_since, seqs_in
 from millrace.testing.group import START_MS, numbers
@@ -67,6 +67,8 @@ def cell_name(kind: Kind, key: bytes) -> str:
         return f"[dedup {key.hex()[:8]}]"
     if kind is Kind.QUARANTINE:
         return f"[quarantine {number(key)}]" if key else "[quarantine]"
+    if kind is Kind.AWAITED:
+        return f"[awaited {awaited_name(key)} by {number(key[-8:])} of {number(key[-16:-8])}]"
     if kind is Kind.RUNS:
         return f"[runs {key[:-5].decode()}.{number(key[-4:])}]"
     text = key.decode().replace("\0", "/")
@@ -129,6 +131,8 @@ def say_cell(cell: Cell) -> str:
             return f"{cell.rows} rows since {say_time(cell.time_ms)}{calls}"
         case RunsCell():
             return _runs(cell)
+        case AwaitedCell():
+            return "waits"
         case QuarantineCell():
             what = f"to {cell.last}" if cell.last else f"by shard {cell.shard}"
             return f"{what}, since {say_time(cell.since_ms)}: {cell.reason}"
@@ -162,10 +166,18 @@ def say_cell(cell: Cell) -> str:
             return (
                 f"{cell.name} to {cell.target} ({cell.queue}), of {_history(cell.history)} since "
                 f"{cell.since}, passed {cell.passed}, {cell.forwarded} forwarded{filtered}, "
-                f"{say_time(cell.moved_ms)}{say_notes(cell.notes)}"
+                f"{say_time(cell.moved_ms)}{say_notes(cell.notes)}{_durable(cell)}"
             )
         case CatalogCell():
             return f"newest shard {cell.shard}"
+
+
+def _durable(cell: SubscriptionCell) -> str:
+    if not cell.durable:
+        return ""
+    out = f", durable, {cell.dead_lettered} dead letters, {cell.dropped} dropped"
+    out += f", dead letters to {cell.dead_letter}" if cell.dead_letter else ""
+    return out + (f", of the queue{say_notes(cell.queue_notes)}" if cell.queue_notes else "")
 
 
 def _limited(spec: QueueSpec) -> str:

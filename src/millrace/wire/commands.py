@@ -172,6 +172,11 @@ def _millis(most_ms: int) -> Shape:
     return Optional(Whole(0, most_ms))
 
 
+_LETTERS = Pattern(
+    r"|[A-Za-z0-9_.-]{1,80}/[A-Za-z0-9_.-]{1,80}", most=2 * limits.NAME_CHARS_MAX + 1
+)
+"""A queue of dead letters, as space/name; empty: none."""
+
 SPEC_PART = Form(
     SpecPart,
     Optional(_FLAG),
@@ -181,9 +186,7 @@ SPEC_PART = Form(
     _millis(limits.DELAY_MS_MAX),
     _attempts(),
     _attempts(),
-    Optional(
-        Pattern(r"|[A-Za-z0-9_.-]{1,80}/[A-Za-z0-9_.-]{1,80}", most=2 * limits.NAME_CHARS_MAX + 1)
-    ),
+    Optional(_LETTERS),
     _millis(limits.DELAY_MS_MAX),
     _millis(bounds.DEDUP_MS_MAX),
     Optional(_FLAG),
@@ -270,7 +273,10 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     9: (Explain, Form(Explain, Whole(1), Optional(Data(0, limits.KEY_BYTES_MAX)))),
     10: (ListHolders, Form(ListHolders)),
     15: (NextSnapshot, _NEXT),
-    24: (Subscribe, Form(Subscribe, _NAME, _NAME, _NAME, _Filter(), NOTES)),
+    24: (
+        Subscribe,
+        Form(Subscribe, _NAME, _NAME, _NAME, _Filter(), NOTES, _FLAG, _LETTERS, NOTES),
+    ),
     25: (Unsubscribe, Form(Unsubscribe, _NAME)),
     26: (
         OpenSession,
@@ -328,7 +334,15 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     42: (AwaitCursor, Form(AwaitCursor, _NAME, POSITION)),
     40: (
         ConfigureSubscription,
-        Form(ConfigureSubscription, _NAME, Optional(_Filter()), NOTES),
+        Form(
+            ConfigureSubscription,
+            _NAME,
+            Optional(_Filter()),
+            NOTES,
+            _FLAG,
+            Optional(_LETTERS),
+            NOTES,
+        ),
     ),
 }
 

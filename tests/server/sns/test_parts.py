@@ -7,6 +7,7 @@ import json
 import pytest
 
 from millrace import limits
+from millrace.core import check
 from millrace.server.aws.fault import Fault
 from millrace.server.sns.delivery_policy import (
     Delivery,
@@ -148,11 +149,6 @@ def test_a_bad_attribute_is_refused(name: str, given: AttributeValue, text: str)
         (MessageIn("x"), FIFO, "The MessageGroupId parameter is required for FIFO topics"),
         (MessageIn("x", message_group_id="g"), FIFO, "The topic should either have Content"),
         (MessageIn("x", message_group_id="a b"), FIFO, "MessageGroupId Reason"),
-        (
-            MessageIn("x", message_attributes={"a": AttributeValue(string_value="x")}),
-            PLAIN,
-            "1 validation error detected: Value null at 'messageAttributes.a.member.dataType'",
-        ),
     ],
 )
 def test_a_bad_message_is_refused(told: MessageIn, topic: Told, text: str) -> None:
@@ -160,6 +156,43 @@ def test_a_bad_message_is_refused(told: MessageIn, topic: Told, text: str) -> No
         ready(told, topic)
     assert refused.value.query == "InvalidParameter"
     assert refused.value.message.startswith(f"Invalid parameter: {text}")
+
+
+@pytest.mark.parametrize(
+    ("position", "place"),
+    [(None, ""), (2, "publishBatchRequestEntries.2.member.")],
+)
+def test_aws_3_an_attribute_without_a_type_is_a_validation_error(
+    position: int | None, place: str
+) -> None:
+    message = MessageIn("x", message_attributes={"a": AttributeValue(string_value="x")})
+    with pytest.raises(Fault) as refused:
+        ready(message, PLAIN, position)
+    fault = refused.value
+    assert (fault.query, fault.status) == ("ValidationError", 400)
+    assert fault.message.startswith(
+        f"1 validation error detected: Value null at '{place}messageAttributes.a.member.dataType'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "elements"),
+    [
+        ("100", [b"100"]),
+        ("true", [b"true"]),
+        ('"x"', [b"x"]),
+        ('["x", 5]', [b"x", b"5"]),
+        ("{}", [b"{}"]),
+        ("x", [b"x"]),
+    ],
+)
+def test_aws_25_a_single_value_of_json_is_an_array_of_one(
+    value: str, elements: list[bytes]
+) -> None:
+    array = AttributeValue("String.Array", value)
+    message = ready(MessageIn("x", message_attributes={"a": array}), PLAIN).message
+    headers = check.headers(message.headers)
+    assert [one for name, one in headers if name == "a"] == elements
 
 
 def test_a_subject_is_any_text_of_a_line() -> None:

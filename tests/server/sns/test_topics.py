@@ -100,7 +100,6 @@ def test_what_holds_anyway_may_be_named_when_a_topic_is_made_again(
         ("a.fifo", {}, "Topic Name"),
         ("x" * 257, {}, "Topic Name"),
         ("x" * 252 + ".fifo", {"FifoTopic": "true"}, "Fifo Topic names must end with .fifo"),
-        ("a", {"FifoTopic": "true"}, "Fifo Topic names must end with .fifo"),
         ("a", {"FifoTopic": "yes"}, "Attributes Reason: FifoTopic"),
         ("a", {"Colour": "red"}, "AttributeName"),
         ("a", {"ContentBasedDeduplication": "true"}, "ContentBasedDeduplication Reason"),

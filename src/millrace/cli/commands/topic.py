@@ -163,6 +163,8 @@ def _subscription(found: Topic, one: Subscription) -> tuple[Mapping[str, object]
         "lag_seconds": one.lag_seconds,
         "trouble": one.trouble,
         "notes": one.notes,
+        "dead_lettered": one.dead_lettered,
+        "dropped": one.dropped,
     }
     texts = [
         one.name,

@@ -315,10 +315,13 @@ def answer_fault(request: Request, fault: Fault) -> Response:
         error = {"Code": fault.query, "Message": fault.query_message, "Type": whose}
         body = msgspec.json.encode({"Error": error, "RequestId": one})
         return Response(fault.status, body, headers=headers)
+    service = service_of(request)
+    # SQS alone has this element, always empty.
+    detail = "<Detail/>" if service == "sqs" else ""
     text = (
-        f'<?xml version="1.0"?>\n<ErrorResponse xmlns="{NAMESPACES[service_of(request)]}"><Error>'
+        f'<?xml version="1.0"?>\n<ErrorResponse xmlns="{NAMESPACES[service]}"><Error>'
         f"<Type>{whose}</Type><Code>{text_of(fault.query)}</Code>"
-        f"<Message>{text_of(fault.query_message)}</Message><Detail/></Error>"
+        f"<Message>{text_of(fault.query_message)}</Message>{detail}</Error>"
         f"<RequestId>{one}</RequestId></ErrorResponse>"
     )
     return Response(fault.status, text.encode(), type=XML, headers=headers)

@@ -70,6 +70,10 @@ class SubscriptionOut(msgspec.Struct, frozen=True):
     trouble: str
     """Why the queue did not take the last ones; empty if it did."""
     notes: dict[str, str]
+    dead_lettered: int = 0
+    """Messages that are dead letters, because there was no queue."""
+    dropped: int = 0
+    """Messages that were dropped then, because there was no queue of dead letters either."""
 
 
 class TopicOut(msgspec.Struct, frozen=True):
@@ -96,6 +100,8 @@ def _subscription_out(one: Subscription) -> SubscriptionOut:
         one.lag_seconds,
         one.trouble,
         notes_out(one.notes),
+        one.dead_lettered,
+        one.dropped,
     )
 
 

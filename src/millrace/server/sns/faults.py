@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from millrace import limits
 from millrace.errors import (
     Denied,
     Exhausted,
@@ -21,6 +22,16 @@ def invalid(what: str) -> Fault:
     return Fault(
         "InvalidParameterException", f"Invalid parameter: {what}", query="InvalidParameter"
     )
+
+
+def no_value(parameter: str) -> Fault:
+    """A required parameter is missing."""
+    return invalid(f"{parameter} Reason: no value for required parameter")
+
+
+def failed_validation(message: str) -> Fault:
+    """A request without something that the service's model requires."""
+    return Fault("ValidationException", message, query="ValidationError")
 
 
 def invalid_value(message: str) -> Fault:
@@ -112,11 +123,13 @@ def same_ids() -> Fault:
     )
 
 
-def bad_entry_id() -> Fault:
-    """An entry of a batch has an id that it cannot have."""
+def bad_entry_id(id: str) -> Fault:
+    """An entry of a batch has an id that is too long, or has a character that none may have."""
+    is_long = len(id) > limits.SNS_ENTRY_ID_CHARS_MAX
+    what = "is too long" if is_long else "contains an impermissible character"
     return Fault(
         "InvalidBatchEntryIdException",
-        "The Id of a batch entry in a batch request doesn't abide by the specification.",
+        f"The Id of a batch entry in the batch request {what}: {id}",
         query="InvalidBatchEntryId",
     )
 
@@ -125,7 +138,7 @@ def batch_too_long() -> Fault:
     """All messages of a batch together are too large."""
     return Fault(
         "BatchRequestTooLongException",
-        "The length of all the batch messages put together is more than the limit.",
+        "The length of all the messages put together is more than the limit.",
         query="BatchRequestTooLong",
     )
 

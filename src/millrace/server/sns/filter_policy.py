@@ -86,12 +86,13 @@ class _Policy:
             raise self._bad("Filter policy is too complex")
         for key, value in policy.items():
             if isinstance(value, dict):
+                # What is wrong within comes first, as with SNS.
+                so_far = self._combinations(value, depth + 1, so_far)
                 if self._scope == ATTRIBUTES:
                     raise invalid(
                         f"{self._before}Filter policy scope MessageAttributes does not support "
                         "nested filter policy"
                     )
-                so_far = self._combinations(value, depth + 1, so_far)
             elif not isinstance(value, list):
                 raise self._bad(f'"{key}" must be an object or an array')
             elif not value:
@@ -137,9 +138,12 @@ class _Policy:
                     raise self._bad(f"Unsupported anything-but pattern: {next(iter(one), None)}")
                 self._see(one)
         elif isinstance(value, dict):
-            for word in value:
+            for word, given in value.items():
                 if word not in ("prefix", "suffix", "equals-ignore-case", "wildcard"):
                     raise self._bad(f"Unsupported anything-but pattern: {word}")
+                texts = given if isinstance(given, list) and given else [given]
+                if not all(isinstance(text, str) for text in texts):
+                    raise self._bad(f"{word} match pattern must be a string")
 
     def _see_cidr(self, value: object) -> None:
         if not isinstance(value, str):

@@ -9,10 +9,14 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Mapping
 
+from millrace.core.carry import SEQ_ROOM, TOPIC_SEQ
 from millrace.core.model import Headers
 from millrace.server.sns.envelope import Around, Notification, notification
 from millrace.server.sns.headers import GUEST, ID, RAW, SUBJECT, SUBSCRIPTION, TIME, TOPIC, VERSION
 from millrace.server.sqs.shapes import AttributeValue
+
+_SEQUENCE_BASE = 10**19
+"""Numbers of FIFO topics have twenty digits."""
 
 
 def topic_of(headers: Headers) -> str | None:
@@ -28,6 +32,11 @@ def is_raw(notes: Mapping[str, str], topic: str) -> bool:
     return f"{RAW}{topic}" in notes or f"{GUEST}{RAW}{topic}" in notes
 
 
+def sequence_of(seq: int) -> str:
+    """Return the SequenceNumber of the message that has this seq in its topic."""
+    return str(_SEQUENCE_BASE + seq)
+
+
 def handed(
     body: bytes,
     headers: Headers,
@@ -41,8 +50,13 @@ def handed(
 
     `attributes` are those that the headers are; `subscription` the ARN of whose it is; `time_ms`
     when it came to its queue, which counts where the headers do not say when it was published.
+    `sequence` is the SequenceNumber of a message without that of its topic, which messages have
+    that were published by an earlier version.
     """
     own = dict(headers)
+    seq = own.get(TOPIC_SEQ, b"")
+    if sequence is not None and seq.isdigit() and len(seq) == len(SEQ_ROOM) and seq != SEQ_ROOM:
+        sequence = sequence_of(int(seq))
     subject = own.get(SUBJECT)
     published = own.get(TIME, b"")
     return notification(

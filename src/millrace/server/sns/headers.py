@@ -37,6 +37,9 @@ these a queue has a bounded number, so that its owner's notes have room."""
 PROTOCOL = f"{PREFIX}protocol"
 ENDPOINT = f"{PREFIX}endpoint"
 OWNER = f"{PREFIX}owner"
+PRINCIPAL = f"{PREFIX}principal"
+"""A note of a subscription: the ARN of the user who made it, as GetCallerIdentity returns it."""
+
 TOKEN = f"{PREFIX}token"
 """A note of a subscription that an earlier version has made: by which its endpoint confirms it. No
 client is told it, and it goes when it was used."""

@@ -18,12 +18,13 @@ import msgspec
 
 from millrace import limits
 from millrace.client.message import Message
+from millrace.core.carry import SEQ_ROOM, TOPIC_SEQ
 from millrace.core.group_cells import GROUP_HEADER
 from millrace.server.clock import now_ms
-from millrace.server.sns.faults import invalid, invalid_value
+from millrace.server.sns.faults import failed_validation, invalid, invalid_value
 from millrace.server.sns.headers import ARRAYS, BODY_FOR, ID, SUBJECT, TIME, TOPIC, VERSION
 from millrace.server.sns.shapes import AttributeValue, MessageIn
-from millrace.server.sqs.values import DEDUP, OWN_PREFIXES, TYPES
+from millrace.server.sqs.values import DEDUP, OWN_PREFIXES, TRACE, TYPES
 
 Pairs = list[tuple[str, bytes]]
 
@@ -57,8 +58,11 @@ class Ready(NamedTuple):
     message: Message
 
 
-def ready(told: MessageIn, topic: Told, position: int | None = None) -> Ready:
-    """The message that a call publishes; `position`: of which entry of a batch, from 1 on.
+def ready(
+    told: MessageIn, topic: Told, position: int | None = None, *, trace: bytes | None = None
+) -> Ready:
+    """The message that a call publishes; `position`: of which entry of a batch, from 1 on; `trace`:
+    the trace header of the request.
 
     Raises:
         Fault: something of it cannot be so.
@@ -76,6 +80,8 @@ def ready(told: MessageIn, topic: Told, position: int | None = None) -> Ready:
     pairs += [(TOPIC, topic.arn.encode()), (ID, id.encode()), (TIME, time), *others]
     if told.subject is not None:
         pairs.append((SUBJECT, told.subject.encode()))
+    if trace is not None:
+        pairs.append((TRACE, trace))
     if topic.version != "1":
         pairs.append((VERSION, topic.version.encode()))
     dedup = _turns(told, topic, pairs)
@@ -145,7 +151,7 @@ def _turns(told: MessageIn, topic: Told, pairs: Pairs) -> str | None:
                 "MessageDeduplicationId provided explicitly"
             )
         dedup = sha256(told.message.encode()).hexdigest()
-    pairs.append((DEDUP, dedup.encode()))
+    pairs += [(DEDUP, dedup.encode()), (TOPIC_SEQ, SEQ_ROOM)]
     return f"{group}\n{dedup}" if topic.dedup_by_group else dedup
 
 
@@ -160,7 +166,7 @@ def _attributes(given: Mapping[str, AttributeValue], position: int | None) -> Pa
         _see_name(name)
         if not value.data_type:
             at = f"publishBatchRequestEntries.{position}.member." if position else ""
-            raise invalid(
+            raise failed_validation(
                 f"1 validation error detected: Value null at '{at}messageAttributes.{name}.member."
                 "dataType' failed to satisfy constraint: Member must not be null"
             )
@@ -186,13 +192,16 @@ def _attributes(given: Mapping[str, AttributeValue], position: int | None) -> Pa
 
 
 def _elements(data: bytes) -> list[bytes] | None:
-    """The elements of an array that are no arrays or objects; None: it is no array."""
+    """The elements of an array that are no arrays or objects; a number, true, false, null or text
+    of JSON counts as an array of one. None: it is neither."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
-    if not isinstance(found, list):
+    if isinstance(found, dict):
         return None
+    if not isinstance(found, list):
+        found = [found]
     return [
         one.encode() if isinstance(one, str) else msgspec.json.encode(one)
         for one in found

@@ -12,7 +12,13 @@ from millrace.server.aws.calls import Call
 from millrace.server.aws.fault import Fault
 from millrace.server.aws.names import Home, arn_of, read_arn
 from millrace.server.sns.exchange import KnownTopic
-from millrace.server.sns.faults import invalid, no_subscription, no_topic, not_authorized
+from millrace.server.sns.faults import (
+    invalid,
+    no_subscription,
+    no_topic,
+    no_value,
+    not_authorized,
+)
 
 T = TypeVar("T")
 
@@ -103,12 +109,14 @@ class Found(NamedTuple):
         return dict(self.cell.notes)
 
 
-def subscription_at(call: Call[Any], arn: str, verb: Verb) -> tuple[Place, str]:
+def subscription_at(call: Call[Any], arn: str | None, verb: Verb) -> tuple[Place, str]:
     """The place of a subscription's topic, and its name there.
 
     Raises:
-        Fault: it is no ARN of a subscription; or the caller may not do this.
+        Fault: it is missing or no ARN of a subscription; or the caller may not do this.
     """
+    if arn is None:
+        raise no_value("SubscriptionArn")
     parts = arn.split(":")
     if len(parts) < 6:
         raise invalid(
@@ -119,7 +127,7 @@ def subscription_at(call: Call[Any], arn: str, verb: Verb) -> tuple[Place, str]:
     return place_at(call, ":".join(parts[:6]), verb, "SubscriptionArn"), parts[6]
 
 
-async def find(call: Call[Any], arn: str, verb: Verb) -> Found:
+async def find(call: Call[Any], arn: str | None, verb: Verb) -> Found:
     """The subscription that an ARN names.
 
     Raises:

@@ -1,17 +1,18 @@
 """Publishing.
 
-Rule: the messages of a batch that are as they must be are published at once; each of the others is
-told why it was not.
+Rule: a batch is published as a whole, or refused as a whole with the error of its first bad entry.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from millrace import limits
 from millrace.errors import Invalid, TooLarge
 from millrace.server.aws.calls import Call
-from millrace.server.aws.fault import Fault
+from millrace.server.aws.form import NOT_IN_XML
+from millrace.server.proxy_headers import TRACE_ID
 from millrace.server.sns.exchange import KnownTopic
 from millrace.server.sns.faults import (
     bad_entry_id,
@@ -19,15 +20,16 @@ from millrace.server.sns.faults import (
     invalid,
     invalid_value,
     no_entries,
+    no_value,
     same_ids,
     too_many_entries,
     unsupported,
 )
-from millrace.server.sns.message import Ready, ready, size_of
+from millrace.server.sns.handing import sequence_of
+from millrace.server.sns.message import ready, size_of
 from millrace.server.sns.place import place_at, use_topic
 from millrace.server.sns.service import SNS
 from millrace.server.sns.shapes import (
-    FailedEntry,
     PublishBatchIn,
     PublishBatchOut,
     PublishCall,
@@ -36,13 +38,13 @@ from millrace.server.sns.shapes import (
 )
 
 _ENTRY_ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SNS_ENTRY_ID_CHARS_MAX}}}")
-_SEQUENCE_BASE = 10**19
-"""Numbers of FIFO topics have twenty digits."""
 
 
-def sequence_of(seq: int | None, *, is_fifo: bool) -> str | None:
-    """The number of a message of a FIFO topic."""
-    return f"{_SEQUENCE_BASE + (seq or 0)}" if is_fifo else None
+def _trace(call: Call[Any]) -> bytes | None:
+    """Return the request's trace header, which becomes the system attribute AWSTraceHeader of the
+    messages; None if it has none, or one that XML cannot hold."""
+    text = call.ask.request.headers.get(TRACE_ID, "")
+    return text.encode() if text and NOT_IN_XML.search(text) is None else None
 
 
 @SNS.action("Publish", PublishCall, PublishOut)
@@ -51,22 +53,23 @@ async def publish(call: Call[PublishCall]) -> PublishOut:
     told = call.told
     if told.phone_number:
         raise unsupported("Publish to a phone number")
-    arn = told.topic_arn or told.target_arn
-    if not arn:
-        raise invalid("TopicArn or TargetArn Reason: no value for required parameter")
-    parameter = "TopicArn" if told.topic_arn else "TargetArn"
+    parameter = "TargetArn" if told.topic_arn is None else "TopicArn"
+    arn = told.target_arn if told.topic_arn is None else told.topic_arn
+    if arn is None:
+        raise no_value("TopicArn or TargetArn")
     if ":endpoint/" in arn:
         raise invalid(f"{parameter} Reason: No endpoint found for the target arn specified")
     place = place_at(call, arn, "publish", parameter)
+    trace = _trace(call)
 
     async def use(known: KnownTopic) -> PublishOut:
-        one = ready(told, known.told(place.arn))
+        one = ready(told, known.told(place.arn), trace=trace)
         try:
             sent = await known.topic.publish_many([one.message])
         except (Invalid, TooLarge) as error:
             raise invalid_value(error.message) from error
         seq = sent.seqs[0] if sent.seqs else None
-        return PublishOut(one.id, sequence_of(seq, is_fifo=known.is_fifo))
+        return PublishOut(one.id, sequence_of(seq or 0) if known.is_fifo else None)
 
     return await use_topic(call, place, use)
 
@@ -81,33 +84,29 @@ async def publish_batch(call: Call[PublishBatchIn]) -> PublishBatchOut:
         raise too_many_entries()
     if len({entry.id for entry in entries}) < len(entries):
         raise same_ids()
-    if any(_ENTRY_ID.fullmatch(entry.id) is None for entry in entries):
-        raise bad_entry_id()
+    for entry in entries:
+        if _ENTRY_ID.fullmatch(entry.id) is None:
+            raise bad_entry_id(entry.id)
     place = place_at(call, call.told.topic_arn, "publish")
+    trace = _trace(call)
 
     async def use(known: KnownTopic) -> PublishBatchOut:
         topic = known.told(place.arn)
         # What is wrong with an entry does not make the batch smaller.
         if sum(map(size_of, entries)) > topic.bytes_max:
             raise batch_too_long()
-        good: list[tuple[str, Ready]] = []
-        failed: list[FailedEntry] = []
-        for position, entry in enumerate(entries, 1):
-            try:
-                good.append((entry.id, ready(entry, topic, position)))
-            except Fault as fault:
-                failed.append(FailedEntry(entry.id, fault.query, fault.message, fault.is_sender))
-        if not good:
-            return PublishBatchOut([], failed)
+        made = [
+            ready(entry, topic, position, trace=trace) for position, entry in enumerate(entries, 1)
+        ]
         try:
-            sent = await known.topic.publish_many([one.message for _, one in good])
+            sent = await known.topic.publish_many([one.message for one in made])
         except (Invalid, TooLarge) as error:
             raise invalid_value(error.message) from error
-        seqs: list[int | None] = list(sent.seqs) or [None] * len(good)
+        seqs: list[int | None] = list(sent.seqs) or [None] * len(made)
         done = [
-            PublishedEntry(one.id, sequence_of(seq, is_fifo=known.is_fifo), id=id)
-            for (id, one), seq in zip(good, seqs, strict=True)
+            PublishedEntry(one.id, sequence_of(seq or 0) if known.is_fifo else None, id=entry.id)
+            for entry, one, seq in zip(entries, made, seqs, strict=True)
         ]
-        return PublishBatchOut(done, failed)
+        return PublishBatchOut(done, [])
 
     return await use_topic(call, place, use)

@@ -168,7 +168,7 @@ class ConfirmCall(Takes, frozen=True):
 class OfSubscription(Takes, frozen=True):
     """A subscription, and nothing else."""
 
-    subscription_arn: str = ""
+    subscription_arn: str | None = None
 
 
 class ListByTopicIn(Takes, frozen=True):
@@ -198,7 +198,7 @@ class SubscriptionsOut(Gives, frozen=True):
 class SetSubscriptionAttributesIn(Takes, frozen=True):
     """An attribute, and how it is to be."""
 
-    subscription_arn: str = ""
+    subscription_arn: str | None = None
     attribute_name: str = ""
     attribute_value: str = ""
 
@@ -228,8 +228,8 @@ class MessageIn(Takes, frozen=True):
 class PublishCall(MessageIn, frozen=True, kw_only=True):
     """A message, and where it goes."""
 
-    topic_arn: str = ""
-    target_arn: str = ""
+    topic_arn: str | None = None
+    target_arn: str | None = None
     phone_number: str = ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millrace.server.aws.known import PREFIX
-from millrace.server.aws.names import read_arn
+from millrace.server.aws.names import Home, read_arn, space_of
 from millrace.server.sns.delivery_policy import (
     Delivery,
     delivery_of,
@@ -13,7 +13,15 @@ from millrace.server.sns.delivery_policy import (
 from millrace.server.sns.exchange import KnownTopic
 from millrace.server.sns.faults import invalid, unsupported
 from millrace.server.sns.filter_policy import ATTRIBUTES, SCOPES, read_policy
-from millrace.server.sns.headers import ENDPOINT, OWNER, PENDING, PROTOCOL
+from millrace.server.sns.headers import (
+    ENDPOINT,
+    OWNER,
+    PENDING,
+    PRINCIPAL,
+    PROTOCOL,
+    RAW,
+    SUBSCRIPTION,
+)
 from millrace.server.sns.place import Found
 from millrace.server.sns.topic_attributes import see_json
 
@@ -23,6 +31,8 @@ RAW_DELIVERY = "RawMessageDelivery"
 REDRIVE = "RedrivePolicy"
 DELIVERY = "DeliveryPolicy"
 SETTABLE = (POLICY, SCOPE, RAW_DELIVERY, REDRIVE, DELIVERY, "SubscriptionRoleArn", "ReplayPolicy")
+DEFAULTS = {PREFIX + SCOPE: ATTRIBUTES, PREFIX + RAW_DELIVERY: "false"}
+"""Notes that a subscription without them is treated as having."""
 
 
 def see_attribute(name: str, value: str, topic: str, endpoint: str, before: str = "") -> None:
@@ -86,21 +96,37 @@ def filter_of(notes: dict[str, str], before: str = "") -> dict[str, object]:
     return read_policy(notes.get(PREFIX + POLICY, ""), scope, before)
 
 
+def letters_of(notes: dict[str, str], usual: Home) -> str:
+    """The queue of dead letters of a subscription with these notes, as space/name; empty: none."""
+    policy = notes.get(PREFIX + REDRIVE, "")
+    arn = (
+        read_arn(str(see_json(REDRIVE, policy).get("deadLetterTargetArn", ""))) if policy else None
+    )
+    return "" if arn is None else f"{space_of(arn.home, usual)}/{arn.name}"
+
+
+def queue_notes_of(topic: str, name: str, notes: dict[str, str], guest: str = "") -> dict[str, str]:
+    """The notes by which a queue knows its subscription of this name to the topic of this ARN."""
+    links = {f"{guest}{SUBSCRIPTION}{topic}": name}
+    if notes.get(PREFIX + RAW_DELIVERY) == "true":
+        links[f"{guest}{RAW}{topic}"] = "1"
+    return links
+
+
 def told(found: Found) -> dict[str, str]:
     """All attributes of a subscription."""
     notes = found.notes
     is_pending = PENDING in notes
+    owner = notes.get(OWNER, found.place.home.account)
     attributes = {
         "SubscriptionArn": found.arn,
         "TopicArn": found.place.arn,
-        "Owner": notes.get(OWNER, found.place.home.account),
+        "Owner": owner,
         "Protocol": notes.get(PROTOCOL, "sqs"),
         "Endpoint": notes.get(ENDPOINT, ""),
         "PendingConfirmation": "true" if is_pending else "false",
         "ConfirmationWasAuthenticated": "false" if is_pending else "true",
-        "SubscriptionPrincipal": (
-            f"arn:aws:iam::{notes.get(OWNER, found.place.home.account)}:root"
-        ),
+        "SubscriptionPrincipal": notes.get(PRINCIPAL) or f"arn:aws:iam::{owner}:root",
         RAW_DELIVERY: "false",
     }
     for name in SETTABLE:

@@ -1,12 +1,13 @@
 """Subscriptions: made, listed, changed, ended.
 
-A subscription of a queue is one of the core, from the topic to the queue. One of an endpoint goes
-to a queue of its own, from which the deliverer sends; until it is confirmed its filter lets nothing
-pass.
+A subscription of a queue is one of the core, from the topic to the queue. It is durable: it waits
+for a queue that is not there, and outlives one that is deleted. One of an endpoint goes to a queue
+of its own, from which the deliverer sends; until it is confirmed its filter lets nothing pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -14,8 +15,11 @@ from uuid import uuid4
 from millrace import limits
 from millrace.client.queue import Queue, configure_notes
 from millrace.client.settings import QueueSettings
+from millrace.client.topic import configure_durably, subscribe_durably
+from millrace.core import check, filters
 from millrace.core.notes import Most
 from millrace.core.topic_cells import SubscriptionCell
+from millrace.core.topic_commands import ConfigureSubscription, Subscribe
 from millrace.errors import Exhausted, Invalid, NotFound, TooLarge
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import PREFIX
@@ -38,6 +42,7 @@ from millrace.server.sns.headers import (
     GUEST,
     OWNER,
     PENDING,
+    PRINCIPAL,
     PROTOCOL,
     RAW,
     SUBSCRIPTION,
@@ -62,11 +67,14 @@ from millrace.server.sns.shapes import (
     SubscriptionsOut,
 )
 from millrace.server.sns.subscription_attributes import (
+    DEFAULTS,
     DELIVERY,
     POLICY,
     RAW_DELIVERY,
     REDRIVE,
     filter_of,
+    letters_of,
+    queue_notes_of,
     see_attribute,
     told,
 )
@@ -104,6 +112,7 @@ async def subscribe(call: Call[SubscribeIn]) -> SubscriptionOut:
         PROTOCOL: asked.protocol,
         ENDPOINT: asked.endpoint,
         OWNER: call.caller.home.account,
+        PRINCIPAL: f"arn:aws:iam::{call.caller.home.account}:user/{call.caller.principal.name}",
         BASE: call.base,
     }
     name = str(uuid4())
@@ -151,7 +160,7 @@ def _endpoint(call: Call[Any], found: Found) -> tuple[str, str]:
 async def _again(call: Call[SubscribeIn], found: Found, notes: dict[str, str]) -> SubscriptionOut:
     """What is answered to whoever subscribes an endpoint once more."""
     there = found.notes
-    if any(there.get(name) != value for name, value in notes.items()):
+    if any(there.get(name, DEFAULTS.get(name)) != value for name, value in notes.items()):
         raise invalid("Attributes Reason: Subscription already exists with different attributes")
     if PENDING in there:
         with suppress(NotFound):
@@ -178,42 +187,100 @@ async def _to_queue(
     if not call.may("publish", space, arn.name):
         who = call.caller.principal.name
         raise not_authorized(who, "Subscribe", "publish", call.told.endpoint)
-    topic = place.arn
     is_raw = notes.get(PREFIX + RAW_DELIVERY) == "true"
-
-    is_guest = not call.may("manage", space, arn.name)
-    guest = GUEST if is_guest else ""
-    links = {f"{guest}{SUBSCRIPTION}{topic}": name}
+    if call.may("manage", space, arn.name):
+        await _durably(call, known, place, name, filter, notes, (space, arn.name))
+    else:
+        await _as_guest(call, known, place, name, filter, notes, (space, arn.name))
+    call.aws.directory.forget(space, arn.name)
     if is_raw:
-        links[f"{guest}{RAW}{topic}"] = "1"
+        await share_raw(call, space, arn.name)
+
+
+async def _durably(
+    call: Call[SubscribeIn],
+    known: KnownTopic,
+    place: Place,
+    name: str,
+    filter: dict[str, object],
+    notes: dict[str, str],
+    target: tuple[str, str],
+) -> None:
+    """Subscribe a queue that the caller may manage. It need not be there, and the subscription
+    outlives it."""
+    links = queue_notes_of(place.arn, name, notes)
+    space, queue = target
+    try:
+        check.name(queue, "queue")
+    except (Invalid, TooLarge) as error:
+        raise invalid(f"Endpoint Reason: {error.message}") from error
+    try:
+        command = Subscribe(
+            name,
+            space,
+            queue,
+            filters.text(filter),
+            check.notes(notes),
+            durable=True,
+            dead_letter=letters_of(notes, call.aws.usual),
+            queue_notes=check.notes(links),
+        )
+    except (Invalid, TooLarge) as error:
+        raise invalid(f"Attributes Reason: {error.message}") from error
+
+    async def subscribe() -> None:
+        try:
+            await subscribe_durably(known.topic, command)
+        except NotFound as error:
+            raise no_topic() from error
+
+    async def link(queue: Queue) -> None:
+        await queue.configure(notes=links)
+
+    await _make(call, known, name, subscribe)
+    with suppress(NotFound):
+        # One that is made later has these notes from the beginning.
+        await call.aws.exchange.desk.queue(*target, link)
+
+
+async def _as_guest(
+    call: Call[SubscribeIn],
+    known: KnownTopic,
+    place: Place,
+    name: str,
+    filter: dict[str, object],
+    notes: dict[str, str],
+    target: tuple[str, str],
+) -> None:
+    """Subscribe a queue that the caller may publish to and not manage. Of such subscriptions a
+    queue has a bounded number, and they end with it: what somebody makes anew under its name has
+    none but those of its managers."""
+    links = queue_notes_of(place.arn, name, notes, GUEST)
+    most = Most(f"{GUEST}{SUBSCRIPTION}", limits.SNS_GUEST_SUBSCRIPTIONS_MAX)
 
     async def make(queue: Queue) -> None:
-        if not is_guest:
-            await _make(call, known, queue, name, filter, notes)
-            await queue.configure(notes=links)
-            return
-        most = Most(f"{GUEST}{SUBSCRIPTION}", limits.SNS_GUEST_SUBSCRIPTIONS_MAX)
         try:
             await configure_notes(queue, links, most)
         except TooLarge as error:
             raise too_many_subscriptions(
                 f"the queue has {most.count} subscriptions of users who may not manage it"
             ) from error
+
+        async def subscribe() -> None:
+            await known.topic.subscribe(queue, filter=filter, name=name, notes=notes)
+
         try:
-            await _make(call, known, queue, name, filter, notes)
+            await _make(call, known, name, subscribe)
         except BaseException:
             await queue.configure(notes=dict.fromkeys(links, ""))
             raise
 
     try:
-        await call.aws.exchange.desk.queue(space, arn.name, make)
+        await call.aws.exchange.desk.queue(*target, make)
     except NotFound as error:
         if error.field != "queue":
             raise no_topic() from error
         raise invalid(f"Endpoint Reason: there is no queue {call.told.endpoint}") from error
-    call.aws.directory.forget(space, arn.name)
-    if is_raw:
-        await share_raw(call, space, arn.name)
 
 
 async def _to_endpoint(
@@ -222,7 +289,10 @@ async def _to_endpoint(
     notes |= {PENDING: str(now_ms())}
 
     async def make(queue: Queue) -> None:
-        await _make(call, known, queue, name, NOTHING, notes)
+        async def subscribe() -> None:
+            await known.topic.subscribe(queue, filter=NOTHING, name=name, notes=notes)
+
+        await _make(call, known, name, subscribe)
 
     hidden = await make_hidden(call.aws.exchange, known, name, notes, make)
     call.aws.deliverer.take(place.space, hidden)
@@ -232,16 +302,9 @@ async def _to_endpoint(
 
 
 async def _make(
-    call: Call[Any],
-    known: KnownTopic,
-    queue: Queue,
-    name: str,
-    filter: dict[str, object],
-    notes: dict[str, str],
+    call: Call[Any], known: KnownTopic, name: str, make: Callable[[], Awaitable[None]]
 ) -> None:
-    async def make() -> None:
-        await known.topic.subscribe(queue, filter=filter, name=name, notes=notes)
-
+    """Make a subscription of this name, which is noted and counted."""
     place = (known.topic.space, known.topic.name)
     cells = await known.subscriptions()
     is_there = any(cell.name == name for cell in cells)
@@ -359,11 +422,21 @@ async def set_subscription_attributes(call: Call[SetSubscriptionAttributesIn]) -
         value = ""
     is_pending = PENDING in notes
 
+    is_queue = found.cell.durable
+    links: dict[str, str] = {}
+    if is_queue and name == RAW_DELIVERY:
+        links[f"{RAW}{found.place.arn}"] = "1" if value == "true" else ""
+
     async def change() -> None:
-        await found.known.topic.configure_subscription(
-            found.cell.name,
-            filter=NOTHING if is_pending else filter,
-            notes={PREFIX + name: value},
+        await configure_durably(
+            found.known.topic,
+            ConfigureSubscription(
+                found.cell.name,
+                filters.text(NOTHING if is_pending else filter),
+                check.notes({PREFIX + name: value}),
+                dead_letter=letters_of(notes, call.aws.usual) if is_queue else None,
+                queue_notes=check.notes(links),
+            ),
         )
 
     act = Act("SetSubscriptionAttributes", f"{found.place.space}/{found.place.name}")
@@ -385,24 +458,32 @@ async def _tell_queue(call: Call[Any], found: Found, changed: str, notes: dict[s
         settings = hidden_settings(notes, found.known)
     elif changed == RAW_DELIVERY and not is_hidden:
         is_raw = notes[PREFIX + RAW_DELIVERY] == "true"
-        links = (await call.aws.directory.look(space, name)).notes
+        try:
+            links = (await call.aws.directory.look(space, name)).notes
+        except NotFound:
+            # The next queue of this name will know.
+            return
         guest = GUEST if f"{GUEST}{SUBSCRIPTION}{found.place.arn}" in links else ""
         settings = {"notes": {f"{guest}{RAW}{found.place.arn}": "1" if is_raw else ""}}
     else:
         return
 
-    await _configure(call, space, name, settings)
+    await _configure(call, space, name, settings, is_durable=found.cell.durable)
     if not is_hidden:
         await share_raw(call, space, name)
 
 
-async def _configure(call: Call[Any], space: str, name: str, settings: QueueSettings) -> None:
+async def _configure(
+    call: Call[Any], space: str, name: str, settings: QueueSettings, *, is_durable: bool = False
+) -> None:
     async def configure(queue: Queue) -> None:
         await queue.configure(**settings)
 
     try:
         await call.aws.exchange.desk.queue(space, name, configure)
     except NotFound as error:
+        if is_durable:
+            return
         raise no_subscription() from error
     call.aws.directory.forget(space, name)
 

@@ -162,7 +162,6 @@ async def told(known: KnownTopic, place: Place) -> dict[str, str]:
     if known.is_fifo:
         found[FIFO] = "true"
         found["ContentBasedDeduplication"] = known.note("ContentBasedDeduplication") or "false"
-        found["FifoThroughputScope"] = known.note("FifoThroughputScope") or "Topic"
     for name in SETTABLE:
         if known.note(name):
             found.setdefault(name, known.note(name))

@@ -83,7 +83,7 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
     attributes = dict(asked.attributes)
     if asked.data_protection_policy:
         raise unsupported("A DataProtectionPolicy")
-    is_fifo = attributes.pop(FIFO, "false")
+    is_fifo = attributes.pop(FIFO, "false").lower()
     if is_fifo not in ("true", "false"):
         raise invalid("Attributes Reason: FifoTopic: Invalid value. Must be true or false.")
     _see_name(asked.name, is_fifo=is_fifo == "true")
@@ -123,6 +123,8 @@ async def create_topic(call: Call[CreateTopicIn]) -> TopicOut:
 
 
 def _see_name(name: str, *, is_fifo: bool) -> None:
+    if is_fifo and not name.endswith(".fifo"):
+        raise invalid("Topic Name")
     if is_fifo:
         if _FIFO_NAME.fullmatch(name) is None or len(name) > limits.SNS_NAME_CHARS_MAX:
             raise invalid(
@@ -139,7 +141,8 @@ def _see_same(
 ) -> None:
     if not all(is_so(known, place, name, value) for name, value in attributes.items()):
         raise invalid("Attributes Reason: Topic already exists with different attributes")
-    if tags and known.tags != {tag.key: tag.value for tag in tags}:
+    there = known.tags
+    if any(there.get(tag.key) != tag.value for tag in tags):
         raise invalid("Tags Reason: Topic already exists with different tags")
 
 
