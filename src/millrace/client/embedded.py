@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.client.care import FolderCare
 from millrace.client.hearing import Hearing
-from millrace.client.message import fitting, rows_of
+from millrace.client.message import fitting, rows_in_steps
 from millrace.client.names import Names
 from millrace.client.reading import Batches, Part
 from millrace.client.submitting import Asked
@@ -374,7 +374,7 @@ class EmbeddedEngine:
             async for batch in batches:
                 wanted = batch.slice(0, count - len(found))
                 part = wanted.slice(0, fitting(wanted, room) or (0 if found else 1))
-                found += rows_of(part)
+                found += await rows_in_steps(part)
                 room -= part.nbytes
                 if len(found) >= count or part.num_rows < batch.num_rows:
                     break

@@ -45,14 +45,15 @@ async def hand_out(
     shards: Shards,
     command: LeaseCommand,
     wait_ms: int,
+    room: int = limits.LEASE_BYTES_MAX,
 ) -> Handed:
     """What the call is given; where that cannot be read, nothing stays leased."""
     telemetry = engine.telemetry
     if telemetry is None:
-        return await _hand_out(engine, keepalive, shards, command, wait_ms)
+        return await _hand_out(engine, keepalive, shards, command, wait_ms, room)
     began = telemetry.began()
     try:
-        handed = await _hand_out(engine, keepalive, shards, command, wait_ms)
+        handed = await _hand_out(engine, keepalive, shards, command, wait_ms, room)
     except BaseException as error:
         telemetry.refused(shards.label, began, error)
         raise
@@ -66,6 +67,7 @@ async def _hand_out(
     shards: Shards,
     command: LeaseCommand,
     wait_ms: int,
+    room: int = limits.LEASE_BYTES_MAX,
 ) -> Handed:
     if shards.is_one:
         answer = await engine.ask(shards.first, command, Leased, wait_ms=wait_ms)
@@ -80,19 +82,20 @@ async def _hand_out(
         (Grant(engine, keepalive, shards, shard, part, command.lease_ms), part)
         for shard, part in parts
     ]
-    return Handed(await read_granted(command, grants), bounded)
+    return Handed(await read_granted(command, grants, room), bounded)
 
 
 async def read_granted(
-    command: LeaseCommand, grants: Sequence[tuple[Grant, Leased]]
+    command: LeaseCommand,
+    grants: Sequence[tuple[Grant, Leased]],
+    room: int = limits.LEASE_BYTES_MAX,
 ) -> list[Lease]:
-    """The messages that a call was handed out, as many as one answer should hold.
+    """The messages that a call was handed out, as many as one answer of `room` bytes should hold.
 
     What could not be read is given back: nobody has seen it. Not so where the call names an
     attempt: it is made again, or was a repeat, and whoever made it holds the messages.
     """
     leases: list[Lease] = []
-    room = limits.LEASE_BYTES_MAX
     left = list(grants)
     try:
         for grant, leased in grants:

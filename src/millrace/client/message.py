@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -327,6 +328,17 @@ def fitting(batch: pa.RecordBatch, size: int) -> int:
     if batch.nbytes <= size:
         return batch.num_rows
     return bisect_right(range(batch.num_rows), size, key=lambda at: batch.slice(0, at + 1).nbytes)
+
+
+async def rows_in_steps(batch: pa.RecordBatch) -> list[Row]:
+    """As `rows_of`, of any number of rows: between two steps others have their turn."""
+    step = limits.HEADERS_STEP // limits.HEADERS_MAX
+    rows: list[Row] = []
+    for at in range(0, batch.num_rows, step):
+        if at:
+            await asyncio.sleep(0)
+        rows += rows_of(batch.slice(at, step))
+    return rows
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

@@ -436,13 +436,18 @@ async def extend_within(queue: Queue, receipt: str, seconds: float, most_seconds
     )
 
 
-async def lease_handed(queue: Queue, command: LeaseCommand, wait_ms: int) -> Handed:
-    """What a lease call is given, and whether the queue's maximum is why that is nothing."""
-    return await hand_out(queue._engine, queue._keepalive, queue._shards, command, wait_ms)
+async def lease_handed(
+    queue: Queue, command: LeaseCommand, wait_ms: int, room: int = limits.LEASE_BYTES_MAX
+) -> Handed:
+    """What a lease call is given, of so many bytes, and whether the queue's maximum is why that is
+    nothing."""
+    return await hand_out(queue._engine, queue._keepalive, queue._shards, command, wait_ms, room)
 
 
-async def read_leased(queue: Queue, command: LeaseCommand, leased: Leased) -> list[Lease]:
+async def read_leased(
+    queue: Queue, command: LeaseCommand, leased: Leased, room: int = limits.LEASE_BYTES_MAX
+) -> list[Lease]:
     """The messages that a call to the only shard of a queue was handed out."""
     shards = queue._shards
     grant = Grant(queue._engine, queue._keepalive, shards, shards.first, leased, command.lease_ms)
-    return await read_granted(command, [(grant, leased)])
+    return await read_granted(command, [(grant, leased)], room)

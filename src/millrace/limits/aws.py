@@ -27,6 +27,13 @@ digests without another look at each byte."""
 AWS_FORM_FIELDS_MAX = 5000
 """Fields of a form: a batch of ten messages with ten attributes each has some 500."""
 
+AWS_FORM_SHORT_CHARS = 4096
+"""A form up to this length is decoded by the standard library, which makes an object of each escape
+in it; a longer one as a whole."""
+
+AWS_FORM_STEP_BYTES = 64 * 1024
+"""Of a long form, so many bytes are decoded at once: they stay in the cache of a processor."""
+
 AWS_FORM_DEPTH_MAX = 8
 """Dots in the name of a field: the deepest that any action has is six."""
 
@@ -42,6 +49,11 @@ SQS_UPGRADED_TOGETHER = 256
 
 SQS_MESSAGE_BYTES_MAX = 1024 * 1024
 """Bytes of a message with its attributes, and of all messages of a batch; as SQS has it."""
+
+SQS_RECEIVE_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of the messages of one receive, unless its first one has more; the others are left for the
+next one. Ten messages of SQS fit, and other APIs publish larger ones, whose characters may take six
+bytes each in an answer."""
 
 AWS_ESCAPES_MAX = 6
 """Bytes that one byte of a message may take in JSON: some clients write `<` as `\\u003c`."""

@@ -27,6 +27,10 @@ LINES_STEP_BYTES = 256 * 1024
 """Bytes of messages in JSON that are decoded before other requests are served: some 30 ms where
 each is as short as can be."""
 
+ANSWER_STEP_BYTES = 256 * 1024
+"""Bytes of bodies in an answer that are encoded as JSON at once: some 10 ms where each becomes six
+(`\\u0001`). A larger answer is made while it is sent."""
+
 ROWS_STEP = 4_096
 """Messages that are checked and laid side by side at once; more of them in a thread."""
 

@@ -3,14 +3,16 @@ them."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millrace import limits
 from millrace.server.aws.fault import Fault
 from millrace.server.aws.form import read_fields, read_form, tree_of, write_xml
 from millrace.server.sqs.shapes import (
@@ -86,6 +88,27 @@ def test_what_is_no_call_is_refused(fields: dict[str, str], error: type[Exceptio
 def test_a_field_that_stands_there_twice_is_refused() -> None:
     with pytest.raises(Fault, match="twice"):
         read_fields("a=1&a=2")
+
+
+TOKENS = ("%41", "%c3%a4", "%C3", "%", "%4", "%zz", "%ff", "%26", "%3D", "+", "a", "=", "&", "ä")
+
+
+@given(
+    st.lists(st.sampled_from(TOKENS), max_size=12).map("".join),
+    st.integers(limits.AWS_FORM_STEP_BYTES - 12, limits.AWS_FORM_STEP_BYTES),
+)
+def test_a_long_form_is_read_as_a_short_one(text: str, before: int) -> None:
+    """The escapes lie where the steps end in which a long form is decoded."""
+    long = "b" * before + text
+    expected: dict[str, str] | None = None
+    with suppress(ValueError):
+        pairs = parse_qsl(long, keep_blank_values=True, errors="strict")
+        # One that stands there twice is refused.
+        expected = dict(pairs) if len(dict(pairs)) == len(pairs) else None
+    found: dict[str, str] | None = None
+    with suppress(Fault):
+        found = read_fields(long)
+    assert found == expected
 
 
 texts = st.text(

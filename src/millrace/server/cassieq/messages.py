@@ -30,6 +30,7 @@ from millrace.server.cassieq.bodies import (
 from millrace.server.cassieq.table import MESSAGES, NEXT, ROUTES
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
+from millrace.server.rest.listing import shown
 from millrace.server.rest.route import Ask, decode, encode
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ async def get_message(ask: Ask) -> Response:
     finally:
         reserved.cancel()
     ask.server.handed.note(ask.params["space"], ask.params["queue"], 1, len(found))
-    return Response(200, encode(_told(found[0]))) if found else Response(204)
+    return shown(found[0], _told, text="message") if found else Response(204)
 
 
 @ROUTES.raw("PUT", MESSAGES, "work", takes=UpdateIn, gives=UpdateOut)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 
 from millrace.client.lease import Lease
 from millrace.client.queue import Queue
+from millrace.core.model import Row
 from millrace.errors import Invalid, NotFound
 from millrace.server.dynamiq.table import QUEUE, ROUTES, refuse_query, with_queue
 from millrace.server.dynamiq.wire import (
@@ -19,7 +22,8 @@ from millrace.server.dynamiq.wire import (
     visibility_ms,
 )
 from millrace.server.http.response import Response
-from millrace.server.rest.route import Ask, Nothing, encode
+from millrace.server.rest.listing import listed
+from millrace.server.rest.route import Ask, Nothing
 
 MESSAGE = f"{QUEUE}/message/{{message}}"
 
@@ -56,9 +60,12 @@ async def take_messages(ask: Ask, _: Nothing) -> Response:
         reserved.cancel()
     ask.server.handed.note(ask.params["space"], ask.params["queue"], wanted, len(found))
     found.sort(key=lambda one: one.seq)
-    out = [message_out(one.id or 0, one.body) for one in found]
     # What it answers is not to be had a second time.
-    return Response(200, encode(out), headers={"cache-control": "no-store"})
+    return listed(b"[", found, _out, b"]", headers={"cache-control": "no-store"})
+
+
+def _out(one: Lease) -> MessageOut:
+    return message_out(one.id or 0, one.body)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -68,19 +75,23 @@ class Found(msgspec.Struct, frozen=True):
 
 
 @ROUTES.json("GET", MESSAGE, "read", Nothing, Found)
-async def get_message(ask: Ask, _: Nothing) -> Found:
+async def get_message(ask: Ask, _: Nothing) -> Response:
     """One message by its id, whoever has it; nothing is locked."""
     text = ask.params["message"]
     number = id_in(text)
 
-    async def use(queue: Queue) -> MessageOut | None:
-        row = None if number is None else await queue.get(id=number)
-        return None if row is None else message_out(text, row.body or b"")
+    async def use(queue: Queue) -> Row | None:
+        return None if number is None else await queue.get(id=number)
 
     found = await with_queue(ask, use)
     if found is None:
         raise NotFound(f"there is no message {text[:40]!r} (any more)", field="message")
-    return Found([found])
+    out = partial(_row_out, text)
+    return listed(b'{"messages":[', [found], out, b"]}")
+
+
+def _row_out(text: str, row: Row) -> MessageOut:
+    return message_out(text, row.body or b"")
 
 
 @ROUTES.json("DELETE", MESSAGE, "work", Nothing, bool)

@@ -243,12 +243,13 @@ class Connection(asyncio.Protocol):
 
     def _told(self, request: Request, answer: Answer) -> None:
         """What was begun without a task has come to an answer, or to something that takes one."""
-        if not isinstance(answer, Response) or self._is_stepped(request, answer):
+        is_there = isinstance(answer, Response) and answer.parts is None
+        if not is_there or self._is_stepped(request, cast("Response", answer)):
             work = _given(answer) if isinstance(answer, Response) else answer
             self._under = self._loop.create_task(self._serve(request, work))
             return
         self._end(request)
-        if not self._say(request, answer):
+        if not self._say(request, cast("Response", answer)):
             self._close()
         elif self._room is not None:
             self._under = self._loop.create_task(self._rest(self._room))

@@ -9,6 +9,8 @@ import msgspec
 from millrace.client.queue import Queue
 from millrace.core.model import Row
 from millrace.errors import NotFound
+from millrace.server.http.response import Response
+from millrace.server.rest.listing import listed, shown
 from millrace.server.rest.message import MessageOut, Seq, row_out, seq_in, seq_out
 from millrace.server.rest.route import Ask, Nothing
 from millrace.server.rest.table import QUEUE, ROUTES
@@ -29,11 +31,11 @@ class Messages(msgspec.Struct, frozen=True):
 
 
 @ROUTES.json("GET", f"{QUEUE}/messages", "read", PeekAsk, Messages, tag="messages")
-async def peek(ask: Ask, told: PeekAsk) -> Messages:
+async def peek(ask: Ask, told: PeekAsk) -> Response:
     """The first messages that are there, leased or not."""
     after = seq_in(told.after, "after")
     rows = await ask.queue(lambda queue: queue.peek(told.count, after=after))
-    return Messages([row_out(row) for row in rows])
+    return listed(b'{"messages":[', rows, row_out, b"]}")
 
 
 class GetAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -44,7 +46,7 @@ class GetAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @ROUTES.json("GET", f"{QUEUE}/messages/{{seq}}", "read", GetAsk, MessageOut, tag="messages")
-async def get_message(ask: Ask, told: GetAsk) -> MessageOut:
+async def get_message(ask: Ask, told: GetAsk) -> Response:
     """One message."""
     number = seq_in(ask.params["seq"], "seq")
 
@@ -53,9 +55,9 @@ async def get_message(ask: Ask, told: GetAsk) -> MessageOut:
 
     row = await ask.queue(use)
     if row is None:
-        shown = ask.params["seq"][:40]
-        raise NotFound(f"message {shown} is not there; explain it", field="seq")
-    return row_out(row)
+        text = ask.params["seq"][:40]
+        raise NotFound(f"message {text} is not there; explain it", field="seq")
+    return shown(row, row_out)
 
 
 class ExplanationOut(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as BadBase64
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated
 
@@ -200,23 +201,27 @@ def lease_out(lease: Lease) -> LeaseOut:
 
 def leases_out(
     engine: Submits, shard: ShardId, key: int, leased: Leased, rows: list[Row]
-) -> list[LeaseOut]:
-    """The messages of a lease call of a queue with one shard, whose ids are made with `key`."""
+) -> Callable[[Row], LeaseOut]:
+    """What makes the messages of a lease call of a queue with one shard, whose ids are made with
+    `key`."""
     proved = engine.proved(shard, leased.lease)
-    receipts = engine.sealed(shard, leased.lease, proved, [row.seq for row in rows])
+    seqs = [row.seq for row in rows]
+    receipts = dict(zip(seqs, engine.sealed(shard, leased.lease, proved, seqs), strict=True))
     version = int(leased.lease)
-    return [
-        _leased(
+
+    def out(row: Row) -> LeaseOut:
+        seq = row.seq
+        return _leased(
             row,
-            row.seq,
-            receipt,
+            seq,
+            receipts[seq],
             leased.deadline_ms,
-            leased.counts.get(row.seq, (1, 0)),
+            leased.counts.get(seq, (1, 0)),
             version,
-            id_of(key, row.seq) if key else None,
+            id_of(key, seq) if key else None,
         )
-        for row, receipt in zip(rows, receipts, strict=True)
-    ]
+
+    return out
 
 
 def _leased(

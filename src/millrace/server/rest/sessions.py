@@ -18,6 +18,7 @@ from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.quota import NEVER_MS, Reservation
+from millrace.server.rest.listing import listed
 from millrace.server.rest.message import LeaseOut, lease_out
 from millrace.server.rest.problem import Problem, problem_of
 from millrace.server.rest.queues import WasThere
@@ -143,7 +144,7 @@ class DeliveredMany(msgspec.Struct, frozen=True):
 
 
 @ROUTES.json("POST", f"{SESSION}/receive", "work", ReceiveAsk, DeliveredMany, tag="sessions")
-async def receive(ask: Ask, told: ReceiveAsk) -> DeliveredMany:
+async def receive(ask: Ask, told: ReceiveAsk) -> Response:
     """The next messages, waiting for the first one if need be."""
     count = check.count(told.count, "count", limits.LEASE_MESSAGES_MAX)
     wait_ms = check.millis(told.wait, "wait", limits.LEASE_WAIT_MS_MAX, least_ms=0)
@@ -158,8 +159,13 @@ async def receive(ask: Ask, told: ReceiveAsk) -> DeliveredMany:
                 found.append(lease)
                 size += len(lease.body)
         except StopAsyncIteration:
-            return DeliveredMany(list(map(_delivered, found)), over=True)
-    return DeliveredMany(list(map(_delivered, found)))
+            return _told(found, over=True)
+    return _told(found)
+
+
+def _told(found: list[Lease], *, over: bool = False) -> Response:
+    after = b'],"over":%b}' % encode(over)
+    return listed(b'{"messages":[', found, _delivered, after)
 
 
 async def _next(ask: Ask, session: Session, wait: float) -> Lease | None:

@@ -17,7 +17,7 @@ import msgspec
 from millrace import limits
 from millrace.client.cursor import Snapshot
 from millrace.client.engine import Engine
-from millrace.client.message import fitting, rows_of
+from millrace.client.message import fitting, rows_in_steps
 from millrace.client.queue import Queue, engine_and_shards
 from millrace.client.shards import Shards
 from millrace.client.ticket import read_ticket, spans_of, write_ticket
@@ -27,6 +27,7 @@ from millrace.errors import Invalid
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.rest.arrow import RowStream, Span, columns_of
+from millrace.server.rest.listing import listed
 from millrace.server.rest.message import MessageOut, Seq, row_out, seq_in, seq_out
 from millrace.server.rest.publish import ARROW
 from millrace.server.rest.queues import WasThere
@@ -168,7 +169,7 @@ async def read_rows(ask: Ask) -> Response:
     except BaseException:
         await let_go()
         raise
-    if response.parts is None:
+    if not isinstance(response.parts, RowStream):
         await let_go()
     return response
 
@@ -194,7 +195,9 @@ async def _read(
     headers = {"millrace-boundary": ",".join(map(str, snapshot.boundaries))}
     if ARROW not in ask.request.headers.get("accept", ""):
         count = check.count(told.count, "count", limits.PEEK_MESSAGES_MAX)
-        return Response(200, encode(await _page(engine, shards, spans, count)), headers=headers)
+        rows, left = await _page(engine, shards, spans, count)
+        after = b'],"next":%b}' % encode(left)
+        return listed(b'{"messages":[', rows, row_out, after, headers=headers)
     if ask.request.method == "HEAD":
         return Response(200, headers={"content-type": ARROW, **headers})
     with_shard = not shards.is_one and told.shard is None
@@ -234,8 +237,10 @@ def _place(shards: Shards, seq: Seq, shard: int | None, field: str) -> tuple[int
     return shards.number(at), found
 
 
-async def _page(engine: Engine, shards: Shards, spans: list[Span], count: int) -> Rows:
-    """The first rows: so many, and so large, at most."""
+async def _page(
+    engine: Engine, shards: Shards, spans: list[Span], count: int
+) -> tuple[list[Row], Seq | None]:
+    """The first rows, so many and so large at most, and after which one to go on."""
     rows: list[Row] = []
     room = limits.PEEK_BYTES_MAX
     for span in spans:
@@ -244,11 +249,11 @@ async def _page(engine: Engine, shards: Shards, spans: list[Span], count: int) -
             async for batch in batches:
                 wanted = batch.slice(0, count - len(rows))
                 part = wanted.slice(0, fitting(wanted, room) or (0 if rows else 1))
-                rows += shards.placed(span.shard, rows_of(part))
+                rows += shards.placed(span.shard, await rows_in_steps(part))
                 room -= part.nbytes
                 if len(rows) >= count or part.num_rows < batch.num_rows:
-                    return Rows(list(map(row_out, rows)), seq_out(rows[-1].seq))
-    return Rows(list(map(row_out, rows)))
+                    return rows, seq_out(rows[-1].seq)
+    return rows, None
 
 
 @ROUTES.json(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -21,11 +22,14 @@ from millrace.errors import Invalid, Refused
 from millrace.server.clock import now_ms
 from millrace.server.http.response import Response
 from millrace.server.http.site import Answer
+from millrace.server.rest.listing import T, listed
 from millrace.server.rest.message import LeaseOut, body_in, lease_out, leases_out, seq_out
 from millrace.server.rest.problem import RefusedOut, answer_refused, problem_of
 from millrace.server.rest.route import Ask, encode
 from millrace.server.rest.table import QUEUE, ROUTES
 from millrace.server.rest.under import Poll, Under
+
+_MESSAGES = b'{"messages":['
 
 Receipts = Annotated[list[str], msgspec.Meta(min_length=1, max_length=limits.LEASE_MESSAGES_MAX)]
 
@@ -76,25 +80,32 @@ class _Leasing(Under):
         engine, shards = self.engine, self.queue.shards
         shard, seqs = shards.first, answer.seqs
         if not seqs:
-            return self._given([], bounded=answer.bounded)
+            return self._none(bounded=answer.bounded)
         rows = engine.rows_at_hand(shard, seqs, limits.LEASE_BYTES_MAX)
         if rows is None or len(rows) < len(seqs):
             # They have to be fetched; or are fewer than were leased.
             return self._fetched(answer)
         turns = by_turns(rows, answer.turns)
-        return self._given(leases_out(engine, shard, shards.key, answer, turns))
+        return self._given(turns, leases_out(engine, shard, shards.key, answer, turns))
 
     async def _fetched(self, leased: Leased) -> Response:
         found = await read_leased(self.queue, self.command, leased)
-        return self._given([lease_out(one) for one in found])
+        return self._given(found, lease_out)
 
     def none(self) -> Response:
-        return self._given([])
+        return self._none()
 
-    def _given(self, found: list[LeaseOut], *, bounded: bool = False) -> Response:
+    def _none(self, *, bounded: bool = False) -> Response:
+        self._note(0)
+        return Response(200, encode(Leases([], bounded)))
+
+    def _given(self, found: Sequence[T], out: Callable[[T], LeaseOut]) -> Response:
+        self._note(len(found))
+        return listed(_MESSAGES, found, out, b"]}")
+
+    def _note(self, count: int) -> None:
         queue = self.queue
-        self.ask.server.handed.note(queue.space, queue.name, self.command.count, len(found))
-        return Response(200, encode(Leases(found, bounded)))
+        self.ask.server.handed.note(queue.space, queue.name, self.command.count, count)
 
 
 class _Polling(_Leasing, Poll):
@@ -102,7 +113,7 @@ class _Polling(_Leasing, Poll):
 
 
 @ROUTES.json("POST", f"{QUEUE}/leases", "work", LeaseAsk, Leases, tag="work", quick=_lease_quick)
-async def lease(ask: Ask, told: LeaseAsk) -> Leases:
+async def lease(ask: Ask, told: LeaseAsk) -> Response | Leases:
     """Lease messages, waiting for the first one if need be."""
 
     holding = ask.server.holding
@@ -120,7 +131,9 @@ async def lease(ask: Ask, told: LeaseAsk) -> Leases:
     finally:
         reserved.cancel()
     ask.server.handed.note(ask.params["space"], ask.params["queue"], told.count, len(found))
-    return Leases([lease_out(one) for one in found], handed.bounded)
+    if not found:
+        return Leases([], handed.bounded)
+    return listed(_MESSAGES, found, lease_out, b"]}")
 
 
 class ReceiptsAsk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

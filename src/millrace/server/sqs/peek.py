@@ -101,7 +101,7 @@ async def _shown(known: Known, states: Collection[str]) -> list[tuple[Row, Expla
             if about.state not in states:
                 continue
             size += row.size()
-            if found and size > limits.PEEK_BYTES_MAX:
+            if found and size > limits.SQS_RECEIVE_BYTES_MAX:
                 return found
             found.append((row, about))
             if len(found) == limits.SQS_PEEK_MAX:

@@ -273,7 +273,7 @@ class _Receiving(Under):
                 raise too_many(self.known)
             return self.none()
         shard = self.known.queue.shards.first
-        rows = engine.rows_at_hand(shard, seqs, limits.LEASE_BYTES_MAX)
+        rows = engine.rows_at_hand(shard, seqs, limits.SQS_RECEIVE_BYTES_MAX)
         if rows is None or len(rows) < len(seqs):
             return self._fetched(answer)
         rows = by_turns(rows, answer.turns)
@@ -297,7 +297,8 @@ class _Receiving(Under):
         return self._told(given)
 
     async def _fetched(self, leased: Leased) -> Response:
-        found = await read_leased(self.known.queue, self.wish.command, leased)
+        most = limits.SQS_RECEIVE_BYTES_MAX
+        found = await read_leased(self.known.queue, self.wish.command, leased, most)
         lease_ms = self.wish.command.lease_ms
         return await self._learned([_given_lease(one, lease_ms) for one in found])
 
@@ -370,7 +371,8 @@ async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
 
         async def lease() -> list[Lease]:
             bounded = msgspec.structs.replace(command, count=reserved.count)
-            return (await lease_handed(known.queue, bounded, wish.wait_ms)).leases
+            most = limits.SQS_RECEIVE_BYTES_MAX
+            return (await lease_handed(known.queue, bounded, wish.wait_ms, most)).leases
 
         try:
             found = await (ask.until(lease) if wish.wait_ms else lease()) or []
