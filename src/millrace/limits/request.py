@@ -21,6 +21,11 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 PUBLISH_MESSAGES_MAX = 65_536
 """Messages of one publish; a larger one is cut by the client, or staged."""
 
+PUBLISH_OWN_VALUES_MAX = 16_384
+"""Groups, de-duplication ids, delays, priorities and times to live in one publish over a network,
+where they differ from row to row: each is a cell of its own, of 1.5 to 3 us, and all are written in
+one step of the event loop. A program that has its folder open itself is not bounded."""
+
 ARROW_BATCHES_MAX = 1_024
 """Record batches of one Arrow stream: each takes some 20 us, however few rows it has."""
 
