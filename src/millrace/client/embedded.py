@@ -18,7 +18,7 @@ from millrace.client.care import FolderCare
 from millrace.client.hearing import Hearing
 from millrace.client.message import fitting, rows_in_steps
 from millrace.client.names import Names
-from millrace.client.reading import Batches, Part
+from millrace.client.reading import Batches, Part, read_in_steps
 from millrace.client.submitting import Asked
 from millrace.client.written import Written
 from millrace.core import own_values
@@ -232,6 +232,8 @@ class EmbeddedEngine:
             cell = self._cell(shard, Kind.LEASE, number_key(lease))
             seqs = seqs & unpack_seqs(cell.open) if isinstance(cell, LeaseCell) else BitMap64()
         try:
+            if len(seqs) > limits.ROWS_READ_STEP:
+                return await read_in_steps(partial(self.rows, shard), seqs, size)
             found = self._rows_at_hand(shard, seqs, size)
             if found is None:
                 await self._warm(shard, seqs)
@@ -273,7 +275,9 @@ class EmbeddedEngine:
         return job
 
     def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
-        """As `rows`, if no disk has to be waited for."""
+        """As `rows`, if no disk has to be waited for, and they are not many."""
+        if len(seqs) > limits.ROWS_READ_STEP:
+            return None
         try:
             return self._rows_at_hand(shard, seqs, size)
         except Unreadable as error:

@@ -59,6 +59,10 @@ PRIORITY_DEFAULT = 4
 ATTEMPTS_MAX = 1_000_000
 """Failures or deliveries after which a queue may take a message for a dead letter."""
 
+ROWS_READ_STEP = 1_024
+"""Messages that are made into objects at once for a lease call or a look: each may have 64 headers,
+so that this is up to 20 ms. More of them are read in several steps."""
+
 LEASE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one lease call, unless its first message has more: bodies are copied into memory."""
 

@@ -88,10 +88,14 @@ def test_values_of_all_kinds_and_all_parts_of_a_transaction_count_together(tmp_p
             assert (refused.status, refused.json["limit"]) == (413, LIMIT)
             queue = await server.millrace.find("q")
             rows = [Message(b"", ttl=100 + at) for at in range(half)]
-            with pytest.raises(TooLarge) as caught:
+
+            async def publish_both() -> None:
                 async with server.millrace.transaction() as transaction:
                     transaction.publish_many(queue, rows)
                     transaction.publish_many(queue, rows)
+
+            with pytest.raises(TooLarge) as caught:
+                await publish_both()
             assert (caught.value.field, caught.value.limit) == ("ttl", LIMIT)
 
     asyncio.run(main())
