@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import millrace
-
 from tests.server.hostile.inputs import ATTACKS, Target, prepare
 from tests.server.hostile.run import run
 from tests.server.rest.harness import Served, served

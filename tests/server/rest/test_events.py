@@ -326,7 +326,7 @@ def test_sec_08_an_event_of_a_large_message_stops_nobody(tmp_path: Path) -> None
     body = b"\x01" * limits.BODY_BYTES_MAX
 
     async def main() -> None:
-        async with served(tmp_path) as server:
+        async with served(tmp_path, settings=millrace.Settings()) as server:
             queue = await server.millrace.find("orders")
             steps: list[float] = []
             while len(steps) < ATTEMPTS and (not steps or steps[-1] > STEP_CPU_SECONDS_MAX):
