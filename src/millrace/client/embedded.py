@@ -18,12 +18,13 @@ from millrace.client.care import FolderCare
 from millrace.client.hearing import Hearing
 from millrace.client.message import fitting, rows_in_steps
 from millrace.client.names import Names
-from millrace.client.reading import Batches, Part
+from millrace.client.reading import Batches, Part, read_in_steps
 from millrace.client.submitting import Asked
 from millrace.client.written import Written
+from millrace.core import own_values
 from millrace.core.answers import QueueRef
 from millrace.core.codec import decode_cell
-from millrace.core.commands import Command, Explain, PublishStaged, Transaction
+from millrace.core.commands import Command, Explain, Publish, PublishStaged, Transaction
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import (
     Cell,
@@ -43,7 +44,7 @@ from millrace.core.receipt import Proved, Receipt
 from millrace.core.seqs import unpack_seqs
 from millrace.core.session_commands import Claim
 from millrace.core.topic_cells import SubscriptionCell, TopicCell
-from millrace.core.view import number, number_key
+from millrace.core.view import View, number, number_key
 from millrace.errors import (
     AcrossGroups,
     Closed,
@@ -57,6 +58,7 @@ from millrace.errors import (
 from millrace.node import Node
 from millrace.shard import damage
 from millrace.shard.arrivals import Fates
+from millrace.shard.host import Host
 from millrace.shard.request import Request, brings
 from millrace.store.scanning import Scan
 from millrace.store.unreadable import Unreadable
@@ -67,6 +69,29 @@ if TYPE_CHECKING:
     from millrace.telemetry import Telemetry
 
 T = TypeVar("T")
+
+
+def _check_own(host: Host, request: Request) -> None:
+    """Refuse a command whose rows have too many values of their own.
+
+    Raises:
+        TooLarge: the error names the field that has most of them.
+    """
+    command = request.command
+    if isinstance(command, Publish):
+        parts: Sequence[tuple[ShardId, object]] = ((request.shard, command),)
+    elif isinstance(command, Transaction):
+        parts = command.parts
+    else:
+        return
+    publishes: list[tuple[View, Publish]] = []
+    for shard, part in parts:
+        view = host.view(shard) if isinstance(part, Publish) else None
+        if view is not None and isinstance(part, Publish):
+            publishes.append((view, part))
+    refused = own_values.check(publishes)
+    if refused is not None:
+        raise refused
 
 
 class EmbeddedEngine:
@@ -88,6 +113,8 @@ class EmbeddedEngine:
         self.where = where
         self.telemetry: Telemetry | None = None
         self.is_far = False
+        self.is_served = False
+        """Whether clients of a network share the loop: values of rows' own are bounded then."""
 
     # --- Commands -----------------------------------------------------------------------------
 
@@ -116,6 +143,8 @@ class EmbeddedEngine:
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
+        if self.is_served and not request.is_plain:
+            _check_own(host, request)
         if request.grows:
             marks = self._node.warden.watermarks
             if marks.refusal is not None or host.short_of_space:
@@ -203,6 +232,8 @@ class EmbeddedEngine:
             cell = self._cell(shard, Kind.LEASE, number_key(lease))
             seqs = seqs & unpack_seqs(cell.open) if isinstance(cell, LeaseCell) else BitMap64()
         try:
+            if len(seqs) > limits.ROWS_READ_STEP:
+                return await read_in_steps(partial(self.rows, shard), seqs, size)
             found = self._rows_at_hand(shard, seqs, size)
             if found is None:
                 await self._warm(shard, seqs)
@@ -244,7 +275,9 @@ class EmbeddedEngine:
         return job
 
     def rows_at_hand(self, shard: ShardId, seqs: BitMap64, size: int) -> list[Row] | None:
-        """As `rows`, if no disk has to be waited for."""
+        """As `rows`, if no disk has to be waited for, and they are not many."""
+        if len(seqs) > limits.ROWS_READ_STEP:
+            return None
         try:
             return self._rows_at_hand(shard, seqs, size)
         except Unreadable as error:

@@ -10,14 +10,43 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import TimeoutError as TimedOut
+from itertools import islice
 
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from millrace import limits
+from millrace.core.model import Row
 from millrace.errors import Closed, MillraceError, Retry
 from millrace.store.unreadable import Unreadable
+
+
+async def read_in_steps(
+    read: Callable[[BitMap64, int], Awaitable[list[Row]]], seqs: BitMap64, size: int
+) -> list[Row]:
+    """Read many messages, so many at once that others have their turn between two steps.
+
+    `read` leaves out messages that have ended, and ends before the first one that has no room in
+    the size that it is given, but always reads one. This does so as a whole.
+    """
+    rows: list[Row] = []
+    left = iter(seqs)
+    while part := BitMap64(islice(left, limits.ROWS_READ_STEP)):
+        if rows:
+            await asyncio.sleep(0)
+        while part and (found := await read(part, size)):
+            for row in found:
+                size -= row.size()
+                if size < 0 and rows:
+                    return rows
+                rows.append(row)
+            # Behind the last row there are messages that have ended, or one that has no room: it is
+            # read if it is the first that is asked for, and found to be too large.
+            part.remove_range(0, found[-1].seq + 1)
+    return rows
+
 
 Part = Iterator[pa.RecordBatch]
 """Rows whose places are known."""

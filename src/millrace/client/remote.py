@@ -27,6 +27,7 @@ from millrace import limits
 from millrace.client.backup import Backup
 from millrace.client.health import Health
 from millrace.client.line import Answered, Begun, Line, Lost
+from millrace.client.reading import read_in_steps
 from millrace.client.repaired import Repaired
 from millrace.client.repeats import may_repeat
 from millrace.client.submitting import Again, Asked
@@ -204,6 +205,10 @@ class RemoteEngine:
         found = self.rows_at_hand(shard, seqs, size)
         if found is not None:
             return found
+        if len(seqs) > limits.ROWS_READ_STEP:
+            return await read_in_steps(
+                lambda part, room: self.rows(shard, part, max(room, 1), lease, history), seqs, size
+            )
         size = min(size, limits.LEASE_BYTES_MAX)
         call: Call = calls.ReadRows(shard, seqs, size)
         if lease is not None:

@@ -122,6 +122,12 @@ def _add(draft: Draft, kind: Kind, at_ms: int, priority: int, seqs: Sequence[int
     What is ready now does not join those who have waited for longer: it would overtake others.
     """
     turn = (at_ms, priority)
+    if len(seqs) == 1 and turn not in draft.gathering:
+        # The way of many delays, each of its own, which must cost little for each.
+        alone = _key(draft.view, kind, at_ms, priority, seqs[0])
+        draft.put_waiting(kind, alone, Waiting(seqs[0], priority))
+        draft.gathering[turn] = alone
+        return
     key = draft.gathering.get(turn)
     known = draft.waits.get((kind, key)) if key is not None else None
     if key is not None and known is not None:

@@ -13,8 +13,9 @@ from hashlib import sha256
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
-from millrace.core import expiry, points
+from millrace.core import expiry, picking, points
 from millrace.core.block import Block
 from millrace.core.commands import Aside, Need, Publish
 from millrace.core.draft import Draft
@@ -22,6 +23,7 @@ from millrace.core.idcells import DedupCell
 from millrace.core.leased_commands import Life
 from millrace.core.model import Kind, Message, QueueSpec
 from millrace.core.points import Name
+from millrace.core.view import View
 from millrace.errors import Invalid, Refused
 
 Rows = Block | tuple[Message, ...]
@@ -51,10 +53,23 @@ def id_name(text: str) -> Name:
     return Kind.DEDUP, sha256(text.encode()).digest()
 
 
-def names_of(spec: QueueSpec, command: Publish) -> list[Name | None]:
-    """The cells of the rows' ids, row by row; empty where none has one."""
+def names_of(view: View, command: Publish) -> list[Name | None]:
+    """The cells of the rows' ids, row by row; empty where none has one. While a batch is decided
+    they are hashed once: lookup, check and decision all ask."""
+    is_by_body = command.by_body and view.spec.dedup_by_body
+    if not (command.ids or is_by_body):
+        return []
+    # A command before this one may have changed what the queue says of bodies.
+    at = (id(command), is_by_body)
+    known = view.facts.names.get(at)
+    if known is None:
+        known = view.facts.names[at] = (command, _hashed(command, is_by_body=is_by_body))
+    return known[1]
+
+
+def _hashed(command: Publish, *, is_by_body: bool) -> list[Name | None]:
     ids: Sequence[str | None] = command.ids
-    if command.by_body and spec.dedup_by_body:
+    if is_by_body:
         bodies = _bodies(command.rows)
         given = ids or (None,) * len(bodies)
         ids = [
@@ -65,14 +80,12 @@ def names_of(spec: QueueSpec, command: Publish) -> list[Name | None]:
 
 
 def _bodies(rows: Rows) -> list[bytes | None]:
-    return [message.body for message in messages_of(rows)]
-
-
-def messages_of(rows: Rows) -> tuple[Message, ...]:
-    """The rows one by one."""
     if not isinstance(rows, Block):
-        return rows
-    return tuple(Message(r.body, r.key, r.headers) for r in rows.rows(0, rows.count, 0, 0))
+        return [message.body for message in rows]
+    bodies: list[bytes | None] = list(rows.bodies.values(0, rows.count))
+    for at in rows.deletes():
+        bodies[at] = None
+    return bodies
 
 
 def check_publish(draft: Draft, command: Publish) -> Refused | Need | None:
@@ -82,7 +95,7 @@ def check_publish(draft: Draft, command: Publish) -> Refused | Need | None:
         refused = _check_time(spec)
         if refused is not None:
             return refused
-    names = names_of(spec, command)
+    names = names_of(draft.view, command)
     return points.need(draft, [name for name in names if name is not None]) if names else None
 
 
@@ -108,14 +121,21 @@ def split(draft: Draft, names: Sequence[Name | None]) -> dict[int, int]:
 
 def without(command: Publish, repeats: dict[int, int]) -> Publish:
     """The publish without the rows that are repeats."""
-    rows = messages_of(command.rows)
-    kept = [at for at in range(len(rows)) if at not in repeats]
+    rows = command.rows
+    count = rows.count if isinstance(rows, Block) else len(rows)
+    kept = [at for at in range(count) if at not in repeats]
     return msgspec.structs.replace(
         command,
-        rows=tuple(rows[at] for at in kept),
+        rows=_taken(rows, kept),
         aside=_runs(command.aside, kept),
         lives=_runs(command.lives, kept),
     )
+
+
+def _taken(rows: Rows, kept: Sequence[int]) -> Rows:
+    if isinstance(rows, Block):
+        return picking.take(rows, np.array(kept, np.int64))
+    return tuple(rows[at] for at in kept)
 
 
 def _runs(runs: Sequence[R], kept: Sequence[int]) -> tuple[R, ...]:

@@ -53,21 +53,28 @@ def put_ids(draft: Draft, due_ms: int, ids: Sequence[bytes]) -> None:
         _note(draft, due_ms)
 
 
-def put_rows(
-    draft: Draft, first: int, count: int, lives: Sequence[Life], deletes: Sequence[int] = ()
-) -> None:
-    """Of `count` new rows, those with a time to live of their own expire then, if they are there
-    for so long; deletes go by their own age."""
+def put_rows(draft: Draft, first: int, lives: Sequence[Life], deletes: Sequence[int] = ()) -> None:
+    """Of new rows, those with a time to live of their own expire then, if they are there for so
+    long; deletes go by their own age."""
     if not lives:
         return
-    rest = BitMap64(range(first, first + count)) - BitMap64([first + at for at in deletes])
-    known = draft.expiring.rows
+    gone = BitMap64([first + at for at in deletes])
+    by_ttl: dict[int, list[int]] = {}
     for life in lives:
-        seqs = BitMap64(range(first + life.at, first + life.at + life.count)) & rest
-        rest -= seqs
+        begin = first + life.at
+        by_ttl.setdefault(life.ttl_ms, []).extend(range(begin, begin + life.count))
+    known = draft.expiring.rows
+    for ttl_ms, named in by_ttl.items():
+        seqs = BitMap64(named)
+        if gone:
+            seqs -= gone
         if seqs:
-            known.setdefault(draft.now + life.ttl_ms, BitMap64()).update(seqs)
-            _note(draft, draft.now + life.ttl_ms)
+            due_ms = draft.now + ttl_ms
+            if due_ms in known:
+                known[due_ms] |= seqs
+            else:
+                known[due_ms] = seqs
+            _note(draft, due_ms)
 
 
 def _note(draft: Draft, due_ms: int) -> None:

@@ -177,8 +177,16 @@ def enter(draft: Draft, seqs: Iterable[int], groups: Iterable[int]) -> None:
     bound = bound_of(view.spec)
     flights = view.groups.flights
     joining: list[int] = []
+    known_cells, names = view.groups.cells, draft.points
+    era = view.pointers.era
     for group, new in by_group.items():
         cell = turn_cell(draft, group)
+        if cell is None and group not in flights and len(new) <= limits.TURN_SEQS_MAX:
+            # The way of many new groups, which must cost little for each.
+            joining.append(group)
+            cell = TurnCell(tuple(new))
+            names[_TURN, _TWO.pack(era, group)] = known_cells[group] = cell
+            continue
         flight = flights.get(group)
         if not waits(cell) and (flight is None or flight.count < bound):
             joining.append(group)

@@ -85,6 +85,7 @@ class Facts:
         "ids",
         "keys",
         "live",
+        "names",
         "numbers",
         "old",
         "older",
@@ -119,6 +120,9 @@ class Facts:
         """Pin → the dead rows that it keeps."""
         self.live: int | None = None
         """How many rows are live or kept."""
+        self.names: dict[tuple[int, bool], tuple[object, list[tuple[Kind, bytes] | None]]] = {}
+        """Publishes, by their identity and whether bodies have ids, and the cells of their rows'
+        ids."""
         self.numbers: dict[int, tuple[object, list[int]]] = {}
         """Rows that are published, by their identity, and the numbers of their groups."""
 
@@ -143,6 +147,8 @@ class Facts:
             self.held = {}
         if self.ids:
             self.ids = {}
+        if self.names:
+            self.names = {}
         if self.numbers:
             self.numbers = {}
         self.older = self.live = None

@@ -88,7 +88,7 @@ def asked_of(draft: Draft, command: Publish | PublishStaged) -> length.Asked:
         for name in command.stages if view.spec.keyed else ():
             keys += _facts(draft, name).keys
     else:
-        names = dedup.names_of(view.spec, command)
+        names = dedup.names_of(view, command)
         repeats = dedup.split(draft, names) if names else {}
         given = dedup.without(command, repeats).rows if repeats else command.rows
         rows = given.count if isinstance(given, Block) else len(given)
@@ -101,7 +101,7 @@ def asked_of(draft: Draft, command: Publish | PublishStaged) -> length.Asked:
 
 
 def do_publish(draft: Draft, command: Publish) -> Published:
-    names = dedup.names_of(draft.view.spec, command)
+    names = dedup.names_of(draft.view, command)
     if not names:
         return _put(draft, command, command.numbered)
     repeats = dedup.split(draft, names)
@@ -134,7 +134,7 @@ def _put(draft: Draft, command: Publish, numbered: Numbered | None) -> Published
         partitions.enter(draft, first, count)
     elif command.aside or draft.view.spec.delay_ms:
         aside.put_aside(draft, first, count, command.aside, deletes_of(rows))
-    expiry.put_rows(draft, first, count, command.lives, deletes_of(rows))
+    expiry.put_rows(draft, first, command.lives, deletes_of(rows))
     if draft.view.topic is not None and not draft.view.subscriptions:
         topic.drop_passed(draft)
     if draft.view.spec.is_bounded:
@@ -390,4 +390,4 @@ def _show(draft: Draft, name: str) -> None:
         partitions.enter(draft, first, cell.rows)
     elif turns or view.spec.delay_ms:
         aside.put_aside(draft, first, cell.rows, turns, facts.deletes)
-    expiry.put_rows(draft, first, cell.rows, lives, facts.deletes)
+    expiry.put_rows(draft, first, lives, facts.deletes)

@@ -21,6 +21,11 @@ BODY_BYTES_MAX = 16 * 1024 * 1024
 PUBLISH_MESSAGES_MAX = 65_536
 """Messages of one publish; a larger one is cut by the client, or staged."""
 
+PUBLISH_OWN_VALUES_MAX = 16_384
+"""Groups, de-duplication ids, delays, priorities and times to live in one publish over a network,
+where they differ from row to row: each is a cell of its own, of 1.5 to 3 us, and all are written in
+one step of the event loop. A program that has its folder open itself is not bounded."""
+
 ARROW_BATCHES_MAX = 1_024
 """Record batches of one Arrow stream: each takes some 20 us, however few rows it has."""
 
@@ -53,6 +58,10 @@ PRIORITY_DEFAULT = 4
 
 ATTEMPTS_MAX = 1_000_000
 """Failures or deliveries after which a queue may take a message for a dead letter."""
+
+ROWS_READ_STEP = 1_024
+"""Messages that are made into objects at once for a lease call or a look: each may have 64 headers,
+so that this is up to 20 ms. More of them are read in several steps."""
 
 LEASE_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one lease call, unless its first message has more: bodies are copied into memory."""

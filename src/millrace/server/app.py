@@ -108,6 +108,8 @@ class App:
         self.holding = Holding(engine, self.quotas)
         self.service = Service(engine, keeping, self.holding, self._handed)
         self._quick = engine if isinstance(engine, EmbeddedEngine | RemoteEngine) else None
+        if isinstance(engine, EmbeddedEngine):
+            engine.is_served = True
         self.site = Site(
             self.admit,
             self.handle,

@@ -136,6 +136,7 @@ class Server:
             return together(await crew.counted())
 
         engine.care.beside = told
+        engine.is_served = True
         if self.settings.statsd:
             address = parse_address(self.settings.statsd, "statsd")
             statsd = Statsd(millrace, handed, address)

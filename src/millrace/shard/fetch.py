@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from millrace.core import groups, points
+from millrace.core import dedup, groups, points
 from millrace.core.block import key_list
 from millrace.core.commands import Need, Publish, Transaction
 from millrace.core.decide import Answer, decide, learn
-from millrace.core.dedup import id_name
 from millrace.core.desk import Desk
 from millrace.core.group_list import numbers_of
 from millrace.core.model import ShardId
@@ -50,7 +49,7 @@ def fetch_keys(
             if found is None:
                 continue
             if part.ids:
-                used = (id_name(text) for text in part.ids if text is not None)
+                used = (name for name in dedup.names_of(found, part) if name is not None)
                 asked.setdefault(shard, {}).update(dict.fromkeys(used))
             if found.spec.is_grouped:
                 numbers = numbers_of(found, part.rows)

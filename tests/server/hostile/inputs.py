@@ -18,14 +18,27 @@ from typing import Literal
 
 import pyarrow as pa
 
+from millrace import limits
+
 SPACE = "/v1/spaces/mallory"
 QUEUE = f"{SPACE}/queues/box"
 SHARDED = f"{SPACE}/queues/shards"
 TOPIC = f"{SPACE}/topics/talk"
 
+QUEUES: dict[str, dict[str, object]] = {
+    QUEUE: {},
+    SHARDED: {"shards": 2, "keyed": True},
+    f"{SPACE}/queues/groups": {"order": "group"},
+    f"{SPACE}/queues/ids": {"dedup": 300},
+    f"{SPACE}/queues/bodies": {"dedup": 300, "dedup_by_body": True},
+    f"{SPACE}/queues/controls": {},
+}
+
 ARROW = "application/vnd.apache.arrow.stream"
 NDJSON = "application/x-ndjson"
 CALLS = "application/vnd.millrace.calls"
+BYTES = "application/octet-stream"
+FORM = "application/x-www-form-urlencoded"
 
 ANSWER_SECONDS_MAX = 30.0
 
@@ -72,7 +85,7 @@ Attack = Callable[[Target], None]
 
 def prepare(target: Target) -> None:
     """Make the queues and the topic that the attacks use."""
-    for path, spec in ((QUEUE, {}), (SHARDED, {"shards": 2, "keyed": True})):
+    for path, spec in QUEUES.items():
         status = target.send("PUT", path, json.dumps(spec).encode())
         assert status in (200, 201), (path, status)
     assert target.send("PUT", TOPIC, b"{}") in (200, 201)
@@ -222,6 +235,67 @@ def bulks(target: Target) -> None:
         target.send("POST", f"{QUEUE}/messages", line * 90, NDJSON)
 
 
+def _own(target: Target, name: str, line: str) -> None:
+    """Publish as many messages as one command may have, each with a value of its own.
+
+    They are small, and as many at each scale: a step that is too long is so by their number.
+    """
+    lines = [line % number for number in range(limits.PUBLISH_MESSAGES_MAX)]
+    for count in (len(lines), limits.PUBLISH_OWN_VALUES_MAX):
+        body = "\n".join(lines[:count]).encode()
+        target.send("POST", f"{SPACE}/queues/{name}/messages", body, NDJSON)
+
+
+def own_groups(target: Target) -> None:
+    """SEC-8: a group for each message."""
+    _own(target, "groups", '{"body":"","group":"%d"}')
+
+
+def own_keys(target: Target) -> None:
+    """SEC-8: a key for each message, which is its group."""
+    _own(target, "groups", '{"body":"","key":"%d"}')
+
+
+def own_ids(target: Target) -> None:
+    """SEC-8: a de-duplication id for each message."""
+    _own(target, "ids", '{"body":"","dedup":"%d"}')
+
+
+def own_bodies(target: Target) -> None:
+    """SEC-8: messages that have their bodies for ids."""
+    _own(target, "bodies", '{"body":"%d"}')
+
+
+def own_delays(target: Target) -> None:
+    """SEC-8: a delay for each message."""
+    _own(target, "box", '{"body":"","delay":1%05d}')
+
+
+def own_ttls(target: Target) -> None:
+    """SEC-8: a time to live for each message."""
+    _own(target, "box", '{"body":"","ttl":1%05d}')
+
+
+def control_characters(target: Target) -> None:
+    """SEC-8: an answer whose JSON has six bytes for each one that was published."""
+    path = f"{SPACE}/queues/controls/messages"
+    for _ in range(4):
+        target.send("POST", path, b"\x01" * int(16 * MIB * target.scale), BYTES)
+    with target.connect() as connection:
+        connection.sendall(target.head("GET", f"{path}?count=10000", "text/plain", 0))
+        left = int(4 * 6 * 16 * MIB * target.scale)
+        with suppress(ConnectionResetError, TimeoutError):
+            while left > 0 and (piece := connection.recv(MIB)):
+                left -= len(piece)
+
+
+def escaped_form(target: Target) -> None:
+    """SEC-8: a form of SQS of nothing but escapes."""
+    size = limits.AWS_ESCAPES_MAX * limits.SQS_MESSAGE_BYTES_MAX
+    body = b"Action=SendMessage&MessageBody=" + b"%01" * (size // 3)
+    target.send("POST", "/", body, FORM)
+
+
 ATTACKS: dict[str, Attack] = {
     attack.__name__: attack
     for attack in (
@@ -238,6 +312,14 @@ ATTACKS: dict[str, Attack] = {
         many_lines,
         many_headers,
         filter_work,
+        own_groups,
+        own_keys,
+        own_ids,
+        own_bodies,
+        own_delays,
+        own_ttls,
+        control_characters,
+        escaped_form,
         bulks,
     )
 }

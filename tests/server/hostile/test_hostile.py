@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import millrace
 from tests.server.hostile.inputs import ATTACKS, Target, prepare
 from tests.server.hostile.run import run
 from tests.server.rest.harness import Served, served
@@ -39,7 +40,8 @@ async def _attack(server: Served, name: str) -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_neither_stalls_the_loop_nor_takes_the_memory(name: str, tmp_path: Path) -> None:
     async def main() -> None:
-        async with served(tmp_path) as server:
+        # Segments as servers have them: records that smaller ones refuse are part of the attacks.
+        async with served(tmp_path, settings=millrace.Settings()) as server:
             server.door.know("mallory", MALLORY)
             await asyncio.to_thread(prepare, Target(server.port, "mallory"))
             orders = await server.millrace.find("orders")

@@ -211,12 +211,16 @@ async def front(folder: Path, owner: millrace.Millrace) -> AsyncIterator[millrac
 
 @asynccontextmanager
 async def served(
-    folder: Path, *, is_front: bool = False, telemetry: Telemetry | None = None
+    folder: Path,
+    *,
+    is_front: bool = False,
+    telemetry: Telemetry | None = None,
+    settings: millrace.Settings = SMALL,
 ) -> AsyncIterator[Served]:
     """A server on the folder, with the queue `orders`; or one in front of its owner."""
     async with AsyncExitStack() as stack:
         m = await stack.enter_async_context(
-            millrace.open(folder, settings=SMALL, telemetry=telemetry)
+            millrace.open(folder, settings=settings, telemetry=telemetry)
         )
         await m.queue("orders")
         asked = await stack.enter_async_context(front(folder, m)) if is_front else m

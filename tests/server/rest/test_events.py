@@ -13,6 +13,7 @@ import millrace
 from millrace import Position, limits
 from millrace.server.rest import events
 from tests.server.rest.harness import Events, Served, served, until, until_told
+from tests.support.stall import ATTEMPTS, STEP_CPU_SECONDS_MAX, StallMonitor
 
 SPACE = "/v1/spaces/default"
 ORDERS = f"{SPACE}/queues/orders"
@@ -316,5 +317,31 @@ def test_whoever_leaves_while_rows_are_sent_leaves_no_pin(tmp_path: Path) -> Non
                 return not (await queue.holders()).held
 
             await until_told(is_free)
+
+    asyncio.run(main())
+
+
+def test_sec_08_an_event_of_a_large_message_stops_nobody(tmp_path: Path) -> None:
+    """Each byte of its body is six bytes of JSON."""
+    body = b"\x01" * limits.BODY_BYTES_MAX
+
+    async def main() -> None:
+        async with served(tmp_path, settings=millrace.Settings()) as server:
+            queue = await server.millrace.find("orders")
+            steps: list[float] = []
+            while len(steps) < ATTEMPTS and (not steps or steps[-1] > STEP_CPU_SECONDS_MAX):
+                await queue.purge()
+                events = await server.events(f"{ORDERS}/events")
+                assert (await following(events))[0] == "begin"
+                await queue.publish(body)
+                async with StallMonitor() as monitor:
+                    found = await events.next()
+                assert found is not None
+                steps.append(monitor.longest_cpu_seconds)
+                assert json.loads(found["data"])["body"] == body.decode()
+                await publish(server, "small")
+                assert (await following(events))[2] == "small"
+                events.close()
+            assert min(steps) < STEP_CPU_SECONDS_MAX, steps
 
     asyncio.run(main())

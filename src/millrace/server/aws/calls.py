@@ -146,7 +146,8 @@ def _snake(name: str) -> str:
 
 _SEEN: tuple[Verb, ...] = ("publish", "work", "read", "watch", "manage")
 
-Does = Callable[[Call[Any]], Awaitable[msgspec.Struct | None]]
+Does = Callable[[Call[Any]], Awaitable[msgspec.Struct | Response | None]]
+"""Does an action; a large answer makes its response itself."""
 Begins = Callable[[Call[Any], Submits], Under | None]
 """Begins an action without a task; None: it goes the way of all others."""
 
@@ -186,14 +187,14 @@ class Service:
         *,
         begins: Callable[[Call[Takes], Submits], Under | None] | None = None,
     ) -> Callable[
-        [Callable[[Call[Takes]], Awaitable[Gives | None]]],
-        Callable[[Call[Takes]], Awaitable[Gives | None]],
+        [Callable[[Call[Takes]], Awaitable[Gives | Response | None]]],
+        Callable[[Call[Takes]], Awaitable[Gives | Response | None]],
     ]:
         """Have a function answer an action."""
 
         def add(
-            function: Callable[[Call[Takes]], Awaitable[Gives | None]],
-        ) -> Callable[[Call[Takes]], Awaitable[Gives | None]]:
+            function: Callable[[Call[Takes]], Awaitable[Gives | Response | None]],
+        ) -> Callable[[Call[Takes]], Awaitable[Gives | Response | None]]:
             route = Route(
                 "POST", f"{self.name}:{name}", "known", answer_call, name, name, face="aws"
             )
@@ -215,7 +216,8 @@ async def answer_call(ask: Ask) -> Response:
     call = ask.request.call
     assert isinstance(call, Call)
     try:
-        return call.answer(await call.action.does(call))
+        done = await call.action.does(call)
+        return done if isinstance(done, Response) else call.answer(done)
     except MillraceError as error:
         raise call.action.service.fault(error) from error
 

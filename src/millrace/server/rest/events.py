@@ -24,9 +24,10 @@ from millrace.core.model import Row
 from millrace.errors import Invalid, MillraceError, NotFound
 from millrace.server.access import may
 from millrace.server.http.response import Response
+from millrace.server.rest.listing import pieces_of
 from millrace.server.rest.message import row_out
 from millrace.server.rest.route import Ask, encode, read_query
-from millrace.server.rest.stream import QUIET, answer, event, media
+from millrace.server.rest.stream import QUIET, answer, event, event_in_pieces, media
 from millrace.server.rest.table import QUEUE, ROUTES, SPACE
 
 Every = Annotated[float, msgspec.Meta(ge=limits.STATS_SECONDS_MIN, le=limits.STATS_SECONDS_MAX)]
@@ -138,7 +139,13 @@ async def _messages(ask: Ask, cursor: Cursor) -> AsyncGenerator[bytes, None]:
             continue
         async with aclosing(_rows(snapshot)) as rows:
             async for row, position in rows:
-                yield event("message", encode(row_out(row)), str(position))
+                out = row_out(row)
+                if len(row.body or b"") <= limits.ANSWER_STEP_BYTES:
+                    yield event("message", encode(out), str(position))
+                    continue
+                for part in event_in_pieces("message", pieces_of(out), str(position)):
+                    yield part
+                    await asyncio.sleep(0)
 
 
 async def _rows(snapshot: Snapshot) -> AsyncGenerator[tuple[Row, Position], None]:

@@ -79,7 +79,7 @@ async def _parts(
     for number, message in enumerate(messages):
         if number:
             step.append(b",")
-        for piece in _pieces(out(message), text):
+        for piece in pieces_of(out(message), text):
             step.append(piece)
             size += len(piece)
             if size >= limits.ANSWER_STEP_BYTES:
@@ -90,7 +90,7 @@ async def _parts(
     yield step
 
 
-def _pieces(one: msgspec.Struct, text: str) -> Iterator[bytes]:
+def pieces_of(one: msgspec.Struct, text: str = "body") -> Iterator[bytes]:
     """A message in JSON, its text in pieces: those of a string are the string's."""
     body = getattr(one, text)
     if type(body) is not str or len(body) <= limits.ANSWER_STEP_BYTES:

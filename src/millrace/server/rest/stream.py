@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
 from millrace.errors import MillraceError
 from millrace.server.http.response import Response
@@ -21,8 +21,18 @@ def media(text: str) -> tuple[Media, ...]:
 
 def event(name: str, data: bytes, id: str | None = None) -> bytes:
     """One event; `data` has no line ends."""
-    head = f"event: {name}\n" if id is None else f"event: {name}\nid: {id}\n"
-    return b"".join((head.encode(), b"data: ", data, b"\n\n"))
+    return b"".join((_head(name, id), data, b"\n\n"))
+
+
+def event_in_pieces(name: str, data: Iterable[bytes], id: str | None = None) -> Iterator[bytes]:
+    """One event, as `event` makes it, whose data is made piece by piece."""
+    yield _head(name, id)
+    yield from data
+    yield b"\n\n"
+
+
+def _head(name: str, id: str | None) -> bytes:
+    return (f"event: {name}\n" if id is None else f"event: {name}\nid: {id}\n").encode() + b"data: "
 
 
 class Stream:

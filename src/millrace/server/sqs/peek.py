@@ -12,7 +12,7 @@ import msgspec
 
 from millrace import limits
 from millrace.core.answers import Explanation
-from millrace.core.model import Row
+from millrace.core.model import Headers, Row
 from millrace.errors import MillraceError
 from millrace.server.aws.calls import Call, prove
 from millrace.server.aws.digests import digest_of
@@ -22,9 +22,10 @@ from millrace.server.aws.form import read_fields
 from millrace.server.aws.known import Known
 from millrace.server.http.response import Response
 from millrace.server.rest.route import Ask
+from millrace.server.sqs.large import are_large
 from millrace.server.sqs.origin import learn, message_id, unknown_origins
 from millrace.server.sqs.place import use_at
-from millrace.server.sqs.receive import Given, system_of, text_of, told_of
+from millrace.server.sqs.receive import Given, large_out, system_of, text_of, told_of
 from millrace.server.sqs.service import SQS
 from millrace.server.sqs.shapes import MessageOut, ReceiveMessageOut
 from millrace.server.sqs.values import attributes_digest, attributes_out
@@ -60,14 +61,26 @@ async def _peek(call: Call[ReceiveMessageOut]) -> Response:
         if _flag(asked, name):
             states.add(state)
 
-    async def use(known: Known) -> list[MessageOut]:
+    is_plain = "application/json" in request.headers.get("accept", "")
+
+    async def use(known: Known) -> list[MessageOut] | Response:
         shown = await _shown(known, states)
         directory = call.aws.directory
         await learn(directory, unknown_origins(directory, (row.headers for row, _ in shown)))
+        if are_large(row.body for row, _ in shown):
+            return await _large(call, known, shown, is_plain=is_plain)
         return [_out(call, known, row, about) for row, about in shown]
 
     messages = await use_at(call, url, "read", use)
-    if "application/json" in request.headers.get("accept", ""):
+    if isinstance(messages, Response):
+        return messages
+    return _answer(call, messages, is_plain=is_plain)
+
+
+def _answer(
+    call: Call[ReceiveMessageOut], messages: list[MessageOut], *, is_plain: bool
+) -> Response:
+    if is_plain:
         told = {"Message": [_plain(one) for one in messages]}
         body = {"ReceiveMessageResponse": {"ReceiveMessageResult": told}}
         return Response(200, msgspec.json.encode(body))
@@ -110,8 +123,8 @@ async def _shown(known: Known, states: Collection[str]) -> list[tuple[Row, Expla
     return found
 
 
-def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanation) -> MessageOut:
-    given = Given(
+def _given(row: Row, about: Explanation) -> Given:
+    return Given(
         row.seq,
         row.time_ms,
         row.headers,
@@ -120,18 +133,54 @@ def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanati
         about.deliveries,
         about.first_ms,
     )
+
+
+async def _large(
+    call: Call[ReceiveMessageOut],
+    known: Known,
+    shown: list[tuple[Row, Explanation]],
+    *,
+    is_plain: bool,
+) -> Response:
+    abouts = {row.seq: about for row, about in shown}
+    return await large_out(
+        call,
+        known,
+        [_given(row, about) for row, about in shown],
+        lambda one, headers, text, digest: _with_text(
+            call, known, one, abouts[one.seq], headers, text, digest
+        ),
+        lambda messages: _answer(call, messages, is_plain=is_plain),
+        is_json=is_plain,
+    )
+
+
+def _out(call: Call[ReceiveMessageOut], known: Known, row: Row, about: Explanation) -> MessageOut:
+    given = _given(row, about)
     body, headers = told_of(call, known, given)
+    text, body = text_of(body, is_json=call.is_json)
+    return _with_text(call, known, given, about, headers, text, digest_of(body))
+
+
+def _with_text(
+    call: Call[ReceiveMessageOut],
+    known: Known,
+    given: Given,
+    about: Explanation,
+    headers: Headers,
+    text: str,
+    digest: str,
+) -> MessageOut:
     system = system_of(call, known, given, ("All",))
     if not about.deliveries:
         del system["ApproximateFirstReceiveTimestamp"]
     system["IsVisible"] = "true" if about.state in _VISIBLE else "false"
     system["IsDelayed"] = "true" if about.state == "delayed" else "false"
     attributes = attributes_out(headers)
-    text, body = text_of(body, is_json=call.is_json)
     return MessageOut(
-        message_id(call.aws.directory, known, row.seq, row.headers),
+        message_id(call.aws.directory, known, given.seq, given.headers),
         _RECEIPT,
-        digest_of(body),
+        digest,
         text,
         system,
         attributes_digest(attributes) if attributes else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,6 +30,7 @@ from millrace.server.rest.under import Poll, Under
 from millrace.server.sns.handing import handed, is_raw, subscription_of, topic_of
 from millrace.server.sns.headers import TOPIC
 from millrace.server.sqs.faults import over_limit
+from millrace.server.sqs.large import LargeBodies, are_large
 from millrace.server.sqs.origin import learn, message_id, unknown_origins
 from millrace.server.sqs.place import known_at, use_at
 from millrace.server.sqs.service import SQS
@@ -131,18 +132,53 @@ class Given(NamedTuple):
 def _out(
     call: Call[ReceiveMessageIn], known: Known, given: Given, system: Collection[str]
 ) -> MessageOut:
+    body, headers = told_of(call, known, given)
+    text, body = text_of(body, is_json=call.is_json)
+    digest = call.aws.digests.take(known.queue.shards.first, given.seq, body)
+    return _with_text(call, known, given, system, headers, text, digest)
+
+
+async def large_out(
+    call: Call[Any],
+    known: Known,
+    given: Sequence[Given],
+    out: Callable[[Given, Headers, str, str], MessageOut],
+    answer: Callable[[list[MessageOut]], Response],
+    *,
+    is_json: bool,
+) -> Response:
+    """The answer with messages that are large together.
+
+    `out` makes one of its headers, its text and the digest of that, and `answer` the answer of all.
+    """
+    bodies = LargeBodies(is_json=is_json, fits_xml=not call.is_json)
+    messages: list[MessageOut] = []
+    for one in given:
+        body, headers = told_of(call, known, one)
+        mark, digest = await bodies.add(body)
+        messages.append(out(one, headers, mark, digest))
+    return bodies.into(answer(messages))
+
+
+def _with_text(
+    call: Call[ReceiveMessageIn],
+    known: Known,
+    given: Given,
+    system: Collection[str],
+    headers: Headers,
+    text: str,
+    body_digest: str,
+) -> MessageOut:
     attributes = {}
     digest: str | None = None
     names = call.told.message_attribute_names
-    body, headers = told_of(call, known, given)
     if headers and names:
         attributes = chosen(attributes_out(headers), names)
         digest = attributes_digest(attributes) if attributes else None
-    text, body = text_of(body, is_json=call.is_json)
     return MessageOut(
         message_id(call.aws.directory, known, given.seq, given.headers),
         given.receipt,
-        call.aws.digests.take(known.queue.shards.first, given.seq, body),
+        body_digest,
         text,
         system_of(call, known, given, system) if system else {},
         digest,
@@ -280,7 +316,11 @@ class _Receiving(Under):
         rows = by_turns(rows, answer.turns)
         proved = engine.proved(shard, answer.lease)
         receipts = engine.sealed(shard, answer.lease, proved, [row.seq for row in rows])
-        if not self.wish.system and all(map(_is_bare, rows)):
+        if (
+            not self.wish.system
+            and all(map(_is_bare, rows))
+            and not are_large(row.body for row in rows)
+        ):
             return self._answer(
                 [
                     _bare_out(self.call, self.known, row, receipt)
@@ -295,6 +335,8 @@ class _Receiving(Under):
             given.append(_given_row(row, receipt, deliveries, first_ms))
         if unknown_origins(self.call.aws.directory, (one.headers for one in given)):
             return self._learned(given)
+        if are_large(one.body for one in given):
+            return self._large(given)
         return self._told(given)
 
     async def _fetched(self, leased: Leased) -> Response:
@@ -305,7 +347,13 @@ class _Receiving(Under):
 
     async def _learned(self, given: list[Given]) -> Response:
         await _learn(self.call, given)
+        if are_large(one.body for one in given):
+            return await self._large(given)
         return self._told(given)
+
+    async def _large(self, given: list[Given]) -> Response:
+        self._note(len(given))
+        return await _large(self.call, self.known, given, self.wish.system)
 
     def none(self) -> Response:
         self._note(0)
@@ -345,6 +393,21 @@ def _given_lease(one: Lease, lease_ms: int) -> Given:
     )
 
 
+async def _large(
+    call: Call[ReceiveMessageIn], known: Known, given: list[Given], system: Collection[str]
+) -> Response:
+    return await large_out(
+        call,
+        known,
+        given,
+        lambda one, headers, text, digest: _with_text(
+            call, known, one, system, headers, text, digest
+        ),
+        lambda messages: call.answer(ReceiveMessageOut(messages)),
+        is_json=call.is_json,
+    )
+
+
 async def _learn(call: Call[ReceiveMessageIn], given: list[Given]) -> None:
     """Look at the queues that dead letters come from."""
     directory = call.aws.directory
@@ -360,11 +423,11 @@ async def _is_bounded(known: Known) -> bool:
 
 
 @SQS.action("ReceiveMessage", ReceiveMessageIn, ReceiveMessageOut, begins=_begin)
-async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
+async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut | Response:
     """Lease up to ten messages."""
     ask, told, principal = call.ask, call.told, call.caller.principal
 
-    async def use(known: Known) -> ReceiveMessageOut:
+    async def use(known: Known) -> ReceiveMessageOut | Response:
         wish = _wish(known, told)
         command = wish.command
         holding = ask.server.holding
@@ -386,6 +449,8 @@ async def receive_message(call: Call[ReceiveMessageIn]) -> ReceiveMessageOut:
         ask.server.handed.note(known.queue.space, known.queue.name, command.count, len(found))
         given = [_given_lease(one, command.lease_ms) for one in found]
         await _learn(call, given)
+        if are_large(one.body for one in given):
+            return await _large(call, known, given, wish.system)
         return ReceiveMessageOut([_out(call, known, one, wish.system) for one in given])
 
     return await use_at(call, told.queue_url, "work", use)
