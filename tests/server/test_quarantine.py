@@ -121,7 +121,7 @@ def test_a_quarantined_audit_is_named_and_repaired_over_http(tmp_path: Path) -> 
         )
         assert (done["dropped"], done["is_open"]) == (2, True)
         assert server.ask("DELETE", f"{QUEUES}/orders").status in (200, 204)
-        page = server.ask("GET", "/v1/spaces/system/queues/audit/messages?count=100").json
-        notes_now = [json.loads(message["body"]) for message in page["messages"]]
+        page = server.ask("GET", "/v1/spaces/system/queues/audit/messages?count=100").body
+        notes_now = [json.loads(message["body"]) for message in json.loads(page)["messages"]]
         (noted,) = [note for note in notes_now if note["act"] == "repair"]
         assert (noted["target"], noted.get("outcome", "done")) == ("system/audit", "done")
