@@ -1,6 +1,6 @@
 """Makes subscriptions of queues that earlier versions made durable, when the server starts.
 
-Those ended with their queues (ADR 0076).
+Those ended with their queues (ADR 0078).
 """
 
 from __future__ import annotations
