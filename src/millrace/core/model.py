@@ -15,7 +15,7 @@ import msgspec
 from millrace.core import place
 from millrace.core.group_cells import GroupCell, GroupedCell, RingCell, TurnCell, group_of
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
-from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.spec import QueueSpec as QueueSpec
 from millrace.core.stage_cells import RunsCell, StageCell
@@ -138,6 +138,7 @@ class Kind(IntEnum):
     ID = 26
     RUNS = 27
     QUARANTINE = 28
+    SLICES = 29
 
 
 WINDOWED = (Kind.DUE, Kind.READY, Kind.RING, Kind.BUCKET)
@@ -385,6 +386,7 @@ Cell = (
     | WeightCell
     | GroupedCell
     | PartitionCell
+    | SlicesCell
     | IdCell
     | RunsCell
     | QuarantineCell
@@ -415,6 +417,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.ATTEMPT: AttemptCell,
     Kind.EXPIRY: ExpiryCell,
     Kind.PARTITION: PartitionCell,
+    Kind.SLICES: SlicesCell,
     Kind.WEIGHT: WeightCell,
     Kind.ID: IdCell,
     Kind.RUNS: RunsCell,

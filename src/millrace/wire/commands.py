@@ -211,6 +211,7 @@ SPEC_PART = Form(
     Optional(Choice("refuse", "drop")),
     Optional(NOTES),
     Optional(Whole(0, limits.IN_FLIGHT_MAX)),
+    Optional(Choice("lease", "message")),
 )
 
 _NEXT = Form(
