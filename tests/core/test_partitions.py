@@ -291,8 +291,9 @@ def test_d2_what_ended_before_it_was_looked_at_is_in_no_partition() -> None:
 
 def test_oldest_first_before_what_is_not_known_yet() -> None:
     # After a crash what came back is known at once, and what lies before it is not.
-    steps: list[tuple[str, object]] = [("publish", 9), ("lease", 6), ("bound", (1, 1))]
-    play(bounded(4, 4), [*steps, ("crash", 0), ("wait", 70), ("lease", 2), ("lease", 3)])
+    steps: list[tuple[str, object]] = [("publish", 9), ("publish", 9), ("lease", 1), ("lease", 9)]
+    steps += [("bound", (1, 1)), ("crash", 0), ("wait", 70), ("lease", 4), ("lease", 3)]
+    play(bounded(2, 2), steps)
 
 
 def sliced(count: int, messages: int) -> Group:
@@ -392,6 +393,20 @@ def test_d2_what_waits_behind_a_lock_is_free_with_the_new_partition() -> None:
     assert leased(group, 40) == []
 
 
+def test_a_partition_that_was_emptied_meanwhile_is_passed_over() -> None:
+    group = sliced(2, 20)
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.parts is not None
+    [first] = leased(group, 1)
+    part = view.parts.part_of(first)
+    others = [seq for seq in range(1, 21) if view.parts.part_of(seq) != part]
+    group.ask((QUEUE, Delete(BitMap64(others))))
+    assert leased(group, 1) == []
+    group.now += LEASE_MS
+    assert leased(group, 1) == [first]
+
+
 def test_polls_of_a_queue_in_which_nothing_waits_add_no_partitions() -> None:
     group = sliced(1, 3)
     group.ask((QUEUE, Configure(bounded(1, 64))))
@@ -447,6 +462,23 @@ def test_messages_beyond_what_is_known_wait_for_a_lock_at_most(
         group.ask((QUEUE, Delete(BitMap64(seqs))))
     assert sorted(found) == list(range(1, 61))
     assert all(held)
+
+
+def test_a_batch_is_what_is_known_where_much_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHUNK_ROWS", 10)
+    group = sliced(2, 200)
+    monkeypatch.setattr(bounds, "PARTITION_AHEAD", 50)
+    first = leased(group, 1_000)
+    # About half of the first fifty, and not the hundred that all rows would give.
+    assert 10 < len(first) < 40
+    assert max(first) <= 50
+    second = leased(group, 1_000)
+    assert max(second) <= 100
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.parts is not None
+    assert len(view.parts.fresh) <= 60
+    group.check()
 
 
 LAYOUTS = st.tuples(st.integers(1, 300), st.integers(1, 16)).flatmap(

@@ -80,3 +80,23 @@ def test_partitions_of_one_cell_are_read_and_become_pages(folder: Path) -> None:
     everything = sorted(first + second)
     assert len(everything) == len(set(everything)) == 57
     assert set(HELD) <= set(second)
+
+
+def test_the_first_change_keeps_all_partitions(folder: Path) -> None:
+    """One that is of none of them: a message comes."""
+
+    async def publish() -> list[SlicesCell]:
+        ports = replace(real_ports(folder), now_ms=lambda: WRITTEN_MS)
+        node = await Node.open(ports, replace(SETTINGS, fork=True))
+        async with Millrace(EmbeddedEngine(node, str(folder))) as m:
+            queue = await m.find("jobs")
+            assert await queue.partitions() == 37
+            await queue.publish(b"new")
+            await node.keeper.checkpoint()
+            return cells(node)[1]
+
+    first = asyncio.run(publish())
+    assert [len(page.slices) for page in first] == [32, 5]
+    # Those that lease 1 held parts of are locked, and no others.
+    assert {lease for page in first for one in page.slices for lease in one.leases} == {1}
+    assert asyncio.run(publish()) == first

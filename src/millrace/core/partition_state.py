@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import numpy as np
 from pyroaring import BitMap64
@@ -243,14 +244,16 @@ class Parts:
         numbers = parts_of(ids_at(self.key, all_seqs), self.base, count)
         order = np.argsort(numbers, kind="stable")
         ordered = numbers[order]
-        firsts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist()]
-        for at, part in zip(firsts, np.split(all_seqs[order], firsts[1:]), strict=True):
-            self._add(int(ordered[at]), part.tolist())
+        bounds: list[int] = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
+        listed: list[int] = all_seqs[order].tolist()
+        found: list[int] = ordered[bounds[:-1]].tolist()
+        for number, (low, high) in zip(found, pairwise(bounds), strict=True):
+            self._add(number, listed[low:high])
 
     def _add(self, number: int, seqs: Iterable[int]) -> None:
         known = self.waiting.get(number)
         if known is not None:
-            known |= BitMap64(seqs)
+            known.update(seqs)
             return
         self.waiting[number] = BitMap64(seqs)
         if number not in self.locked:

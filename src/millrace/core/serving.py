@@ -53,7 +53,8 @@ def _turn(draft: Draft, parts: Parts, count: int) -> int | Need | None:
     """The partition whose turn it is, of those that are free and have something.
 
     So much is looked at before that it is known that the one which was served longest ago has
-    nothing, and that the one whose turn it is has no more than is known.
+    nothing, and that the one whose turn it is has no more than is known, unless so many messages
+    are known that each partition has some: then a batch is what is known.
     """
     while True:
         first, able = parts.oldest_free(), parts.oldest_able()
@@ -62,7 +63,7 @@ def _turn(draft: Draft, parts: Parts, count: int) -> int | Need | None:
         if able is not None and able == first:
             # What was given back may be younger than others of which nothing is known yet.
             known: int = parts.waiting[able].rank(parts.scanned)
-            if known >= count:
+            if known >= count or (known and len(parts.fresh) >= bounds.PARTITION_AHEAD):
                 return able
         if parts.scanned >= draft.view.last_seq:
             return able

@@ -129,7 +129,11 @@ class Queue(Publishing):
         return self._portal.run(partial(self._twin.discard, twins(leases)))
 
     def replace(self, receipt: str, body: Body, *, seconds: float = 30) -> Lease:
-        """Put another message in the place of a leased one, by its receipt; see `Lease.replace`."""
+        """Put another message in the place of a leased one, by its receipt; see `Lease.replace`.
+
+        A `Worker`, `with` or `Queue.work` of this `Millrace` that holds the message goes on with
+        the successor. One of another process or connection does not hear of it.
+        """
         return self._portal.receive(
             partial(self._twin.replace, receipt, body, seconds=seconds),
             lambda found: Lease(self._portal, found),
