@@ -36,7 +36,7 @@ NEWSFRAGMENT = re.compile(r"(?:[1-9]\d*|\+[a-z0-9]+(?:-[a-z0-9]+)*)\.(\w+)(?:\.[
 
 ADR_NAME = re.compile(r"(\d{4})-[a-z0-9]+(?:-[a-z0-9]+)*\.md")
 
-ADR_NUMBERS_GIVEN_OUT: set[int] = {77}
+ADR_NUMBERS_GIVEN_OUT: set[int] = set()
 """Numbers of pages that are being written beside others. A release has none."""
 
 ADR_SECTIONS = ("## Context", "## Decision", "## Alternatives")

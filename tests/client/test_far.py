@@ -21,12 +21,12 @@ from millrace.core.commands import Transaction as Transact
 from millrace.core.model import ShardId
 from millrace.core.session_commands import (
     Claim,
+    CloseSession,
     Delivered,
     OpenSession,
     Receive,
     ResumeSession,
     SessionRef,
-    SuspectSession,
 )
 from millrace.wire.calls import Ask, Speak
 from tests.client.harness import SMALL, embedded, eventually, run
@@ -274,22 +274,27 @@ async def _ship(other: Millrace, begin: Callable[[millrace.Transaction], None]) 
 
 
 @embedded
-async def test_r7_one_who_does_not_speak_any_more_is_suspected(m: Millrace) -> None:
+async def test_r7_the_session_of_one_who_does_not_speak_any_more_ends(m: Millrace) -> None:
     own = await m.queue("orders")
     await own.publish(b"x")
     shard = own.shards.first
     with pytest.MonkeyPatch.context() as patch:
         async with served(engine_of(m)) as url, millrace.connect(url, token="token") as other:
             far = engine_of(other)
-            ref = await far.ask(shard, OpenSession(1, True, 0, 50), SessionRef)
+            # However long it keeps its messages when it is suspected.
+            ref = await far.ask(shard, OpenSession(1, True, 0, 3_600_000), SessionRef)
             held = await far.ask(shard, Receive(ref.claim, 0, 1), Delivered)
             assert held.next == 1
-            patch.setattr(limits, "WIRE_SILENT_SECONDS", 0.01)
+            patch.setattr(limits, "SESSION_SILENCE_SECONDS", 0.01)
             far.speak(shard, ref.claim)
             [lease] = await own.lease(wait=30)
             assert (lease.body, lease.failures) == (b"x", 1)
             with pytest.raises(errors.Gone):
                 await far.ask(shard, Receive(ref.claim, 0, 1), Delivered)
+            with pytest.raises(errors.Gone):
+                await far.ask(
+                    shard, ResumeSession(ref.claim.session, ref.claim.history), SessionRef
+                )
 
 
 @embedded
@@ -321,26 +326,27 @@ CLAIM = Claim(7, b"h" * 16, 1, 1)
 
 def test_only_who_is_not_heard_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        told: asyncio.Queue[tuple[ShardId, SuspectSession]] = asyncio.Queue()
+        told: asyncio.Queue[tuple[ShardId, CloseSession]] = asyncio.Queue()
         fails = [errors.Full("no room", after_ms=1)]
 
-        def tell(shard: ShardId, command: SuspectSession) -> None:
+        def tell(shard: ShardId, command: CloseSession) -> None:
             if fails:
                 raise fails.pop()
             told.put_nowait((shard, command))
 
         hearing = Hearing(tell)
         hearing.hear(ShardId(1), CLAIM)
-        monkeypatch.setattr(limits, "WIRE_SILENT_SECONDS", 0.001)
+        monkeypatch.setattr(limits, "SESSION_SILENCE_SECONDS", 0.001)
         hearing.hear(ShardId(1), Claim(8, CLAIM.history, 1, 1))
         hearing.hear(ShardId(1), Claim(8, CLAIM.history, 1, 1))
-        assert await told.get() == (1, SuspectSession(Claim(8, CLAIM.history, 1, 1)))
+        ended = CloseSession(Claim(8, CLAIM.history, 1, 1), 0, failed=True)
+        assert await told.get() == (1, ended)
         assert [key[1] for key in hearing._timers] == [7]
         # A session that was resumed is missed once, under its new name.
         hearing.hear(ShardId(1), Claim(7, CLAIM.history, 2, 1))
         assert (await told.get())[1].claim.number == 2
         assert hearing._timers == {}
-        monkeypatch.setattr(limits, "WIRE_SILENT_SECONDS", 60)
+        monkeypatch.setattr(limits, "SESSION_SILENCE_SECONDS", 60)
         hearing.hear(ShardId(1), CLAIM)
         monkeypatch.setattr(limits, "WIRE_SPEAKERS_MAX", 1)
         with pytest.raises(errors.Full):
@@ -403,6 +409,7 @@ def test_a_word_that_nobody_answers_is_said_again(monkeypatch: pytest.MonkeyPatc
             await asyncio.Event().wait()
 
         monkeypatch.setattr(limits, "WIRE_SPEAK_SECONDS", 0.001)
+        monkeypatch.setattr(limits, "WIRE_SPOKEN_SECONDS_MAX", 0.001)
         speaking = Speaking(send)
         ask = Ask(ShardId(1), 0, OpenSession(1, True, 0, 1000))
         speaking.note(ask, SessionRef(CLAIM, 1, True, 0, 1000, 0))

@@ -13,7 +13,7 @@ from millrace import errors
 from millrace.client.lease import Lease
 from millrace.client.millrace import Millrace
 from millrace.core.message_id import IDS
-from millrace.core.partitions import slice_of
+from millrace.core.partition_layout import slice_of
 from tests.client.harness import Clock, embedded, opened, run, timed
 
 
@@ -62,21 +62,23 @@ async def test_d2_their_number_follows_the_load(m: Millrace) -> None:
     queue = await m.queue("jobs", delivery="partitions", partitions_max=3)
     await queue.publish_many([b"x"] * 300)
     assert await queue.partitions() == 1
-    for count in (2, 3, 3):
-        held = [await queue.lease(1) for _ in range(await queue.partitions())]
+    for count in (1, 2, 3):
+        held = [await queue.lease(1) for _ in range(count)]
         assert all(held)
-        for _ in range(3):
-            assert await queue.lease(1) == []
         assert await queue.partitions() == count
         for leases in held:
             await queue.settle(leases)
+    held = [await queue.lease(1) for _ in range(3)]
+    assert await queue.lease(1) == []
+    for leases in held:
+        await queue.settle(leases)
     await queue.configure(partitions_max=2)
     assert await queue.partitions() == 2
-    await queue.configure(partitions_min=200, partitions_max=256)
-    assert await queue.partitions() == 200
+    await queue.configure(partitions_min=2_000, partitions_max=4_096)
+    assert await queue.partitions() == 2_000
     await queue.configure(partitions_min=1, partitions_max=1)
     assert await queue.partitions() == 1
-    assert len(await queue.lease(1000)) == 300 - 1 - 2 - 3
+    assert len(await queue.lease(1000)) == 300 - 1 - 2 - 3 - 3
 
 
 @timed
@@ -293,7 +295,7 @@ async def test_messages_of_partitions_expire(m: Millrace, clock: Clock) -> None:
         ({"delay": 5}, "delay"),
         ({"shards": 2}, "shards"),
         ({"partitions_min": 11}, "partitions_min"),
-        ({"partitions_max": 257}, "partitions_max"),
+        ({"partitions_max": 4_097}, "partitions_max"),
         ({"partitions_min": 0}, "partitions_min"),
     ],
 )

@@ -37,7 +37,7 @@ from millrace.core.model import (
     TakeoverCell,
     WeightCell,
 )
-from millrace.core.partition_cells import IdCell, PartitionCell, Slice
+from millrace.core.partition_cells import IdCell, PartitionCell, Slice, SlicesCell
 from millrace.core.partitions import id_key
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import pack_seqs
@@ -215,14 +215,15 @@ CELLS: list[tuple[Kind, Cell, str]] = [
     ),
     (
         Kind.PARTITION,
-        PartitionCell(1, (Slice(2, (3, 4)), Slice()), 5, 6, 7, 8, 9),
-        "97019292029203049200900506070809",
+        PartitionCell(1, (), 5, 6, 7, 8, 9, 10, 11, 12),
+        "9a019005060708090a0b0c",
     ),
     (Kind.WEIGHT, WeightCell(1, 2, 3), "93010203"),
     (Kind.ID, IdCell(7), "9107"),
     (Kind.RUNS, RunsCell(((0, 2, 9, None),), ((1, 1, 5),)), "929194000209c09193010105"),
     (Kind.QUARANTINE, QuarantineCell(9, "bits", 4), "9409a4626974730400"),
     (Kind.AWAITED, AwaitedCell(3, 4), "920304"),
+    (Kind.SLICES, SlicesCell((Slice(2, (3, 4)), Slice())), "91929202920304920090"),
 ]
 KEYS = [
     (awaited_key("a/b", AwaitedCell(3, 4)), "612f620000000000000000030000000000000004"),
@@ -297,6 +298,10 @@ def test_fields_that_are_missing_have_their_defaults() -> None:
     """What an older version wrote is shorter."""
     spec = bytes.fromhex("93c3a36c6f6705")
     assert decode_cell(Kind.SPEC, spec) == QueueSpec(True, "log", 5)
+    sliced = decode_cell(Kind.PARTITION, bytes.fromhex("97019292029203049200900506070809"))
+    assert sliced == PartitionCell(1, (Slice(2, (3, 4)), Slice()), 5, 6, 7, 8, 9)
+    assert isinstance(sliced, PartitionCell)
+    assert (sliced.size, sliced.root) == (2, 2)
     lease = bytes.fromhex("9a05c400c400c400c400c4000881039202018103630c")
     assert decode_cell(Kind.LEASE, lease) == LeaseCell(
         5, b"", ended_ms=8, counts={3: (2, 1)}, deadlines={3: 99}, index=12

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,12 +17,19 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core import bounds
 from millrace.core.answers import Explanation, Leased, Published
-from millrace.core.commands import Configure, Explain, Lease, Publish, Purge, Tick
+from millrace.core.commands import Configure, CreateQueue, Explain, Lease, Publish, Purge, Tick
 from millrace.core.message_id import IDS, id_of, ids_of, key_of, seq_of
-from millrace.core.model import Kind, Message, QueueSpec, Seq
+from millrace.core.model import CATALOG, Kind, Message, QueueSpec, Seq
 from millrace.core.partition_commands import Delete
-from millrace.core.partitions import bounds_of, slice_of
-from millrace.testing.group import SECRET
+from millrace.core.partition_layout import (
+    bounds_of,
+    numbers_of,
+    parent_of,
+    part_of,
+    parts_of,
+    slice_of,
+)
+from millrace.testing.group import SECRET, Group
 from tests.core.naive import LEASE_MS, QUEUE, NaiveQueue, NaiveRow
 
 STEPS = st.lists(
@@ -54,8 +64,15 @@ class Row(NaiveRow):
 
 @dataclass
 class Part:
+    low: Fraction
+    high: Fraction
+    """Behind its last id."""
     served: int
     locks: set[int]
+
+
+def equal(count: int) -> list[Part]:
+    return [Part(Fraction(at, count), Fraction(at + 1, count), 0, set()) for at in range(count)]
 
 
 class Naive(NaiveQueue[Row]):
@@ -64,8 +81,10 @@ class Naive(NaiveQueue[Row]):
     def __init__(self, spec: QueueSpec) -> None:
         super().__init__(spec)
         self.key = key_of(SECRET, QUEUE)
-        self.parts = [Part(0, set()) for _ in range(spec.partitions_min)]
-        self.turn = self.resized = self.peak = 0
+        self.parts = equal(spec.partitions_min)
+        self.splits: list[Part] = []
+        """What was split, by whom it was split last."""
+        self.turn = self.peak = 0
         self.since = self.now
 
     def step(self, what: str, value: object) -> None:
@@ -118,22 +137,43 @@ class Naive(NaiveQueue[Row]):
         )
 
     def resize(self, count: int) -> None:
-        before = len(self.parts)
-        if count == before:
+        if count == len(self.parts):
             return
-        new: list[Part] = []
-        for at in range(count):
+        while len(self.parts) < count:
+            self.split()
+        while len(self.parts) > count and self.splits:
+            self.join()
+        if len(self.parts) > count:
+            self.cut(count)
+        self.peak, self.since = 0, self.now
+
+    def split(self) -> None:
+        """The first of the largest ones, as they are numbered, is halved."""
+        most = max(part.high - part.low for part in self.parts)
+        # Where slices are not of whole ids they are as large all the same.
+        part = next(part for part in self.parts if part.high - part.low == most)
+        middle = (part.low + part.high) / 2
+        self.parts.append(Part(middle, part.high, 0, set()))
+        part.high = middle
+        self.splits.append(part)
+
+    def join(self) -> None:
+        last, part = self.parts.pop(), self.splits.pop()
+        assert part.high == last.low
+        part.high = last.high
+        self.take_over(part, [part, last])
+
+    def cut(self, count: int) -> None:
+        old, self.parts = self.parts, equal(count)
+        for part in self.parts:
             # Slices overlap where each begins before the other ends.
-            low, high = at * IDS // count, (at + 1) * IDS // count
-            old = [
-                part
-                for one, part in enumerate(self.parts)
-                if one * IDS // before < high and low < (one + 1) * IDS // before
-            ]
-            locks = set[int]().union(*(part.locks for part in old if self.locked(part)))
-            new.append(Part(min(part.served for part in old), locks))
-        self.parts = new
-        self.resized, self.peak, self.since = self.turn, 0, self.now
+            self.take_over(
+                part, [one for one in old if one.low < part.high and part.low < one.high]
+            )
+
+    def take_over(self, part: Part, several: list[Part]) -> None:
+        part.served = min(one.served for one in several)
+        part.locks = set[int]().union(*(one.locks for one in several if self.locked(one)))
 
     def expected(self, count: int) -> list[int]:
         """What a lease call is given; how many partitions there are follows."""
@@ -148,24 +188,17 @@ class Naive(NaiveQueue[Row]):
         }
         if not ready:
             return []
-        free = [part for part in self.parts if not self.locked(part)]
-        for part in sorted(free, key=lambda part: part.served):
-            at = next(one for one, other in enumerate(self.parts) if other is part)
-            low, high = bounds_of(at, len(self.parts))
-            inside = sorted(
-                (row.at, seq)
-                for seq, row in ready.items()
-                if Fraction(low, IDS) <= row.at < Fraction(high, IDS)
-            )
-            if inside:
-                seqs = [seq for _, seq in inside[:count]]
-                self.turn += 1
-                part.served = self.turn
-                return seqs
-        is_busy = not free and min(part.served for part in self.parts) > self.resized
-        if is_busy and len(self.parts) < self.spec.partitions_max:
+        while True:
+            free = [part for part in self.parts if not self.locked(part)]
+            for part in sorted(free, key=lambda part: part.served):
+                inside = sorted(seq for seq, row in ready.items() if part.low <= row.at < part.high)
+                if inside:
+                    self.turn += 1
+                    part.served = self.turn
+                    return inside[:count]
+            if len(self.parts) >= self.spec.partitions_max:
+                return []
             self.resize(len(self.parts) + 1)
-        return []
 
     def lease(self, count: int) -> int:
         expected = self.expected(count)
@@ -182,8 +215,8 @@ class Naive(NaiveQueue[Row]):
             self.peak = max(self.peak, sum(map(self.locked, self.parts)))
         view = self.group.view(QUEUE)
         assert view is not None
-        assert view.partition is not None
-        assert [one.served for one in view.partition.slices] == [one.served for one in self.parts]
+        assert view.parts is not None
+        assert [one.served for one in view.parts.slices] == [one.served for one in self.parts]
         return len(expected)
 
     def finish(self) -> None:
@@ -207,8 +240,8 @@ class Naive(NaiveQueue[Row]):
 
 def play(spec: QueueSpec, steps: list[tuple[str, object]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "ID_CELLS_MIN", 2)
-        patch.setattr(bounds, "ID_CELLS_MAX", 3)
+        patch.setattr(limits, "CHUNK_ROWS", 3)
+        patch.setattr(bounds, "PARTITIONS_PAGE", 2)
         patch.setattr(limits, "SWEEP_CELLS_MAX", 2)
         naive = Naive(spec)
         for what, value in steps:
@@ -246,6 +279,238 @@ def test_d3_locks_hold_while_slices_are_cut_anew() -> None:
     for least, most in ((3, 3), (2, 2), (7, 7)):
         steps += [("bound", (least, most)), *[("lease", 1)] * 4, ("crash", 0), ("lease", 1)]
     play(bounded(2, 4), steps)
+    for least, most in ((2, 2), (7, 7), (3, 3), (1, 1)):
+        steps += [("bound", (least, most)), *[("lease", 1)] * 4, ("crash", 0), ("lease", 1)]
+    play(bounded(5, 7), steps)
+
+
+def test_d2_what_ended_before_it_was_looked_at_is_in_no_partition() -> None:
+    steps: list[tuple[str, object]] = [("publish", 1), ("hold", 0), ("publish", 5), ("delete", 0)]
+    play(bounded(1, 1), [*steps, ("lease", 6), ("fold", 0), ("lease", 6)])
+
+
+def test_oldest_first_before_what_is_not_known_yet() -> None:
+    # After a crash what came back is known at once, and what lies before it is not.
+    steps: list[tuple[str, object]] = [("publish", 9), ("publish", 9), ("lease", 1), ("lease", 9)]
+    steps += [("bound", (1, 1)), ("crash", 0), ("wait", 70), ("lease", 4), ("lease", 3)]
+    play(bounded(2, 2), steps)
+
+
+def sliced(count: int, messages: int) -> Group:
+    """A queue with so many partitions and messages."""
+    group = Group()
+    spec = bounded(count, count)
+    group.ask((CATALOG, CreateQueue("default", "q", spec)))
+    group.ask((QUEUE, Publish((Message(b"x"),) * messages)))
+    return group
+
+
+def leased(group: Group, count: int) -> list[int]:
+    [answer] = group.ask((QUEUE, Lease(count, LEASE_MS)))
+    assert isinstance(answer, Leased)
+    return list(answer.seqs)
+
+
+def calls_of(act: Callable[[], object]) -> int:
+    """How many functions are called meanwhile."""
+    counted = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_d2_each_of_a_thousand_partitions_is_served_once_before_any_twice() -> None:
+    count = 1_000
+    group = sliced(count, 12 * count)
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.parts is not None
+    served = [view.parts.part_of(leased(group, 1)[0]) for _ in range(count)]
+    assert sorted(served) == list(range(count))
+    assert leased(group, 1) == []
+    group.check()
+    group.crash()
+    assert leased(group, 1) == []
+    group.now += LEASE_MS
+    # The order of turns is kept, across a crash too.
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.parts is not None
+    again = [view.parts.part_of(leased(group, 1)[0]) for _ in range(20)]
+    assert again == served[:20]
+
+
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_what_a_lease_call_costs_does_not_grow_with_partitions(*, is_locked: bool) -> None:
+    costs: list[int] = []
+    written: list[int] = []
+    for count in (2 * bounds.PARTITIONS_PAGE, bounds.PARTITIONS_MAX):
+        group = sliced(count, 12 * count)
+        for _ in range(count - 10 if is_locked else 1):
+            leased(group, 1)
+        costs.append(calls_of(lambda group=group: leased(group, 1)))  # type: ignore[misc]
+        [batch] = group.committed()[-1].batches
+        pages = [value for kind, _, value in batch.changes.cells if kind == Kind.SLICES]
+        assert len(pages) == 1
+        written.append(sum(len(value or b"") for _, _, value in batch.changes.cells))
+    assert costs[1] <= 2 * costs[0]
+    assert written[1] <= 2 * written[0]
+
+
+def test_d2_ten_workers_are_all_served_with_default_settings() -> None:
+    group = Group()
+    spec = QueueSpec(delivery="partitions")
+    group.ask((CATALOG, CreateQueue("default", "q", spec)))
+    group.ask((QUEUE, Publish((Message(b"x"),) * 100)))
+    batches = [leased(group, 5) for _ in range(10)]
+    # One worker was served, and 95 messages waited for the end of its lock.
+    assert all(batches)
+    assert sum(map(len, batches)) >= 40
+    every = [seq for batch in batches for seq in batch]
+    assert len(set(every)) == len(every)
+    group.check()
+
+
+def test_d2_what_waits_behind_a_lock_is_free_with_the_new_partition() -> None:
+    group = sliced(1, 40)
+    group.ask((QUEUE, Configure(bounded(1, 2))))
+    first = leased(group, 3)
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.parts is not None
+    assert leased(group, 40) == [seq for seq in range(4, 41) if view.parts.part_of(seq) == 1]
+    assert first == [1, 2, 3]
+    assert len(view.parts.slices) == 2
+    # The lower half is locked: its worker holds something.
+    assert leased(group, 40) == []
+
+
+def test_a_partition_that_was_emptied_meanwhile_is_passed_over() -> None:
+    group = sliced(2, 20)
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.parts is not None
+    [first] = leased(group, 1)
+    part = view.parts.part_of(first)
+    others = [seq for seq in range(1, 21) if view.parts.part_of(seq) != part]
+    group.ask((QUEUE, Delete(BitMap64(others))))
+    assert leased(group, 1) == []
+    group.now += LEASE_MS
+    assert leased(group, 1) == [first]
+
+
+def test_polls_of_a_queue_in_which_nothing_waits_add_no_partitions() -> None:
+    group = sliced(1, 3)
+    group.ask((QUEUE, Configure(bounded(1, 64))))
+    assert leased(group, 3) == [1, 2, 3]
+    for _ in range(5):
+        assert leased(group, 1) == []
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.partition is not None
+    assert view.partition.size == 1
+
+
+def test_oldest_first_in_a_partition_whatever_came_back() -> None:
+    group = sliced(1, 6)
+    assert leased(group, 2) == [1, 2]
+    group.now += LEASE_MS
+    # New ones never overtake what came back.
+    group.ask((QUEUE, Publish((Message(b"x"),) * 6)))
+    assert leased(group, 1) == [1]
+    group.now += LEASE_MS
+    assert leased(group, 4) == [1, 2, 3, 4]
+    group.now += LEASE_MS
+    assert leased(group, 12) == list(range(1, 13))
+
+
+def test_nobody_waits_for_ever_while_others_come() -> None:
+    group = sliced(4, 40)
+    waiting = set(range(1, 41))
+    last = 40
+    for _ in range(40):
+        group.ask((QUEUE, Publish((Message(b"x"),) * 4)))
+        last += 4
+        seqs = leased(group, 2)
+        waiting -= set(seqs)
+        group.now += LEASE_MS
+        [answer] = group.ask((QUEUE, Delete(BitMap64(seqs))))
+        assert answer == len(seqs)
+    assert not waiting
+
+
+def test_messages_beyond_what_is_known_wait_for_a_lock_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bounds, "PARTITION_WINDOW", 8)
+    monkeypatch.setattr(limits, "CHUNK_ROWS", 4)
+    group = sliced(2, 60)
+    held = [leased(group, 1), leased(group, 1)]
+    assert leased(group, 1) == []
+    group.now += LEASE_MS
+    found: list[int] = []
+    while seqs := leased(group, 3):
+        found += seqs
+        group.ask((QUEUE, Delete(BitMap64(seqs))))
+    assert sorted(found) == list(range(1, 61))
+    assert all(held)
+
+
+def test_a_batch_is_what_is_known_where_much_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHUNK_ROWS", 10)
+    group = sliced(2, 200)
+    monkeypatch.setattr(bounds, "PARTITION_AHEAD", 50)
+    first = leased(group, 1_000)
+    # About half of the first fifty, and not the hundred that all rows would give.
+    assert 10 < len(first) < 40
+    assert max(first) <= 50
+    second = leased(group, 1_000)
+    assert max(second) <= 100
+    view = group.view(QUEUE)
+    assert view is not None
+    assert view.parts is not None
+    assert len(view.parts.fresh) <= 60
+    group.check()
+
+
+LAYOUTS = st.tuples(st.integers(1, 300), st.integers(1, 16)).flatmap(
+    lambda two: st.tuples(st.just(two[0]), st.integers(two[0], two[0] * two[1]))
+)
+
+
+@given(layout=LAYOUTS, ids=st.lists(st.integers(0, IDS - 1), min_size=1, max_size=40))
+def test_partitions_leave_no_id_out_and_are_split_one_by_one(
+    layout: tuple[int, int], ids: list[int]
+) -> None:
+    base, count = layout
+    many = parts_of(np.array(ids, np.int64), base, count).tolist()
+    assert many == [part_of(id_, base, count) for id_ in ids]
+    ranges = bounds_in(base, count)
+    for id_, number in zip(ids, many, strict=True):
+        assert any(low <= id_ < high for low, high in ranges[number])
+    sizes = [sum(high - low for low, high in of) for of in ranges]
+    assert max(sizes) <= 2 * min(sizes) + 4
+    more = [part_of(id_, base, count + 1) for id_ in ids]
+    parent = parent_of(base, count)
+    for before, after in zip(many, more, strict=True):
+        assert after == before or (before, after) == (parent, count)
+
+
+def bounds_in(base: int, count: int) -> list[list[tuple[int, int]]]:
+    """The ranges of ids of each partition."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    numbers = numbers_of(base, count)
+    for at, number in enumerate(numbers):
+        found[number].append(bounds_of(at, len(numbers)))
+    return found
 
 
 @given(key=st.integers(1, IDS - 1), seq=st.integers(1, 2**48))

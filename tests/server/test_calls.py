@@ -10,10 +10,19 @@ import pytest
 import millrace
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import engine_of
-from millrace.core.commands import Lease
-from millrace.errors import Full
+from millrace.core.commands import Command, Lease
+from millrace.core.model import ShardId
+from millrace.core.session_commands import (
+    Delivered,
+    OpenSession,
+    Receive,
+    ResumeSession,
+    SessionRef,
+)
+from millrace.errors import Full, Gone
 from millrace.server.access import Principal, parse_rule
 from millrace.server.calls import Service, Talk
+from millrace.server.local import Local
 from millrace.server.verbs import Caller
 from millrace.wire.calls import Ask
 from millrace.wire.codec import Status, read_answers
@@ -49,5 +58,93 @@ def test_a_call_that_is_refused_late_waits_no_more(
             talk.take([(2, Ask(shard, 60_000, Lease(1, 1000)))])
             assert not talk.is_idle, "there is room for one that waits"
             talk.end()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("is_gone", "is_server"), [(True, False), (True, True), (False, False), (False, True)]
+)
+def test_r7_sessions_end_with_their_program_and_with_nothing_else(
+    tmp_path: Path, *, is_gone: bool, is_server: bool
+) -> None:
+    """Not with a front end, which speaks for others, nor with a server that ends connections."""
+
+    async def main() -> None:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
+            queue = await m.queue("orders")
+            await queue.publish(b"x")
+            shard, engine = queue.shards.first, engine_of(m)
+            talk = Talk(Service(engine), Caller(ROOT, is_server=is_server), lambda: None)
+            talk.take([(1, Ask(shard, 0, OpenSession(1, True, 0, 3_600_000)))])
+            await until(lambda: talk.is_idle)
+            [claim] = talk._claims.values()
+            held = await engine.ask(shard, Receive(claim, 0, 1), Delivered)
+            talk.end(is_gone=is_gone)
+            resume = ResumeSession(claim.session, claim.history)
+            if is_gone and not is_server:
+                [lease] = await queue.lease(wait=30)
+                assert (lease.body, lease.failures) == (b"x", 1)
+                with pytest.raises(Gone):
+                    await engine.ask(shard, resume, SessionRef)
+            else:
+                ref = await engine.ask(shard, resume, SessionRef)
+                again = await engine.ask(shard, Receive(ref.claim, 0, 1), Delivered)
+                assert again == held
+
+    asyncio.run(main())
+
+
+def test_r7_what_cannot_be_told_now_is_told_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a session of a program that is gone, when the shard has no room for it."""
+
+    async def main() -> None:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
+            queue = await m.queue("orders")
+            await queue.publish(b"x")
+            shard, engine = queue.shards.first, engine_of(m)
+            talk = Talk(Service(engine), Caller(ROOT), lambda: None)
+            talk.take([(1, Ask(shard, 0, OpenSession(1, True, 0, 3_600_000)))])
+            await until(lambda: talk.is_idle)
+            [claim] = talk._claims.values()
+            await engine.ask(shard, Receive(claim, 0, 1), Delivered)
+            fails = [Full("no room", field="inbox", after_ms=1)]
+            tell = EmbeddedEngine.tell
+
+            def refuse(self: EmbeddedEngine, shard: ShardId, command: Command) -> None:
+                if fails:
+                    raise fails.pop()
+                tell(self, shard, command)
+
+            monkeypatch.setattr(EmbeddedEngine, "tell", refuse)
+            talk.end(is_gone=True)
+            [lease] = await queue.lease(wait=30)
+            assert (lease.body, fails) == (b"x", [])
+
+    asyncio.run(main())
+
+
+def test_r7_a_connection_that_is_ended_here_ends_no_session(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
+            queue = await m.queue("orders")
+            await queue.publish(b"x")
+            local = Local(engine_of(m), tmp_path)
+            await local.start()
+            async with millrace.open(tmp_path) as other:
+                theirs = await other.find("orders")
+                session = await theirs.session(suspect=3600).open()
+                order = await anext(session)
+                [connection] = local.connections
+                connection.close()
+                # Its client is there, finds a new connection, and has its message.
+                await order.settle()
+                assert (await queue.stats())["settled"] == 1
+                await queue.publish(b"y")
+                assert (await anext(session)).number == 1
+                await session.close()
+            await local.stop()
 
     asyncio.run(main())

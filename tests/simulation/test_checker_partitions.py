@@ -98,7 +98,7 @@ def test_d3_an_extension_prolongs_a_lock() -> None:
     assert history.found() == ["P2"]
 
 
-def test_d3_where_slices_are_cut_anew_what_lies_between_is_locked() -> None:
+def test_d3_where_slices_are_split_half_of_one_may_be_free() -> None:
     history = Told(1, 4)
     low, high = history.publish(1, LOW), history.publish(2, LOW + 100)
     within, beyond = history.publish(3, LOW + 50), history.publish(4, LOW + 101)
@@ -108,7 +108,7 @@ def test_d3_where_slices_are_cut_anew_what_lies_between_is_locked() -> None:
     second = history.lease(20, within)
     history.settle(first, low, high)
     history.settle(second, within)
-    assert history.found() == ["P2"]
+    assert history.found() == []
 
 
 def test_d2_a_call_is_given_messages_of_one_partition() -> None:
@@ -135,6 +135,21 @@ def test_d2_the_partition_that_was_served_longest_ago_comes_first() -> None:
     late = history.publish(3, MIDDLE)
     history.settle(history.lease(0, late), late)
     assert history.found() == [], "it came later"
+
+
+def test_the_oldest_message_of_a_partition_comes_first() -> None:
+    history = Told()
+    rows = [history.publish(1, LOW + 2), history.publish(2, LOW), history.publish(3, LOW + 1)]
+    history.settle(history.lease(0, rows[0], rows[2]), rows[0], rows[2])
+    history.settle(history.lease(0, rows[1]), rows[1])
+    assert history.found() == ["P6"]
+    history = Told()
+    rows = [history.publish(1, LOW + 2), history.publish(2, LOW)]
+    history.settle(history.lease(0, *rows), *rows)
+    # One that was lent before, and one that came later.
+    late = history.publish(3, LOW)
+    history.settle(history.lease(0, again(late)), late)
+    assert "P6" not in history.found()
 
 
 def test_d2_a_message_has_one_id() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from millrace.client.millrace import Millrace
-from millrace.core.partitions import slice_of
+from millrace.core.partition_layout import slice_of
 from millrace.node import Node
 from tests.simulation.harness import Bench, Script, at_every_step
 

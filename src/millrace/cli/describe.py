@@ -43,7 +43,7 @@ from millrace.core.model import (
     TakeoverCell,
     WeightCell,
 )
-from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
@@ -61,6 +61,7 @@ NUMBERED = frozenset(
         Kind.SUBSCRIPTION,
         Kind.WEIGHT,
         Kind.QUARANTINE,
+        Kind.SLICES,
     }
 )
 """Kinds of cells whose keys are numbers."""
@@ -253,7 +254,7 @@ def _fields(key: bytes, cell: Cell) -> Fields:
             return {"groups": names}
         case DedupCell():
             return {"seq": cell.seq, "until_ms": cell.until_ms}
-        case PartitionCell() | IdCell():
+        case PartitionCell() | SlicesCell() | IdCell():
             return partition_fields(cell)
         case AttemptCell():
             return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millrace.cli.show import Fields
 from millrace.core.model import QueueSpec
-from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
 
 
 def spec_fields(spec: QueueSpec) -> Fields:
@@ -28,16 +28,22 @@ def spec_fields(spec: QueueSpec) -> Fields:
     }
 
 
-def partition_fields(cell: PartitionCell | IdCell) -> Fields:
+def partition_fields(cell: PartitionCell | SlicesCell | IdCell) -> Fields:
     """What a cell of partitions says."""
     if isinstance(cell, IdCell):
         return {"seq": cell.seq}
+    slices = [[one.served, *one.leases] for one in cell.slices]
+    if isinstance(cell, SlicesCell):
+        return {"slices": slices}
     return {
         "key": f"{cell.key:016x}",
-        "slices": [[one.served, *one.leases] for one in cell.slices],
+        "slices": slices,
         "waiting": cell.waiting,
         "turn": cell.turn,
         "resized": cell.resized,
         "peak": cell.peak,
         "since_ms": cell.since_ms,
+        "count": cell.count,
+        "base": cell.base,
+        "first": cell.first,
     }

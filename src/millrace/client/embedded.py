@@ -194,6 +194,10 @@ class EmbeddedEngine:
         future.add_done_callback(_ignore)
         self._node.host_of(shard).submit(Request(shard, command, future))
 
+    def expect_words(self, seconds: float) -> None:
+        """A session that is spoken for (`speak`) ends after so long without another word."""
+        self._hearing.seconds = seconds
+
     def speak(self, shard: ShardId, claim: Claim) -> None:
         self._check_open()
         cell = self._cell(shard, Kind.SESSION, number_key(claim.session))

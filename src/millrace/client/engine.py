@@ -110,7 +110,7 @@ class Engine(Protocol):
     def speak(self, shard: ShardId, claim: Claim) -> None:
         """Say that somebody speaks for a session who has no connection that lasts.
 
-        It is suspected unless that is said again within `WIRE_SILENT_SECONDS`.
+        It ends unless that is said again in time (`SESSION_SILENCE_SECONDS`).
 
         Raises:
             Stale: the claim is not the one by which the session is spoken for.

@@ -139,7 +139,7 @@ class Feed:
         """Wait until more is wanted; False after a while, if the engine may be another one."""
         self._wanted.clear()
         try:
-            async with asyncio.timeout(limits.WIRE_SPEAK_SECONDS if self._engine.is_far else None):
+            async with asyncio.timeout(limits.WIRE_LOOK_SECONDS if self._engine.is_far else None):
                 return await self._wanted.wait()
         except TimeoutError:
             return False
@@ -257,6 +257,12 @@ class Feed:
         if not self.is_over:
             self._end()
             self._tell(SuspectSession(self.claim))
+
+    def lose(self) -> None:
+        """Whoever this is for is known to be gone: end it, with all that it holds as failed."""
+        if not self.is_over:
+            self._end()
+            self._tell(CloseSession(self.claim, self._seen, failed=True))
 
     def _tell(self, command: SuspectSession | CloseSession) -> None:
         """Have it decided; nobody waits for that, and nobody else would say it."""

@@ -61,7 +61,7 @@ async def count_partitions(engine: Engine, shards: Shards) -> int:
     """How many partitions a queue has now; 0 if that is not its delivery."""
     cells = await engine.cells(shards.first, Kind.PARTITION)
     cell = cells.get("")
-    return len(cell.slices) if isinstance(cell, PartitionCell) else 0
+    return cell.size if isinstance(cell, PartitionCell) else 0
 
 
 def _seq(shards: Shards, id_: object, field: str) -> int:

@@ -284,6 +284,12 @@ def leave(session: Session) -> None:
         session._feed.leave()
 
 
+def lose(session: Session) -> None:
+    """Its consumer is known to be gone: it ends at once, and what it holds has failed."""
+    if session._feed is not None:
+        session._feed.lose()
+
+
 def count_held(session: Session, numbers: Numbers | None, upto: int | None) -> int:
     """How many of these deliveries it was given and has not ended."""
     held = session._fed().held(_chosen(numbers, upto))

@@ -51,7 +51,7 @@ class Speaking:
             for at in range(0, len(calls), limits.WIRE_CALLS_MAX):
                 # Whoever is not heard is suspected; then the session is resumed.
                 with suppress(Lost, MillraceError, TimeoutError):
-                    async with asyncio.timeout(limits.WIRE_SPEAK_SECONDS):
+                    async with asyncio.timeout(limits.WIRE_SPOKEN_SECONDS_MAX):
                         await self._send(calls[at : at + limits.WIRE_CALLS_MAX])
 
     def close(self) -> None:

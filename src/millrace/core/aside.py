@@ -321,7 +321,7 @@ def purge(draft: Draft, upto: int) -> None:
     has_ids = view.partition is not None and upto > view.pointers.era
     if not (view.pointers.aside or view.pointers.turn or has_ids):
         return
-    partitions.purged(draft)
+    partitions.purged(draft, upto)
     view.groups = Groups()
     view.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
     view.swept_from = draft.index

@@ -53,17 +53,29 @@ TTL_MS_MAX = 366 * 24 * 3600 * 1000
 PARTITIONS = 10
 """Partitions of a queue that does not say how many it may have; Dynamiq has the same number."""
 
-PARTITIONS_MAX = 256
-"""A lease call may look into all of them, and one cell names them."""
+PARTITIONS_MAX = 4_096
+"""What a call costs does not grow with them, but each has some 500 bytes of memory while its queue
+is in use, and joining all of them takes some 20 ms: four times Dynamiq's own example, and more than
+a queue has workers at once."""
+
+PARTITIONS_PAGE = 32
+"""Partitions whose turns and locks one cell holds: below 1,000 bytes. A lease call writes one."""
+
+PARTITION_SPLITS_MAX = 64
+"""Partitions that one lease call adds until one of them has something: some 5 ms."""
+
+PARTITION_AHEAD = 1 << 18
+"""While so many messages are known to wait in some partition, a batch is given what is known of its
+own: to look at them takes some 200 ms. Of 4,096 partitions each has 64 of them."""
+
+PARTITION_WINDOW = 1 << 20
+"""Messages never handed out of which it is known which partition they wait in: some 10 MB. With so
+many behind locks, what came after them waits as well, until a lock is over."""
 
 PARTITION_AGE_MS = 432_000_000
 """How long a partition is kept that is not needed: five days, as in Dynamiq."""
 
 PARTITION_AGE_MS_MAX = 366 * 24 * 3600 * 1000
-
-ID_CELLS_MIN = 64
-ID_CELLS_MAX = 4_096
-"""Cells of ids that are read at once."""
 
 DELETE_IDS_MAX = 10_000
 """Messages that one call ends by their ids: each is asked for."""

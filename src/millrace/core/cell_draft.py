@@ -77,6 +77,8 @@ class CellDraft:
         self._leases[lease.id] = lease
         if lease.session:
             view.note_held(lease)
+        if view.parts is not None:
+            view.parts.touch(lease.id)
         if not lease.ended_ms and lease.is_over():
             self._end_lease(lease)
 

@@ -35,7 +35,6 @@ from millrace.core import (
     replace,
     retain,
     rotation,
-    serving,
     sessions,
     staged,
     topic,
@@ -293,8 +292,6 @@ def learn(draft: Draft, need: Need, source: Source) -> None:
         found = source.cells_from(need.shard, kind, key, limit)
         if kind is Kind.EXPIRY:
             expiry.learn(draft, found)
-        elif kind is Kind.ID and not aside.is_old(draft.view, key):
-            serving.learn(draft, key, found, limit)
         elif kind in (Kind.RING, Kind.BUCKET) and not aside.is_old(draft.view, key):
             rotation.learn_cells(draft, kind, found, limit)
         else:

@@ -82,7 +82,6 @@ class Facts:
         "ended",
         "expiry",
         "held",
-        "ids",
         "keys",
         "live",
         "names",
@@ -114,8 +113,6 @@ class Facts:
         """The first row that is not older than retention keeps rows."""
         self.outlived: Outlived | None = None
         """The first messages that are older than the queue lets them live."""
-        self.ids: dict[int, tuple[list[tuple[int, int]], int]] = {}
-        """Id → ids and seqs from it on, and the first id that was not asked for."""
         self.held: dict[int, list[Held]] = {}
         """Pin → the dead rows that it keeps."""
         self.live: int | None = None
@@ -145,8 +142,6 @@ class Facts:
             self.dead = {}
         if self.held:
             self.held = {}
-        if self.ids:
-            self.ids = {}
         if self.names:
             self.names = {}
         if self.numbers:

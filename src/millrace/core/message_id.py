@@ -11,6 +11,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 ID_BITS = 63
 IDS = 1 << ID_BITS
@@ -49,9 +50,14 @@ def seq_of(key: int, id_: int) -> int:
 
 def ids_of(key: int, first: int, count: int) -> list[int]:
     """The ids of messages that follow each other, as `id_of` tells each."""
+    found: list[int] = ids_at(key, np.arange(first, first + count, dtype=np.int64)).tolist()
+    return found
+
+
+def ids_at(key: int, seqs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids of messages, as `id_of` tells each."""
     mask = np.uint64(_MASK)
-    x = (np.arange(count, dtype=np.uint64) + np.uint64((first + key) & _MASK)) & mask
+    x = (seqs.astype(np.uint64) + np.uint64(key)) & mask
     x = (x ^ x >> np.uint64(31)) * np.uint64(_FIRST) & mask
     x = (x ^ x >> np.uint64(29)) * np.uint64(_SECOND) & mask
-    found: list[int] = (x ^ x >> np.uint64(32)).tolist()
-    return found
+    return (x ^ x >> np.uint64(32)).astype(np.int64)

@@ -15,7 +15,7 @@ import msgspec
 from millrace.core import place
 from millrace.core.group_cells import GroupCell, GroupedCell, RingCell, TurnCell, group_of
 from millrace.core.idcells import AttemptCell, DedupCell, ExpiryCell
-from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.spec import QueueSpec as QueueSpec
 from millrace.core.stage_cells import RunsCell, StageCell
@@ -139,6 +139,7 @@ class Kind(IntEnum):
     RUNS = 27
     QUARANTINE = 28
     AWAITED = 29
+    SLICES = 30
 
 
 WINDOWED = (Kind.DUE, Kind.READY, Kind.RING, Kind.BUCKET)
@@ -388,6 +389,7 @@ Cell = (
     | WeightCell
     | GroupedCell
     | PartitionCell
+    | SlicesCell
     | IdCell
     | RunsCell
     | QuarantineCell
@@ -419,6 +421,7 @@ CELL_TYPES: dict[Kind, type[Cell]] = {
     Kind.ATTEMPT: AttemptCell,
     Kind.EXPIRY: ExpiryCell,
     Kind.PARTITION: PartitionCell,
+    Kind.SLICES: SlicesCell,
     Kind.WEIGHT: WeightCell,
     Kind.ID: IdCell,
     Kind.RUNS: RunsCell,

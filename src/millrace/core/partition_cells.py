@@ -13,7 +13,7 @@ DELIVERIES: tuple[Delivery, ...] = ("messages", "partitions")
 
 
 class Slice(msgspec.Struct, frozen=True, array_like=True):
-    """A partition: one of equal slices of all ids."""
+    """A partition: a slice of all ids."""
 
     served: int = 0
     """Its last turn; the least recently served one goes first."""
@@ -21,12 +21,19 @@ class Slice(msgspec.Struct, frozen=True, array_like=True):
     """The lease calls that lock it, as long as anything of theirs is held."""
 
 
+class SlicesCell(msgspec.Struct, frozen=True, array_like=True):
+    """A page: partitions whose numbers follow each other."""
+
+    slices: tuple[Slice, ...]
+
+
 class PartitionCell(msgspec.Struct, frozen=True, array_like=True):
-    """The partitions of a queue."""
+    """The partitions of a queue, and what is counted of them."""
 
     key: int
     """What its messages' ids are made with."""
-    slices: tuple[Slice, ...]
+    slices: tuple[Slice, ...] = ()
+    """In folders of earlier versions: all of them, which are equal; else none, pages have them."""
     waiting: int = 0
     """Messages that were never handed out."""
     turn: int = 0
@@ -36,6 +43,22 @@ class PartitionCell(msgspec.Struct, frozen=True, array_like=True):
     peak: int = 0
     """So many were locked at once, at most, since `since_ms`."""
     since_ms: int = 0
+    count: int = 0
+    """How many there are, where pages have them."""
+    base: int = 0
+    """With so many equal ones they began; see `partition_layout.py`."""
+    first: int = 0
+    """No message before this seq waits that was never handed out."""
+
+    @property
+    def size(self) -> int:
+        """How many partitions there are."""
+        return self.count or len(self.slices)
+
+    @property
+    def root(self) -> int:
+        """With how many equal ones they began."""
+        return self.base or len(self.slices)
 
 
 class IdCell(msgspec.Struct, frozen=True, array_like=True):

@@ -1,14 +1,17 @@
-"""The rules of partitions: equal slices of the ids, each served by one lease call at a time.
+"""The rules of partitions: slices of the ids, each served by one lease call at a time.
 
 Rule 1: a message is in the partition that its id falls into. A cell under that id names it until
-it ends; nothing waits in the order of seqs.
+it ends. In a partition the oldest message comes first, whether or not it was handed out before.
 Rule 2: a lease call is served from one partition: of those that are not locked and have something,
 the one that was served longest ago. A call that is given nothing changes no lock.
 Rule 3: what a call was handed out locks its partition while any of it is held: until the deadline,
 or until all of it has ended or was given back. So a lock is a fact of leases, and survives whatever
 they survive.
-Rule 4: their number follows the load. Whoever finds all of them locked, though something waits,
-adds one; those that nobody needed for long go. A new slice has the locks of all that it overlaps.
+Rule 4: their number follows the load. A call that finds nothing, though something waits behind
+locks, splits a partition: one half keeps the lock, and the other half is free. No message is handed
+out twice for that: what is held is never handed out. Partitions that nobody needed for long are
+joined, and the joined one has the locks of all of them.
+Rule 5: what a call costs does not grow with the number of partitions: it writes one page of them.
 """
 
 from __future__ import annotations
@@ -21,10 +24,12 @@ import msgspec
 from millrace.core import bounds
 from millrace.core.draft import Draft
 from millrace.core.lease_state import LeaseState
-from millrace.core.message_id import IDS, id_of, ids_of, key_of
+from millrace.core.message_id import id_of, ids_of, key_of
 from millrace.core.model import Kind, QueueSpec
-from millrace.core.partition_cells import IdCell, PartitionCell, Slice
-from millrace.core.view import View
+from millrace.core.partition_cells import IdCell, PartitionCell, Slice, SlicesCell
+from millrace.core.partition_layout import bounds_of, numbers_of, parent_of, slice_of
+from millrace.core.partition_state import Parts, held_until
+from millrace.core.view import View, number_key
 from millrace.errors import Invalid, Refused, TooLarge
 
 _TWO = struct.Struct(">QQ")
@@ -43,16 +48,6 @@ def id_in(key: bytes) -> int:
 def era_in(key: bytes) -> int:
     """The era of such a key."""
     return int(_TWO.unpack(key)[0])
-
-
-def bounds_of(at: int, count: int) -> tuple[int, int]:
-    """The first id of a partition, and the first one behind it."""
-    return at * IDS // count, (at + 1) * IDS // count
-
-
-def slice_of(id_: int, count: int) -> int:
-    """Which of so many partitions an id falls into."""
-    return ((id_ + 1) * count - 1) // IDS
 
 
 # --- Settings ------------------------------------------------------------------------------------
@@ -92,25 +87,52 @@ def check_spec(spec: QueueSpec) -> Refused | None:
 
 def make(draft: Draft, secret: bytes) -> int:
     """Begin the partitions of a new queue; returns the key of its messages' ids."""
-    key = key_of(secret, draft.view.shard)
-    slices = (Slice(),) * draft.view.spec.partitions_min
-    put(draft, PartitionCell(key, slices, since_ms=draft.now))
+    view = draft.view
+    key = key_of(secret, view.shard)
+    count = view.spec.partitions_min
+    view.parts = Parts(key, count, [Slice()] * count, scanned=0)
+    put(draft, PartitionCell(key, since_ms=draft.now, count=count, base=count))
+    _put_pages(draft, range(count))
     return key
 
 
 def configured(draft: Draft) -> None:
     """Their number stays within what the queue says."""
-    cell = draft.view.partition
-    if cell is not None:
+    parts = draft.view.parts
+    if parts is not None:
         spec = draft.view.spec
-        most = max(len(cell.slices), spec.partitions_min)
-        resize(draft, cell, min(most, spec.partitions_max))
+        most = max(len(parts.slices), spec.partitions_min)
+        resize(draft, min(most, spec.partitions_max))
 
 
 def put(draft: Draft, cell: PartitionCell) -> None:
-    """The partitions were changed."""
+    """What is counted of the partitions was changed."""
+    if cell.slices:
+        # Of an earlier version: from now on pages have them.
+        cell = msgspec.structs.replace(cell, slices=(), count=cell.size, base=cell.root)
+        _put_pages(draft, range(cell.count))
     draft.points[Kind.PARTITION, b""] = cell
     draft.view.partition = cell
+
+
+def put_slice(draft: Draft, number: int, one: Slice) -> None:
+    """A partition has another turn, or other locks."""
+    parts_in(draft.view).put(number, one)
+    _put_pages(draft, (number,))
+
+
+def _put_pages(draft: Draft, numbers: Iterable[int]) -> None:
+    """Write the pages that these partitions are on; one that has none any more goes."""
+    slices, size = parts_in(draft.view).slices, bounds.PARTITIONS_PAGE
+    for page in dict.fromkeys(number // size for number in numbers):
+        found = tuple(slices[page * size : (page + 1) * size])
+        draft.points[Kind.SLICES, number_key(page)] = SlicesCell(found) if found else None
+
+
+def parts_in(view: View) -> Parts:
+    """The partitions of a queue that has some."""
+    assert view.parts is not None
+    return view.parts
 
 
 # --- What waits ----------------------------------------------------------------------------------
@@ -138,15 +160,19 @@ def ended(draft: Draft, seqs: Iterable[int], *, fresh: int = 0) -> None:
     era = view.pointers.era
     for seq in seqs:
         draft.points[Kind.ID, id_key(era, id_of(cell.key, seq))] = None
+    parts_in(view).end(seqs)
     if fresh:
         put(draft, msgspec.structs.replace(cell, waiting=cell.waiting - fresh))
 
 
-def purged(draft: Draft) -> None:
-    """Nothing waits any more."""
+def purged(draft: Draft, upto: int) -> None:
+    """Nothing waits any more, up to here."""
     cell = draft.view.partition
-    if cell is not None and cell.waiting:
-        put(draft, msgspec.structs.replace(cell, waiting=0))
+    if cell is None:
+        return
+    parts_in(draft.view).forget(upto)
+    if cell.waiting:
+        put(draft, msgspec.structs.replace(cell, waiting=0, first=upto + 1))
 
 
 # --- Locks ---------------------------------------------------------------------------------------
@@ -155,41 +181,72 @@ def purged(draft: Draft) -> None:
 def locks(view: View, part: Slice, now: int) -> list[LeaseState]:
     """The lease calls that lock a partition."""
     found = (view.leases.get(number) for number in part.leases)
-    return [lease for lease in found if lease is not None and _is_held(lease, now)]
-
-
-def _is_held(lease: LeaseState, now: int) -> bool:
-    if not lease.deadlines:
-        return bool(lease.open) and lease.deadline_ms > now
-    return any(lease.deadline_of(seq) > now for seq in lease.open)
-
-
-def resize(draft: Draft, cell: PartitionCell, count: int) -> None:
-    """Have so many partitions; each has the locks of those that it overlaps."""
-    before = len(cell.slices)
-    if count == before:
-        return
-    view = draft.view
-    held = [{lease.id for lease in locks(view, one, draft.now)} for one in cell.slices]
-    slices: list[Slice] = []
-    for at in range(count):
-        low, high = bounds_of(at, count)
-        old = range(slice_of(low, before), slice_of(high - 1, before) + 1)
-        leases = set[int]().union(*(held[one] for one in old))
-        served = min(cell.slices[one].served for one in old)
-        slices.append(Slice(served, tuple(sorted(leases))))
-    put(
-        draft,
-        msgspec.structs.replace(
-            cell, slices=tuple(slices), resized=cell.turn, peak=0, since_ms=draft.now
-        ),
-    )
+    return [lease for lease in found if lease is not None and held_until(lease) > now]
 
 
 def locked_by(view: View, seq: int, now: int) -> list[LeaseState]:
     """The lease calls that lock the partition of a message."""
-    cell = view.partition
-    if cell is None:
-        return []
-    at = slice_of(id_of(cell.key, seq), len(cell.slices))
-    return locks(view, cell.slices[at], now)
+    parts = view.parts
+    return [] if parts is None else locks(view, parts.slices[parts.part_of(seq)], now)
+
+
+# --- How many ------------------------------------------------------------------------------------
+
+
+def resize(draft: Draft, count: int) -> None:
+    """Have so many partitions."""
+    view = draft.view
+    parts, cell = parts_in(view), view.partition
+    assert cell is not None
+    before = len(parts.slices)
+    if count == before:
+        return
+    if cell.slices:
+        put(draft, cell)
+    if count > before:
+        _put_pages(draft, [parts.split() for _ in range(before, count)])
+    elif count >= parts.base:
+        _merge(draft, parts, count)
+    else:
+        _cut_anew(draft, parts, count)
+    put(
+        draft,
+        msgspec.structs.replace(
+            view.partition or cell,
+            resized=cell.turn,
+            peak=0,
+            since_ms=draft.now,
+            count=count,
+            base=parts_in(view).base,
+        ),
+    )
+
+
+def _merge(draft: Draft, parts: Parts, count: int) -> None:
+    """Undo the last splits."""
+    changed: list[int] = []
+    for last in range(len(parts.slices) - 1, count - 1, -1):
+        two = (parts.slices[parent_of(parts.base, last)], parts.slices[last])
+        changed += (last, parts.merge(_joined(draft, two)))
+    _put_pages(draft, changed)
+
+
+def _cut_anew(draft: Draft, parts: Parts, count: int) -> None:
+    """Have fewer partitions than there were at the beginning: equal ones."""
+    before = len(parts.slices)
+    within: list[dict[int, None]] = [{} for _ in range(count)]
+    numbers = numbers_of(parts.base, before)
+    for at, number in enumerate(numbers):
+        low, high = bounds_of(at, len(numbers))
+        for new in range(slice_of(low, count), slice_of(high - 1, count) + 1):
+            within[new][number] = None
+    slices = [_joined(draft, [parts.slices[one] for one in within[new]]) for new in range(count)]
+    draft.view.parts = Parts(parts.key, count, slices, parts.first() - 1)
+    _put_pages(draft, range(before))
+
+
+def _joined(draft: Draft, several: Iterable[Slice]) -> Slice:
+    """A partition with the locks of all of these, and the oldest of their turns."""
+    view, listed = draft.view, list(several)
+    leases = {lease.id for one in listed for lease in locks(view, one, draft.now)}
+    return Slice(min(one.served for one in listed), tuple(sorted(leases)))

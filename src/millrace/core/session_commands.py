@@ -73,6 +73,8 @@ class CloseSession(msgspec.Struct, frozen=True):
     """From this delivery number on the consumer has looked at none: they were not delivered."""
     keep: bool = False
     """Hand out nothing more, but leave it what it holds until that is settled."""
+    failed: bool = False
+    """Its consumer is known to be gone: what it holds has failed, as after a crash."""
 
 
 class SessionRef(msgspec.Struct, frozen=True):

@@ -170,7 +170,8 @@ def close_session(draft: Draft, command: CloseSession) -> int:
         draft.put_session(number, msgspec.structs.replace(cell, cancelled=True, credit=0))
         return 0
     count = view.held[number].total
-    _give_back(draft, number, limits.SESSION_CREDIT_MAX, seen=command.seen)
+    seen = None if command.failed else command.seen
+    _give_back(draft, number, limits.SESSION_CREDIT_MAX, seen=seen)
     draft.put_session(number, None)
     return count
 

@@ -46,7 +46,8 @@ from millrace.core.model import (
     TakeoverCell,
     WeightCell,
 )
-from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
+from millrace.core.partition_state import Parts
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
@@ -99,6 +100,8 @@ class View:
         self.scale = Scale()
         self.partition: PartitionCell | None = None
         """Of a queue whose delivery is "partitions"."""
+        self.pages: dict[int, SlicesCell] = {}
+        """Its pages, until `parts` is made of them."""
         self.quarantine: dict[bytes, QuarantineCell] = {}
         """Why the shard is quarantined; empty: it is not. See `quarantine.py`."""
 
@@ -140,6 +143,7 @@ class View:
         """Of the shards of a queue, the one with the smallest number was served longest ago."""
         self.set_windows(Window(limits.WINDOW_CELLS, None), Window(limits.WINDOW_CELLS, None))
         self.groups = Groups()
+        self.parts: Parts | None = None
         self.swept_from: int | None = None
         """From this batch on cells of an earlier era may be there that nobody wants."""
         self.swept_to: dict[Kind, bytes] = {}
@@ -245,6 +249,8 @@ class View:
                 self.scale.add(number(key), cell)
             case PartitionCell() as cell:
                 self.partition = cell
+            case SlicesCell() as cell:
+                self.pages[number(key)] = cell
             case QuarantineCell() as cell:
                 self.quarantine[key] = cell
             case AsideCell() | DedupCell() | ExpiryCell() | IdCell() | RunsCell():
@@ -288,6 +294,9 @@ class View:
             self.overdue |= lease.overdue
         heapq.heapify(self.ended)
         self.gather_deadlines()
+        if self.partition is not None:
+            self.parts = Parts.load(self.partition, self.pages, self.ended_to)
+            self.pages.clear()
         if self.spec.is_grouped:
             known_to = number_key(self.pointers.era) if self.pointers.turn else None
             self.groups = Groups(known_to, self.pointers.front)

@@ -143,9 +143,6 @@ REDRIVE_PATTERN_CHARS_MAX = 1024
 HTTP_SESSIONS_MAX = 10_000
 """Sessions that are held for clients of REST, each with a task of its own."""
 
-HTTP_SESSION_IDLE_SECONDS = 60
-"""A session that nobody asks about for so long has nobody who speaks for it."""
-
 HTTP_STREAMS_MAX = 1_000
 """Streams of events at a time; each has a task, and those that follow a queue a cursor."""
 

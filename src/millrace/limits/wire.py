@@ -73,11 +73,25 @@ WIRE_CONNECT_MS_MAX = 3600 * 1000
 WIRE_PATIENCE_SECONDS = 30.0
 """How long a call is tried again where nobody answers: an engine is opened again within it."""
 
-WIRE_SPEAK_SECONDS = 10.0
-"""How often a client that has no connection that lasts speaks for its sessions."""
+WIRE_SPEAK_SECONDS = 1.0
+"""How often a client that has no connection that lasts speaks for its sessions, all of them in one
+request: four words in a row may be lost before `SESSION_SILENCE_SECONDS` are over."""
 
-WIRE_SILENT_SECONDS = 35.0
-"""After so long without a word they are suspected: three in a row may be lost."""
+WIRE_SPOKEN_SECONDS_MAX = 2.0
+"""A word that was not answered for so long is taken to be lost, and the next one is sent."""
+
+WIRE_LOOK_SECONDS = 10.0
+"""How often a session that wants nothing asks whether the engine is still the same."""
+
+SESSION_SILENCE_SECONDS = 5.0
+"""After so long without a word the session of a client that has no connection that lasts ends,
+where the server's setting does not say otherwise."""
+
+SESSION_SILENCE_SECONDS_MIN = 3
+"""Below it a single word that is lost would end the sessions of clients that are there."""
+
+SESSION_LAST_SHARE = 0.2
+"""Of that time, when nothing was heard before: what came meanwhile is read and done in it."""
 
 WIRE_SPEAKERS_MAX = 100_000
 """Sessions that are spoken for in this way; each has a timer."""

@@ -158,16 +158,32 @@ class Talk:
         for id_ in list(self._waiting):
             self._cancel(id_)
 
-    def end(self) -> None:
-        """Nobody hears the answers any more."""
+    def end(self, *, is_gone: bool = False) -> None:
+        """Nobody hears the answers any more.
+
+        The sessions that end with the connection are suspected, and may be resumed. Where the
+        program at the other end `is_gone`, nobody will: they end. A front end is no consumer: those
+        that it spoke for may be there.
+        """
         self._is_over = True
         for id_ in list(self._under):
             self._cancel(id_)
         for (shard, _), claim in self._claims.items():
-            # Who spoke for these sessions is gone, as far as is known.
-            with suppress(MillraceError):
-                self._service.engine.tell(shard, SuspectSession(claim))
+            if is_gone and not self._caller.is_server:
+                self._tell(shard, CloseSession(claim, 0, failed=True))
+            else:
+                self._tell(shard, SuspectSession(claim))
         self._claims.clear()
+
+    def _tell(self, shard: ShardId, command: CloseSession | SuspectSession) -> None:
+        """Have it decided, when there is room: nobody else would say it."""
+        try:
+            self._service.engine.tell(shard, command)
+        except Full as error:
+            self._loop.call_later(error.after_ms / 1000, self._tell, shard, command)
+        except MillraceError:
+            # The queue or the engine has ended; the next engine will suspect the session.
+            return
 
     # --- Calls ----------------------------------------------------------------------------------
 

@@ -152,6 +152,12 @@ class ServerSettings:
     stop_seconds: float = setting(
         limits.HTTP_STOP_SECONDS, seconds(0, 3600), "How long a stop waits for requests.", live=True
     )
+    session_silence_seconds: float = setting(
+        limits.SESSION_SILENCE_SECONDS,
+        seconds(limits.SESSION_SILENCE_SECONDS_MIN, 3600),
+        "After so long without a word a session over HTTP ends.",
+        live=True,
+    )
     audit_keep: float = setting(
         limits.AUDIT_KEEP_SECONDS,
         seconds(1, 10 * 365 * 86_400),

@@ -3,7 +3,9 @@
 Rule 1: nobody but the user who runs the engine, and root, is answered. Processes that the server
 has started are told from others by their numbers, which the kernel tells.
 Rule 2: the socket is there only while the folder is open: what lies in its place is left over.
-Rule 3: of whoever sends more than is done, or reads too little of what is answered, nothing more is
+Rule 3: with a connection that the other side ends, its sessions end: the program is gone. With one
+that is ended here they are suspected.
+Rule 4: of whoever sends more than is done, or reads too little of what is answered, nothing more is
 read until that has changed.
 """
 
@@ -181,13 +183,14 @@ class LocalConnection(asyncio.Protocol):
         self._end()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._end()
+        # On one machine a connection is lost with the program at its other end, or by its will.
+        self._end(is_gone=True)
 
-    def _end(self) -> None:
+    def _end(self, *, is_gone: bool = False) -> None:
         self._local.connections.discard(self)
         talk, self._talk = self._talk, None
         if talk is not None:
-            talk.end()
+            talk.end(is_gone=is_gone)
 
 
 def _peer(peer: socket.socket) -> tuple[int, int]:

@@ -86,6 +86,7 @@ class Server:
         )
         self._ending.push_async_callback(millrace.close)
         self._millrace = millrace
+        self._expect_words(settings)
         sharing = None
         if settings.socket or settings.frontends:
             try:
@@ -143,6 +144,11 @@ class Server:
             self._ending.push_async_callback(statsd.stop)
             await statsd.start()
 
+    def _expect_words(self, settings: ServerSettings) -> None:
+        engine = engine_of(self._millrace)
+        if isinstance(engine, EmbeddedEngine):
+            engine.expect_words(settings.session_silence_seconds)
+
     async def _declare(self, settings: ServerSettings) -> None:
         await self._book.audit.keep(settings.audit_keep)
         await declare_queues(self._millrace, settings.queues)
@@ -157,6 +163,7 @@ class Server:
         """
         found = config.compare(self.settings, settings)
         new = config.reloaded(self.settings, settings)
+        self._expect_words(new)
         if self._serving is not None:
             self._serving.reload(settings)
         if self._crew is not None:

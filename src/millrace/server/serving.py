@@ -79,6 +79,7 @@ class Serving:
             },
         )
         self._app.site.connections_max = room_for(settings.connections_max)
+        self._app.sessions.silence_seconds = settings.session_silence_seconds
         self._app.use(self._watch(settings))
 
     def _aws(self, settings: ServerSettings, desk: Desk) -> AwsFace:
@@ -140,6 +141,7 @@ class Serving:
         self._guard.configure(anonymous=new.anonymous, anonymous_rules=new.anonymous_rules)
         self._quotas.configure(new.quota)
         self._app.site.connections_max = room_for(new.connections_max)
+        self._app.sessions.silence_seconds = new.session_silence_seconds
         self._app.use(self._watch(new))
         logging.getLogger("millrace").setLevel(new.log_level.upper())
         self.settings = new

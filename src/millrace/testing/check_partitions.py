@@ -8,7 +8,7 @@ from millrace.core.codec import decode_cell
 from millrace.core.message_id import id_of
 from millrace.core.model import Kind
 from millrace.core.partition_cells import IdCell
-from millrace.core.partitions import id_in
+from millrace.core.partitions import id_in, locks
 from millrace.core.view import View, number_key
 from millrace.store.memory_store import MemoryStore
 
@@ -38,5 +38,21 @@ def check_partitions(view: View, store: MemoryStore, live: BitMap64) -> None:
     assert named | view.doomed == live, "a message is in no partition, or one that has ended is"
     held = BitMap64(view.holder)
     assert cell.waiting == len(named - held), f"{cell.waiting} are said to wait"
-    assert spec.partitions_min <= len(cell.slices) <= spec.partitions_max
-    assert max(one.served for one in cell.slices) <= cell.turn
+    assert view.parts is not None
+    parts, now = view.parts, view.time_ms
+    slices = parts.slices
+    assert spec.partitions_min <= cell.size == len(slices) <= spec.partitions_max
+    assert max(one.served for one in slices) <= cell.turn
+    parts.refresh(view.leases, now)
+    assert set(parts.locked) == {at for at, one in enumerate(slices) if locks(view, one, now)}
+    free = [at for at in range(len(slices)) if at not in parts.locked]
+    assert parts.oldest_free() == min(free, key=lambda at: (slices[at].served, at), default=None)
+    fresh = named - held
+    parts.give_back(view.returned)
+    fresh.remove_range(parts.scanned + 1, view.last_seq + 1)
+    assert fresh == parts.fresh, "a message that was never handed out is not known to wait"
+    assert cell.first <= (named - held or BitMap64([view.last_seq + 1])).min()
+    waiting: dict[int, BitMap64] = {}
+    for seq in fresh | view.returned:
+        waiting.setdefault(parts.part_of(seq), BitMap64()).add(seq)
+    assert waiting == parts.waiting, "a message waits in another partition"

@@ -1,9 +1,10 @@
-"""The checkers of partitions: equal slices of the ids, each locked by whoever has a batch of it.
+"""The checkers of partitions: slices of the ids, each locked by whoever has a batch of it.
 
 P1: a lease call is given messages of one slice.
-P2: until its deadline, and while it holds any of them, no other call is given messages of that
-slice, nor, once slices were cut anew, any that lie between its own.
+P2: where the number of slices is fixed, until its deadline, and while it holds any of them, no
+other call is given messages of that slice. Where it is not, half of a slice may become free.
 P3: where the number of slices is fixed, the one that was served longest ago comes first.
+P6: and nobody waits in the slice that is served behind a message that was published later.
 P4: a message has one id, whoever is told of it, and no other message has it.
 P5: what was acknowledged is there, or somebody has ended it.
 That none is forgotten is seen at the end of a run, when the queues must be empty.
@@ -103,7 +104,8 @@ class _Sliced:
                     f"P1: lease {lease.version} of {self._number} has ids from {served.low} to "
                     f"{served.high}, which are of several partitions"
                 )
-            found += self._check_locks(self._served[:at], lease)
+            if self._fixed:
+                found += self._check_locks(self._served[:at], lease)
         return found + (self._check_turns() if self._fixed else [])
 
     # --- P2 ------------------------------------------------------------------------------------
@@ -119,9 +121,7 @@ class _Sliced:
         ]
 
     def _is_within(self, id_: int, served: _Served) -> bool:
-        if self._fixed:
-            return slice_at(id_, self._fixed) == slice_at(served.low, self._fixed)
-        return served.low <= id_ <= served.high
+        return slice_at(id_, self._fixed) == slice_at(served.low, self._fixed)
 
     def _is_held(self, row: Seen, lease: Lease, later: Lease) -> bool:
         """Whether its worker had the message when `later` was decided, for sure."""
@@ -141,10 +141,11 @@ class _Sliced:
                     deadline_ms = min(deadline_ms, lease.deadline_ms)
         return later.deadline_ms - later.lease_ms < deadline_ms
 
-    # --- P3 ------------------------------------------------------------------------------------
+    # --- P3 and P6 --------------------------------------------------------------------------------
 
     def _check_turns(self) -> list[str]:
-        """Nobody waits in a slice that is free and was served before the one that is served."""
+        """Nobody waits in a slice that is free and was served before the one that is served, nor in
+        that one behind a younger message."""
         found: list[str] = []
         acked = {
             row.tag: call.ended or 0
@@ -159,7 +160,17 @@ class _Sliced:
             if any(number < (lease.ended or 0) for number in self._unheard):
                 # Somebody may hold what nobody knows of.
                 break
+            youngest = max(row.seq for row in lease.rows)
             for later in self._served[at + 1 :]:
+                found += [
+                    f"P6: {row.seq} of {self._number} waited, and lease {lease.version} was given "
+                    f"{youngest}, which came later"
+                    for row in later.lease.rows
+                    if row.deliveries == 1
+                    and row.seq < youngest
+                    and slice_at(row.id or 0, self._fixed) == mine
+                    and acked.get(row.tag, lease.number) < lease.number
+                ]
                 other = slice_at(later.low, self._fixed)
                 if turns[other] < turns[mine] and self._is_free(self._served[:at], other, lease):
                     found += [

@@ -253,6 +253,7 @@ def facts_of(view: View, now: int) -> dict[str, object]:
         "catalog": view.catalog,
         "attempts": view.attempts,
         "partition": view.partition,
+        "slices": None if view.parts is None else view.parts.slices,
         "topics": view.topics,
         "topic": view.topic,
         "subscriptions": view.subscriptions,

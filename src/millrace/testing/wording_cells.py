@@ -28,7 +28,7 @@ from millrace.core.model import (
     TakeoverCell,
     WeightCell,
 )
-from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
 from millrace.core.quarantine_commands import QuarantineCell
 from millrace.core.seqs import unpack_seqs
 from millrace.core.stage_cells import RunsCell, StageCell
@@ -47,6 +47,7 @@ _NUMBERED = (
     Kind.DELETES,
     Kind.SUBSCRIPTION,
     Kind.WEIGHT,
+    Kind.SLICES,
 )
 
 
@@ -142,7 +143,7 @@ def say_cell(cell: Cell) -> str:
             return f"priority {cell.priority}"
         case TurnCell() | GroupCell() | RingCell():
             return say_group_cell(cell)
-        case PartitionCell() | IdCell():
+        case PartitionCell() | SlicesCell() | IdCell():
             return say_partition(cell)
         case DedupCell():
             return f"{cell.seq}, {say_until(cell.until_ms)}"

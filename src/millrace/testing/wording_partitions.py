@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from millrace.core.model import QueueSpec
-from millrace.core.partition_cells import IdCell, PartitionCell
+from millrace.core.partition_cells import IdCell, PartitionCell, SlicesCell
 
 
-def say_partition(cell: PartitionCell | IdCell) -> str:
+def say_partition(cell: PartitionCell | SlicesCell | IdCell) -> str:
     """What a cell of partitions holds."""
     if isinstance(cell, IdCell):
         return str(cell.seq)
@@ -14,7 +14,11 @@ def say_partition(cell: PartitionCell | IdCell) -> str:
         f"{at}@{one.served}" + (f"({','.join(map(str, one.leases))})" if one.leases else "")
         for at, one in enumerate(cell.slices)
     )
-    return f"{slices}, {cell.waiting} wait, turn {cell.turn}, peak {cell.peak}"
+    if isinstance(cell, SlicesCell):
+        return slices
+    size = f"{cell.count} from {cell.base}" if cell.count else slices
+    counted = f"{cell.waiting} wait from {cell.first}, turn {cell.turn}, peak {cell.peak}"
+    return f"{size}, {counted}"
 
 
 def say_delivery(spec: QueueSpec) -> str:

@@ -293,7 +293,7 @@ _ALONE: dict[int, tuple[type, Shape]] = {
     28: (Receive, Form(Receive, CLAIM, _NUMBER, Whole(0, limits.SESSION_CREDIT_MAX))),
     29: (GrantCredit, Form(GrantCredit, CLAIM, Whole(0, limits.SESSION_CREDIT_MAX), _FLAG)),
     30: (SuspectSession, Form(SuspectSession, CLAIM)),
-    31: (CloseSession, Form(CloseSession, CLAIM, _NUMBER, _FLAG)),
+    31: (CloseSession, Form(CloseSession, CLAIM, _NUMBER, _FLAG, Optional(_FLAG))),
     32: (
         CreateQueue,
         Form(

@@ -12,6 +12,7 @@ import pytest
 
 from millrace import limits
 from millrace.core.message_id import IDS
+from millrace.core.partition_layout import slice_of
 from millrace.server.address import Address
 from millrace.server.counted import Handed
 from millrace.server.statsd import Statsd
@@ -44,6 +45,46 @@ def test_d4_messages_are_put_taken_found_and_deleted_by_their_ids(tmp_path: Path
             assert (await server.millrace.find("mail")).shards.key
             stats = await (await server.millrace.find("mail")).stats()
             assert (stats["published"], stats["settled"], stats["live"]) == (5, 3, 2)
+
+    asyncio.run(main())
+
+
+def test_d2_ten_workers_with_default_settings_all_get_a_batch(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            await server.ask("PUT", MAIL)
+            ids = [await put(server, b"%d" % number) for number in range(100)]
+            batches = [await take(server, 5) for _ in range(10)]
+            assert all(batches)
+            taken = [one["id"] for batch in batches for one in batch]
+            assert len({*taken}) == len(taken)
+            assert {*taken} < {*ids}
+            told = await server.ask("GET", MAIL)
+            assert told.json["partitions"] == 10
+            # What a worker deletes makes room for the others, until all is done.
+            while taken:
+                await server.ask("DELETE", f"{MAIL}/messages/{','.join(taken)}")
+                taken = [one["id"] for _ in range(10) for one in await take(server, 5)]
+            stats = await (await server.millrace.find("mail")).stats()
+            assert (stats["settled"], stats["live"]) == (100, 0)
+
+    asyncio.run(main())
+
+
+def test_a_queue_has_a_thousand_partitions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            made = await server.ask(
+                "PUT", MAIL, b'{"min_partitions": 1000, "max_partitions": 1000}'
+            )
+            assert made.status == 201
+            assert (await server.ask("GET", MAIL)).json["partitions"] == 1000
+            ids = [await put(server, b"x") for _ in range(20)]
+            parts = [slice_of(int(one), 1000) for one in ids]
+            # One batch of each partition that has something, and none of a locked one.
+            found = [await take(server) for _ in range(len({*parts}) + 1)]
+            assert found.pop() == []
+            assert sorted(one["id"] for batch in found for one in batch) == sorted(ids)
 
     asyncio.run(main())
 

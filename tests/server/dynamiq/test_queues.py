@@ -114,7 +114,7 @@ REFUSED = (
     ({"min_partitions": 0}, "min_partitions is 0, not"),
     ({"min_partitions": 11}, "min_partitions is 11, above max_partitions, which is 10"),
     ({"max_partitions": 0}, "max_partitions is 0, not"),
-    ({"max_partitions": 257}, "max_partitions is 257, up to 256 is allowed"),
+    ({"max_partitions": 4_097}, "max_partitions is 4097, up to 4096 is allowed"),
     ({"max_partition_age": -1}, "max_partition_age is -1"),
     ({"max_partition_age": 10**12}, "max_partition_age is "),
     ({"compressed_messages": 1}, "compressed_messages: "),

@@ -101,10 +101,47 @@ def test_subscriptions_of_other_names_are_known_by_their_queues(tmp_path: Path) 
             assert value(await server.ask("PUT", f"{NEWS}/queues/mail")) == (200, all_of_them)
             sent = await server.ask("PUT", f"{NEWS}/message", b"x")
             [taken] = await take(server)
-            # A queue without partitions knows its messages by their seqs.
-            assert sent.json == {"mail": taken["id"], "orders": "1", "other/far": "1"}
+            # What was made elsewhere has no ids that these routes take.
+            assert sent.json == {"mail": taken["id"], "orders": "", "other/far": ""}
             left = await server.ask("DELETE", f"{NEWS}/queues/mail")
             assert value(left) == (200, {"Queues": ["orders", "other/far"]})
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_front", [False, True], ids=["owner", "front"])
+def test_d1_every_id_that_a_topic_tells_is_taken_by_the_other_routes(
+    tmp_path: Path, *, is_front: bool
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path, is_front=is_front) as server:
+            topic = await server.millrace.topic("news")
+            await server.ask("PUT", MAIL)
+            await server.ask("PUT", f"{NEWS}/queues/mail")
+            # Queues that others made: with partitions, without, with several shards, elsewhere.
+            await server.millrace.queue("jobs", delivery="partitions", partitions_min=3)
+            await server.millrace.queue("plain")
+            await server.millrace.queue("many", shards=3)
+            far = await server.millrace.queue("far", space="other", delivery="partitions")
+            for name in ("jobs", "plain", "many", far):
+                await topic.subscribe(name)
+            for body in (b"one", b"two"):
+                sent = await server.ask("PUT", f"{NEWS}/message", body)
+                assert sent.status == 200
+                ids = sent.json
+                assert set(ids) == {"mail", "jobs", "plain", "many", "other/far"}
+                assert {name for name, id_ in ids.items() if id_} == {"mail", "jobs"}
+                for name in ("mail", "jobs"):
+                    path = f"{QUEUES}/{name}/message/{ids[name]}"
+                    message = {"id": ids[name], "body": body.decode()}
+                    assert value(await server.ask("GET", path)) == (200, {"messages": [message]})
+                    assert value(await server.ask("DELETE", path)) == (200, True)
+                    assert (await server.ask("GET", path)).status == 404
+            # Those without an id have the messages all the same.
+            for queue in (await server.millrace.find("plain"), far):
+                assert (await queue.stats())["published"] == 2
+            refused = await server.ask("GET", f"{QUEUES}/plain/message/1")
+            assert error(refused)[0] == 422
 
     asyncio.run(main())
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millrace import limits
 from millrace.client.settings import QueueSettings
+from millrace.core import bounds
 from millrace.core.message_id import IDS
 from millrace.core.spec import QueueSpec
 from millrace.errors import Invalid, Refused, TooLarge
@@ -79,7 +80,7 @@ def test_settings_are_taken_or_refused_by_a_name(body: bytes) -> None:
         assert found.field
         return
     least, most = found.get("partitions_min") or 1, found.get("partitions_max") or 10
-    assert 1 <= least <= most <= 256
+    assert 1 <= least <= most <= bounds.PARTITIONS_MAX
     notes = tuple((found.get("notes") or {}).items())
     assert 1 <= visibility_ms(QueueSpec(notes=notes)) <= limits.LEASE_MS_MAX
 

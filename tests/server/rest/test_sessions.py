@@ -86,26 +86,49 @@ def test_r6_credit_is_granted_and_drained(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_r7_a_session_that_nobody_asks_about_is_left_and_can_be_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_r7_a_session_that_nobody_asks_about_ends_and_its_messages_return(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as server:
-            session = await opened(server, suspect=600)
+            queue = await server.millrace.queue("orders")
+            # However long it would keep its messages if it were suspected.
+            session = await opened(server, suspect=3600)
             await publish(server, "a")
-            [one] = (await server.ask("POST", f"{session}/receive", {"wait": 30})).items("messages")
-
-            async def is_left() -> bool:
-                return (await server.ask("POST", f"{session}/grant", {"credit": 0})).status == 404
-
-            monkeypatch.setattr(limits, "HTTP_SESSION_IDLE_SECONDS", 0.0)
-            await until_told(is_left)
-            monkeypatch.setattr(limits, "HTTP_SESSION_IDLE_SECONDS", 600)
+            answer = await server.ask("POST", f"{session}/receive", {"wait": 30})
+            [one] = answer.items("messages")
+            server.app.sessions.silence_seconds = 0.01
+            await server.ask("POST", f"{session}/heartbeat")
+            [again] = await queue.lease(wait=30)
+            assert (again.seq, again.failures) == (one["seq"], 1)
+            gone = await server.ask("POST", f"{session}/heartbeat")
+            assert (gone.status, gone.json["field"]) == (404, "session")
             told = {"resume": session.rpartition("/")[2]}
+            refused = await server.ask("POST", f"{ORDERS}/sessions", told)
+            assert (refused.status, refused.json["field"]) == (410, "session")
+
+    asyncio.run(main())
+
+
+def test_r7_a_session_that_is_heard_of_stays_and_can_be_resumed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as server:
+            session = await opened(server)
+            await publish(server, "a")
+            answer = await server.ask("POST", f"{session}/receive", {"wait": 30})
+            [one] = answer.items("messages")
+            server.app.sessions.silence_seconds = 2
+            loop = asyncio.get_running_loop()
+            until = loop.time() + 3
+            while loop.time() < until:
+                # A word is said again and again, and nothing else.
+                heard = await server.ask("POST", f"{session}/heartbeat")
+                assert (heard.status, heard.json) == (200, {})
+            told = {"resume": session.rpartition("/")[2]}
+            server.app.sessions.silence_seconds = 60
             again = await server.ask("POST", f"{ORDERS}/sessions", told)
-            assert again.status == 201
+            assert (again.status, again.json["idle_seconds"]) == (201, 60)
             path = f"{ORDERS}/sessions/{again.text('session')}"
-            [same] = (await server.ask("POST", f"{path}/receive", {"wait": 30})).items("messages")
+            answer = await server.ask("POST", f"{path}/receive", {"wait": 30})
+            [same] = answer.items("messages")
             assert (same["number"], same["seq"]) == (one["number"], one["seq"])
             assert (await server.ask("POST", f"{path}/settle", {"upto": 0})).json["done"] == 1
 

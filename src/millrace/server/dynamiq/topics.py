@@ -140,7 +140,8 @@ async def unsubscribe(ask: Ask, _: Nothing) -> TopicOut:
 async def publish_to_topic(ask: Ask) -> Response:
     """Publish the body to every queue that is subscribed now; answered with its ids there.
 
-    A queue that cannot take it yet gets it later: until then its id is empty.
+    A queue that cannot take it yet gets it later: until then its id is empty. So is that of a queue
+    whose messages these routes do not know by ids.
     """
     refuse_query(ask)
     body = bytes(ask.request.body)
@@ -176,12 +177,16 @@ async def _ids(ask: Ask, topic: Topic, seq: int) -> dict[str, str]:
 
 
 async def _id(ask: Ask, target: str, fate: Fate) -> str:
-    """The id of a message in a queue, by what became of it; empty if that is not known."""
-    if isinstance(fate, str):
-        return ""
+    """The id of a message in a queue, by what became of it.
+
+    Empty if it is not known, or if it is none by which these routes know the message: in a queue
+    without partitions, or of another space.
+    """
     space, _, name = target.partition("/")
+    if isinstance(fate, str) or space != SPACE:
+        return ""
     try:
         queue = await ask.desk.millrace.find(name, space=space)
     except NotFound:
         return ""
-    return str(id_of(queue.shards.key, fate) if queue.shards.key else fate)
+    return str(id_of(queue.shards.key, fate)) if queue.shards.key else ""

@@ -1,13 +1,17 @@
-"""Sessions that are held for clients that come and go."""
+"""Sessions that are held for clients that come and go.
+
+One that nobody asks about for a while has ended: its client is gone, and what it held has failed.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 from millrace import limits
-from millrace.client.session import Session, leave
+from millrace.client.session import Session, leave, lose
+from millrace.client.silence import Silence
 from millrace.errors import NotFound
 from millrace.server.access import Principal
 from millrace.server.quota import Quotas
@@ -21,23 +25,30 @@ class _Held:
         """Who opened it, and the queue."""
         self.suspect = 0.0
         self.uses = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.silence: Silence | None = None
         self.ends: list[Callable[[float], None]] = []
         """Called when it ends, or nobody speaks for it, with the seconds that it lasts then."""
 
+    def hear(self) -> None:
+        """Somebody asks about it."""
+        if self.silence is not None:
+            self.silence.stop()
+            self.silence = None
+
     def end(self, seconds: float) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
+        self.hear()
         for end in self.ends:
             end(seconds)
 
 
 class Sessions:
-    """Sessions by their ids. One that nobody asks about for a while is left, and can be resumed."""
+    """Sessions by their ids."""
 
     def __init__(self, quotas: Quotas | None = None) -> None:
         self._quotas = Quotas() if quotas is None else quotas
         self._held: dict[str, _Held] = {}
+        self.silence_seconds = limits.SESSION_SILENCE_SECONDS
+        """One that nobody asks about for so long ends."""
         self._slots = Slots("sessions", limits.HTTP_SESSIONS_MAX, "sessions held here")
 
     @contextmanager
@@ -81,9 +92,7 @@ class Sessions:
                 field="session",
             )
         held.uses += 1
-        if held.timer is not None:
-            held.timer.cancel()
-            held.timer = None
+        held.hear()
         try:
             yield held.session
         finally:
@@ -107,13 +116,14 @@ class Sessions:
             held.end(0)
 
     def _rest(self, id: str, held: _Held) -> None:
-        loop = asyncio.get_running_loop()
-        held.timer = loop.call_later(limits.HTTP_SESSION_IDLE_SECONDS, self._idle, id)
+        held.silence = Silence(self.silence_seconds, partial(self._miss, id))
 
-    def _idle(self, id: str) -> None:
+    def _miss(self, id: str) -> None:
         held = self._held.pop(id, None)
         if held is not None:
-            self._leave(held)
+            self._slots.give_back(held.owner[0])
+            held.end(0)
+            lose(held.session)
 
     def _leave(self, held: _Held) -> None:
         self._slots.give_back(held.owner[0])
@@ -123,5 +133,4 @@ class Sessions:
     def stop(self) -> None:
         """Leave none of them any more: when the engine is closed, they give back what they hold."""
         for held in self._held.values():
-            if held.timer is not None:
-                held.timer.cancel()
+            held.hear()

@@ -52,8 +52,8 @@ class SessionOut(msgspec.Struct, frozen=True):
     session: str
     """Its id. Who knows it, and may work on the queue, can resume it."""
     name: str
-    idle_seconds: int = limits.HTTP_SESSION_IDLE_SECONDS
-    """Ask for something at least so often."""
+    idle_seconds: float
+    """Ask for something, or send a heartbeat, well within this time: after it the session ends."""
 
 
 class Delivered(LeaseOut, frozen=True, omit_defaults=True, kw_only=True):
@@ -106,7 +106,7 @@ async def _open(ask: Ask, told: SessionAsk) -> SessionOut:
         _count(ask, id, reserved, refill=told.refill)
     finally:
         reserved.cancel()
-    return SessionOut(id, session.name)
+    return SessionOut(id, session.name, sessions.silence_seconds)
 
 
 def _count(ask: Ask, id: str, reserved: Reservation, *, refill: bool) -> None:
@@ -293,6 +293,13 @@ async def redeliver(ask: Ask, told: RedeliverAsk) -> Done:
     async with _use(ask) as session:
         await session.redeliver(told.number)
     return Done()
+
+
+@ROUTES.json("POST", f"{SESSION}/heartbeat", "work", Nothing, Done, tag="sessions")
+async def hear_session(ask: Ask, _: Nothing) -> Done:
+    """Say that the session's client is there: without a word for `idle_seconds` it ends."""
+    async with _use(ask):
+        return Done()
 
 
 @ROUTES.json("POST", f"{SESSION}/cancel", "work", Nothing, Done, tag="sessions")
