@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import millrace
-from millrace import sync
+from millrace import limits, sync
 from millrace.server.access import digest_of, make_token
 from millrace.server.frontend import Orders
 from tests.server.process import Process, children
@@ -85,6 +85,21 @@ def test_front_ends_speak_for_the_engine_and_one_that_is_killed_comes_back(
         assert repeated.json == {"count": 1, "seq": 20}
         assert server.stop() == 0
         assert children_are_gone(first)
+
+
+def test_sec_08_values_of_rows_of_their_own_are_bounded_behind_front_ends(tmp_path: Path) -> None:
+    folder, limit = tmp_path / "data", limits.PUBLISH_OWN_VALUES_MAX
+    with Process(folder, "--frontends", 1) as server:
+        assert server.ask("PUT", ORDERS, {"dedup": 300}).status == 201
+        messages = [{"body": "", "dedup": str(at)} for at in range(limit + 1)]
+        refused = server.ask("POST", f"{ORDERS}/messages", {"messages": messages})
+        assert (refused.status, refused.json["field"], refused.json["limit"]) == (
+            413,
+            "dedup",
+            limit,
+        )
+        assert server.ask("POST", f"{ORDERS}/messages", {"messages": messages[1:]}).status == 201
+        assert server.stop() == 0
 
 
 def test_front_ends_end_with_an_engine_that_is_killed(tmp_path: Path) -> None:

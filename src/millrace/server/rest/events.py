@@ -139,13 +139,14 @@ async def _messages(ask: Ask, cursor: Cursor) -> AsyncGenerator[bytes, None]:
             continue
         async with aclosing(_rows(snapshot)) as rows:
             async for row, position in rows:
-                out = row_out(row)
-                if len(row.body or b"") <= limits.ANSWER_STEP_BYTES:
-                    yield event("message", encode(out), str(position))
+                if len(row.body or b"") > limits.ANSWER_STEP_BYTES:
+                    # As below, so that no step encodes all of a large body.
+                    pieces = pieces_of(row_out(row))
+                    for part in event_in_pieces("message", pieces, str(position)):
+                        yield part
+                        await asyncio.sleep(0)
                     continue
-                for part in event_in_pieces("message", pieces_of(out), str(position)):
-                    yield part
-                    await asyncio.sleep(0)
+                yield event("message", encode(row_out(row)), str(position))
 
 
 async def _rows(snapshot: Snapshot) -> AsyncGenerator[tuple[Row, Position], None]:
