@@ -125,7 +125,7 @@ def _summed(data: bytes, rng: random.Random) -> bytes:
     """A manifest with other fields, whose sum is right."""
     try:
         tree: Any = msgspec.json.decode(data)["value"]
-    except (msgspec.MsgspecError, KeyError, TypeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, TypeError):
         return data
     for _ in range(rng.choice((1, 1, 2))):
         _set(tree, rng)
