@@ -45,9 +45,14 @@ async def hand_out(
     shards: Shards,
     command: LeaseCommand,
     wait_ms: int,
-    room: int = limits.LEASE_BYTES_MAX,
+    room: int | None = None,
 ) -> Handed:
-    """What the call is given; where that cannot be read, nothing stays leased."""
+    """What the call is given; where that cannot be read, nothing stays leased.
+
+    `room`: bytes of an answer; None: as many as an answer may have.
+    """
+    if room is None:
+        room = limits.LEASE_BYTES_MAX
     telemetry = engine.telemetry
     if telemetry is None:
         return await _hand_out(engine, keepalive, shards, command, wait_ms, room)
@@ -67,7 +72,7 @@ async def _hand_out(
     shards: Shards,
     command: LeaseCommand,
     wait_ms: int,
-    room: int = limits.LEASE_BYTES_MAX,
+    room: int,
 ) -> Handed:
     if shards.is_one:
         answer = await engine.ask(shards.first, command, Leased, wait_ms=wait_ms)
@@ -88,7 +93,7 @@ async def _hand_out(
 async def read_granted(
     command: LeaseCommand,
     grants: Sequence[tuple[Grant, Leased]],
-    room: int = limits.LEASE_BYTES_MAX,
+    room: int | None = None,
 ) -> list[Lease]:
     """The messages that a call was handed out, as many as one answer of `room` bytes should hold.
 
@@ -97,6 +102,8 @@ async def read_granted(
     """
     leases: list[Lease] = []
     left = list(grants)
+    if room is None:
+        room = limits.LEASE_BYTES_MAX
     try:
         for grant, leased in grants:
             if room <= 0:

@@ -461,7 +461,7 @@ async def extend_within(
 
 
 async def lease_handed(
-    queue: Queue, command: LeaseCommand, wait_ms: int, room: int = limits.LEASE_BYTES_MAX
+    queue: Queue, command: LeaseCommand, wait_ms: int, room: int | None = None
 ) -> Handed:
     """What a lease call is given, of so many bytes, and whether the queue's maximum is why that is
     nothing."""
@@ -469,7 +469,7 @@ async def lease_handed(
 
 
 async def read_leased(
-    queue: Queue, command: LeaseCommand, leased: Leased, room: int = limits.LEASE_BYTES_MAX
+    queue: Queue, command: LeaseCommand, leased: Leased, room: int | None = None
 ) -> list[Lease]:
     """The messages that a call to the only shard of a queue was handed out."""
     shards = queue._shards
