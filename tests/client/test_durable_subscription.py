@@ -1,4 +1,4 @@
-"""Subscriptions that outlive their queues. Only the server makes them, so none over a connection."""
+"""Subscriptions that outlive their queues: only the server makes them, over no connection."""
 
 from __future__ import annotations
 
