@@ -240,6 +240,48 @@ def test_sec_01_nothing_is_read_behind_the_offsets_of_a_list_view(after: int) ->
     ]
 
 
+def of_no_rows(kind: pa.DataType, offset: int, children: list[Array] | None = None) -> Array:
+    """An array without rows whose only offset leads outside: Arrow finds nothing wrong with it."""
+    buffers: list[Any] = [None, pa.py_buffer(struct.pack("<q", offset))]
+    if children is None:
+        buffers.append(pa.py_buffer(b""))
+    found: Array = pa.Array.from_buffers(kind, 0, buffers, children=children)
+    found.validate(full=True)
+    return found
+
+
+@pytest.mark.parametrize("offset", [1, 65536, 2**31 - 1])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_sec_02_offsets_of_arrays_without_rows_are_not_followed(
+    offset: int, *, is_alone: bool
+) -> None:
+    """`flatten` of the list aborted the process: two batches, the second without rows."""
+    pair = pa.struct([("name", pa.large_utf8()), ("value", pa.binary())])
+    names, values = of_no_rows(pa.large_utf8(), offset), of_no_rows(pa.binary(), offset)
+    empty_pairs = pa.StructArray.from_arrays([names, values], fields=list(pair))
+    kind = pa.list_(pair)
+    empty = pa.record_batch(
+        {
+            "value": of_no_rows(pa.large_binary(), offset),
+            "key": of_no_rows(pa.utf8(), offset),
+            "headers": of_no_rows(kind, offset, [empty_pairs]),
+        }
+    )
+    offsets = pa.py_buffer(struct.pack("<3i", 0, 0, 0))
+    rows = pa.record_batch(
+        {
+            "value": pa.array([b"x", b"y"], pa.large_binary()),
+            "key": pa.array(["k", "l"], pa.utf8()),
+            # Both lists are empty, so that nobody has looked at the offsets of what is in them.
+            "headers": pa.Array.from_buffers(kind, 2, [None, offsets], children=[empty_pairs]),
+        }
+    )
+    table = pa.Table.from_batches([empty, rows, empty] if not is_alone else [rows])
+    check_types(table.schema)
+    found = rows_of(make_rows(table)[0])
+    assert found == [(b"x", b"k", ()), (b"y", b"l", ())]
+
+
 @embedded
 async def test_sec_02_rows_of_views_find_their_shards(m: Millrace) -> None:
     for shards in (1, 3):

@@ -3,7 +3,8 @@
 pandas and polars make views, dictionaries and large types; they are cast to plain ones here.
 
 Rule 1: an array is validated fully before anything reads its offsets, and again after each cast:
-Arrow follows them without looking.
+Arrow follows them without looking. An array without rows is not read at all: its offsets are not
+validated.
 Rule 2: what came over the network has the types of `check_types` alone. Others are decoded into
 far more bytes than they were sent as, or are cast by code that has had defects.
 """
@@ -207,10 +208,21 @@ def numbers(rows: Rows, name: str, *, is_whole: bool) -> tuple[Values, Flags]:
 
 
 def _chunks(rows: Rows, name: str) -> Sequence[Array]:
+    """Return the chunks of a column that have rows, or an empty one of its type.
+
+    Arrow does not validate the offsets of an array without rows, but follows them, and aborts the
+    process where they lead outside.
+    """
     column = rows.column(name)
-    if not isinstance(column, pa.ChunkedArray):
-        return [column]
-    return column.chunks or [pa.nulls(0, column.type)]
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    filled = [chunk for chunk in chunks if len(chunk)]
+    if filled:
+        return filled
+    try:
+        return [pa.nulls(0, column.type)]
+    except pa.ArrowException as error:
+        text = f"column {name!r} is {shown_type(column.type)}, which cannot be read: {error}"
+        raise Invalid(text[:1000], field=name) from error
 
 
 def _together(chunks: Sequence[Array], name: str) -> Array:
@@ -299,6 +311,9 @@ def _pairs(lists: _Lists) -> _Pairs:
     if not isinstance(pairs, pa.StructArray) or not _are_pairs(pairs.type):
         text = f"column 'headers' is {shown_type(lists.type)}, not {_HEADERS}"
         raise Invalid(text, field="headers")
+    if not len(pairs):
+        # The offsets of these were not validated either; see `_chunks`.
+        return _Pairs(np.ones(0, np.bool_), pa.nulls(0, VALUE), pa.nulls(0, VALUE))
     names, values = (pairs.field(name) for name in _PAIR_NAMES)
     names, values = _part(names), _part(values)
     is_whole = np.ones(len(pairs), np.bool_)
