@@ -59,7 +59,8 @@ is in use, and joining all of them takes some 20 ms: four times Dynamiq's own ex
 a queue has workers at once."""
 
 PARTITIONS_PAGE = 32
-"""Partitions whose turns and locks one cell holds: below 1,000 bytes. A lease call writes one."""
+"""Partitions whose turns and locks one cell holds: below 1,000 bytes, and more only as long as a
+partition that several were joined to has the locks of all of them. A lease call writes one."""
 
 PARTITION_SPLITS_MAX = 64
 """Partitions that one lease call adds until one of them has something: some 5 ms."""

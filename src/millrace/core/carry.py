@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from millrace import limits
 from millrace.core import bounds
@@ -107,11 +109,14 @@ def number(block: Block, after: int) -> Block:
         return block
     bounds, data = values.bounds(), bytearray(values.data)
     starts = np.frombuffer(lists, np.int32)
-    for at, name in enumerate(names.values(0, len(names.offsets) // 4 - 1)):
-        begin, end = bounds[at], bounds[at + 1]
-        if name == wanted and data[begin:end] == SEQ_ROOM:
-            # A row without headers begins where the next one does.
-            row = int(np.searchsorted(starts, at, side="right")) - 1
+    # There may be 64 headers of each of 10,000 rows: all names are compared at once.
+    is_named = pc.equal(names.array(pa.binary(), len(names.offsets) // 4 - 1), pa.scalar(wanted))
+    found = np.flatnonzero(is_named.to_numpy(zero_copy_only=False))
+    # A row without headers begins where the next one does.
+    rows = np.searchsorted(starts, found, side="right") - 1
+    places = zip(bounds[found].tolist(), bounds[found + 1].tolist(), rows.tolist(), strict=True)
+    for begin, end, row in places:
+        if data[begin:end] == SEQ_ROOM:
             data[begin:end] = b"%020d" % (after + 1 + row)
     filled = Column(values.offsets, bytes(data), values.validity)
     return Block(block.count, block.bodies, block.keys, lists, names, filled)

@@ -62,9 +62,40 @@ _Source: TypeAlias = 'Literal["headers", "body"] | Typed'
 """Where the values stand."""
 
 
-_Steps: TypeAlias = "tuple[tuple[tuple[str, int], ...], ...]"
-"""A path into objects: where so many of its names have led to an object, the names that a field of
-it may have that leads on, and how many names of the path each of them takes up to there."""
+class _Path(msgspec.Struct, frozen=True):
+    """A path into objects."""
+
+    names: tuple[str, ...]
+    """Those of its fields, where no dots count."""
+    whole: str = ""
+    """All names with dots between them, where any two and more of them may be one field's name."""
+    begins: tuple[int, ...] = ()
+    """Where each name begins in `whole`, and behind its end."""
+
+    @property
+    def count(self) -> int:
+        """How many names there are."""
+        return len(self.begins) - 1 if self.whole else len(self.names)
+
+    def cost(self, depth: int) -> int:
+        """The work of `ways`, in tests of a short value, beyond that of one name."""
+        if not self.whole:
+            return 0
+        left = len(self.whole) - self.begins[depth]
+        return (self.count - depth - 1) * (1 + left // (2 * _BYTES_A_TEST))
+
+    def ways(self, value: dict[object, object], depth: int) -> list[tuple[object, int]]:
+        """Where it leads on from an object that so many names have led to, and how many names
+        there are up to each. Names are joined here: all that a path has would be long."""
+        if not self.whole:
+            name = self.names[depth]
+            return [(value[name], depth + 1)] if name in value else []
+        begin, found = self.begins[depth], list[tuple[object, int]]()
+        for end in range(depth + 1, len(self.begins)):
+            name = self.whole[begin : self.begins[end] - 1]
+            if name in value:
+                found.append((value[name], end))
+        return found
 
 
 class _Place(msgspec.Struct, frozen=True):
@@ -72,7 +103,7 @@ class _Place(msgspec.Struct, frozen=True):
 
     name: str
     """Of the header."""
-    steps: _Steps
+    path: _Path
     source: _Source
     texts: frozenset[bytes]
     """It passes where a value is one of these: looked up, however many there are."""
@@ -181,7 +212,7 @@ class _Message:
             values: list[Value] = [value for name, value in self._headers if name == place.name]
             return values, not values
         fields = self._fields(place.source)
-        return ([], False) if fields is None else self._found(fields, place.steps)
+        return ([], False) if fields is None else self._found(fields, place.path)
 
     def _fields(self, source: _Source) -> dict[str, object] | None:
         """A body, or headers with types, as it is read once; None: it has no fields."""
@@ -194,7 +225,7 @@ class _Message:
                 self._read[source] = object_in(self._body)
         return self._read[source]
 
-    def _found(self, value: object, steps: _Steps, depth: int = 0) -> tuple[list[Value], bool]:
+    def _found(self, value: object, path: _Path, depth: int = 0) -> tuple[list[Value], bool]:
         """The values of a field, and whether it is missing somewhere; the first names of its path,
         so many, lead to `value`."""
         values: list[Value] = []
@@ -206,19 +237,19 @@ class _Message:
                 self.spend(len(value))
                 is_missing |= not value
                 left.extend((element, depth) for element in value)
-            elif depth < len(steps):
+            elif depth < path.count:
                 if not isinstance(value, dict):
                     is_missing = True
                     continue
-                self.spend(len(steps[depth]) - 1)
-                ways = [(value[name], end) for name, end in steps[depth] if name in value]
+                self.spend(path.cost(depth))
+                ways = path.ways(value, depth)
                 if len(ways) < 2:
                     is_missing |= not ways
                     left.extend(ways)
                     continue
                 # An object may have `a.b` as well as `b` within `a`: the field is missing if it is
                 # missing by all ways. Each takes a name, of which there are few: so does recursion.
-                found = [self._found(inner, steps, end) for inner, end in ways]
+                found = [self._found(inner, path, end) for inner, end in ways]
                 values += [one for many, _ in found for one in many]
                 is_missing |= all(missing for _, missing in found)
             elif isinstance(value, dict):
@@ -406,24 +437,22 @@ class _Reading:
         others = [(plain, holds) for plain, holds in made if not isinstance(plain, str)]
         held = tuple(holds for _, holds in others if holds is not None)
         weight = sum(filter_tests.weight(plain) for plain, _ in others)
-        steps = _steps(path, has_dots=source == "body")
+        steps = _path_of(path, has_dots=source == "body")
         may_miss = {"exists": False} in written
         return written, _Place(path[0], steps, source, texts, held, may_miss, weight)
 
 
-def _steps(path: tuple[str, ...], *, has_dots: bool) -> _Steps:
+def _path_of(path: tuple[str, ...], *, has_dots: bool) -> _Path:
     """Return where the names of a path lead; `has_dots`: names are separated by dots, too."""
     whole = ".".join(path)
     if not has_dots or len(whole) > limits.FILTER_PATH_CHARS_MAX:
-        return tuple(((name, end),) for end, name in enumerate(path, 1))
-    names = whole.split(".")
-    count = len(names)
-    if count > limits.FILTER_PATH_NAMES_MAX:
-        return tuple(((name, end),) for end, name in enumerate(path, 1))
-    return tuple(
-        tuple((".".join(names[begin:end]), end) for end in range(begin + 1, count + 1))
-        for begin in range(count)
-    )
+        return _Path(path)
+    begins = [0]
+    for name in whole.split("."):
+        begins.append(begins[-1] + len(name) + 1)
+    if len(begins) - 1 > limits.FILTER_PATH_NAMES_MAX:
+        return _Path(path)
+    return _Path((), whole, tuple(begins))
 
 
 def _is_choice(given: object) -> TypeGuard[Sequence[Mapping[object, object]]]:

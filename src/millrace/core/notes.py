@@ -5,6 +5,8 @@ The engine does not look at them. They are sorted by their names, and each name 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from millrace import limits
@@ -30,6 +32,31 @@ def merge(known: Notes, named: Notes | None) -> Notes:
     return tuple(sorted((name, text) for name, text in found.items() if text))
 
 
+def merge_all(known: Notes, several: Iterable[Notes]) -> Notes:
+    """`known` with each of these in turn that there is room for. Each takes the time of its own
+    notes: there may be 100,000."""
+    found = dict(known)
+    size = sum(map(_size, known))
+    for named in several:
+        texts = dict(named)
+        gone = [(name, found[name]) for name in texts if name in found]
+        added = [(name, text) for name, text in texts.items() if text]
+        grown = size + sum(map(_size, added)) - sum(map(_size, gone))
+        count = len(found) + len(added) - len(gone)
+        if count > limits.NOTES_MAX or grown > limits.NOTES_BYTES_MAX:
+            continue
+        for name, _ in gone:
+            del found[name]
+        found.update(added)
+        size = grown
+    return tuple(sorted(found.items()))
+
+
+def _size(note: tuple[str, str]) -> int:
+    name, text = note
+    return len(name.encode()) + len(text.encode())
+
+
 def check(
     notes: Notes, most_bytes: int = limits.NOTES_BYTES_MAX, most: Most | None = None
 ) -> TooLarge | None:
@@ -50,7 +77,7 @@ def check(
             field="notes",
             limit=limits.NOTES_MAX,
         )
-    size = sum(len(name.encode()) + len(text.encode()) for name, text in notes)
+    size = sum(map(_size, notes))
     if size > most_bytes:
         return TooLarge(
             f"the notes have {size} bytes, up to {most_bytes} are allowed",

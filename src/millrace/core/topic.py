@@ -341,11 +341,7 @@ def _put(desk: Desk, draft: Draft, number: int, cell: SubscriptionCell | None) -
 def with_queue_notes(kept: notes.Notes, unbound: Sequence[Unbound]) -> notes.Notes:
     """Return the notes of a queue with those that the subscriptions give it; notes of one for which
     there is no room are left out."""
-    for one in unbound:
-        added = notes.merge(kept, one.cell.queue_notes)
-        if notes.check(added) is None:
-            kept = added
-    return kept
+    return notes.merge_all(kept, (one.cell.queue_notes for one in unbound))
 
 
 def begin_of_queue(desk: Desk, unbound: Sequence[Unbound], shards: Sequence[ShardId]) -> None:
