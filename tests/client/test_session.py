@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from millrace.client.embedded import EmbeddedEngine
 from millrace.client.lease import Lease
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
-from millrace.client.session import Session
+from millrace.client.session import Session, leave, lose
 from millrace.core.commands import Command
 from millrace.core.model import ShardId
+from millrace.core.session_commands import SuspectSession
 from tests.client.harness import SMALL, Clock, embedded, eventually, opened, run, timed
 
 
@@ -41,6 +43,14 @@ async def is_suspected(queue: Queue) -> bool:
     assert view is not None
     [cell] = view.sessions.values()
     return cell.suspected_ms > 0
+
+
+async def session_count(queue: Queue) -> int:
+    engine, shard = engine_and_shard(queue)
+    assert isinstance(engine, EmbeddedEngine)
+    view = engine._node.host_of(shard).view(shard)
+    assert view is not None
+    return len(view.sessions)
 
 
 async def stays_empty(session: Session) -> None:
@@ -354,6 +364,47 @@ async def test_r7_whoever_resumes_is_heard_alone(m: Millrace) -> None:
         await first.close()
         await queue.publish(b"b")
         assert (await anext(second)).number == 1
+
+
+async def ends_while_it_is_resumed(
+    m: Millrace, end: Callable[[Session], Awaitable[None] | None]
+) -> Queue:
+    """Have a session resumed, as by a settle that was refused, and ended by another task."""
+    queue = await m.queue("orders")
+    await queue.publish(b"a")
+    session = await queue.session().open()
+    await anext(session)
+    feed = session._feed
+    assert feed is not None
+    engine, shard = engine_and_shard(queue)
+    await engine.ask(shard, SuspectSession(feed.claim), bool)
+    resuming = asyncio.ensure_future(feed.resume(feed.claim))
+    await asyncio.sleep(0)
+    ending = end(session)
+    if ending is not None:
+        await ending
+    await resuming
+    return queue
+
+
+@embedded
+async def test_r7_a_session_that_is_closed_while_it_is_resumed_ends(m: Millrace) -> None:
+    queue = await ends_while_it_is_resumed(m, Session.close)
+    assert await session_count(queue) == 0
+    assert [lease.body for lease in await queue.lease(1)] == [b"a"]
+
+
+@embedded
+async def test_r7_a_session_whose_client_is_lost_while_it_is_resumed_ends(m: Millrace) -> None:
+    queue = await ends_while_it_is_resumed(m, lose)
+    [lease] = await queue.lease(1, wait=10)
+    assert (lease.body, lease.failures) == (b"a", 1)
+
+
+@embedded
+async def test_r7_a_session_that_is_left_while_it_is_resumed_is_suspected(m: Millrace) -> None:
+    queue = await ends_while_it_is_resumed(m, leave)
+    await eventually(lambda: is_suspected(queue))
 
 
 def test_r7_after_a_restart_a_session_is_suspected_then_returned(tmp_path: Path) -> None:

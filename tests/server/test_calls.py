@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import millrace
@@ -13,6 +14,7 @@ from millrace.client.millrace import engine_of
 from millrace.core.commands import Command, Lease
 from millrace.core.model import ShardId
 from millrace.core.session_commands import (
+    CloseSession,
     Delivered,
     OpenSession,
     Receive,
@@ -24,7 +26,7 @@ from millrace.server.access import Principal, parse_rule
 from millrace.server.calls import Service, Talk
 from millrace.server.local import Local
 from millrace.server.verbs import Caller
-from millrace.wire.calls import Ask
+from millrace.wire.calls import Ask, Tell
 from millrace.wire.codec import Status, read_answers
 from millrace.wire.frames import Splitter
 from tests.server.rest.harness import SMALL, until
@@ -122,6 +124,40 @@ def test_r7_what_cannot_be_told_now_is_told_later(
             talk.end(is_gone=True)
             [lease] = await queue.lease(wait=30)
             assert (lease.body, fails) == (b"x", [])
+
+    asyncio.run(main())
+
+
+def test_r7_a_session_is_ended_later_where_a_lasting_connection_tells_it_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A front end lasts: the session of a client that it misses would never end."""
+
+    async def main() -> None:
+        async with millrace.open(tmp_path, settings=SMALL) as m:
+            queue = await m.queue("orders")
+            await queue.publish(b"x")
+            shard, engine = queue.shards.first, engine_of(m)
+            talk = Talk(Service(engine), Caller(ROOT, is_server=True), lambda: None)
+            talk.take([(1, Ask(shard, 0, OpenSession(1, True, 0, 3_600_000)))])
+            await until(lambda: talk.is_idle)
+            [claim] = talk._claims.values()
+            await engine.ask(shard, Receive(claim, 0, 1), Delivered)
+            fails = [Full("no room", field="inbox", after_ms=1)]
+            tell = EmbeddedEngine.tell
+
+            def refuse(self: EmbeddedEngine, shard: ShardId, command: Command) -> None:
+                if fails:
+                    raise fails.pop()
+                tell(self, shard, command)
+
+            monkeypatch.setattr(EmbeddedEngine, "tell", refuse)
+            number = engine.proved(shard, claim.session, claim.history, session=True)
+            proved = msgspec.structs.replace(claim, session=number)
+            talk.take([(0, Tell(shard, CloseSession(proved, 0, failed=True)))])
+            [lease] = await queue.lease(wait=10)
+            assert (lease.body, lease.failures, fails) == (b"x", 1, [])
+            talk.end()
 
     asyncio.run(main())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from pyroaring import BitMap64
 
@@ -256,20 +257,25 @@ class Feed:
         """The program has gone, perhaps with some of the messages: give them time."""
         if not self.is_over:
             self._end()
-            self._tell(SuspectSession(self.claim))
+            self._tell(SuspectSession)
 
     def lose(self) -> None:
         """Whoever this is for is known to be gone: end it, with all that it holds as failed."""
         if not self.is_over:
             self._end()
-            self._tell(CloseSession(self.claim, self._seen, failed=True))
+            self._tell(partial(CloseSession, seen=self._seen, failed=True))
 
-    def _tell(self, command: SuspectSession | CloseSession) -> None:
+    def _tell(self, make: Callable[[Claim], SuspectSession | CloseSession]) -> None:
         """Have it decided; nobody waits for that, and nobody else would say it."""
+        resuming = self._resuming
+        if resuming is not None and not resuming.done():
+            # From then on the new claim alone is heard.
+            resuming.add_done_callback(lambda _: self._tell(make))
+            return
         try:
-            self._engine.tell(self._shard, command)
+            self._engine.tell(self._shard, make(self.claim))
         except Full as error:
-            self.loop.call_later(error.after_ms / 1000, self._tell, command)
+            self.loop.call_later(error.after_ms / 1000, self._tell, make)
         except MillraceError:
             # The engine has ended: its next life will suspect the session.
             return
@@ -283,16 +289,19 @@ class Feed:
         if self.is_over:
             return
         self._end()
-        command = CloseSession(self.claim, self._seen)
+        make = partial(CloseSession, seen=self._seen)
         try:
             await asyncio.wait([self._task])
-            await self._engine.ask(self._shard, command, int)
+            if self._resuming is not None:
+                # From then on the new claim alone is heard.
+                await asyncio.wait([self._resuming])
+            await self._engine.ask(self._shard, make(self.claim), int)
         except Full:
             self.is_over = False
             self._keepalive.closers[self] = self.close
             raise
         except asyncio.CancelledError:
-            self._tell(command)
+            self._tell(make)
             raise
 
     def _end(self) -> None:

@@ -268,9 +268,18 @@ class Talk:
     def _go_on(self, id_: int, call: Call) -> None:
         quick = self._service.quick
         if isinstance(call, Tell):
-            # As if whoever told it had been cut off: a lease runs out, a session is suspected.
-            with suppress(MillraceError):
-                self._service.engine.tell(call.shard, call.command)
+            told = call.command
+            if (
+                isinstance(told, CloseSession | SuspectSession)
+                and self._claims.get((call.shard, told.claim.session)) == told.claim
+            ):
+                # The connection may last for long: it does not end the session soon.
+                del self._claims[call.shard, told.claim.session]
+                self._tell(call.shard, told)
+            else:
+                # As if whoever told it had been cut off: a lease runs out.
+                with suppress(MillraceError):
+                    self._service.engine.tell(call.shard, told)
             # Nothing is answered, and perhaps nothing is under way any more.
             self._wake()
             return

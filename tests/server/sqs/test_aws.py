@@ -118,7 +118,20 @@ def test_aws_5_a_bare_name_is_of_the_region_that_is_signed_for(
     assert received(site.aws().sqs, name) == []
 
 
-@pytest.mark.parametrize("bad", ["http://whatever", "unknown", "no name", "a/b/c", "x" * 2000])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "http://whatever",
+        "unknown",
+        "no name",
+        "a/b/c",
+        "..",
+        "x" * 81,
+        "x" * 2000,
+        "http://whatever/000000000000/no%20name",
+        "/queue/no%20region/000000000000/x",
+    ],
+)
 def test_aws_5_what_names_no_queue_is_no_queue(site: AwsSite, sqs: SQSClient, bad: str) -> None:
     for ask in (
         lambda: sqs.send_message(QueueUrl=bad, MessageBody="x"),

@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from millrace import limits
-from millrace.errors import NotFound
+from millrace.core import check
+from millrace.errors import Invalid, NotFound, TooLarge
 from millrace.server.access import Verb
 from millrace.server.aws.calls import Call
 from millrace.server.aws.known import Known
@@ -58,7 +59,12 @@ def _place_of(url: str, home: Home, usual: Home) -> tuple[str, str] | None:
     if found is None:
         return None
     account, at, name = found
-    return space_of(Home(account or home.account, at or home.region), usual), name
+    space = space_of(Home(account or home.account, at or home.region), usual)
+    try:
+        return check.name(space, "space"), check.name(name, "queue")
+    except (Invalid, TooLarge):
+        # Nothing can have such a name.
+        return None
 
 
 def known_at(call: Call[Any], url: str, verb: Verb) -> Known | None:
