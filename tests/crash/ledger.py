@@ -412,7 +412,11 @@ class Ledger:
     def _judge_bundles(self) -> None:
         """Every queue was looked at: what of each unanswered transaction came about?"""
         for bundle in self._torn:
-            parts = [message.settling is Fate.YES for _, message, _ in bundle.settled]
+            # A message that a later call had taken was settled by that call.
+            parts = [
+                message.settling is Fate.YES and message.settled_by == version
+                for _, message, version in bundle.settled
+            ]
             if bundle.sending is not None:
                 parts.append(bundle.sending.fate is Fate.YES)
             parts += [self._followers[queue].committed >= seq for queue, seq in bundle.commits]

@@ -135,6 +135,18 @@ GOOD: dict[str, History] = {
         Take(3, "plain", 1_600, 500),
         Took(3, 2, 1_610, [(1, 11, 2)], ["s"]),
     ],
+    "a transaction that came too late: another call has settled its message": [
+        *INPUT,
+        *MOVE,
+        Take(4, "input", 1_600, 500),
+        Took(4, 2, 1_610, [(1, 11, 2)], ["s"]),
+        End(5, "input", [(1, 2)], is_settle=True),
+        Ended(5, 1_620, {}),
+        CRASH,
+        look("input", [], published=1),
+        look("output", [], published=0),
+        Serving(),
+    ],
     "a transaction that came about": [
         *INPUT,
         *MOVE,
