@@ -157,9 +157,11 @@ def _topics(sns: Callable[..., Told], sqs: Callable[..., Told], region: str) -> 
     attributes = {"colour": {"DataType": "String", "StringValue": "röt"}}
     assert sns("Publish", **at, Message="héllo <&>", MessageAttributes=attributes)["MessageId"]
     entries = [{"Id": "1", "Message": "two"}, {"Id": "2", "Message": "", "Subject": "x"}]
-    published = sns("PublishBatch", **at, PublishBatchRequestEntries=entries)
+    # One bad entry refuses the batch.
+    assert _is_refused(lambda: sns("PublishBatch", **at, PublishBatchRequestEntries=entries))
+    published = sns("PublishBatch", **at, PublishBatchRequestEntries=entries[:1])
     assert [one["Id"] for one in published["Successful"]] == ["1"]
-    assert [one["Code"] for one in published["Failed"]] == ["InvalidParameter"]
+    assert not published.get("Failed")
     bodies: list[str] = []
     while len(bodies) < 2:
         got = sqs("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=20)

@@ -147,7 +147,12 @@ class Round:
             {"Id": "a", "Message": "one", "Subject": "Grüße", "MessageAttributes": ATTRIBUTES},
             {"Id": "b", "Message": ""},
         ]
-        self.tell("batch", sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=entries))
+        # One bad entry refuses the batch.
+        self.refuse(
+            "bad entry", sns.publish_batch, TopicArn=topic, PublishBatchRequestEntries=entries
+        )
+        good = entries[:1]
+        self.tell("batch", sns.publish_batch(TopicArn=topic, PublishBatchRequestEntries=good))
         [raw] = self.take(url, 1)
         self.tell("raw", [raw["Body"], raw["MessageAttributes"]])
         self.refuse("token", sns.confirm_subscription, TopicArn=topic, Token="none")
