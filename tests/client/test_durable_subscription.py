@@ -47,6 +47,42 @@ async def test_a_durable_subscription_waits_for_its_queue(m: Millrace) -> None:
 
 
 @embedded
+async def test_a_publisher_hears_what_was_too_large_for_a_queue(m: Millrace) -> None:
+    topic, dead = await m.topic("orders"), await m.queue("dead")
+    queues = {
+        "one": await m.queue("one", message_bytes_max=4),
+        "three": await m.queue("three", shards=3, message_bytes_max=4),
+    }
+    for name in queues:
+        command = Subscribe(
+            name,
+            "default",
+            name,
+            filters.text({"n": {"exists": True}}),
+            durable=True,
+            dead_letter="default/dead" if name == "one" else "",
+        )
+        assert await subscribe_durably(topic, command)
+    texts = [b"a", b"large", b"b", b"larger", b"c"]
+    rows = [Message(text, key=text, headers={"n": "1"}) for text in texts]
+    rows.insert(1, Message(b"out"))
+    sent = (await topic.publish_many(rows, until_arrived=True)).queues
+    for name, queue in queues.items():
+        fates = sent[name]
+        assert [fate for fate in fates if isinstance(fate, str)] == ["filtered", "gone", "gone"]
+        assert [at for at, fate in enumerate(fates) if fate == "gone"] == [2, 4]
+        found = {row.seq: row.body for row in await queue.peek(10)}
+        told = {fate: rows[at].body for at, fate in enumerate(fates) if isinstance(fate, int)}
+        assert told == found
+    assert await bodies(dead) == [b"large", b"larger"]
+    states = [
+        (one.forwarded, one.filtered, one.dead_lettered, one.dropped, one.trouble)
+        for one in await topic.subscriptions()
+    ]
+    assert states == [(3, 1, 2, 0, ""), (3, 1, 0, 2, "")]
+
+
+@embedded
 async def test_dead_letters_wait_for_a_queue_that_is_full(m: Millrace) -> None:
     topic, dead = await m.topic("orders"), await m.queue("dead", max_messages=1)
     await subscribe_durably(

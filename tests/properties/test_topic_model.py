@@ -1,7 +1,7 @@
 """Topics against a naive model: whatever is decided together, held back, lost or taken over, each
 queue has what came to the topic while it was subscribed and passes the filter, once and in order.
 What comes to a durable subscription while there is no queue is a dead letter once, or counted as
-dropped once.
+dropped once; so is what is too large for the queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from millrace.core import filters
 from millrace.core.block import Block
 from millrace.core.catalog import queue_key
-from millrace.core.commands import Command, CreateQueue, DeleteQueue, Numbered, Publish, SpecPart
+from millrace.core.commands import (
+    Command,
+    Configure,
+    CreateQueue,
+    DeleteQueue,
+    Numbered,
+    Publish,
+    SpecPart,
+)
 from millrace.core.fold import Reader
 from millrace.core.model import CATALOG, Message, ShardId
 from millrace.core.topic_commands import (
@@ -36,6 +44,9 @@ QUEUES = ["a", "b", "keyed"]
 NAMES = ["x", "y", "z"]
 FILTERS = ["", filters.text({"kind": "even"})]
 MAX_LAG = 12
+LARGE = 20
+"""Bytes of a message, its headers counted, beyond which a queue may be given none; also those of
+the body of each message that has more."""
 
 
 @dataclass
@@ -62,6 +73,8 @@ class State:
     subs: dict[str, Sub] = field(default_factory=dict)
     queues: dict[str, list[bytes]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=dict)
+    bounded: set[str] = field(default_factory=set)
+    """The queues that durable subscriptions give no large message."""
     links: dict[str, set[str]] = field(default_factory=dict)
     """The durable subscriptions that a queue was told of when it was made."""
     numbers: int = 0
@@ -119,11 +132,24 @@ class TopicMachine(RuleBasedStateMachine):
         answer = self.ask(CATALOG, CreateQueue("default", name, SpecPart(keyed=name == "keyed")))
         assert not isinstance(answer, MillraceError)
         if is_new:
+            self.state.bounded.discard(name)
+        if is_new:
             self.state.queues[name] = []
             self.state.lives[name] = self.state.lives.get(name, 0) + 1
             self.state.links[name] = {
                 key for key, sub in self.state.subs.items() if sub.durable and sub.queue == name
             }
+        self.note()
+
+    @rule(name=st.sampled_from(QUEUES), is_bounded=st.booleans())
+    def bound_queue(self, name: str, *, is_bounded: bool) -> None:
+        if name not in self.state.queues:
+            return
+        spec = SpecPart(message_bytes_max=LARGE if is_bounded else 0)
+        assert not isinstance(self.ask(self.shard(name), Configure(spec)), MillraceError)
+        self.state.bounded.discard(name)
+        if is_bounded:
+            self.state.bounded.add(name)
         self.note()
 
     @rule(name=st.sampled_from(QUEUES))
@@ -189,7 +215,8 @@ class TopicMachine(RuleBasedStateMachine):
         rows: list[tuple[bytes, bool]] = []
         for _ in range(count):
             self.bodies += 1
-            rows.append((b"%d" % self.bodies, self.bodies % 2 == 0))
+            body = b"%d" % self.bodies
+            rows.append((body.zfill(LARGE) if self.bodies % 3 == 0 else body, self.bodies % 2 == 0))
         messages = [
             Message(body, None, (("kind", b"even" if even else b"odd"),)) for body, even in rows
         ]
@@ -225,26 +252,38 @@ class TopicMachine(RuleBasedStateMachine):
             upto = data.draw(st.integers(after + 1, meta.last_seq))
             packed = next(text for text in FILTERS if (text == cell.filter) is not other)
             parcels.append(pack(self.group, shard, number, packed, after, upto))
-            target = self._target(self.state.subs[cell.name])
-            if after == cell.passed and target not in queues and not other:
-                if target:
-                    queues.add(target)
+            sub = self.state.subs[cell.name]
+            targets = {name for name, rows in self._ways(sub, upto) if name and rows}
+            if self._target(sub):
+                targets.add(self._target(sub))
+            if after == cell.passed and not targets & queues and not other:
+                queues |= targets
                 done.append(cell.name)
-                self._pass(self.state.subs[cell.name], upto)
+                self._pass(sub, upto)
         self.ask(shard, Forward(tuple(parcels)))
         assert self.has_entry or not done
         self.note()
 
     def _pass(self, sub: Sub, upto: int) -> None:
+        for target, rows in self._ways(sub, upto):
+            if target:
+                self.state.queues[target] += rows
+            if target != sub.queue:
+                sub.dead_lettered += len(rows) if target else 0
+                sub.dropped += 0 if target else len(rows)
+        sub.passed = upto
+
+    def _ways(self, sub: Sub, upto: int) -> list[tuple[str, list[bytes]]]:
+        """What goes where, with what is too large for the queue last; empty: nowhere."""
         rows = self.state.rows[sub.passed : upto]
         wanted = [body for body, even in rows if even or not sub.filter]
         target = self._target(sub)
-        if target:
-            self.state.queues[target] += wanted
-        if target != sub.queue:
-            sub.dead_lettered += len(wanted) if target else 0
-            sub.dropped += 0 if target else len(wanted)
-        sub.passed = upto
+        if not sub.durable or target != sub.queue or target not in self.state.bounded:
+            return [(target, wanted)]
+        small = [body for body in wanted if len(body) < LARGE]
+        is_apart = sub.letters != sub.queue and sub.letters in self.state.queues
+        large = [body for body in wanted if len(body) >= LARGE]
+        return [(target, small), (sub.letters if is_apart else "", large)]
 
     def _target(self, sub: Sub) -> str:
         """The queue that a subscription's rows go to; empty: there is none."""

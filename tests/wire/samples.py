@@ -158,6 +158,7 @@ COMMANDS: list[object] = [
     CloseSession(CLAIM, 4, True),
     CreateQueue("default", "orders", SpecPart(keyed=True, order="fair"), 3, "group"),
     Configure(SpecPart(group_blocking="message")),
+    Configure(SpecPart(message_bytes_max=1024)),
     DeleteQueue("default", "orders"),
     CreateTopic("default", "t", 10),
     ConfigureTopic("default", "t", 5, 10),

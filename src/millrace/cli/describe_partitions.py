@@ -16,6 +16,7 @@ def spec_fields(spec: QueueSpec) -> Fields:
         "notes": dict(spec.notes),
         "max_in_flight": spec.max_in_flight,
         "group_blocking": spec.group_blocking if spec.order == "group" else "",
+        "message_bytes_max": spec.message_bytes_max,
     }
     if not spec.is_partitioned:
         return bounds

@@ -101,6 +101,10 @@ class QueueSettings(TypedDict, total=False):
     """With order "group", what a message in flight keeps back. "lease" (the default): its whole
     group, until all that was delivered of it has ended or is visible again. "message": what comes
     after it in its group, as in FIFO queues of SQS."""
+    message_bytes_max: int | None
+    """A subscription that SNS made forwards no larger message to the queue, by its body and headers
+    (those that the server writes aside): it is a dead letter of the subscription. 0: without a
+    bound. What is published to the queue itself is not bounded by it."""
 
 
 def make_spec(space: str, settings: QueueSettings) -> SpecPart:
@@ -168,6 +172,7 @@ def make_spec(space: str, settings: QueueSettings) -> SpecPart:
         None if given.get("notes") is None else check.notes(given["notes"]),
         number("max_in_flight", limits.IN_FLIGHT_MAX),
         _blocking(given.get("group_blocking")),
+        number("message_bytes_max", limits.BODY_BYTES_MAX),
     )
 
 

@@ -81,10 +81,10 @@ class Subscription:
     notes: dict[str, str]
     """What is kept with it."""
     dead_lettered: int = 0
-    """Messages that are dead letters, because there was no queue. Without one a subscription of SNS
-    goes on, and any other ends."""
+    """Messages that are dead letters, because there was no queue, or because they were larger than
+    its `message_bytes_max`. Without a queue a subscription of SNS goes on, and any other ends."""
     dropped: int = 0
-    """Messages that were dropped then, because there was no queue of dead letters either."""
+    """Messages that were dropped then, because there was no queue of dead letters."""
 
 
 @dataclass(frozen=True, slots=True)

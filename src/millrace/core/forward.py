@@ -6,9 +6,12 @@ last row in the topic as the rising number: where they should come twice, the qu
 Rule 2: each parcel is judged alone. A queue that refuses holds up no other one.
 Rule 3: a parcel that does not begin where its subscription has come to, or that has passed another
 filter than it has by now, is left alone.
-Rule 4: rows of a durable subscription whose queue is not there go to its queue of dead letters, or
-are dropped; they are counted, in the same entry. Dead letters have no number: the entry alone keeps
-them from coming twice, and a queue of dead letters does not end what sends to it.
+Rule 4: rows of a durable subscription whose queue is not there, or takes none so large, go to its
+queue of dead letters, or are dropped; they are counted, in the same entry. Dead letters have no
+number: the entry alone keeps them from coming twice, and a queue of dead letters does not end what
+sends to it.
+Rule 5: a parcel is brought as a whole: where the queue refuses some rows, or that of dead letters
+those that are too large, none is brought.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
-from millrace.core import publish, topic
+from millrace.core import message_size, publish, topic
 from millrace.core.answers import Published
 from millrace.core.commands import Aside, Need, Numbered, Publish
 from millrace.core.desk import Desk
@@ -61,6 +65,24 @@ class _Plan(NamedTuple):
     """By the shard's number within the queue; without those that get nothing."""
     shards: Shards | None
     """Which of several shards each row belongs to."""
+    beside: _Plan | None = None
+    """What becomes of the rows that are too large for the queue."""
+    gone: tuple[int, ...] = ()
+    """Which of all rows those are, from 0."""
+
+    @property
+    def total(self) -> int:
+        """How many rows it brings."""
+        return self.parcel.rows.count if self.parcel.rows is not None else 0
+
+
+class _Cut(NamedTuple):
+    """The rows of a parcel that are too large for its queue, and the others."""
+
+    fitting: Parcel
+    large: Parcel
+    at: tuple[int, ...]
+    """Which ones are, from 0."""
 
 
 def forward(desk: Desk, draft: Draft, command: Forward) -> Forwarded | Need:
@@ -77,18 +99,24 @@ def forward(desk: Desk, draft: Draft, command: Forward) -> Forwarded | Need:
             brought.append(Brought(parcel.subscription, moved=False))
             continue
         way = _way(desk, cell)
-        if way.shard in queues:
+        cut = _cut(desk, parcel, cell, way)
+        beside = _instead(desk, cell, way.shard) if cut is not None else way
+        if way.shard in queues or beside.shard in queues:
             brought.append(Brought(parcel.subscription, moved=False))
             continue
-        planned = _plan(desk, draft, parcel, cell, way)
+        planned = _plan(desk, draft, parcel if cut is None else cut.fitting, cell, way)
+        if cut is not None and isinstance(planned, _Plan):
+            large = _plan(desk, draft, cut.large, cell, beside)
+            if isinstance(large, _Plan):
+                large = planned._replace(beside=large, gone=cut.at)
+            planned = large
         if isinstance(planned, Need):
             return planned
         if isinstance(planned, Refused | Retry):
             brought.append(Brought(parcel.subscription, moved=False, error=planned))
             continue
         # A second parcel for the same queue would be judged by what it was before the first.
-        if way.shard:
-            queues.add(way.shard)
+        queues |= {one.shard for one in (way, beside) if one.shard}
         plans.append(planned)
     before = topic.passed_by_all(draft.view)
     for plan in plans:
@@ -102,9 +130,44 @@ def _way(desk: Desk, cell: SubscriptionCell) -> _Way:
     queue = topic.queue_of(desk, cell)
     if queue is not None or not cell.is_unbound:
         return _Way(queue, "forwarded")
+    return _instead(desk, cell, 0)
+
+
+def _instead(desk: Desk, cell: SubscriptionCell, without: int) -> _Way:
+    """Where rows go that their queue cannot be given; `without`: the first shard of that queue,
+    which may be named as its own queue of dead letters."""
     space, _, name = cell.dead_letter.partition("/")
     letters = topic.queue_named(desk, space, name)
-    return _Way(letters, "dropped" if letters is None else "dead_lettered")
+    if letters is None or letters.shards[0] == without:
+        return _Way(None, "dropped")
+    return _Way(letters, "dead_lettered")
+
+
+def _cut(desk: Desk, parcel: Parcel, cell: SubscriptionCell, way: _Way) -> _Cut | None:
+    """None: no row is too large for its queue."""
+    rows, queue = parcel.rows, way.queue
+    if rows is None or queue is None or way.outcome != "forwarded" or not cell.durable:
+        return None
+    target = desk.draft(ShardId(queue.shards[0]))
+    most = target.view.spec.message_bytes_max if target is not None else 0
+    if not most:
+        return None
+    flags = message_size.larger(rows, most)
+    if not flags.any():
+        return None
+    ways = flags.astype(np.int64)
+    fitting, large = (
+        msgspec.structs.replace(
+            parcel, rows=block if block.count else None, aside=aside, lives=lives
+        )
+        for block, aside, lives in zip(
+            split(rows, ways, 2),
+            split_runs(parcel.aside, ways, 2),
+            split_runs(parcel.lives, ways, 2),
+            strict=True,
+        )
+    )
+    return _Cut(fitting, large, tuple(np.flatnonzero(flags).tolist()))
 
 
 def _plan(
@@ -152,16 +215,15 @@ def _plan(
 
 
 def _do(draft: Draft, plan: _Plan) -> Brought:
-    firsts: dict[int, Seq | None] = {}
-    for at, (target, wanted, known) in plan.parts.items():
-        done = known if known is not None else publish.do_publish(target, wanted)
-        firsts[at] = done.first
-    _pass(draft, plan.parcel, plan.cell, plan.outcome)
+    firsts = _put(plan)
+    if plan.beside is not None:
+        _put(plan.beside)
+    _pass(draft, plan)
     number = plan.parcel.subscription
     if plan.outcome != "forwarded":
         return Brought(number, moved=True, outcome=plan.outcome)
     if plan.shards is None:
-        return Brought(number, moved=True, first=firsts.get(0))
+        return Brought(number, moved=True, first=firsts.get(0), gone=plan.gone)
     count = max(firsts, default=-1) + 1
     places = tuple(
         Place.of(shard, (firsts[shard] or 0) + rank) if firsts[shard] else 0
@@ -169,20 +231,33 @@ def _do(draft: Draft, plan: _Plan) -> Brought:
             plan.shards.tolist(), ranks(plan.shards, count).tolist(), strict=True
         )
     )
-    return Brought(number, moved=True, places=places)
+    return Brought(number, moved=True, places=places, gone=plan.gone)
 
 
-def _pass(draft: Draft, parcel: Parcel, cell: SubscriptionCell, outcome: Outcome) -> None:
-    count = parcel.rows.count if parcel.rows is not None else 0
+def _put(plan: _Plan) -> dict[int, Seq | None]:
+    """Publish the rows; returns where the first one is in each shard."""
+    firsts: dict[int, Seq | None] = {}
+    for at, (target, wanted, known) in plan.parts.items():
+        done = known if known is not None else publish.do_publish(target, wanted)
+        firsts[at] = done.first
+    return firsts
+
+
+def _pass(draft: Draft, plan: _Plan) -> None:
+    parcel, cell = plan.parcel, plan.cell
+    counts: dict[Outcome, int] = {"forwarded": 0, "dead_lettered": 0, "dropped": 0}
+    for one in (plan, plan.beside):
+        if one is not None:
+            counts[one.outcome] += one.total
     draft.put_subscription(
         parcel.subscription,
         msgspec.structs.replace(
             cell,
             passed=parcel.upto,
-            forwarded=cell.forwarded + (count if outcome == "forwarded" else 0),
+            forwarded=cell.forwarded + counts["forwarded"],
             filtered=cell.filtered + parcel.filtered,
             moved_ms=draft.now,
-            dead_lettered=cell.dead_lettered + (count if outcome == "dead_lettered" else 0),
-            dropped=cell.dropped + (count if outcome == "dropped" else 0),
+            dead_lettered=cell.dead_lettered + counts["dead_lettered"],
+            dropped=cell.dropped + counts["dropped"],
         ),
     )

@@ -88,6 +88,8 @@ class QueueSpec(msgspec.Struct, frozen=True, array_like=True):
     """So many are with workers at most, neither ended nor ready again; 0: as many as can be."""
     group_blocking: Blocking = "lease"
     """What messages in flight keep back of their group, in the order `group`."""
+    message_bytes_max: int = 0
+    """A durable subscription forwards no larger message to the queue; 0: without a bound."""
 
     def is_plain(self) -> bool:
         """Whether a publish without number, deletes, ids and turns needs no check."""
@@ -172,6 +174,7 @@ class SpecPart(msgspec.Struct, frozen=True):
     """Those that are named; an empty text ends one."""
     max_in_flight: int | None = None
     group_blocking: Blocking | None = None
+    message_bytes_max: int | None = None
 
     def onto(self, spec: QueueSpec) -> QueueSpec:
         """These settings, with what is not named as it is in `spec`."""

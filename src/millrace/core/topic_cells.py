@@ -46,7 +46,8 @@ class SubscriptionCell(msgspec.Struct, frozen=True, array_like=True):
     """As space/name, the queue of what a durable one cannot forward; empty: it is dropped."""
     dead_lettered: int = 0
     dropped: int = 0
-    """Rows that passed the filter when there was no queue, and went there, or nowhere."""
+    """Rows that passed the filter when there was no queue, or were too large for it, and went
+    there, or nowhere."""
     queue_notes: Notes = ()
     """What a queue of this name has among its notes when it is made."""
 

@@ -129,7 +129,8 @@ class Subscribed(msgspec.Struct, frozen=True):
 
 
 Outcome = Literal["forwarded", "dead_lettered", "dropped"]
-"""Where rows went: to their queue, or as there is none, to that of dead letters or nowhere."""
+"""Where rows went: to their queue, or as there is none, or they are too large for it, to that of
+dead letters or nowhere."""
 
 
 class Brought(msgspec.Struct, frozen=True):
@@ -145,6 +146,9 @@ class Brought(msgspec.Struct, frozen=True):
     error: MillraceError | None = None
     """Why the queue did not take it; without that, someone else was faster or it has ended."""
     outcome: Outcome = "forwarded"
+    gone: tuple[int, ...] = ()
+    """Which of the rows, from 0, were too large for the queue; `first` and `places` are those of
+    the others."""
 
 
 class Forwarded(msgspec.Struct, frozen=True):

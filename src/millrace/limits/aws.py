@@ -52,7 +52,7 @@ SQS_TRACE_CHARS_MAX = 1024
 longer one is ignored, because a header that a proxy adds must not fail a message."""
 
 SQS_UPGRADED_TOGETHER = 256
-"""FIFO queues whose settings a start changes in one batch, where an earlier version made them."""
+"""Queues whose settings a start changes in one batch, where an earlier version made them."""
 
 SQS_MESSAGE_BYTES_MAX = 1024 * 1024
 """Bytes of a message with its attributes, and of all messages of a batch; as SQS has it."""

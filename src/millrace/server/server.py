@@ -30,7 +30,7 @@ from millrace.server.secret import key_secret
 from millrace.server.serving import Serving, certificates_of, url_of
 from millrace.server.sharing import Sharing
 from millrace.server.sns.upgrade import make_durable
-from millrace.server.sqs.upgrade import block_by_message
+from millrace.server.sqs.upgrade import bring_up
 from millrace.server.statsd import Statsd
 from millrace.server.taking import take_folder
 
@@ -99,7 +99,7 @@ class Server:
         self._ending.push_async_callback(self._book.close)
         declared = [one.user for one in settings.users]
         self.is_first = await first_admin(self._book, settings.admin_token_path, declared)
-        await block_by_message(millrace)
+        await bring_up(millrace)
         await make_durable(millrace, settings.aws_home)
         await self._declare(settings)
         await recount(engine_of(millrace), self._book)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
@@ -16,7 +17,8 @@ from millrace.errors import MillraceError
 Fate = int | Literal["filtered", "forwarded", "later", "gone"]
 """Of a message and a subscription: its seq in the queue; or it did not pass the filter; or it is in
 the queue, and where is not known any more; or the engine was closed first, and the next one
-forwards it; or the subscription ended before it was forwarded, or its queue was not there."""
+forwards it; or the subscription ended before it was forwarded, or its queue was not there, or
+takes none so large."""
 
 Fates = dict[str, list[Fate]]
 """Subscription → what became of each message."""
@@ -37,6 +39,9 @@ class Result(NamedTuple):
     """Where those are, one by one; empty: one after the other from `first` on."""
     is_gone: bool = False
     """There was no queue: they are dead letters, or dropped."""
+    gone: tuple[int, ...] = ()
+    """As `is_gone`, of single rows that passed the filter, from 0: they were too large for the
+    queue, and have no place."""
 
     def fate(self, seq: int) -> Fate:
         """What became of a row within it."""
@@ -46,8 +51,10 @@ class Result(NamedTuple):
             if rank == len(self.at) or self.at[rank] != place:
                 return "filtered"
             place = rank
-        if self.is_gone:
+        before = bisect_left(self.gone, place)
+        if self.is_gone or place in self.gone[before : before + 1]:
             return "gone"
+        place -= before
         if self.places:
             return self.places[place] or "forwarded"
         return "forwarded" if self.first is None else self.first + place

@@ -352,7 +352,14 @@ class Forwarder:
             is_gone = brought.outcome != "forwarded"
             line.arrivals.note(
                 Result(
-                    number, parcel.after, parcel.upto, brought.first, at, brought.places, is_gone
+                    number,
+                    parcel.after,
+                    parcel.upto,
+                    brought.first,
+                    at,
+                    brought.places,
+                    is_gone,
+                    brought.gone,
                 )
             )
         elif brought.error is not None:

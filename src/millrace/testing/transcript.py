@@ -500,6 +500,7 @@ def _spec(words: list[str], options: dict[str, str]) -> QueueSpec:
         notes=notes_of(words),
         max_in_flight=int(options.get("max_in_flight", "0")),
         group_blocking="message" if options.get("blocking") == "message" else "lease",
+        message_bytes_max=int(options.get("message_bytes", "0")),
     )
 
 

@@ -49,6 +49,7 @@ _OPTIONS = (
     "max_messages",
     "max_in_flight",
     "blocking",
+    "message_bytes",
     "max_bytes",
     "group_rate",
     "partitions",

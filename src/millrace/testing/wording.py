@@ -95,6 +95,8 @@ def _brought(answer: Brought) -> str:
     where = f", from seq {answer.first} on" if answer.first is not None else ""
     if answer.outcome != "forwarded":
         where = f", {answer.outcome.replace('_', '-')}"
+    if answer.gone:
+        where += f", without {' '.join(map(str, answer.gone))}"
     return f"subscription {answer.subscription}: passed{where}"
 
 

@@ -12,6 +12,7 @@ def bounded(spec: QueueSpec) -> str:
     out += f", at most {spec.max_bytes} bytes" if spec.max_bytes else ""
     out += ", drops the oldest" if spec.overflow == "drop" else ""
     out += f", at most {spec.max_in_flight} in flight" if spec.max_in_flight else ""
+    out += f", messages of at most {spec.message_bytes_max} bytes" if spec.message_bytes_max else ""
     return out + say_notes(spec.notes)
 
 

@@ -215,6 +215,7 @@ SPEC_PART = Form(
     Optional(NOTES),
     Optional(Whole(0, limits.IN_FLIGHT_MAX)),
     Optional(Choice("lease", "message")),
+    Optional(Whole(0, limits.BODY_BYTES_MAX)),
 )
 
 _NEXT = Form(

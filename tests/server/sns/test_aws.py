@@ -519,6 +519,69 @@ def test_aws_c_what_has_no_queue_is_a_dead_letter_of_its_subscription(
     until(site, name, [(1, 2, 2)])
 
 
+def test_aws_c_what_is_too_large_for_its_queue_is_a_dead_letter_of_its_subscription(
+    site: AwsSite, sns: SNSClient, sqs: SQSClient, topic: str, name: str
+) -> None:
+    queue, dead = taker(sqs, name, MaximumMessageSize="1024"), taker(sqs, f"{name}-dead")
+    policy = json.dumps({"deadLetterTargetArn": dead.arn})
+    made = raw(topic, sns, queue.arn, RedrivePolicy=policy)
+    around: dict[str, MessageAttributeValueTypeDef] = {
+        "a": {"DataType": "String", "StringValue": "x"}
+    }
+    # An attribute counts with its name and value, and what the server notes of a message does not.
+    fits, large = "f" * 1022, "l" * 1023
+    for text in (fits, large, fits):
+        sns.publish(TopicArn=topic, Message=text, MessageAttributes=around)
+    assert [one["Body"] for one in queue.take(2)] == [fits, fits]
+    assert dead.bodies(1) == [large]
+    until(site, name, [(2, 1, 0)])
+    # The attribute as it is now: a message that fits is forwarded.
+    sqs.set_queue_attributes(QueueUrl=queue.url, Attributes={"MaximumMessageSize": "1025"})
+    sns.publish(TopicArn=topic, Message=large, MessageAttributes=around)
+    assert [one["Body"] for one in queue.take(1)] == [large]
+    # What SNS puts around a message is not counted.
+    sns.set_subscription_attributes(
+        SubscriptionArn=made, AttributeName="RawMessageDelivery", AttributeValue="false"
+    )
+    sns.publish(TopicArn=topic, Message=fits)
+    assert queue.bodies(1) == [fits]
+    sns.publish(TopicArn=topic, Message="l" * 1026)
+    assert dead.bodies(1) == ["l" * 1026]
+    # Without the policy it is discarded; another queue of the name has a bound of its own.
+    sns.set_subscription_attributes(
+        SubscriptionArn=made, AttributeName="RedrivePolicy", AttributeValue=""
+    )
+    sns.publish(TopicArn=topic, Message="l" * 1026)
+    until(site, name, [(4, 2, 1)])
+    sqs.delete_queue(QueueUrl=queue.url)
+    queue = taker(sqs, name)
+    sns.publish(TopicArn=topic, Message="l" * 1026)
+    assert queue.bodies(1) == ["l" * 1026]
+    assert "Messages" not in sqs.receive_message(QueueUrl=dead.url)
+
+
+def test_aws_c_what_is_too_large_for_a_fifo_queue_is_discarded_without_a_policy(
+    site: AwsSite, sns: SNSClient, sqs: SQSClient, name: str
+) -> None:
+    topic = sns.create_topic(Name=f"{name}.fifo", Attributes=FIFO)["TopicArn"]
+    queue = taker(sqs, f"{name}.fifo", FifoQueue="true", MaximumMessageSize="1024")
+    raw(topic, sns, queue.arn)
+    sns.publish_batch(
+        TopicArn=topic,
+        PublishBatchRequestEntries=[
+            {
+                "Id": str(at),
+                "Message": str(at) * size,
+                "MessageGroupId": "g",
+                "MessageDeduplicationId": str(at),
+            }
+            for at, size in enumerate((1, 1025, 1024, 1025, 1))
+        ],
+    )
+    assert [one["Body"] for one in queue.take(3)] == ["0", "2" * 1024, "4"]
+    assert states(site, f"{name}.fifo") == [(3, 0, 2)]
+
+
 def test_aws_a_what_waits_for_its_queue_does_so_after_a_kill(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -1,4 +1,5 @@
-"""FIFO queues that an earlier version made get today's rule of message groups at a start."""
+"""Queues that an earlier version made get today's settings at a start: FIFO queues the rule of
+message groups, and all of them the bound of messages that topics forward."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ from pathlib import Path
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue, engine_and_shard
 from millrace.core.quarantine_commands import Quarantine
-from millrace.server.aws.known import SALT
-from millrace.server.sqs.upgrade import block_by_message
+from millrace.server.aws.known import PREFIX, SALT, SIZE
+from millrace.server.sqs.upgrade import bring_up
 from tests.client.harness import embedded, opened, run
 
 
@@ -28,7 +29,7 @@ async def test_aws_01_old_queues_change_in_one_batch_and_only_once(m: Millrace) 
         await made_before(m, name)
     await m.queue("native.fifo", order="group")
     await m.queue("standard", notes={SALT: "00"})
-    assert await block_by_message(m) == 5
+    assert await bring_up(m) == 5
     assert await blocking_of(m, *names) == ["message"] * 5
     assert await blocking_of(m, "native.fifo", "standard") == ["lease", "lease"]
     changed = set()
@@ -36,7 +37,24 @@ async def test_aws_01_old_queues_change_in_one_batch_and_only_once(m: Millrace) 
         engine, shard = engine_and_shard(await m.find(name))
         changed.add((await engine.meta(shard)).index)
     assert len(changed) == 1, "one entry of the log changes them all"
-    assert await block_by_message(m) == 0
+    assert await bring_up(m) == 0
+
+
+@embedded
+async def test_aws_c_old_queues_bound_what_topics_forward_to_them(m: Millrace) -> None:
+    sizes = ("1024", "1023", "x", "1048577", "1" * 30)
+    for at, size in enumerate(sizes):
+        await m.queue(f"old-{at}", notes={SALT: "00", f"{PREFIX}{SIZE}": size})
+    await m.queue("native", notes={f"{PREFIX}{SIZE}": "1024"})
+    set_anew = {SALT: "00", f"{PREFIX}{SIZE}": "1024"}
+    await m.queue("new", message_bytes_max=2048, notes=set_anew)
+    assert await bring_up(m) == 1
+    bounds = {
+        name: (await (await m.find(name)).spec()).message_bytes_max for name in await m.queues()
+    }
+    others = {f"old-{at}": 0 for at in range(1, len(sizes))}
+    assert bounds == {"old-0": 1024, **others, "native": 0, "new": 2048}
+    assert await bring_up(m) == 0
 
 
 def test_aws_01_a_quarantined_queue_keeps_no_server_from_its_start(tmp_path: Path) -> None:
@@ -49,8 +67,8 @@ def test_aws_01_a_quarantined_queue_keeps_no_server_from_its_start(tmp_path: Pat
             assert await engine.ask(shard, Quarantine(1, 1, "a test"), bool)
         async with opened(tmp_path / "data") as m:
             # Settings need no row.
-            assert await block_by_message(m) == 2
+            assert await bring_up(m) == 2
             assert await blocking_of(m, "bad.fifo", "good.fifo") == ["message", "message"]
-            assert await block_by_message(m) == 0
+            assert await bring_up(m) == 0
 
     run(main())

@@ -142,6 +142,12 @@ def _setting_options(body: F) -> F:
             help="So much they have at most, by their mean size; 0: no limit. [0]",
         ),
         click.option(
+            "--message-bytes-max",
+            type=SIZE,
+            metavar="SIZE",
+            help="Subscriptions of SNS forward no larger message to the queue; 0: no limit. [0]",
+        ),
+        click.option(
             "--overflow",
             type=click.Choice(["refuse", "drop"]),
             help="Refuse what is beyond the maximum, or drop the oldest that wait. [refuse]",

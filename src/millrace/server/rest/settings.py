@@ -90,6 +90,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group_blocking: Literal["lease", "message"] | None = None
     """With order group, what a message in flight keeps back. lease: its whole group. message: what
     comes after it in its group; a message before it that is visible again is delivered."""
+    message_bytes_max: int | None = None
+    """A subscription that SNS made forwards no larger message to the queue, by its body and
+    headers: it is a dead letter of the subscription. 0: without a bound. What is published to the
+    queue itself is not bounded by it."""
 
 
 def settings_in(told: Settings) -> QueueSettings:
@@ -137,6 +141,7 @@ def settings_out(spec: QueueSpec) -> Settings:
         notes=notes_out(dict(spec.notes)),
         max_in_flight=spec.max_in_flight,
         group_blocking=spec.group_blocking,
+        message_bytes_max=spec.message_bytes_max,
     )
 
 

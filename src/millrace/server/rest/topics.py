@@ -71,9 +71,9 @@ class SubscriptionOut(msgspec.Struct, frozen=True):
     """Why the queue did not take the last ones; empty if it did."""
     notes: dict[str, str]
     dead_lettered: int = 0
-    """Messages that are dead letters, because there was no queue."""
+    """Messages that are dead letters, because there was no queue, or they were too large for it."""
     dropped: int = 0
-    """Messages that were dropped then, because there was no queue of dead letters either."""
+    """Messages that were dropped then, because there was no queue of dead letters."""
 
 
 class TopicOut(msgspec.Struct, frozen=True):

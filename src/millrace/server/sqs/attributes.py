@@ -155,6 +155,9 @@ def wanted(
             _see_fifo(text, is_fifo=is_fifo, is_new=is_new)
         elif name == "MessageRetentionPeriod":
             settings["ttl"] = int(text)
+        elif name == SIZE:
+            settings["message_bytes_max"] = int(text)
+            notes[PREFIX + name] = text
         elif name == "DelaySeconds":
             settings["delay"] = int(text)
         elif name == "ContentBasedDeduplication":

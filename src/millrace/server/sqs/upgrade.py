@@ -1,7 +1,8 @@
-"""Brings FIFO queues that earlier versions made up to today's settings when the server starts.
+"""Brings queues that earlier versions made up to today's settings when the server starts.
 
-Earlier versions made them with `group_blocking` `lease`, so that one message of a batch that was
-released or extended kept its whole group back (ADR 0074).
+Earlier versions made FIFO queues with `group_blocking` `lease`, so that one message of a batch that
+was released or extended kept its whole group back (ADR 0074), and kept MaximumMessageSize as a note
+alone, so that topics forwarded larger messages (ADR 0078).
 """
 
 from __future__ import annotations
@@ -12,40 +13,54 @@ import logging
 from millrace import limits
 from millrace.client.millrace import Millrace
 from millrace.client.queue import Queue
+from millrace.client.settings import QueueSettings
 from millrace.core.spec import QueueSpec
 from millrace.errors import Refused, Retry
-from millrace.server.aws.known import SALT
+from millrace.server.aws.known import PREFIX, SALT, SIZE
 
 _logger = logging.getLogger("millrace.server")
 
 
-async def block_by_message(millrace: Millrace) -> int:
-    """Have every FIFO queue of SQS block its message groups by message.
+async def bring_up(millrace: Millrace) -> int:
+    """Have every FIFO queue of SQS block its message groups by message, and every queue of SQS take
+    no larger message of a topic than its MaximumMessageSize.
 
-    Returns the number of queues that had another rule: none after the first start.
+    Returns the number of queues that had other settings: none after the first start.
     """
-    outdated: list[Queue] = []
+    outdated: list[tuple[Queue, QueueSettings]] = []
     for space in await millrace.spaces():
         for name in await millrace.queues(space=space):
-            if name.endswith(".fifo"):
-                queue = await millrace.find(name, space=space)
-                if _is_outdated(await queue.spec()):
-                    outdated.append(queue)
+            queue = await millrace.find(name, space=space)
+            wanted = _wanted(name, await queue.spec())
+            if wanted:
+                outdated.append((queue, wanted))
     # Changes that are asked for together commit together.
     for at in range(0, len(outdated), limits.SQS_UPGRADED_TOGETHER):
         some = outdated[at : at + limits.SQS_UPGRADED_TOGETHER]
-        await asyncio.gather(*map(_change, some))
+        await asyncio.gather(*(_change(queue, wanted) for queue, wanted in some))
     return len(outdated)
 
 
-async def _change(queue: Queue) -> None:
+async def _change(queue: Queue, wanted: QueueSettings) -> None:
     try:
-        await queue.configure(group_blocking="message")
+        await queue.configure(**wanted)
     except (Refused, Retry) as error:
-        # The disk may be full: the queue keeps the old rule until the next start.
-        _logger.warning("%s/%s still blocks groups by lease: %s", queue.space, queue.name, error)
+        # The disk may be full: the queue keeps the old settings until the next start.
+        _logger.warning("%s/%s keeps its older settings: %s", queue.space, queue.name, error)
 
 
-def _is_outdated(spec: QueueSpec) -> bool:
-    """Return whether SQS made the queue, which its salt tells, with the rule of native queues."""
-    return spec.blocking == "lease" and SALT in dict(spec.notes)
+def _wanted(name: str, spec: QueueSpec) -> QueueSettings:
+    """What the settings of a queue lack if SQS made it, which its salt tells."""
+    notes, wanted = dict(spec.notes), QueueSettings()
+    if SALT not in notes:
+        return wanted
+    if name.endswith(".fifo") and spec.blocking == "lease":
+        wanted["group_blocking"] = "message"
+    size = notes.get(PREFIX + SIZE, "")
+    # Other APIs have written notes, too, and did not look at them.
+    is_number = size.isascii() and size.isdigit() and len(size) < 10
+    if is_number and not spec.message_bytes_max:
+        most = int(size)
+        if limits.SQS_MESSAGE_BYTES_MIN <= most <= limits.SQS_MESSAGE_BYTES_MAX:
+            wanted["message_bytes_max"] = most
+    return wanted
