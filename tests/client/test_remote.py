@@ -58,6 +58,8 @@ LOOKS_INSIDE = frozenset(
         "test_a_failed_disk_ends_the_worker",
         "test_a_repeat_that_nobody_heard_gives_back_nothing",
         "test_odd_arguments_are_refused",
+        "test_r7_a_session_that_is_closed_while_it_is_resumed_ends",
+        "test_r7_a_session_that_is_left_while_it_is_resumed_is_suspected",
         "test_r7_a_session_that_is_lost_while_nothing_is_taken_is_suspected_later",
         "test_r7_a_session_that_was_dropped_is_suspected_and_its_messages_return",
         "test_r7_after_a_restart_a_session_is_suspected_then_returned",
