@@ -39,7 +39,7 @@ def _parsed(cut: Iterator[bytes]) -> tuple[Found, bool]:
     try:
         for piece in cut:
             data = piece
-            while data or parser.has_rest:
+            while data or parser.rest:
                 requests = parser.feed(data)
                 assert len(requests) <= limits.HTTP_AHEAD_MAX + beyond
                 found += [(one.method, one.path, bytes(one.body)) for one in requests]

@@ -143,9 +143,9 @@ class EmbeddedEngine:
         until = self._loop.time() + wait_ms / 1000 if wait_ms else 0
         request = Request(shard, command, self._loop.create_future(), wait_until=until)
         host = self._node.host_of(shard)
-        if self.is_served and not request.is_plain:
-            _check_own(host, request)
         if request.grows:
+            if self.is_served and not request.is_plain:
+                _check_own(host, request)
             marks = self._node.warden.watermarks
             if marks.refusal is not None or host.short_of_space:
                 if self.care.may_use_reserve(request):

@@ -11,6 +11,11 @@ HTTP_URL_BYTES_MAX = 8 * 1024
 HTTP_HEADERS_MAX = 100
 """Headers of a request."""
 
+HTTP_URLS_KNOWN_MAX = 1024
+"""Addresses whose path and query are cached, with `HTTP_URL_KNOWN_BYTES` at most: 200 KB."""
+
+HTTP_URL_KNOWN_BYTES = 100
+
 HTTP_NAMES_KNOWN_MAX = 256
 """Names of headers that are remembered in lower case: clients send the same few again and again."""
 

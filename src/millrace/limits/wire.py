@@ -12,6 +12,9 @@ WIRE_BLOB_BYTES_MAX = 96 * 1024 * 1024
 WIRE_CALLS_MAX = 4_096
 """Calls of one frame."""
 
+WIRE_HEAD_STEP_BYTES = 64 * 1024
+"""A longer head is decoded call by call, so that the objects of one are freed before the next."""
+
 WIRE_CALL_LISTS_MAX = 512 * 1024
 """Lists and maps of one call: an empty one is a byte that becomes 72 in memory. A publish that
 names turn and lifetime of each of its messages has 131,072; seqs of a transaction that settles

@@ -37,7 +37,7 @@ from millrace.server.book import Book
 from millrace.server.calls import Service
 from millrace.server.clock import now_ms
 from millrace.server.counted import Counts, Handed, Traffic, among
-from millrace.server.guard import is_delivery
+from millrace.server.guard import DELIVERY_MARK
 from millrace.server.holding import Holding
 from millrace.server.http.bodies import address_holder
 from millrace.server.http.parser import BadRequest, Request
@@ -144,7 +144,7 @@ class App:
 
     def admit(self, request: Request, length: int | None, peer: str) -> Response | None:
         """Judge a request by its head."""
-        if is_delivery(request.headers):
+        if DELIVERY_MARK in request.headers:
             # It would come from this machine, or one that is trusted as it is.
             error = Denied("a server is no endpoint of SNS: subscribe another", field="endpoint")
             return self._refuse(request, None, Principal("", (), peer), error)
@@ -182,6 +182,8 @@ class App:
         except Exhausted as error:
             return self._refuse(request, route, principal, error)
         request.context = Ask(request, route, params, self._desk, principal, self)
+        if not request.kind:
+            request.kind = route.name
         return None
 
     def _nowhere(self, request: Request, peer: str) -> Response:

@@ -22,13 +22,8 @@ from millrace.server.network import network_of
 from millrace.server.proxy_headers import is_of_proxy
 from millrace.server.roll import ANONYMOUS_RULES, Roll
 
-MARK = "x-millrace-delivery"
-"""A header of what SNS sends to endpoints: no server takes such a request."""
-
-
-def is_delivery(headers: Mapping[str, str]) -> bool:
-    """Return whether a request is a message of SNS that a server sends to an endpoint."""
-    return MARK in headers
+DELIVERY_MARK = "x-millrace-delivery"
+"""A header of every message that SNS sends to an endpoint: no server takes such a request."""
 
 
 def _unknown() -> Unauthenticated:

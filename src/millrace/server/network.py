@@ -7,9 +7,11 @@ addresses.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 
+@lru_cache(maxsize=4_096)
 def network_of(address: str) -> str:
     """Return what limits per address count `address` as: for IPv6 its /64, else itself.
 

@@ -186,7 +186,7 @@ def test_sec_11_addresses_hold_what_is_not_proved_in_a_share_of_its_own() -> Non
     bodies, step = Bodies(limits.HTTP_BODY_BYTES_MAX), 1024 * 1024
     for peer in ("192.0.2.1", "192.0.2.2"):
         while bodies.excess(address_holder(peer), step) is None:
-            bodies.add(address_holder(peer), step)
+            bodies.shares_of(address_holder(peer)).add(address_holder(peer), step)
     assert bodies.size == 0
     assert 0 < bodies.unproved.size <= limits.HTTP_UNPROVED_BYTES_MAX
     assert bodies.excess(address_holder("192.0.2.3"), 7 * step) is None
@@ -197,7 +197,7 @@ def test_sec_11_addresses_of_one_ipv6_network_share() -> None:
     bodies, step = Bodies(limits.HTTP_BODY_BYTES_MAX), 1024 * 1024
     first, second = address_holder("2001:db8::1"), address_holder("2001:db8::ffff:2")
     while bodies.excess(first, step) is None:
-        bodies.add(first, step)
+        bodies.shares_of(first).add(first, step)
     assert bodies.excess(second, step) is not None
     assert bodies.excess(address_holder("2001:db8:0:1::1"), step) is None
 

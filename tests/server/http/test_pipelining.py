@@ -33,7 +33,7 @@ def test_sec_07_parsing_stops_behind_as_many_requests_as_may_wait(sent: bytes) -
     parser = Parser(admit)
     data = sent * (READ_BYTES // len(sent))
     counts = [len(parser.feed(data))]
-    while parser.has_rest:
+    while parser.rest:
         counts.append(len(parser.feed(b"")))
     beyond = limits.HTTP_STEP_BYTES // len(SMALL)
     assert max(counts) <= limits.HTTP_AHEAD_MAX + beyond

@@ -99,7 +99,7 @@ class Call(Generic[Takes]):
         Raises:
             Denied: they may not.
         """
-        if not self.may_act(verb, space, name):
+        if not self.caller.principal.may(verb, space, name) and not self.may_act(verb, space, name):
             raise denied(self.caller.principal, verb, space, name)
 
     def may_act(self, verb: Verb, space: str, name: str) -> bool:
@@ -241,11 +241,12 @@ def prove(ask: Ask, caller: Caller) -> None:
             failed = caller.aws.failed(caller.principal.where)
             caller.failure = failed if isinstance(failed, Exhausted) else fault
             raise caller.failure from None
-    if ask.request.is_stranger:
-        ask.request.is_stranger = False
-        if ask.request.on_proved is not None:
-            ask.request.on_proved()
-            ask.request.on_proved = None
+    request = ask.request
+    if request.is_stranger:
+        request.is_stranger = False
+        if request.on_proved is not None:
+            request.on_proved()
+            request.on_proved = None
     if not ask.is_charged:
         ask.server.quotas.take(caller.principal, now_ms(), size=len(ask.request.body))
         ask.is_charged = True

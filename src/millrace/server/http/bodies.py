@@ -26,15 +26,20 @@ class Bodies(Shares):
         self._for_all = limits.HTTP_BODIES_BYTES_MAX // (limits.HTTP_SHARE + 1)
         """If no more are held in all, nobody has more than their share, whoever has how many."""
 
+        self._for_all_addresses = limits.HTTP_UNPROVED_BYTES_MAX // (limits.HTTP_SHARE + 1)
+        """The same of addresses."""
         self.unproved = Shares(limits.HTTP_UNPROVED_BYTES_MAX)
         """Those of requests whose senders are not proved, by `address_holder`."""
 
-    def add(self, owner: str, size: int) -> None:
-        (self.unproved.add if owner.startswith(_ADDRESS) else super().add)(owner, size)
+    def shares_of(self, holder: str) -> Shares:
+        """Return where the bodies of a user, or of an address (`address_holder`), are counted."""
+        return self.unproved if holder.startswith(_ADDRESS) else self
 
     def excess(self, owner: str, size: int = 0) -> tuple[str, int] | None:
         """Why so many bytes more are not held for someone, and the bound; None: there is room."""
         if owner.startswith(_ADDRESS):
+            if self.unproved.size + size <= self._for_all_addresses:
+                return None
             share = self.unproved.share(owner)
             if self.unproved.held(owner) + size <= share:
                 return None
@@ -56,12 +61,16 @@ class Bodies(Shares):
 class _Held:
     """The body of one request."""
 
-    __slots__ = ("holder", "size")
+    __slots__ = ("holder", "shares", "size")
 
-    def __init__(self, holder: str, size: int) -> None:
+    def __init__(self, shares: Shares, holder: str, size: int) -> None:
+        self.shares = shares
         self.holder = holder
         self.size = size
 
+
+_EMPTY = _Held(Shares(0), "", 0)
+"""The body of every request that has none."""
 
 _ADDRESS = "@"
 """No user's name begins with it."""
@@ -90,36 +99,43 @@ class Kept:
 
         Returns why that is too much; None: it is not.
         """
-        add, before = self._bodies.add, self._part
+        bodies, before = self._bodies, self._part
         for request in found:
-            held = _Held(request.holder or request.owner, len(request.body))
+            if not request.body and not request.holder:
+                self._whole.append(_EMPTY)
+                continue
+            size = len(request.body)
+            if request.holder:
+                held = _Held(bodies.shares_of(request.holder), request.holder, size)
+                if request.refusal is None:
+                    request.on_proved = partial(self._move, held, request.owner)
+            else:
+                held = _Held(bodies, request.owner, size)
             self._whole.append(held)
-            if held.size:
-                add(held.holder, held.size)
-            if held.holder != request.owner and request.refusal is None:
-                request.on_proved = partial(self._move, held, request.owner)
+            if size:
+                held.shares.add(held.holder, size)
         self._part = part
         if before[1]:
-            add(before[0], -before[1])
+            bodies.shares_of(before[0]).add(before[0], -before[1])
         if not part[1]:
             return None
-        add(*part)
-        excess = self._bodies.excess(part[0])
+        bodies.shares_of(part[0]).add(*part)
+        excess = bodies.excess(part[0])
         return None if excess is None else excess[0]
 
     def _move(self, held: _Held, owner: str) -> None:
         """Count a body for its owner, who is proved now."""
         if held.size:
-            self._bodies.add(held.holder, -held.size)
+            held.shares.add(held.holder, -held.size)
             self._bodies.add(owner, held.size)
-        held.holder = owner
+        held.shares, held.holder = self._bodies, owner
 
     def end(self) -> None:
         """The first that was whole has ended; after `let_go` nothing more is counted."""
         if self._whole:
             held = self._whole.popleft()
             if held.size:
-                self._bodies.add(held.holder, -held.size)
+                held.shares.add(held.holder, -held.size)
                 held.size = 0
 
     def let_go(self) -> None:

@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
             found = parser.last
         if found or (was_between and not parser.is_between and self._under is None):
             self._since = self._loop.time()
-        if parser.has_rest and found[-1].is_stranger:
+        if parser.rest and found[-1].is_stranger:
             # Of those who are not known nothing is kept, least of all what they ask next.
             found[-1].keep_alive = False
             parser.drop()
@@ -173,9 +173,11 @@ class Connection(asyncio.Protocol):
 
     def _look_ahead(self) -> None:
         """Read on only while few requests wait, and nothing that was read."""
-        wanted = len(self._waiting) <= limits.HTTP_AHEAD_MAX and self._bad is None
-        wanted = wanted and not self._parser.has_rest
-        wanted = wanted or self._is_closing
+        wanted = self._is_closing or (
+            len(self._waiting) <= limits.HTTP_AHEAD_MAX
+            and self._bad is None
+            and not self._parser.rest
+        )
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
             (self._transport.resume_reading if wanted else self._transport.pause_reading)()
@@ -194,7 +196,7 @@ class Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         if self._under is not None:
             return
-        while not self._waiting and self._parser.has_rest and self._bad is None:
+        while not self._waiting and self._parser.rest and self._bad is None:
             self._parse(b"")
         if self._waiting:
             request = self._request = self._waiting.popleft()
@@ -243,13 +245,14 @@ class Connection(asyncio.Protocol):
 
     def _told(self, request: Request, answer: Answer) -> None:
         """What was begun without a task has come to an answer, or to something that takes one."""
-        is_there = isinstance(answer, Response) and answer.parts is None
-        if not is_there or self._is_stepped(request, cast("Response", answer)):
-            work = _given(answer) if isinstance(answer, Response) else answer
-            self._under = self._loop.create_task(self._serve(request, work))
+        if not isinstance(answer, Response):
+            self._under = self._loop.create_task(self._serve(request, answer))
+            return
+        if answer.parts is not None or self._is_stepped(request, answer):
+            self._under = self._loop.create_task(self._serve(request, _given(answer)))
             return
         self._end(request)
-        if not self._say(request, cast("Response", answer)):
+        if not self._say(request, answer):
             self._close()
         elif self._room is not None:
             self._under = self._loop.create_task(self._rest(self._room))

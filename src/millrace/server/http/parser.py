@@ -134,9 +134,10 @@ class Parser:
         self._headers_seen = 0
         self._length: int | None = None
         """Of the body that is being read, where its head tells."""
-        self._rest = b""
+        self.rest = b""
+        """Bytes that wait to be parsed: `feed` goes on with them."""
         self._rest_at = 0
-        """What was read and is not parsed yet, and where in it to go on."""
+        """Where in `rest` to go on."""
         self._chunks: list[bytes | bytearray] = []
         self._body_bytes = 0
         self._beside_bytes = 0
@@ -155,21 +156,16 @@ class Parser:
         del self._parser, self._admit
         self._request = Request()
         self._chunks, self._done, self.large = [], [], None
-        self._rest = b""
+        self.rest = b""
 
     @property
     def is_between(self) -> bool:
         """Whether nothing of a next request has been read."""
-        return not self._has_begun and not self._rest
-
-    @property
-    def has_rest(self) -> bool:
-        """Whether bytes wait to be parsed: `feed` goes on with them."""
-        return bool(self._rest)
+        return not self._has_begun and not self.rest
 
     def drop(self) -> None:
         """Parse nothing more of the connection."""
-        self._rest, self._is_over = b"", True
+        self.rest, self._is_over = b"", True
         # Where its next request begins is not known any more.
         self._has_begun = True
 
@@ -206,15 +202,18 @@ class Parser:
         """
         self._done = []
         at = 0
-        if self._rest:
-            data, at = (
-                (self._rest[self._rest_at :] + data, 0) if data else (self._rest, self._rest_at)
-            )
-            self._rest = b""
+        if self.rest:
+            rest, self.rest = self.rest, b""
+            data, at = (rest[self._rest_at :] + data, 0) if data else (rest, self._rest_at)
+        size = len(data) - at
         if (
-            len(data) - at > limits.HTTP_STEP_BYTES
-            or self.large is not None
-            or (self._in_head and len(data) - at + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX)
+            self.large is not None
+            or (self._in_head and size + self._head_bytes > limits.HTTP_HEAD_BYTES_MAX)
+            # What holds the end of one head holds the end of no more than one request.
+            or (
+                size > limits.HTTP_STEP_BYTES
+                and not (self._in_head and data.count(_HEAD_END, at) <= 1)
+            )
         ):
             self._feed_parts(data, at, limit)
         else:
@@ -242,7 +241,7 @@ class Parser:
                 self._feed(bytes(view[at:end]))
                 at = end
             if done and at < size and (len(done) >= limit or done[-1].refusal is not None):
-                self._rest, self._rest_at = data, at
+                self.rest, self._rest_at = data, at
                 return
 
     def _end_of_part(self, data: bytes, at: int) -> int:
@@ -352,12 +351,9 @@ class Parser:
         if coding is not None and version == "1.0":
             raise BadRequest(400, "chunks are of HTTP/1.1; say so, or send a content-length")
         request.method = parser.get_method().decode("ascii")
-        path, _, query = self._url.partition(b"?")
-        if not path.startswith(b"/"):
-            path = _path_of(path)
-        if b"//" in path or b"/." in path or b"%2" in path:
-            _check_path(path)
-        request.path, request.query = path.decode("latin-1"), query.decode("latin-1")
+        url = self._url
+        split = _split_short if len(url) <= limits.HTTP_URL_KNOWN_BYTES else _split
+        request.path, request.query = split(url)
         request.keep_alive = parser.should_keep_alive()
         length = int(headers.get("content-length", 0))
         if length > self._body_bytes_max:
@@ -429,9 +425,22 @@ _ODD = re.compile(rb"//|/(?:\.|%2[eE]){1,2}(?:/|$)")
 read them in another way."""
 
 
-def _check_path(path: bytes) -> None:
+def _split(url: bytes) -> tuple[str, str]:
+    """Return the path and the query of an address.
+
+    Raises:
+        BadRequest: the path is not absolute, or could be read as another one.
+    """
+    path, _, query = url.partition(b"?")
+    if not path.startswith(b"/"):
+        path = _path_of(path)
     if _ODD.search(path):
         raise BadRequest(400, "the address has an empty part, or '.' or '..' as one; name its path")
+    return path.decode("latin-1"), query.decode("latin-1")
+
+
+_split_short = lru_cache(maxsize=limits.HTTP_URLS_KNOWN_MAX)(_split)
+"""Clients ask for the same few addresses again and again."""
 
 
 @lru_cache(maxsize=limits.HTTP_NAMES_KNOWN_MAX)

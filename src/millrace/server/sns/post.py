@@ -16,7 +16,7 @@ from millrace import limits
 from millrace.client.http_connection import HttpConnection
 from millrace.client.line import Lost
 from millrace.client.tls import client_context
-from millrace.server.guard import MARK
+from millrace.server.guard import DELIVERY_MARK
 from millrace.server.sns.delivery_policy import CONTENT_TYPE
 from millrace.server.sns.reach import Reach, Unreachable
 
@@ -91,7 +91,7 @@ def _head(sending: Sending, length: int) -> bytes:
         f"content-type: {sending.content_type}",
         f"content-length: {length}",
         f"user-agent: {AGENT}",
-        f"{MARK}: 1",
+        f"{DELIVERY_MARK}: 1",
         f"x-amz-sns-message-type: {sending.kind}",
         f"x-amz-sns-message-id: {sending.id}",
         f"x-amz-sns-topic-arn: {sending.topic}",
