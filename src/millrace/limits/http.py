@@ -12,9 +12,10 @@ HTTP_HEADERS_MAX = 100
 """Headers of a request."""
 
 HTTP_URLS_KNOWN_MAX = 1024
-"""Addresses whose path and query are cached, with `HTTP_URL_KNOWN_BYTES` at most: 200 KB."""
+"""Addresses whose path and query are cached: clients ask for the same few again and again."""
 
 HTTP_URL_KNOWN_BYTES = 100
+"""Longer addresses are not cached, so that strangers fill 400 KB at most."""
 
 HTTP_NAMES_KNOWN_MAX = 256
 """Names of headers that are remembered in lower case: clients send the same few again and again."""

@@ -11,8 +11,10 @@ import re
 import sys
 from functools import cache
 from textwrap import dedent
+from typing import cast
 
 import msgspec
+import msgspec.inspect
 
 from millrace import limits
 from millrace.server.rest.problem import TYPE as PROBLEM
@@ -34,17 +36,21 @@ _NAME: Json = {
 _TOPIC: Json = {**_NAME, "maxLength": limits.TOPIC_NAME_CHARS_MAX}
 _PARAM = re.compile(r"\{(\w+)\}")
 
-_OWN = "millrace.server.rest."
-"""Where what is described comes from; other APIs have bodies of the same names."""
+COMPONENT_NAMES: dict[str, str] = {}
+"""Published names of components, by the name of their class where that differs.
+
+Generated clients are built from these names: a class may be renamed, its component may not.
+"""
 
 
 def describe(routes: Routes, version: str) -> Json:
     """The whole description."""
     kinds = _kinds(routes)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_TEMPLATE)
-    of = dict(zip(kinds, schemas, strict=True))
-    for kind in _structs():
-        _annotate(components.get(kind.__name__), kind)
+    for kind in _structs_of(kinds):
+        _annotate(components[kind.__name__], kind)
+    of = {kind: _renamed(schema) for kind, schema in zip(kinds, schemas, strict=True)}
+    components = {_published(name): _renamed(schema) for name, schema in components.items()}
     paths: dict[str, Json] = {}
     for route in routes.all:
         operation = _operation(route, of, components)
@@ -81,6 +87,27 @@ def _kinds(routes: Routes) -> list[object]:
             if kind is not None and kind not in found:
                 found.append(kind)
     return found
+
+
+def _published(class_name: str) -> str:
+    """Return the name of a component, which stays when its class is renamed."""
+    return COMPONENT_NAMES.get(class_name, class_name)
+
+
+def _renamed(schema: Json) -> Json:
+    """Return a schema whose references use the published names."""
+
+    def rename(node: object) -> object:
+        if isinstance(node, dict):
+            return {
+                key: _TEMPLATE.format(name=_published(value.rpartition("/")[2]))
+                if key == "$ref" and isinstance(value, str)
+                else rename(value)
+                for key, value in node.items()
+            }
+        return [rename(one) for one in node] if isinstance(node, list) else node
+
+    return cast("Json", rename(schema))
 
 
 def _operation(route: Route, of: dict[object, Json], components: dict[str, Json]) -> Json:
@@ -136,7 +163,7 @@ def _parameters(route: Route, components: dict[str, Json]) -> list[Json]:
     taken = route.takes if route.takes_query else route.query
     if taken is None:
         return found
-    properties = components[taken.__name__]["properties"]
+    properties = components[_published(taken.__name__)]["properties"]
     assert isinstance(properties, dict)
     for one in msgspec.structs.fields(taken):
         schema = _without_null(properties[one.encode_name])
@@ -180,22 +207,27 @@ def _responses(route: Route, of: dict[object, Json]) -> Json:
 # --- What fields mean ----------------------------------------------------------------------------
 
 
-def _structs() -> list[type[msgspec.Struct]]:
-    """Every struct of this API."""
-    found: list[type[msgspec.Struct]] = []
-    waiting = list(msgspec.Struct.__subclasses__())
+def _structs_of(kinds: list[object]) -> list[type[msgspec.Struct]]:
+    """Return every struct that the bodies of this API consist of."""
+    structs: list[type[msgspec.Struct]] = []
+    seen: set[int] = set()
+    waiting: list[object] = list(msgspec.inspect.multi_type_info(kinds))
     while waiting:
-        kind = waiting.pop()
-        if kind not in found and kind.__module__.startswith(_OWN):
-            found.append(kind)
-        waiting.extend(kind.__subclasses__())
-    return found
+        node = waiting.pop()
+        if isinstance(node, tuple | list):
+            waiting.extend(node)
+        elif isinstance(node, msgspec.inspect.Type | msgspec.inspect.Field):
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, msgspec.inspect.StructType) and node.cls not in structs:
+                structs.append(node.cls)
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+    return structs
 
 
-def _annotate(schema: Json | None, kind: type[msgspec.Struct]) -> None:
-    """Say of each field what the source says below it."""
-    if schema is None:
-        return
+def _annotate(schema: Json, kind: type[msgspec.Struct]) -> None:
+    """Describe each field by the text below it in the source."""
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return

@@ -1,0 +1,1 @@
+"""What users, their programs and their data depend on, as golden files."""
