@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 from millrace import limits
-from millrace.log.files import RealDisk
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
+from millrace.wal.files import RealDisk
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.write_ahead_log import Log
 
 SEGMENTS = 3
 """As few as show recycling: one is written while the others wait."""

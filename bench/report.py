@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from millrace.log.segments import Log
+from millrace.wal.write_ahead_log import Log
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 The table says what becomes of what, by the names of today:
 
     [modules]
-    "millrace.log" = "millrace.wal"                    # with all modules below it
+    "millrace.wal" = "millrace.wal"                    # with all modules below it
     "millrace.shard.mover" = "millrace.engine.dead_letter_mover"
 
     [names]

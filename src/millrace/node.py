@@ -47,14 +47,6 @@ from millrace.journal.local import LOCAL as LOCAL
 from millrace.journal.local import LocalJournal
 from millrace.journal.recovery import Recovery, rehearse
 from millrace.journal.writer import LogWriter
-from millrace.log.files import Disk, Lock, RealDisk, make_folders
-from millrace.log.lane import Lane, ThreadLane
-from millrace.log.private import make_private
-from millrace.log.record import Position
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
-from millrace.log.turns import Turns
 from millrace.settings import Settings
 from millrace.shard.forwarder import Forwarder
 from millrace.shard.host import Host
@@ -65,6 +57,19 @@ from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
 from millrace.store.lmdb_cells import LmdbCells
 from millrace.store.pace import LoopPace
+from millrace.wal.file_modes import make_private
+from millrace.wal.files import (
+    Disk,
+    Lock,
+    RealDisk,
+    make_folders,
+)
+from millrace.wal.io_thread import IoThread, RealIoThread
+from millrace.wal.record import Position
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.switch_interval import Turns
+from millrace.wal.write_ahead_log import Log
 
 NODE = GroupId(0xFFFF_FFFF)
 """Facts under this group are the node's own: the identity of its folder."""
@@ -108,7 +113,7 @@ class Ports:
 
     disk: Disk
     cells: Callable[[], Cells]
-    lane: Callable[[str], Lane]
+    lane: Callable[[str], IoThread]
     now_ms: Callable[[], int]
     chance: Callable[[int], bytes]
     clock: Callable[[], float] = time.perf_counter
@@ -138,7 +143,7 @@ def real_ports(folder: Path) -> Ports:
     return Ports(
         disk=RealDisk(folder),
         cells=lambda: LmdbCells(folder / "index", pace=LoopPace(asyncio.get_running_loop())),
-        lane=ThreadLane,
+        lane=RealIoThread,
         now_ms=lambda: time.time_ns() // 1_000_000,
         chance=os.urandom,
         folder=folder.absolute(),

@@ -15,10 +15,10 @@ from millrace.core.changes import Batch, Changes, Entry
 from millrace.core.codec import decode_entries, encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Millis, ShardId
 from millrace.journal.local import LOCAL
-from millrace.log.files import RealDisk
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
+from millrace.wal.files import RealDisk
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.write_ahead_log import Log
 
 OTHER = GroupId(7)
 

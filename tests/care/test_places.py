@@ -10,7 +10,7 @@ import millrace
 from millrace import errors
 from millrace.care.follow import Following, joined
 from millrace.care.vault import Vault
-from millrace.log.files import RealDisk
+from millrace.wal.files import RealDisk
 from tests.client.harness import Clock, eventually, opened, run
 
 

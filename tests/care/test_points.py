@@ -20,8 +20,8 @@ from millrace.care.restore import Target, find_plan, lay_out
 from millrace.care.vault import Vault
 from millrace.client.millrace import Millrace
 from millrace.core.changes import Entry
-from millrace.log.files import RealDisk
 from millrace.store.memory_store import MemoryStore
+from millrace.wal.files import RealDisk
 from tests.cli.program import findings
 from tests.client.harness import Clock, opened, run
 

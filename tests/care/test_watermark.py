@@ -13,9 +13,9 @@ from millrace import errors
 from millrace.care.watermark import Watermarks, memory_used
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
-from millrace.log.files import RealDisk
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
+from millrace.wal.files import RealDisk
 from tests.client.harness import eventually, run
 
 MARKED = Settings(segment_bytes=1024 * 1024, disk_low=1_000_000, memory_high=5_000_000)

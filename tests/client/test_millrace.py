@@ -12,7 +12,7 @@ from millrace import errors
 from millrace.client.embedded import EmbeddedEngine
 from millrace.client.millrace import Millrace
 from millrace.core.changes import Entry
-from millrace.log.record import Position
+from millrace.wal.record import Position
 from tests.client.harness import embedded, opened, run
 
 

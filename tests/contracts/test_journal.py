@@ -11,10 +11,10 @@ from millrace.core.changes import Entry, EntryKind
 from millrace.core.model import Epoch, Index
 from millrace.journal.base import Journal
 from millrace.journal.local import LocalJournal
-from millrace.log.record import Position
 from millrace.testing import check_journal
 from millrace.testing.check_journal import Rig
 from millrace.testing.late_journal import LateJournal
+from millrace.wal.record import Position
 from tests.journal.harness import HISTORY, LOCAL, A, World, new_world, run
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from millrace.log.files import RealDisk
-from millrace.log.segment import LogShape
 from millrace.store.lmdb_cells import LmdbCells
 from millrace.testing.check_store import CHECKS
 from millrace.testing.story import Make
 from millrace.testing.subject import DiskSubject, MemorySubject, Subject, simulated
+from millrace.wal.files import RealDisk
+from millrace.wal.segment import LogShape
 
 Check = Callable[[Make], None]
 

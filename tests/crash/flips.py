@@ -28,10 +28,10 @@ from pathlib import Path
 
 from millrace import errors
 from millrace.core.model import ShardId
-from millrace.log.files import RealDisk
 from millrace.store.place import RELATIVE
 from millrace.store.sealed import FOLDER, file_number, read_lines
 from millrace.thrift import spare_pandas
+from millrace.wal.files import RealDisk
 from tests.crash.small_folder import Everything, build, find_fault, read_everything
 
 SECTOR_BYTES = 512

@@ -25,13 +25,13 @@ from millrace.core.codec import decode_entries
 from millrace.core.fold import Reader
 from millrace.core.model import Kind, ShardId
 from millrace.journal.recovery import Recovery
-from millrace.log.files import RealDisk
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
 from millrace.node import LOCAL, Node
 from millrace.store.disk import DiskStore
 from millrace.store.lmdb_cells import LmdbCells
+from millrace.wal.files import RealDisk
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.write_ahead_log import Log
 
 SETTINGS = Settings(
     segment_bytes=192 * 1024,

@@ -15,7 +15,6 @@ from pyroaring import BitMap
 
 from millrace.core.fold import Interval, ShardMeta
 from millrace.core.model import Kind
-from millrace.log.record import Mark
 from millrace.node import LOCAL, LOCAL_FACT, NODE, NODE_FACT
 from millrace.store import chunk
 from millrace.store.checkpoint import GROUP, MARK
@@ -45,6 +44,7 @@ from millrace.store.tables import (
     stage_key,
     stage_of,
 )
+from millrace.wal.record import Mark
 
 GOLDEN = Path(__file__).with_name("index-1.txt")
 

@@ -22,16 +22,16 @@ from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.journal.local import LocalJournal
 from millrace.journal.recovery import Recovery
 from millrace.journal.writer import LogWriter
-from millrace.log.record import Mark, Position
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
 from millrace.store.memory_store import MemoryStore
 from millrace.testing.check_journal import body_of
 from millrace.testing.clock import SimClock
 from millrace.testing.disk import SimDisk
 from millrace.testing.late_journal import LateJournal
 from millrace.testing.loop import SimLoop
+from millrace.wal.record import Mark, Position
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.write_ahead_log import Log
 
 T = TypeVar("T")
 

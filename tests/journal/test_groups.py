@@ -21,12 +21,12 @@ from millrace import errors, limits
 from millrace.core.codec import decode_entries
 from millrace.core.model import Epoch, GroupId
 from millrace.journal.local import LocalJournal
-from millrace.log.segment import LogShape
 from millrace.testing.check_journal import append, body_of, entry_of
 from millrace.testing.clock import SimClock
 from millrace.testing.disk import SimDisk
 from millrace.testing.late_journal import LateJournal
 from millrace.testing.loop import SimLoop
+from millrace.wal.segment import LogShape
 from tests.journal.harness import LOCAL, A, B, World
 
 SHAPE = LogShape(

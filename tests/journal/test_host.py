@@ -47,7 +47,6 @@ from millrace.core.model import (
 from millrace.core.spec import SpecPart
 from millrace.core.view import View
 from millrace.journal.local import LocalJournal
-from millrace.log.segment import LogShape
 from millrace.shard.host import Host
 from millrace.shard.request import Request
 from millrace.store.memory_store import MemoryStore
@@ -55,6 +54,7 @@ from millrace.testing.check_journal import append
 from millrace.testing.group import through_bytes
 from millrace.testing.late_journal import LateJournal
 from millrace.testing.loop import SimLoop
+from millrace.wal.segment import LogShape
 from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, new_world, run
 
 T = TypeVar("T")

@@ -14,9 +14,6 @@ from millrace.core.model import CATALOG, Epoch, Index, Message, QueueSpec, Row, 
 from millrace.core.view import View
 from millrace.journal.recovery import Recovery
 from millrace.journal.writer import LogWriter
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
 from millrace.shard.host import Host
 from millrace.shard.keeper import Keeper, Pace
 from millrace.shard.request import Request
@@ -26,6 +23,9 @@ from millrace.testing.check_journal import append
 from millrace.testing.disk import SimDisk
 from millrace.testing.late_journal import LateJournal
 from millrace.testing.loop import SimLoop
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.write_ahead_log import Log
 from tests.journal.harness import HISTORY, KIB, A, B, HeldLane, run
 
 SHAPE = LogShape(segment_bytes=256 * KIB, segments_max=8, segments_free=1, segments_reserve=1)

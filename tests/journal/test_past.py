@@ -12,10 +12,15 @@ from millrace.core.codec import encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Millis, ShardId
 from millrace.errors import Corrupt, Retry
 from millrace.journal.past import entries_since
-from millrace.log.replay import Replay
-from millrace.log.segments import Log
 from millrace.testing.disk import SimDisk
-from tests.log.harness import SECTOR, SHAPE, new_disk, open_log
+from millrace.wal.replay import Replay
+from millrace.wal.write_ahead_log import Log
+from tests.wal.harness import (
+    SECTOR,
+    SHAPE,
+    new_disk,
+    open_log,
+)
 
 A, B = GroupId(0), GroupId(7)
 """A commits what is synced, B says so later."""

@@ -13,7 +13,7 @@ from millrace.core.codec import encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Message, Millis, ShardId
 from millrace.errors import Corrupt
 from millrace.journal.recovery import Records, Recovery, rehearse
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 LOCAL, LATE = GroupId(0), GroupId(1)
 

@@ -15,9 +15,9 @@ from millrace.core.codec import decode_entries
 from millrace.core.model import Epoch, GroupId, Index
 from millrace.journal.base import Journal
 from millrace.journal.recovery import Recovery
-from millrace.log.record import Position
-from millrace.log.replay import Replay
 from millrace.testing.check_journal import append, body_of, entry_of
+from millrace.wal.record import Position
+from millrace.wal.replay import Replay
 from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, junk, new_world, run
 
 

@@ -13,10 +13,10 @@ from millrace.core.block import Block
 from millrace.core.changes import Entry
 from millrace.core.model import Epoch, GroupId, Index, Message
 from millrace.journal.local import LocalJournal
-from millrace.log.record import Position
-from millrace.log.segment import LogShape
 from millrace.testing.check_journal import append, entry_of
 from millrace.testing.disk import Effect
+from millrace.wal.record import Position
+from millrace.wal.segment import LogShape
 from tests.journal.harness import HISTORY, KIB, LOCAL, A, B, World, new_world, run
 
 SECTOR = limits.SECTOR_BYTES

@@ -11,10 +11,15 @@ from millrace.core.block import Block
 from millrace.core.changes import Batch, Changes, Entry, EntryKind
 from millrace.core.codec import encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index, Message, Millis, ShardId
-from millrace.log.record import DATA, END, SegmentHeader, encode_record
 from millrace.store.memory_store import MemoryStore
 from millrace.testing.checker_ledger import Ledger, LedgerDisk
 from millrace.testing.disk import Crashed, SimDisk
+from millrace.wal.record import (
+    DATA,
+    END,
+    SegmentHeader,
+    encode_record,
+)
 
 GROUP = GroupId(0)
 HISTORY = History(b"h" * 16)

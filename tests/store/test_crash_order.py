@@ -15,7 +15,6 @@ import pytest
 
 from millrace.core.codec import encode_cell
 from millrace.core.model import Death, Kind, Message, QueueSpec
-from millrace.log.segment import LogShape
 from millrace.store.cells import Writes
 from millrace.store.memory import Image, MemoryCells
 from millrace.store.place import COMPRESSED
@@ -24,6 +23,7 @@ from millrace.testing.compare_stores import compare
 from millrace.testing.disk import Crashed, SimDisk
 from millrace.testing.story import Story
 from millrace.testing.subject import DiskSubject
+from millrace.wal.segment import LogShape
 
 SHAPE = LogShape(segment_bytes=32 * 1024, segments_max=64, segments_free=1, segments_reserve=1)
 

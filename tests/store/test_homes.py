@@ -10,13 +10,13 @@ import pytest
 from millrace import limits
 from millrace.core.model import Death, Message
 from millrace.errors import Corrupt
-from millrace.log.segment import LogShape
 from millrace.store.cells import Table
 from millrace.store.memory import Image, MemoryCells
 from millrace.testing.compare_stores import compare
 from millrace.testing.disk import SimDisk
 from millrace.testing.story import Story
 from millrace.testing.subject import DiskSubject
+from millrace.wal.segment import LogShape
 
 SHAPE = LogShape(segment_bytes=32 * 1024, segments_max=64, segments_free=1, segments_reserve=1)
 

@@ -29,7 +29,6 @@ from millrace.core.model import (
 )
 from millrace.core.seqs import pack_seqs
 from millrace.errors import Corrupt, Full
-from millrace.log.record import Mark
 from millrace.store.cells import Table, Writes
 from millrace.store.memory import MemoryCells, Room
 from millrace.store.resync import resync
@@ -38,6 +37,7 @@ from millrace.testing.compare_stores import compare, rows_of
 from millrace.testing.disk import Effect, SimDisk
 from millrace.testing.story import SHARD, Story
 from millrace.testing.subject import DiskSubject, MemorySubject, simulated
+from millrace.wal.record import Mark
 
 HISTORY = History(b"h" * 16)
 

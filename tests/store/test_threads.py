@@ -9,12 +9,12 @@ from millrace import limits
 from millrace.core.block import Block
 from millrace.core.fold import Reader
 from millrace.core.model import Death
-from millrace.log.files import RealDisk
-from millrace.log.segment import LogShape
 from millrace.store.cells import Table
 from millrace.store.lmdb_cells import LmdbCells
 from millrace.testing.story import SHARD, Story
 from millrace.testing.subject import DiskSubject, simulated
+from millrace.wal.files import RealDisk
+from millrace.wal.segment import LogShape
 
 ROUNDS = 25
 ROWS = 400

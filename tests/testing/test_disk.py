@@ -295,7 +295,7 @@ def test_only_unsynced_ranges_change_in_a_crash(seed: int, writes: list[tuple[in
 
 def test_the_same_seed_gives_the_same_disk_whatever_the_hash_seed() -> None:
     program = (
-        "from tests.log.harness import VERBS, Life\n"
+        "from tests.wal.harness import VERBS, Life\n"
         "import random, hashlib\n"
         "life, chance = Life(5), random.Random(6)\n"
         "for _ in range(80): life.step(chance.choice(VERBS))\n"

@@ -14,7 +14,7 @@ from millrace.care import summed
 from millrace.care.chain import Piece, piece_of
 from millrace.care.manifest import TimeMs
 from millrace.care.vault import ARCHIVE
-from millrace.log.files import Disk, RealDisk
+from millrace.wal.files import Disk, RealDisk
 
 REACHED = f"{ARCHIVE}/reached.json"
 

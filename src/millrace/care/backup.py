@@ -27,15 +27,15 @@ from millrace.care.vault import Vault
 from millrace.core.model import Kind
 from millrace.errors import Corrupt, MillraceError, Retry
 from millrace.journal.local import LOCAL
-from millrace.log.files import Disk, RealDisk
-from millrace.log.lane import Lane
-from millrace.log.record import Mark
-from millrace.log.segment import Hold
-from millrace.log.segments import Log
 from millrace.store import unreadable
 from millrace.store.disk import DiskStore
 from millrace.store.inspect import Inspection, ReadOnlyCells
 from millrace.store.sealed import file_name, tail_sum
+from millrace.wal.files import Disk, RealDisk
+from millrace.wal.io_thread import IoThread
+from millrace.wal.record import Mark
+from millrace.wal.segment import Hold
+from millrace.wal.write_ahead_log import Log
 
 INDEX = "index/data.mdb"
 
@@ -103,7 +103,9 @@ class _Held:
     index: Sum | None = None
 
 
-async def back_up(source: Source, vault: Vault, lane: Lane, pause: Rests) -> tuple[Path, Manifest]:
+async def back_up(
+    source: Source, vault: Vault, lane: IoThread, pause: Rests
+) -> tuple[Path, Manifest]:
     """Make one more backup in the vault; when this returns, it is whole and durable.
 
     Raises:
@@ -122,7 +124,9 @@ async def back_up(source: Source, vault: Vault, lane: Lane, pause: Rests) -> tup
 
 
 @asynccontextmanager
-async def _holding(source: Source, folder: Path, lane: Lane, pause: Rests) -> AsyncIterator[_Held]:
+async def _holding(
+    source: Source, folder: Path, lane: IoThread, pause: Rests
+) -> AsyncIterator[_Held]:
     """Copy the index, and hold everything that it refers to."""
     with ExitStack() as stack:
         stack.enter_context(source.store.keeping_files())

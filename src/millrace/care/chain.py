@@ -17,10 +17,15 @@ from millrace.core.codec import ENTRY, decode_entries
 from millrace.errors import Corrupt, Exists
 from millrace.journal.local import LOCAL
 from millrace.limits import SECTOR_BYTES
-from millrace.log.files import Disk
-from millrace.log.record import DATA, Mark, SegmentHeader, decode_segment
-from millrace.log.replay import Step, first_mark, steps
-from millrace.log.segment import Segment
+from millrace.wal.files import Disk
+from millrace.wal.record import (
+    DATA,
+    Mark,
+    SegmentHeader,
+    decode_segment,
+)
+from millrace.wal.replay import Step, first_mark, steps
+from millrace.wal.segment import Segment
 
 
 class Piece(NamedTuple):

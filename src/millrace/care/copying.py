@@ -18,7 +18,7 @@ from crc32c import crc32c
 from millrace import limits
 from millrace.care import bounds
 from millrace.errors import Corrupt, DiskFailed
-from millrace.log.files import Disk, File
+from millrace.wal.files import Disk, File
 
 Pause = Callable[[int], None]
 """Called after every step with the bytes that it was about; it may rest, or raise to end all."""

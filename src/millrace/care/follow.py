@@ -28,11 +28,11 @@ from millrace.care.copying import write_whole
 from millrace.care.manifest import log_name
 from millrace.care.vault import ARCHIVE, ARCHIVED, Vault
 from millrace.errors import Exists, MillraceError, NotFound, detached
-from millrace.log.files import Disk, File
-from millrace.log.lane import Lane
-from millrace.log.record import Mark, decode_segment
-from millrace.log.segment import Hold
-from millrace.log.segments import Log
+from millrace.wal.files import Disk, File
+from millrace.wal.io_thread import IoThread
+from millrace.wal.record import Mark, decode_segment
+from millrace.wal.segment import Hold
+from millrace.wal.write_ahead_log import Log
 
 FOLLOW = "follow"
 
@@ -77,7 +77,7 @@ class Follower:
         self,
         disk: Disk,
         log: Log,
-        lane: Lane,
+        lane: IoThread,
         now_ms: Callable[[], int],
         identity: str,
         held_bytes_max: int,

@@ -13,9 +13,9 @@ from millrace.core.model import GroupId, Index, Kind, ShardId
 from millrace.errors import MillraceError, NotFound
 from millrace.journal.local import LOCAL
 from millrace.journal.recovery import Recovery
-from millrace.log.files import RealDisk
-from millrace.log.replay import Replay
 from millrace.store.inspect import Inspection, ReadOnlyCells
+from millrace.wal.files import RealDisk
+from millrace.wal.replay import Replay
 
 
 def _is_local(group: GroupId) -> bool:

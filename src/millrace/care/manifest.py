@@ -12,8 +12,8 @@ import msgspec
 
 from millrace.care import summed
 from millrace.errors import Corrupt
-from millrace.log.files import Disk
-from millrace.log.record import Mark
+from millrace.wal.files import Disk
+from millrace.wal.record import Mark
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -26,11 +26,16 @@ from millrace.care.manifest import AsidePart, Manifest, Point
 from millrace.care.sealed import check_file
 from millrace.care.vault import ARCHIVE, UNFINISHED, Vault
 from millrace.errors import Corrupt, Exists, Invalid, NotFound, Refused
-from millrace.log.files import Disk, RealDisk
-from millrace.log.pool import SEGMENT_SUFFIX
-from millrace.log.record import DATA, ZEROS, encode_record, span_of
 from millrace.store import unreadable
 from millrace.store.sealed import file_name
+from millrace.wal.files import Disk, RealDisk
+from millrace.wal.record import (
+    DATA,
+    ZEROS,
+    encode_record,
+    span_of,
+)
+from millrace.wal.segment_pool import SEGMENT_SUFFIX
 
 RESTORING = "restoring"
 """The mark of a folder that is not whole yet."""

@@ -20,10 +20,10 @@ from millrace.care import bounds, summed
 from millrace.care.copying import write_whole
 from millrace.care.sealed import walk_rows
 from millrace.errors import Corrupt, DiskFailed, MillraceError, NotFound, detached
-from millrace.log.files import Disk
-from millrace.log.segments import Log
 from millrace.store.disk import DiskStore
 from millrace.store.sealed import FOLDER, file_name
+from millrace.wal.files import Disk
+from millrace.wal.write_ahead_log import Log
 
 SCRUB = "scrub"
 

@@ -11,8 +11,8 @@ from millrace.care import bounds
 from millrace.care.copying import Pause, at_once
 from millrace.care.manifest import SealedPart
 from millrace.errors import Corrupt, NotFound
-from millrace.log.files import Disk, File
 from millrace.store.sealed import SEALED_SCHEMA, Line, file_name, read_lines, tail_sum
+from millrace.wal.files import Disk, File
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 

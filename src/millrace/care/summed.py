@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from millrace.decoding import decode_json
 from millrace.errors import Corrupt
-from millrace.log.files import Disk
+from millrace.wal.files import Disk
 
 _Value = TypeVar("_Value", bound=msgspec.Struct)
 

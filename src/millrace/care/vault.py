@@ -15,8 +15,8 @@ from pathlib import Path
 from millrace.care import manifest
 from millrace.care.manifest import Manifest
 from millrace.errors import Corrupt, Exists, Invalid, NotFound
-from millrace.log.files import Lock, RealDisk
-from millrace.log.private import make_private
+from millrace.wal.file_modes import make_private
+from millrace.wal.files import Lock, RealDisk
 
 UNFINISHED = ".unfinished"
 ARCHIVE = "archive"

@@ -22,8 +22,8 @@ from millrace.care.looking import Look
 from millrace.care.restore import Plan, Target, find_plan, lay_out
 from millrace.care.vault import SCRATCH, UNFINISHED
 from millrace.errors import Exists, Refused, Retry
-from millrace.log.files import Lock, RealDisk
-from millrace.log.pool import SEGMENT_SUFFIX
+from millrace.wal.files import Lock, RealDisk
+from millrace.wal.segment_pool import SEGMENT_SUFFIX
 
 _LOCK = "lock"
 _FOLDER = "folder"

@@ -22,11 +22,11 @@ from millrace.care.follow import (
 from millrace.care.scrub import Pace, Scrubber
 from millrace.care.watermark import Watermarks, give_back
 from millrace.errors import Refused
-from millrace.log.files import Disk
-from millrace.log.lane import Lane
-from millrace.log.segments import Log
 from millrace.store.disk import DiskStore
 from millrace.store.sealed import file_name
+from millrace.wal.files import Disk
+from millrace.wal.io_thread import IoThread
+from millrace.wal.write_ahead_log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Means:
     disk: Disk
     folder: Path | None
     """Where the disk's root lies on this machine."""
-    lane: Callable[[str], Lane]
+    lane: Callable[[str], IoThread]
     now_ms: Callable[[], int]
     memory_used: Callable[[], int]
     sleep: Callable[[float], None]
@@ -88,7 +88,7 @@ class Warden:
         """The oldest generation that must stay in the log, if the store needs this one."""
         return needed if self.follower is None else await self.follower.floor(needed)
 
-    async def scrub(self, lane: Lane) -> None:
+    async def scrub(self, lane: IoThread) -> None:
         """Read a little of what lies on the disk again."""
         await self.learn(lane)
         count = self.scrubber.ask()
@@ -96,7 +96,7 @@ class Warden:
             await lane.submit(lambda: self.scrubber.step(count))
             self.scrubber.settle()
 
-    async def learn(self, lane: Lane) -> None:
+    async def learn(self, lane: IoThread) -> None:
         """Write down which files were found damaged, for the next engine."""
         if self.scrubber.learn():
             await lane.submit(self.scrubber.write_down)
@@ -184,7 +184,7 @@ class Warden:
             pausing,
         )
 
-    def care_lane(self) -> Lane:
+    def care_lane(self) -> IoThread:
         """A lane of its own for long work; whoever asks for it closes it."""
         return self._means.lane("millrace-backup")
 

@@ -24,12 +24,12 @@ from millrace.core.fold import ShardMeta
 from millrace.core.model import CATALOG, Kind, QueueCell
 from millrace.errors import Corrupt, MillraceError, NotFound
 from millrace.journal.recovery import Recovery
-from millrace.log.files import RealDisk
-from millrace.log.replay import Replay
 from millrace.node import IDENTITY, commits_when_synced
 from millrace.store.cells import Cells
 from millrace.store.inspect import Inspection, ReadOnlyCells
 from millrace.store.memory import MemoryCells
+from millrace.wal.files import RealDisk
+from millrace.wal.replay import Replay
 
 INDEX = "index"
 LOG = "log"

@@ -1,6 +1,6 @@
 """The records of a log as far as they can be read, damaged or not.
 
-`millrace.log.replay` refuses a damaged log; here the damage is one more thing to show. Nothing is
+`millrace.wal.replay` refuses a damaged log; here the damage is one more thing to show. Nothing is
 decided by what is found here.
 
 Rule 1: a record counts if its own checksum is right and it names the generation and nonce of its
@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from millrace import limits
 from millrace.errors import MillraceError
-from millrace.log.files import Disk, File
-from millrace.log.pool import SEGMENT_SUFFIX
-from millrace.log.record import (
+from millrace.wal.files import Disk, File
+from millrace.wal.record import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     RecordHeader,
@@ -29,6 +28,7 @@ from millrace.log.record import (
     is_whole,
     span_of,
 )
+from millrace.wal.segment_pool import SEGMENT_SUFFIX
 
 SECTOR = limits.SECTOR_BYTES
 

@@ -26,12 +26,12 @@ from millrace.core.block import Block
 from millrace.core.commands import Publish, Transaction
 from millrace.core.model import CATALOG, Headers, Message, ShardId
 from millrace.errors import Closed, Invalid
-from millrace.log.files import RealDisk
-from millrace.log.lane import Lane
 from millrace.meter import Gauges
 from millrace.node import Node, real_ports
 from millrace.settings import Settings
 from millrace.shard.request import Request
+from millrace.wal.files import RealDisk
+from millrace.wal.io_thread import IoThread
 
 __all__ = ["Backup", "FolderCare", "Restored", "Told", "Verified", "restore", "verify"]
 
@@ -101,7 +101,7 @@ class FolderCare:
         )
 
     async def _make(
-        self, source: Source, vault: Vault, lane: Lane, rests: Rests, *, follow: bool
+        self, source: Source, vault: Vault, lane: IoThread, rests: Rests, *, follow: bool
     ) -> tuple[Path, Manifest]:
         if not follow:
             return await back_up(source, vault, lane, rests)

@@ -28,11 +28,11 @@ from millrace.core.model import Kind, ShardId
 from millrace.core.quarantine import STATE
 from millrace.core.quarantine_commands import EndQuarantine, Mend
 from millrace.errors import Exists, Invalid
-from millrace.log.files import RealDisk
 from millrace.node import Node
 from millrace.shard import damage
 from millrace.shard.request import Request
 from millrace.store.unreadable import Unreadable
+from millrace.wal.files import RealDisk
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from typing import Protocol
 from millrace.core.changes import Entry
 from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.errors import Fatal, MillraceError
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 Committed = Callable[[Entry, Position], None]
 """Told of each committed entry, once, in the order of the group's indexes, and of where it lies.

@@ -7,7 +7,7 @@ from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.errors import Fatal, MillraceError
 from millrace.journal.base import Committed, Dropped, Failed
 from millrace.journal.writer import LogWriter
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 LOCAL = GroupId(0)
 """The commit group of the local journal."""

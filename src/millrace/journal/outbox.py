@@ -19,7 +19,7 @@ from millrace.core.column import Buffer
 from millrace.core.model import GroupId, Index
 from millrace.errors import MillraceError
 from millrace.journal.suffix import Suffixes
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 Synced = Callable[[Entry, Position], None]
 

@@ -16,8 +16,8 @@ from millrace.core.codec import decode_entries
 from millrace.core.model import GroupId, Index
 from millrace.errors import Retry
 from millrace.journal.recovery import Recovery
-from millrace.log.record import Position
-from millrace.log.segments import Log
+from millrace.wal.record import Position
+from millrace.wal.write_ahead_log import Log
 
 
 def entries_since(

@@ -19,7 +19,7 @@ from millrace.core.codec import decode_entries
 from millrace.core.model import GroupId, Index
 from millrace.errors import Corrupt
 from millrace.journal.suffix import Suffixes
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 Fold = Callable[[Entry, Position], None]
 

@@ -24,7 +24,7 @@ from millrace.core.changes import Batch, Entry, EntryKind
 from millrace.core.codec import decode_entries, encode_entry
 from millrace.core.model import GroupId, Index
 from millrace.errors import Fatal
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 
 class Held(NamedTuple):

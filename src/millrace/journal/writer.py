@@ -29,16 +29,16 @@ from millrace.core.model import Epoch, GroupId
 from millrace.errors import Closed, DiskFailed, Fatal, Full, MillraceError, TooLarge, detached
 from millrace.journal.outbox import Failed, Job, Outbox, Synced, size_of, uncommitted_before
 from millrace.journal.suffix import Suffixes
-from millrace.log.lane import Lane
-from millrace.log.record import Mark, Position
-from millrace.log.segments import Log
 from millrace.meter import Commits
+from millrace.wal.io_thread import IoThread
+from millrace.wal.record import Mark, Position
+from millrace.wal.write_ahead_log import Log
 
 
 class LogWriter:
     """Gathers entries into records and writes them, on a lane or at once."""
 
-    def __init__(self, log: Log, lane: Lane, suffixes: Suffixes | None = None) -> None:
+    def __init__(self, log: Log, lane: IoThread, suffixes: Suffixes | None = None) -> None:
         self._log = log
         self._lane = lane
         self._loop = asyncio.get_running_loop()

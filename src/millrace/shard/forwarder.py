@@ -32,12 +32,12 @@ from millrace.core.topic_cells import SubscriptionCell, TopicCell
 from millrace.core.topic_commands import Brought, Forward, Forwarded, Parcel
 from millrace.core.view import View
 from millrace.errors import Corrupt, Fatal, Full, MillraceError, TooLarge, detached
-from millrace.log.lane import Lane
 from millrace.shard.arrivals import Arrivals, Fates, Places, Result
 from millrace.shard.host import Host
 from millrace.shard.request import Request, size_of
 from millrace.shard.shelf import Bounds, Chunk, Rows, Shelf, read
 from millrace.store.unreadable import Unreadable
+from millrace.wal.io_thread import IoThread
 
 _SUBSCRIPTION = Kind.SUBSCRIPTION
 
@@ -67,7 +67,7 @@ class Forwarder:
         self,
         host: Host,
         rows: Rows,
-        reading: Lane,
+        reading: IoThread,
         now_ms: Callable[[], int],
         record_bytes_max: int,
     ) -> None:

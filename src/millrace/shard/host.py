@@ -25,7 +25,6 @@ from millrace.core.model import History, Index, Millis, ShardId
 from millrace.core.view import View
 from millrace.errors import Closed, Corrupt, Fatal, Full, MillraceError, detached
 from millrace.journal.base import Journal
-from millrace.log.record import Position
 from millrace.shard import damage
 from millrace.shard.ahead import Ahead, Answers, Result
 from millrace.shard.beside import Beside
@@ -38,6 +37,7 @@ from millrace.shard.waiters import is_empty
 from millrace.shard.waiting_room import WaitingRoom
 from millrace.store.base import Store
 from millrace.store.unreadable import Unreadable
+from millrace.wal.record import Position
 
 
 class Host:

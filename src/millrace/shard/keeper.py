@@ -17,12 +17,12 @@ from millrace.care.warden import Warden
 from millrace.core.model import GroupId
 from millrace.errors import Corrupt, DiskFailed, Fatal, Full, MillraceError, NotFound
 from millrace.journal.writer import LogWriter
-from millrace.log.lane import Lane
-from millrace.log.replay import ORIGIN
-from millrace.log.segments import Log
 from millrace.shard.host import Host
 from millrace.store.cells import Cells
 from millrace.store.disk import DiskStore
+from millrace.wal.io_thread import IoThread
+from millrace.wal.replay import ORIGIN
+from millrace.wal.write_ahead_log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Keeper:
         store: DiskStore,
         cells: Cells,
         writer: LogWriter,
-        lane: Lane,
+        lane: IoThread,
         host: Host,
         facts: dict[GroupId, bytes],
         pace: Pace,

@@ -18,9 +18,9 @@ from millrace.core.changes import Batch
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Kind, ShardId
 from millrace.errors import Corrupt
-from millrace.log.lane import Lane
 from millrace.store.scanning import Scan
 from millrace.store.unreadable import Unreadable
+from millrace.wal.io_thread import IoThread
 
 
 class Rows(Protocol):
@@ -123,7 +123,7 @@ def cut(chunk: Chunk, skipped: int, rows_max: int) -> Chunk:
 
 
 async def read(
-    rows: Rows, lane: Lane, shard: ShardId, after: int, upto: int, bounds: Bounds
+    rows: Rows, lane: IoThread, shard: ShardId, after: int, upto: int, bounds: Bounds
 ) -> Chunk:
     """The rows after this one, from where they lie; cold ones are read beside the loop.
 

@@ -18,7 +18,7 @@ from millrace.core.changes import Entry
 from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import GroupId, Index, Kind, Row, ShardId
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 
 class Store(Protocol):

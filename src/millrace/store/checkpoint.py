@@ -19,7 +19,6 @@ from pyroaring import BitMap, BitMap64
 from millrace import limits
 from millrace.core.model import GroupId, Kind
 from millrace.errors import Fatal
-from millrace.log.record import Mark
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
 from millrace.store.ledger import DEAD, MARKS
@@ -53,6 +52,7 @@ from millrace.store.tables import (
     stage_key,
     stages_range,
 )
+from millrace.wal.record import Mark
 
 MARK = struct.Struct(">QQIQ")
 GROUP = struct.Struct(">QQ")

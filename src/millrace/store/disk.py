@@ -25,9 +25,6 @@ from millrace.core.commands import Held, Outlived, RowFacts, StageFacts
 from millrace.core.fold import Reader, ShardMeta
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
 from millrace.errors import Corrupt, Fatal, Retry
-from millrace.log.files import Disk
-from millrace.log.record import Mark, Position
-from millrace.log.segments import Log
 from millrace.store.asking import Asking
 from millrace.store.book import Book
 from millrace.store.cells import Cells, Table
@@ -58,6 +55,9 @@ from millrace.store.tables import (
     prefixed,
 )
 from millrace.store.unreadable import Unreadable, raw_bytes
+from millrace.wal.files import Disk
+from millrace.wal.record import Mark, Position
+from millrace.wal.write_ahead_log import Log
 
 
 class DiskStore:

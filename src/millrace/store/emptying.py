@@ -17,7 +17,6 @@ from millrace import limits
 from millrace.core.codec import decode_cell
 from millrace.core.model import Kind, QueueSpec
 from millrace.errors import Corrupt
-from millrace.log.record import Mark
 from millrace.store.book import Book
 from millrace.store.cells import Table
 from millrace.store.folding import Folding
@@ -30,6 +29,7 @@ from millrace.store.reading import Reading
 from millrace.store.sealplan import Home, SealPlan, SealResult, ShardNote
 from millrace.store.tables import extent_low, extents_range, shard_of
 from millrace.store.unreadable import HOME
+from millrace.wal.record import Mark
 
 Edits = dict[int, tuple[list[int], list[tuple[int, Place]]]]
 """Shard → first seqs whose places count no more, and new places by their first seqs."""

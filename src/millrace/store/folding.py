@@ -20,7 +20,6 @@ from millrace.core.seqs import unpack_seqs
 from millrace.core.takeover import trim
 from millrace.core.view import number, number_key
 from millrace.errors import Fatal
-from millrace.log.record import Position
 from millrace.store.layered import Layered
 from millrace.store.ledger import ASIDE, DELETE, ENDED, ShardState
 from millrace.store.overlay import KINDS
@@ -29,6 +28,7 @@ from millrace.store.reading import Reading
 from millrace.store.scanning import lost
 from millrace.store.sealed import Moved
 from millrace.store.unreadable import Unreadable, unreadable
+from millrace.wal.record import Position
 
 _ORDINAL_BITS = 16
 """A staged block is numbered by its batch's index and its place in the batch."""

@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Iterator
 
 from millrace import limits
 from millrace.errors import Corrupt
-from millrace.log.files import Disk
 from millrace.store.cells import Cells, Table
 from millrace.store.place import decode_place
 from millrace.store.sealed import file_name
 from millrace.store.tables import extent_low, extents_range, number_of, shard_of
+from millrace.wal.files import Disk
 
 _HOMES_END = 1 << 63
 """Above every generation."""

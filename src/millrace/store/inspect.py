@@ -23,13 +23,6 @@ from lmdb import verify as audit
 from millrace import errors, limits
 from millrace.core.changes import Entry
 from millrace.core.model import GroupId, Index, Kind
-from millrace.log.files import Disk
-from millrace.log.pool import Pool
-from millrace.log.record import Mark, Position
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
-from millrace.log.writer import Writer
 from millrace.store.asking import Asking
 from millrace.store.cells import Cells, Table, Writes
 from millrace.store.checkpoint import GROUP, MARK
@@ -52,6 +45,13 @@ from millrace.store.tables import (
     number_of,
     prefixed,
 )
+from millrace.wal.files import Disk
+from millrace.wal.record import Mark, Position
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.segment_pool import Pool
+from millrace.wal.write_ahead_log import Log
+from millrace.wal.writer import Writer
 
 _KEYS_END = b"\xff" * (limits.CELL_KEY_BYTES_MAX + 1)
 """Above every key."""

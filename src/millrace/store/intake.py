@@ -22,7 +22,6 @@ from millrace import limits
 from millrace.core.block import FLAG_DELETES, FLAG_HEADERS, FLAG_KEYS
 from millrace.core.fold import ShardMeta
 from millrace.core.model import Kind
-from millrace.log.files import Disk
 from millrace.store import chunk
 from millrace.store.book import Book
 from millrace.store.emptying import Emptying
@@ -34,6 +33,7 @@ from millrace.store.reading import Reading
 from millrace.store.seal import joined_batches
 from millrace.store.sealed import SEALED_SCHEMA, SealedWriter
 from millrace.store.tables import FileFacts
+from millrace.wal.files import Disk
 
 
 class DiskIntake:

@@ -11,8 +11,6 @@ from contextlib import suppress
 from millrace import limits
 from millrace.core.model import GroupId
 from millrace.errors import Fatal, Full
-from millrace.log.files import Disk
-from millrace.log.record import Mark
 from millrace.store import chunk
 from millrace.store.book import Book
 from millrace.store.checkpoint import Checkpoint, Frozen
@@ -21,6 +19,8 @@ from millrace.store.layered import Layered
 from millrace.store.ledger import DEAD
 from millrace.store.overlay import Overlay
 from millrace.store.sealed import FOLDER, SealedFiles, file_name
+from millrace.wal.files import Disk
+from millrace.wal.record import Mark
 
 
 class Keeping:

@@ -26,7 +26,6 @@ import lmdb
 from lmdb import verify as audit
 
 from millrace import errors, limits
-from millrace.log.files import make_folders
 from millrace.store.ballast import FULL_CODES, Ballast, sync_folder
 from millrace.store.cells import Table, Writes, check_bounds
 from millrace.store.lmdb_reading import (
@@ -40,6 +39,7 @@ from millrace.store.lmdb_reading import (
 )
 from millrace.store.pace import Pace, at_once
 from millrace.store.steps import forget, sorted_keys, steps
+from millrace.wal.files import make_folders
 
 _NEW = "data.new"
 """The file while it is being made; what is left of one is removed."""

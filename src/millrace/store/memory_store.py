@@ -19,9 +19,9 @@ from millrace.core.fold import Reader, ShardMeta
 from millrace.core.group_cells import group_of
 from millrace.core.group_list import number_of
 from millrace.core.model import Epoch, GroupId, Index, Kind, Row, ShardId
-from millrace.log.record import Position
 from millrace.store.memory_resync import MemoryExport, MemoryIntake
 from millrace.store.memory_shard import SCAN_ROWS, MemoryShard, arrow_rows
+from millrace.wal.record import Position
 
 
 class MemoryStore:

@@ -11,7 +11,7 @@ import struct
 import msgspec
 
 from millrace.errors import Corrupt
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 RELATIVE = 16
 """Flag: the rows were staged when they were sealed; the key says their seqs, the place their time.

@@ -21,12 +21,12 @@ from millrace.core.block import FLAG_HEADERS, FLAG_KEYS, SCHEMA, Block, DamagedB
 from millrace.core.column import Array, Column
 from millrace.core.model import Row
 from millrace.errors import Corrupt, Fatal
-from millrace.log.segment import Hold
-from millrace.log.segments import Log
 from millrace.store.packing import Unpacked
 from millrace.store.place import COMPRESSED, RELATIVE, UNREADABLE, Place
 from millrace.store.sealed import Moved, SealedFiles
 from millrace.store.unreadable import file_name, reading, unreadable
+from millrace.wal.segment import Hold
+from millrace.wal.write_ahead_log import Log
 
 Seqs = np.ndarray[tuple[int], np.dtype[np.uint64]]
 _TIME = SCHEMA.field("time").type

@@ -21,7 +21,6 @@ from pyroaring import BitMap64
 from millrace import limits
 from millrace.core.block import FLAG_KEYS
 from millrace.errors import Corrupt, Full
-from millrace.log.files import Disk
 from millrace.store import chunk
 from millrace.store.cells import Cells, Table
 from millrace.store.ledger import DEAD, ENDED, KEPT, Marks
@@ -39,6 +38,7 @@ from millrace.store.tables import (
     stage_of,
 )
 from millrace.store.unreadable import Unreadable, set_aside
+from millrace.wal.files import Disk
 
 
 class Sealing:

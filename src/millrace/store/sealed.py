@@ -20,9 +20,9 @@ from crc32c import crc32c
 from millrace import limits
 from millrace.core.block import SCHEMA
 from millrace.errors import Corrupt, NotFound
-from millrace.log.files import Disk
 from millrace.store.packing import Codec, pack, unpack
 from millrace.store.place import COMPRESSED, Place
+from millrace.wal.files import Disk
 
 FOLDER = "sealed"
 SUFFIX = ".arrow"

@@ -18,10 +18,10 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from millrace.errors import Corrupt, MillraceError
-from millrace.log.files import Disk
-from millrace.log.segments import Log
 from millrace.store import sealed
 from millrace.store.place import UNREADABLE, Place
+from millrace.wal.files import Disk
+from millrace.wal.write_ahead_log import Log
 
 FOLDER = "quarantine"
 SUFFIX = ".block"

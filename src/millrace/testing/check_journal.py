@@ -16,7 +16,7 @@ from millrace.core.changes import Batch, Changes, Entry
 from millrace.core.codec import decode_entries, encode_entry
 from millrace.core.model import Index, Message, Millis, ShardId
 from millrace.journal.base import Journal
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 
 class Rig(Protocol):

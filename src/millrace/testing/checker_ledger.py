@@ -22,8 +22,10 @@ from millrace.core.fold import Reader
 from millrace.core.model import GroupId, Kind, PinCell, ShardId
 from millrace.core.view import number
 from millrace.errors import Corrupt
-from millrace.log.files import Disk, File, Lock
-from millrace.log.record import (
+from millrace.store.base import Store
+from millrace.store.memory_store import MemoryStore
+from millrace.wal.files import Disk, File, Lock
+from millrace.wal.record import (
     DATA,
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
@@ -31,8 +33,6 @@ from millrace.log.record import (
     RecordHeader,
     decode_record,
 )
-from millrace.store.base import Store
-from millrace.store.memory_store import MemoryStore
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -8,7 +8,7 @@ Rule 3: after a failed sync the pages count as clean: a later sync does not writ
 Rule 4: chance comes from the given source alone, and nothing depends on hashes: the same source and
 the same calls give the same disk.
 
-It keeps the promises of `millrace.log.files.Disk` and raises the same errors.
+It keeps the promises of `millrace.wal.files.Disk` and raises the same errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from millrace import errors
-from millrace.log.files import File, Lock
+from millrace.wal.files import File, Lock
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -343,7 +343,7 @@ class SimDisk:
 
 
 class SimFile:
-    """An open file of a `SimDisk`; see `millrace.log.files.File`."""
+    """An open file of a `SimDisk`; see `millrace.wal.files.File`."""
 
     def __init__(self, disk: SimDisk, node: _Node, name: str) -> None:
         self._disk = disk

@@ -23,7 +23,7 @@ from millrace.core.model import Epoch, GroupId, History, Index
 from millrace.errors import Fatal, Full, MillraceError, Retry
 from millrace.journal.base import Committed, Dropped, Failed
 from millrace.journal.writer import LogWriter
-from millrace.log.record import Position
+from millrace.wal.record import Position
 
 _FACT = struct.Struct("<QQ")
 

@@ -14,10 +14,6 @@ from millrace import limits
 from millrace.core.changes import Entry, EntryKind
 from millrace.core.codec import decode_entries, encode_entry
 from millrace.core.model import Epoch, GroupId, History, Index
-from millrace.log.files import Disk
-from millrace.log.replay import Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
 from millrace.store.base import Store
 from millrace.store.cells import Cells
 from millrace.store.checkpoint import Frozen
@@ -26,6 +22,10 @@ from millrace.store.memory import MemoryCells
 from millrace.store.memory_store import MemoryStore
 from millrace.store.sealplan import SealPlan, SealResult
 from millrace.testing.disk import SimDisk
+from millrace.wal.files import Disk
+from millrace.wal.replay import Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.write_ahead_log import Log
 
 SEGMENT_BYTES = 512 * 1024
 

@@ -8,10 +8,10 @@ from millrace.cli.records import Gap, SegmentFile, list_segments, read_records
 from millrace.core.codec import decode_entries
 from millrace.errors import MillraceError
 from millrace.limits import SECTOR_BYTES
-from millrace.log.files import Disk
-from millrace.log.record import RECORD_HEADER_BYTES, Mark, Position
-from millrace.log.replay import Replay
 from millrace.store.inspect import Inspection
+from millrace.wal.files import Disk
+from millrace.wal.record import RECORD_HEADER_BYTES, Mark, Position
+from millrace.wal.replay import Replay
 
 
 def check_log(folder: Folder, report: Report, store: Inspection | None) -> None:

@@ -10,12 +10,12 @@ from millrace.cli.checking.report import Counted, Report
 from millrace.cli.dump.sealed import numbers
 from millrace.cli.folder import Folder
 from millrace.errors import Corrupt, MillraceError
-from millrace.log.files import File
 from millrace.store.inspect import Inspection
 from millrace.store.packing import unpack
 from millrace.store.place import COMPRESSED, RELATIVE
 from millrace.store.sealed import SEALED_SCHEMA, Line, file_name, read_lines
 from millrace.store.tables import FileFacts
+from millrace.wal.files import File
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 """How Arrow ends a stream."""

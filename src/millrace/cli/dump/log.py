@@ -13,7 +13,7 @@ from millrace.cli.show import Fields, Output, Value, note
 from millrace.core.changes import Entry
 from millrace.core.codec import decode_entries
 from millrace.errors import Corrupt
-from millrace.log.record import END
+from millrace.wal.record import END
 
 
 class Wanted(NamedTuple):

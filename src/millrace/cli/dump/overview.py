@@ -13,10 +13,10 @@ from millrace.cli.show import Column, Fields, Output, Value, escaped, size_text
 from millrace.core.codec import decode_cell
 from millrace.core.fold import ShardMeta
 from millrace.core.model import CATALOG, Death, Kind, QueueSpec
-from millrace.log.birth import birth_ns
-from millrace.log.record import END, RecordHeader, span_of
 from millrace.node import IDENTITY, LOCAL, LOCAL_FACT, NODE, NODE_FACT
 from millrace.store.sealed import file_name
+from millrace.wal.birth_time import birth_ns
+from millrace.wal.record import END, RecordHeader, span_of
 
 SEGMENTS = (
     Column("file", "segment"),

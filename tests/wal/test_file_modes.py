@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from millrace.errors import Exists
-from millrace.log.files import RealDisk
-from millrace.log.private import make_private
+from millrace.wal.file_modes import make_private
+from millrace.wal.files import RealDisk
 
 
 @pytest.fixture(autouse=True)

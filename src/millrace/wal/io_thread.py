@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Lane(Protocol):
+class IoThread(Protocol):
     """Runs work in the order of submission, one at a time."""
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -30,7 +30,7 @@ class Lane(Protocol):
         ...
 
 
-class ThreadLane:
+class RealIoThread:
     """A lane with a thread of its own; made and used on one event loop."""
 
     def __init__(self, name: str) -> None:

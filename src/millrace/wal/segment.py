@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 from millrace import errors, limits
-from millrace.log.files import File
-from millrace.log.record import Position, SegmentHeader
+from millrace.wal.files import File
+from millrace.wal.record import Position, SegmentHeader
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,21 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
-from millrace.log.files import RealDisk
-from millrace.log.record import Position
-from millrace.log.replay import ORIGIN, Replay
-from millrace.log.segment import Loan, LogShape
-from millrace.log.segments import Log
 from millrace.testing.disk import Crashed, Effect
-from tests.log.harness import SECTOR, SHAPE, Bomb, new_disk, open_log, payload_of, read_log
+from millrace.wal.files import RealDisk
+from millrace.wal.record import Position
+from millrace.wal.replay import ORIGIN, Replay
+from millrace.wal.segment import Loan, LogShape
+from millrace.wal.write_ahead_log import Log
+from tests.wal.harness import (
+    SECTOR,
+    SHAPE,
+    Bomb,
+    new_disk,
+    open_log,
+    payload_of,
+    read_log,
+)
 
 
 def test_a_log_on_the_real_disk(tmp_path: Path) -> None:

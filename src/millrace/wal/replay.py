@@ -16,8 +16,8 @@ from functools import partial
 from typing import NamedTuple
 
 from millrace import errors, limits
-from millrace.log.files import Disk
-from millrace.log.record import (
+from millrace.wal.files import Disk
+from millrace.wal.record import (
     DATA,
     END,
     FIRST_SERIAL,
@@ -31,8 +31,8 @@ from millrace.log.record import (
     is_whole,
     span_of,
 )
-from millrace.log.segment import Damage, Segment
-from millrace.log.survey import Survey, corrupt
+from millrace.wal.segment import Damage, Segment
+from millrace.wal.survey import Survey, corrupt
 
 SECTOR = limits.SECTOR_BYTES
 

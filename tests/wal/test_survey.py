@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from millrace import errors, limits
-from millrace.log.record import SegmentHeader, encode_segment
-from millrace.log.survey import Survey
 from millrace.testing.disk import SimDisk
-from tests.log.harness import SECTOR, SHAPE, new_disk, open_log
+from millrace.wal.record import SegmentHeader, encode_segment
+from millrace.wal.survey import Survey
+from tests.wal.harness import (
+    SECTOR,
+    SHAPE,
+    new_disk,
+    open_log,
+)
 
 FIRST = "log/00000001.seg"
 

@@ -19,12 +19,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millrace import errors
-from millrace.log.pool import UNFINISHED_SUFFIX, Pool
-from millrace.log.record import RECORD_HEADER_BYTES, Mark, Position, decode_record
-from millrace.log.replay import Replay, walk
-from millrace.log.segment import Hold, LiveSegment, Loan, LogShape
-from millrace.log.writer import Writer
 from millrace.meter import Histogram
+from millrace.wal.record import (
+    RECORD_HEADER_BYTES,
+    Mark,
+    Position,
+    decode_record,
+)
+from millrace.wal.replay import Replay, walk
+from millrace.wal.segment import (
+    Hold,
+    LiveSegment,
+    Loan,
+    LogShape,
+)
+from millrace.wal.segment_pool import UNFINISHED_SUFFIX, Pool
+from millrace.wal.writer import Writer
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.log.record import (
+from millrace.wal.record import (
     DATA,
     END,
     RECORD_HEADER_BYTES,

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from millrace import errors, limits
-from millrace.log.files import RealDisk, byte_count
 from millrace.testing.check_disk import check_disk
-from tests.log.harness import open_log, read_log
+from millrace.wal.files import RealDisk, byte_count
+from tests.wal.harness import open_log, read_log
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_another_process_is_named_and_its_end_frees_the_folder(
     disk: RealDisk, tmp_path: Path
 ) -> None:
     program = (
-        "import sys; from pathlib import Path; from millrace.log.files import RealDisk;"
+        "import sys; from pathlib import Path; from millrace.wal.files import RealDisk;"
         "lock = RealDisk(Path(sys.argv[1])).lock('owner'); print('locked', flush=True);"
         "sys.stdin.read()"
     )

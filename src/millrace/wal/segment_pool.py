@@ -14,9 +14,15 @@ from collections import deque
 from collections.abc import Iterable
 
 from millrace import errors, limits
-from millrace.log.files import Disk
-from millrace.log.record import Position
-from millrace.log.segment import Hold, LiveSegment, Loan, LogShape, Segment
+from millrace.wal.files import Disk
+from millrace.wal.record import Position
+from millrace.wal.segment import (
+    Hold,
+    LiveSegment,
+    Loan,
+    LogShape,
+    Segment,
+)
 
 SEGMENT_SUFFIX = ".seg"
 UNFINISHED_SUFFIX = ".new"

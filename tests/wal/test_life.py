@@ -8,7 +8,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.log.harness import VERBS, Life
+from tests.wal.harness import VERBS, Life
 
 SEEDS = 600
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from millrace import errors, limits
-from millrace.log import lock
-from millrace.log.birth import birth_ns
+from millrace.wal import folder_lock
+from millrace.wal.birth_time import birth_ns
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -366,7 +366,7 @@ class RealDisk:
     def lock(self, name: str) -> Lock:
         descriptor = self._descriptor("locking", name, os.O_RDWR | os.O_CREAT)
         try:
-            return lock.take(descriptor, self._root)
+            return folder_lock.take(descriptor, self._root)
         except OSError as error:
             raise _failed(error, "locking", name) from error
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millrace.log.turns import Turns
+from millrace.wal.switch_interval import Turns
 
 BEFORE = 0.004
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from millrace import errors
-from millrace.log.pool import Pool
-from millrace.log.record import Position, SegmentHeader
-from millrace.log.segment import LogShape
 from millrace.testing.disk import SimDisk
-from tests.log.harness import SECTOR, SHAPE, new_disk
+from millrace.wal.record import Position, SegmentHeader
+from millrace.wal.segment import LogShape
+from millrace.wal.segment_pool import Pool
+from tests.wal.harness import SECTOR, SHAPE, new_disk
 
 SIZE = SHAPE.segment_bytes
 

@@ -8,9 +8,9 @@ from collections import deque
 import pytest
 
 from millrace import errors
-from millrace.log.record import Position, SegmentHeader
-from millrace.log.segment import Hold, LogShape, Segment
-from tests.log.harness import SECTOR, new_disk
+from millrace.wal.record import Position, SegmentHeader
+from millrace.wal.segment import Hold, LogShape, Segment
+from tests.wal.harness import SECTOR, new_disk
 
 HEADER = SegmentHeader(
     bytes(16), generation=3, nonce=1, prev_crc=0, first_serial=1, size=2 * SECTOR

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from millrace import errors, limits
-from millrace.log.record import (
+from millrace.testing.disk import SimDisk
+from millrace.wal.record import (
     DATA,
     END,
     RECORD_HEADER_BYTES,
@@ -17,11 +18,17 @@ from millrace.log.record import (
     encode_segment,
     span_of,
 )
-from millrace.log.replay import ORIGIN, Replay
-from millrace.log.segment import LogShape
-from millrace.log.segments import Log
-from millrace.testing.disk import SimDisk
-from tests.log.harness import SECTOR, SHAPE, new_disk, open_log, payload_of, read_log
+from millrace.wal.replay import ORIGIN, Replay
+from millrace.wal.segment import LogShape
+from millrace.wal.write_ahead_log import Log
+from tests.wal.harness import (
+    SECTOR,
+    SHAPE,
+    new_disk,
+    open_log,
+    payload_of,
+    read_log,
+)
 
 HEADER = SegmentHeader(b"0123456789abcdef", 5, 99, 0, 1, 8 * SECTOR)
 

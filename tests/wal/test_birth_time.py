@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.log.birth import birth_ns
+from millrace.wal.birth_time import birth_ns
 
 
 def test_birth_stays_when_a_file_is_changed(tmp_path: Path) -> None:

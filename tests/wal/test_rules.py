@@ -11,11 +11,19 @@ from dataclasses import replace
 import pytest
 
 from millrace import errors
-from millrace.log.record import Position
-from millrace.log.replay import Replay
-from millrace.log.segments import Log
 from millrace.testing.disk import Crashed, Effect, SimDisk
-from tests.log.harness import SECTOR, SHAPE, Bomb, new_disk, open_log, payload_of, read_log
+from millrace.wal.record import Position
+from millrace.wal.replay import Replay
+from millrace.wal.write_ahead_log import Log
+from tests.wal.harness import (
+    SECTOR,
+    SHAPE,
+    Bomb,
+    new_disk,
+    open_log,
+    payload_of,
+    read_log,
+)
 
 SECTORS = SHAPE.segment_bytes // SECTOR
 

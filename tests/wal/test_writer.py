@@ -9,10 +9,16 @@ from dataclasses import replace
 import pytest
 
 from millrace import errors
-from millrace.log.record import Mark, Position
-from millrace.log.segments import Log
 from millrace.testing.disk import Effect, SimDisk
-from tests.log.harness import SECTOR, SHAPE, new_disk, open_log, read_log
+from millrace.wal.record import Mark, Position
+from millrace.wal.write_ahead_log import Log
+from tests.wal.harness import (
+    SECTOR,
+    SHAPE,
+    new_disk,
+    open_log,
+    read_log,
+)
 
 CAPACITY = SHAPE.segment_bytes - SECTOR
 

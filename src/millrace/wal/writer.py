@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millrace import errors, limits
-from millrace.log.files import byte_count
-from millrace.log.pool import Pool
-from millrace.log.record import (
+from millrace.meter import SECONDS, Histogram
+from millrace.wal.files import byte_count
+from millrace.wal.record import (
     DATA,
     END,
     RECORD_HEADER_BYTES,
@@ -27,8 +27,8 @@ from millrace.log.record import (
     encode_segment,
     span_of,
 )
-from millrace.log.segment import LogShape, Segment
-from millrace.meter import SECONDS, Histogram
+from millrace.wal.segment import LogShape, Segment
+from millrace.wal.segment_pool import Pool
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

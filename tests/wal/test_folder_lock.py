@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from millrace import errors
-from millrace.log.files import Lock, RealDisk
+from millrace.wal.files import Lock, RealDisk
 from tests.support.timeouts import scaled
 
 SECONDS_MAX = scaled(30)
@@ -65,7 +65,7 @@ def test_a_child_does_not_let_others_in(tmp_path: Path) -> None:
 
 def test_a_child_keeps_no_folder_whose_owner_was_killed(tmp_path: Path) -> None:
     program = (
-        "import os, sys; from pathlib import Path; from millrace.log.files import RealDisk;"
+        "import os, sys; from pathlib import Path; from millrace.wal.files import RealDisk;"
         "lock = RealDisk(Path(sys.argv[1])).lock('owner'); child = os.fork();"
         "child or print(os.getpid(), flush=True); sys.stdin.read()"
     )

@@ -12,9 +12,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from millrace import errors, limits
-from millrace.log.files import Disk, File
-from millrace.log.pool import SEGMENT_SUFFIX
-from millrace.log.record import (
+from millrace.wal.files import Disk, File
+from millrace.wal.record import (
     RECORD_HEADER_BYTES,
     RECORD_MAGIC,
     SEGMENT_FAMILY,
@@ -24,7 +23,8 @@ from millrace.log.record import (
     decode_segment,
     is_whole,
 )
-from millrace.log.segment import Segment
+from millrace.wal.segment import Segment
+from millrace.wal.segment_pool import SEGMENT_SUFFIX
 
 SECTOR = limits.SECTOR_BYTES
 

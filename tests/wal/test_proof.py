@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millrace import errors
-from millrace.log.record import Position
 from millrace.testing.disk import SimDisk
-from tests.log.harness import new_disk, open_log, payload_of
+from millrace.wal.record import Position
+from tests.wal.harness import new_disk, open_log, payload_of
 
 RECORDS = 12
 
